@@ -335,6 +335,16 @@ def test_a_level_that_raises_hangs_or_answers_nonsense_costs_the_job_nothing(
         assert planned["plan"]["level"] == "process"
 
 
+def test_the_line_of_a_recovery_says_what_the_error_means(stranger: Stranger) -> None:
+    illegal = "raise RuntimeError('CUDA error: an illegal memory access was encountered')"
+    stranger.make(DIES_ONCE.replace("os._exit(9)", illegal))
+    (stranger.folder / "job.yaml").write_text(JOB + "failover: [{use: process}]\n")
+    done = stranger.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    meaning = "a CUDA kernel crashed, and the process's CUDA context with it"
+    assert f"recovery 1 by level process: restarting maker/0 ({meaning})\n" in done.stdout
+
+
 # ------------------------------------------------------------------------------------------------- while the job runs
 
 

@@ -53,6 +53,14 @@ def info(run_dir: Path | str = "runs/grpo", steps: int = 20) -> RunInfo:
     return RunInfo("grpo", str(run_dir), steps, {"rollout": 1, "trainer": 2}, ("rollout.generate",), "ray")
 
 
+def planned(failure: str, *reasons: str, **plan: Any) -> Event:
+    verdicts = [{"kind": "software", "reason": reason} for reason in reasons]
+    plan = {"level": "process", "restart": [["work", 0]]} | plan
+    return Event(
+        1, 1, 0.0, "recovery_planned", {"number": 1, "plan": plan, "failures": [failure], "verdicts": verdicts}
+    )
+
+
 def result(run_dir: Path | str = "runs/grpo", **more: Any) -> dict[str, Any]:
     known = {"name": "grpo", "job_id": "x", "status": "done", "message": "", "committed_steps": 20, "steps": 20}
     return known | {"wall_s": 134.2, "state_sha256": {}, "plugins": {}, "run_dir": str(run_dir)} | more
@@ -223,6 +231,30 @@ def test_in_a_pipe_failures_and_slow_starts_are_said() -> None:
 
     assert "starting: rollout/0 setting up (6.0 s)" in out.getvalue()
     assert "failure: role rollout, rank 0: ValueError: bad" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("failure", "reasons", "plan", "told"),
+    [
+        ("work/0: CUDA error", ("a kernel crashed",), {}, "restarting work/0 (a kernel crashed)"),
+        ("work/0: CUDA error", ("a kernel crashed", "a kernel crashed"), {}, "restarting work/0 (a kernel crashed)"),
+        ("work/0: killed", ("killed", "its node is lost"), {}, "restarting work/0 (its node is lost)"),
+        ("work/0: Out of memory", ("out of memory",), {}, "restarting work/0\n"),
+        ("work/0: killed", (), {}, "restarting work/0\n"),
+        (
+            "work/0: killed",
+            ("out of memory",),
+            {"resources": {"work": {"memory_gb": 2}}, "reason": "memory_gb 2 instead of 1"},
+            "restarting work/0 (out of memory; memory_gb 2 instead of 1)",
+        ),
+    ],
+)
+def test_a_recovery_says_the_verdict_unless_the_failure_has_said_it(
+    failure: str, reasons: tuple[str, ...], plan: dict[str, Any], told: str
+) -> None:
+    observer, out, _ = plain()
+    observer.event(planned(failure, *reasons, **plan))
+    assert f"recovery 1 by level process: {told}" in out.getvalue().replace("\n", " ").strip() + "\n"
 
 
 # -------------------------------------------------------------------------------------------------------- the summary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -25,7 +26,7 @@ def sentence(event: Event) -> str | None:
             delay = data["plan"].get("delay_s", 0.0)
             waits = f"waiting {delay:.3g} s before attempt {data['attempt']}, " if delay else ""
             sizes = f"; then the job has {_sizes(resize)}" if (resize := data["plan"].get("resize")) else ""
-            why = f" ({data['plan'].get('reason')})" if data["plan"].get("resources") else ""
+            why = f" ({'; '.join(reasons)})" if (reasons := _reasons(data)) else ""
             what = f"restarting {restart}{sizes}{why}"
             return f"recovery {data['number']} by level {data['plan']['level']}: {waits}{what}"
         case "recovered":
@@ -97,6 +98,14 @@ def sentence(event: Event) -> str | None:
         case "job_stopping" if data.get("status") == "interrupted":
             return f"stopping: {data.get('message', '')}"
     return None
+
+
+def _reasons(planned: Mapping[str, Any]) -> list[str]:
+    """The diagnosers' reasons for a recovery that no failure's text has, and the level's reason for other resources."""
+    failures = [text.lower() for text in planned.get("failures", ())]
+    known = dict.fromkeys(verdict["reason"] for verdict in planned.get("verdicts", ()))
+    reasons = [reason for reason in known if not any(reason.lower() in text for text in failures)]
+    return [*reasons, planned["plan"]["reason"]] if planned["plan"].get("resources") else reasons
 
 
 def _sizes(sizes: Mapping[str, int]) -> str:

@@ -166,6 +166,7 @@ class Coordinator:
             t.RecoveryPlanned(
                 state.recoveries + 1, proposal.attempt, plan, [describe(failure) for failure in found], were,
                 causes or [plan.level], list(proposal.trail), self._context.now, proposal.tried,
+                proposal.verdicts,
             )
         )  # fmt: skip
 

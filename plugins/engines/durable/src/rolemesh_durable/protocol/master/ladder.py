@@ -55,10 +55,11 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """What is to be done: `plan`, or nothing; then `trail` says what each level said. `verdicts`: one per cause.
+    """The ladder's answer to failures: `plan`, or None where no level has a plan.
 
-    `attempt` counts the recoveries in a row that have not got their ranks on, this one included. `tried`: one per
-    failure. `ended_by`: the level that ends the job, "" for none.
+    `trail` says what each level said. `verdicts` are those that diagnosers gave, one for each cause that one of them
+    knows. `attempt` counts the recoveries in a row that have not got their ranks on, this one included. `tried` has
+    one entry per failure. `ended_by` is the level that ends the job, "" for none.
     """
 
     plan: RecoveryPlan | None
@@ -144,8 +145,10 @@ def propose(
     tried = [Tried()] * len(found)
     for index in _causes(found, view):
         failure, floor = found[index], floors[index] if index < len(floors) else 0
-        verdict = diagnosed(failure, view, diagnosers) or Verdict("unknown", "no diagnoser knows it")
-        verdicts.append(verdict)
+        if (verdict := diagnosed(failure, view, diagnosers)) is not None:
+            verdicts.append(verdict)
+        else:
+            verdict = Verdict("unknown", "no diagnoser knows it")
         trail.append(f"{describe(failure)} [{verdict.kind}: {verdict.reason}]")
         if verdict.fatal:
             return Proposal(None, tuple(trail), tuple(verdicts))

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from rolemesh.api.failures import Failure, RecoveryPlan
+from rolemesh.api.failures import Failure, RecoveryPlan, Verdict
 from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.fitness import Measured
@@ -279,9 +279,12 @@ class LadderExhausted(Transition, frozen=True, tag="ladder_exhausted"):
 
 
 class RecoveryPlanned(Transition, frozen=True, tag="recovery_planned"):
-    """Recovery `number` begins; it takes in what an earlier one has not brought back, and all failures that wait for
-    one. `attempt` is 0 where no level is charged for it. `were`: how far its ranks had come. `tried`:
-    what it does about each failure, those of an earlier plan first."""
+    """Recovery `number` begins.
+
+    It takes in the ranks that an earlier recovery has not brought back, and all failures that wait for a recovery.
+    `attempt` is 0 where no level is charged for it. `were` says how far its ranks had come. `tried` says what the plan
+    does about each failure, those of an earlier plan first. `verdicts` are those that diagnosers gave on the causes.
+    """
 
     number: int
     attempt: int
@@ -292,6 +295,7 @@ class RecoveryPlanned(Transition, frozen=True, tag="recovery_planned"):
     trail: list[str]
     at: float
     tried: tuple[Tried, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
 
 
 class SuspectsUsed(Transition, frozen=True, tag="suspects_used"):
