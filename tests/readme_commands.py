@@ -1,8 +1,9 @@
-"""Runs every command of README.md as it is copied from there, in a fresh copy of what the checkout gives its reader.
+"""Runs every command of the README and of the first documents as it is shown, in a fresh copy of a checkout.
 
-``python -m tests.readme_commands`` runs all of them, in about half an hour on two cores. ``--list`` prints them
-only. Words select the commands that contain one of them. A command that would run for long gets overrides appended, and
-one that needs what is not here is skipped; both are printed with the reason. The exit code is 1 if a command fails.
+``python -m tests.readme_commands`` runs all of them, in about half an hour on two cores. ``--list`` only prints them.
+Words select the commands that contain one of them. The script appends overrides to a command that would run for long,
+and skips a command whose requirements are not installed; it prints both with the reason. The exit code is 1 if a
+command fails.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Command", "commands", "main", "prepared"]
+__all__ = ["Command", "commands", "documented", "main", "prepared"]
 
 ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ("README.md", "docs/install.md", "docs/first-steps.md")
+"""The documents whose commands are run, in the order in which a newcomer reads them."""
 LIMIT_S = 900.0
+"""Seconds after which a command is killed."""
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"^\| scenario \| command \|\n(.*?)\n\n", re.MULTILINE | re.DOTALL)
 _VERBS = ("rolemesh ", "make ", "pip ", "python ")
@@ -43,7 +47,9 @@ SHORTER = {
 }
 """Part of a command → text to append to it, because the command would run for many minutes or without end."""
 ELSEWHERE = {
+    "make": "the copy of the checkout has no Makefile",
     "make demo": "it installs for minutes, then runs examples/grpo, which is run here",
+    "make install": "it installs for minutes",
     "make test": "it installs for minutes; this file is a part of it",
 }
 """Commands that are not run here, and why."""
@@ -66,11 +72,20 @@ dist.destroy_process_group()
 
 
 class Command(NamedTuple):
-    """A command, the line of README.md it begins in, and whether it is about the job file that is shown there."""
+    """One command.
+
+    `line` is the number of its first line in `document`. `own_job` is true if the command uses the README's job file.
+    """
 
     text: str
     line: int
     own_job: bool
+    document: str = "README.md"
+
+    @property
+    def where(self) -> str:
+        """Document, line and text, as the report shows them."""
+        return f"{self.document}:{self.line}: {self.text}"
 
 
 def commands(readme: str) -> list[Command]:
@@ -92,6 +107,15 @@ def commands(readme: str) -> list[Command]:
                 found.append(Command(text, line, " job.yaml" in text or " grpo" in text))
             line += 1
     return sorted(found, key=lambda command: command.line)
+
+
+def documented() -> list[Command]:
+    """Return the commands of all `DOCUMENTS`; a command that two of them show is there once."""
+    found: dict[str, Command] = {}
+    for document in DOCUMENTS:
+        for command in commands((ROOT / document).read_text()):
+            found.setdefault(command.text, command._replace(document=document))
+    return list(found.values())
 
 
 def why_not(command: Command) -> str:
@@ -163,13 +187,13 @@ def run(command: Command, checkout: Path, job: Path) -> tuple[int, str]:
 
 def main(arguments: list[str]) -> int:
     """See the module."""
-    found = commands((ROOT / "README.md").read_text())
+    found = documented()
     words = [word for word in arguments if not word.startswith("--")]
     chosen = [command for command in found if not words or any(word in command.text for word in words)]
     if "--list" in arguments:
         for command in chosen:
             reason = why_not(command)
-            print(f"README.md:{command.line}: {command.text}" + (f"  (skipped: {reason})" if reason else ""))
+            print(command.where + (f"  (skipped: {reason})" if reason else ""))
         return 0
     failed = 0
     with tempfile.TemporaryDirectory(prefix="readme-") as folder:
@@ -179,15 +203,14 @@ def main(arguments: list[str]) -> int:
             print(f"{'✔' if code == 0 else '✘'} python examples/grpo/prepare.py", flush=True)
             failed += code != 0
         for command in chosen:
-            where = f"README.md:{command.line}: {command.text}"
             if reason := why_not(command):
-                print(f"– {where}\n    skipped: {reason}", flush=True)
+                print(f"– {command.where}\n    skipped: {reason}", flush=True)
                 continue
             began = time.monotonic()
             code, said = run(command, checkout, job)
             failed += code != 0
             more = f"  (with {added})" if (added := _value(SHORTER, command)) else ""
-            print(f"{'✔' if code == 0 else '✘'} {where}{more}  {time.monotonic() - began:.0f} s", flush=True)
+            print(f"{'✔' if code == 0 else '✘'} {command.where}{more}  {time.monotonic() - began:.0f} s", flush=True)
             if code:
                 print(f"    exit code {code}\n    " + "\n    ".join(said.splitlines()[-30:]), flush=True)
     print(f"{failed} of {len(chosen)} commands failed")

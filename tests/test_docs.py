@@ -413,8 +413,8 @@ def test_the_table_of_comparisons_names_each_test_of_the_judges_and_the_pinned_v
         assert re.search(rf"^{name.lower()}=={re.escape(version)}\b", pins, re.MULTILINE), f"{name} {version}"
 
 
-def test_the_readme_plugin_scores_rows() -> None:
-    cls = defined(next(b for b in blocks("README.md", "python") if "LengthReward" in b), "LengthReward")
+def test_the_plugin_in_twenty_lines_scores_rows() -> None:
+    cls = defined(next(b for b in blocks("docs/first-steps.md", "python") if "LengthReward" in b), "LengthReward")
     workload = cls()
     workload.setup(RankContext(options=cls.Options(target=4)))
     scored = workload.score(Batch({"text": ["1234", "12", "123456789"]}))
@@ -513,8 +513,8 @@ def distributions() -> Iterator[tuple[Path, dict[str, Any]]]:
         yield path.parent, tomllib.loads(path.read_text())["project"]
 
 
-def test_the_readmes_table_names_every_distribution_with_its_plugins() -> None:
-    table = (ROOT / "README.md").read_text().partition("## What is in the box")[2].partition("\n## ")[0]
+def test_the_table_of_plugins_names_every_distribution_with_its_plugins() -> None:
+    table = (ROOT / "docs/plugins.md").read_text().partition("## What is in the box")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.*) \| (.*) \| (.*) \|$", table, flags=re.MULTILINE)
     for folder, project in distributions():
         said = " ".join(what for what, _, where in rows if f"`{project['name']}`" in where)
