@@ -20,15 +20,6 @@ __all__ = ["Limit", "code_lines", "limits"]
 ROOT = Path(__file__).resolve().parents[1]
 KERNEL = ROOT / "core/rolemesh"
 ENGINE = ROOT / "plugins/engines/durable/src/rolemesh_durable"
-WHOLE = (
-    KERNEL,
-    ENGINE,
-    ROOT / "plugins/backends",
-    ROOT / "plugins/stores",
-    ROOT / "plugins/observers/console/src",
-    ROOT / "plugins/testing/rehearsal/src",
-)
-"""What runs and watches jobs: kernel, engine, backends, stores, console, rehearsal."""
 HEAVY = ("socket", "threading", "multiprocessing", "subprocess", "sqlite3", "sqlalchemy", "zmq", "ray", "torch")
 
 
@@ -64,6 +55,20 @@ def files(*folders: Path) -> Iterator[Path]:
         yield from (path for path in sorted(folder.rglob("*.py")) if "_templates" not in path.parts)
 
 
+def shapes(*paths: Path) -> tuple[list[int], list[int]]:
+    """The lines of every function in `paths`, and the parameters of every constructor without `self`."""
+    lines: list[int] = []
+    parameters: list[int] = []
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines.append((node.end_lineno or node.lineno) - node.lineno + 1)
+                if node.name == "__init__":
+                    given = node.args
+                    parameters.append(len([*given.posonlyargs, *given.args, *given.kwonlyargs]) - 1)
+    return lines, parameters
+
+
 def loaded() -> list[str]:
     """What ``import rolemesh`` loads of what it must not."""
     code = f"import sys, rolemesh; print(*[name for name in {HEAVY!r} if name in sys.modules])"
@@ -74,14 +79,15 @@ def limits() -> Iterator[Limit]:
     """Every number."""
     kernel = {path: code_lines(path) for path in files(KERNEL)}
     engine = {path: code_lines(path) for path in files(ENGINE)}
-    whole = {path: code_lines(path) for path in files(*WHOLE)}
+    bodies, parameters = shapes(*kernel)
     folders = {
         path.relative_to(KERNEL).parts[0] for path in KERNEL.glob("*/**/*") if path.suffix != ".pyc" and path.is_file()
     }
     rooms = [path for path in ENGINE.rglob("*") if path.is_dir() and (path / "__init__.py").exists()]
-    yield Limit("code lines of the kernel", sum(kernel.values()), 6_050, 6_050)
-    yield Limit("code lines of the whole", sum(whole.values()), 32_300, 20108)
-    yield Limit("code lines of the longest file of the kernel", max(kernel.values()), 300, 300)
+    yield Limit("code lines of the kernel", sum(kernel.values()), 7_700, 6_500)
+    yield Limit("code lines of the longest file of the kernel", max(kernel.values()), 340, 300)
+    yield Limit("lines of the longest function of the kernel", max(bodies), 82, 60)
+    yield Limit("parameters of a constructor of the kernel", max(parameters), 22, 8)
     yield Limit("code lines of the longest file of the engine", max(engine.values()), 300, 300)
     yield Limit("folders of the kernel", len(folders), 12, 12)
     yield Limit("files at the kernel's root", len(list(KERNEL.glob("*.py"))), 3, 3)

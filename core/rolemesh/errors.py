@@ -25,7 +25,9 @@ class RolemeshError(Exception):
 
     def __init__(self, what: str, *, where: str | None = None, remedy: str | None = None) -> None:
         super().__init__(what, where, remedy)
-        self.what, self.where, self.remedy = what, where, remedy
+        self.what = what
+        self.where = where
+        self.remedy = remedy
 
     def __reduce__(self) -> tuple[object, ...]:
         return (partial(type(self), where=self.where, remedy=self.remedy), (self.what,))
@@ -48,7 +50,8 @@ class OptionsError(RolemeshError):
 
 
 class FlowError(RolemeshError):
-    """The flow cannot be traced: unknown operator, cycle without lag, partition mismatch, unused role."""
+    """The flow cannot be traced: unknown operator, cycle without lag, partition mismatch, unused
+    role."""
 
 
 class PlacementError(RolemeshError):

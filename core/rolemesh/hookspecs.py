@@ -1,4 +1,5 @@
-"""Every hook that a plugin may implement, on one page (pluggy). Per-step work never goes through these.
+"""Every hook that a plugin may implement, on one page (pluggy). Per-step work never goes through
+these.
 
 Plugin classes derive from the base of their kind and mark implementations with `hookimpl`.
 """
@@ -20,24 +21,30 @@ PROJECT = "rolemesh"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
-# --------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # schedulers: in the driver, before anything starts; pure
-# --------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @hookspec(firstresult=True)
-def place(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan | None:
-    """Add slots and assignments for the ranks that `plan` has not placed; return the new plan, None to pass."""
+def place(
+    request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan
+) -> PlacementPlan | None:
+    """Add slots and assignments for the ranks that `plan` has not placed; return the new plan, None
+    to pass."""
 
 
 @hookspec(firstresult=True)
-def replace(plan: PlacementPlan, lost: tuple[str, ...], cluster: ClusterView) -> PlacementPlan | None:
-    """Move the ranks of the nodes in `lost` elsewhere; return the new plan, or None to leave it to `place`."""
+def replace(
+    plan: PlacementPlan, lost: tuple[str, ...], cluster: ClusterView
+) -> PlacementPlan | None:
+    """Move the ranks of the nodes in `lost` elsewhere; return the new plan, or None to leave it to
+    `place`."""
 
 
-# --------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # failover and diagnosis: in the master, after a failure; pure
-# --------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @hookspec(firstresult=True)
@@ -47,15 +54,16 @@ def diagnose(failure: Failure, view: JobView) -> Verdict | None:
 
 @hookspec(firstresult=True)
 def recover(failure: Failure, view: JobView) -> RecoveryPlan | Pass | GiveUp | None:
-    """Propose the smallest restart that brings the job back; `Pass`, or None, leaves the failure to the next level.
+    """Propose the smallest restart that brings the job back; `Pass`, or None, leaves the failure to
+    the next level.
 
     `GiveUp` ends the job.
     """
 
 
-# --------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # observers: beside the master, or in the driver where a person watches (`Observer.side`)
-# --------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @hookspec
@@ -80,7 +88,8 @@ def status(status: JobStatus) -> None:
 
 @hookspec
 def missed(missed: Missed) -> None:
-    """Take note of what you were not told of, because you are slower than the job: in its place among the others."""
+    """Take note of what you were not told of, because you are slower than the job: in its place
+    among the others."""
 
 
 @hookspec

@@ -1,7 +1,9 @@
-"""The values that flow along edges: a `Batch` of rows, or the named `Shards` of a distributed state.
+"""The values that flow along edges: a `Batch` of rows, or the named `Shards` of a distributed
+state.
 
-Columns are numpy arrays, torch tensors, lists, or `Ragged`. Nothing here imports torch: tensors are handled by what
-they share with arrays (``shape``, slicing) and joined through the module that made them.
+Columns are numpy arrays, torch tensors, lists, or `Ragged`. Nothing here imports torch: tensors are
+handled by what they share with arrays (``shape``, slicing) and joined through the module that made
+them.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Column: TypeAlias = Any
-"""A numpy array or torch tensor of shape (rows, ...), a list of `rows` objects, or a `Ragged` of `rows` rows."""
+"""A numpy array or torch tensor of shape (rows, ...), a list of `rows` objects, or a `Ragged` of
+`rows` rows."""
 
 
 class Ragged:
-    """Rows of different lengths: `values` of shape (total, ...) and `offsets` int64 of shape (rows + 1,).
+    """Rows of different lengths: `values` of shape (total, ...) and `offsets` int64 of shape (rows
+    + 1,).
 
     Row i is ``values[offsets[i]:offsets[i + 1]]``. `offsets` starts at 0 and never decreases.
     """
@@ -31,24 +35,31 @@ class Ragged:
         if self.offsets.ndim != 1 or self.offsets.size == 0 or self.offsets[0] != 0:
             raise ValueError("offsets must have shape (rows + 1,) and start at 0")
         if self.offsets[-1] != len(values) or bool((np.diff(self.offsets) < 0).any()):
-            raise ValueError(f"offsets must not decrease and must end at len(values) = {len(values)}")
+            raise ValueError(
+                f"offsets must not decrease and must end at len(values) = {len(values)}"
+            )
 
     @classmethod
     def from_rows(cls, rows: Sequence[Any], dtype: Any = None) -> Ragged:
-        """Pack `rows` (sequences or 1-D arrays); `dtype` is that of `values` (inferred if absent)."""
+        """Pack `rows` (sequences or 1-D arrays); `dtype` is that of `values` (inferred if
+        absent)."""
         lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         filled = [np.asarray(row, dtype=dtype) for row in rows if len(row)]
-        return cls(np.concatenate(filled) if filled else np.zeros(0, dtype=dtype or np.int64), offsets)
+        return cls(
+            np.concatenate(filled) if filled else np.zeros(0, dtype=dtype or np.int64), offsets
+        )
 
     def __len__(self) -> int:
         return self.offsets.size - 1
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Row `index` as an array, or the rows of a slice with step 1 as a `Ragged` that shares `values`."""
+        """Row `index` as an array, or the rows of a slice with step 1 as a `Ragged` that shares
+        `values`."""
         if isinstance(index, slice):
             start, stop = _bounds("Ragged", index, len(self))
-            low, high = int(self.offsets[start]), int(self.offsets[stop])
+            low = int(self.offsets[start])
+            high = int(self.offsets[stop])
             return Ragged(self.values[low:high], self.offsets[start : stop + 1] - low)
         if not -len(self) <= index < len(self):
             raise IndexError(index)
@@ -70,8 +81,9 @@ class Ragged:
 class Batch(Mapping[str, Column]):
     """An immutable mapping of named columns with one length.
 
-    ``len(batch)`` is the number of columns as for any mapping; `rows` is the number of rows. ``batch[2:5]`` is rows
-    2 to 4 as views, ``batch | {"reward": r}`` a new batch with a column added or replaced.
+    ``len(batch)`` is the number of columns as for any mapping; `rows` is the number of rows.
+    ``batch[2:5]`` is rows 2 to 4 as views, ``batch | {"reward": r}`` a new batch with a column
+    added or replaced.
     """
 
     __slots__ = ("_columns", "rows")
@@ -115,29 +127,38 @@ class Batch(Mapping[str, Column]):
 
 
 class Shard:
-    """One rank's block of a named tensor: `data` of shape `local`, at `offsets` in a tensor of shape `shape`."""
+    """One rank's block of a named tensor: `data` of shape `local`, at `offsets` in a tensor of
+    shape `shape`."""
 
     __slots__ = ("data", "offsets", "shape")
 
     def __init__(self, data: Any, shape: Sequence[int], offsets: Sequence[int]) -> None:
-        """`data` is a numpy array or torch tensor; `shape` and `offsets` have one entry per dimension."""
+        """`data` is a numpy array or torch tensor; `shape` and `offsets` have one entry per
+        dimension."""
         self.data = data
         self.shape = tuple(int(n) for n in shape)
         self.offsets = tuple(int(n) for n in offsets)
         local = tuple(data.shape)
         if not len(local) == len(self.shape) == len(self.offsets):
-            raise ValueError(f"shape {self.shape}, offsets {self.offsets} and data {local} differ in dimensions")
+            raise ValueError(
+                f"shape {self.shape}, offsets {self.offsets} and data {local} differ in dimensions"
+            )
         if any(o < 0 or o + n > g for o, n, g in zip(self.offsets, local, self.shape, strict=True)):
             raise ValueError(f"block {local} at {self.offsets} does not lie in {self.shape}")
 
     def into(self, target: Any) -> None:
-        """Copy the block to its place in `target`, an array or a tensor, as `data` is, of shape `shape`."""
-        target[tuple(slice(o, o + n) for o, n in zip(self.offsets, self.data.shape, strict=True))] = self.data
+        """Copy the block to its place in `target`, an array or a tensor, as `data` is, of shape
+        `shape`."""
+        target[
+            tuple(slice(o, o + n) for o, n in zip(self.offsets, self.data.shape, strict=True))
+        ] = self.data
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Shard):
             return NotImplemented
-        return (self.shape, self.offsets) == (other.shape, other.offsets) and _same(self.data, other.data)
+        return (self.shape, self.offsets) == (other.shape, other.offsets) and _same(
+            self.data, other.data
+        )
 
     def __repr__(self) -> str:
         return f"Shard({tuple(self.data.shape)} at {self.offsets} of {self.shape})"
@@ -153,7 +174,8 @@ class Shards(dict[str, Shard]):
 def concat(values: Sequence[Any], axis: int = 0) -> Any:
     """Join batches, columns or arrays along `axis` (0 for anything that is not an array).
 
-    One value is returned as it is, without a copy. Raises `ValueError` for none, `TypeError` for what has no parts.
+    One value is returned as it is, without a copy. Raises `ValueError` for none, `TypeError` for
+    what has no parts.
     """
     if not values:
         raise ValueError("nothing to concatenate")
@@ -163,12 +185,16 @@ def concat(values: Sequence[Any], axis: int = 0) -> Any:
     if isinstance(first, Batch):
         for other in values[1:]:
             if set(other) != set(first):
-                raise ValueError(f"batches have different columns: {sorted(first)} and {sorted(other)}")
+                raise ValueError(
+                    f"batches have different columns: {sorted(first)} and {sorted(other)}"
+                )
         rows = sum(v.rows for v in values) if axis == 0 else first.rows
         return Batch({name: concat([v[name] for v in values], axis) for name in first}, rows=rows)
     if isinstance(first, Ragged):
         starts = np.cumsum([0] + [int(v.offsets[-1]) for v in values[:-1]])
-        offsets = [first.offsets] + [v.offsets[1:] + s for v, s in zip(values[1:], starts[1:], strict=True)]
+        offsets = [first.offsets] + [
+            v.offsets[1:] + s for v, s in zip(values[1:], starts[1:], strict=True)
+        ]
         return Ragged(concat([v.values for v in values]), np.concatenate(offsets))
     if isinstance(first, np.ndarray):
         return np.concatenate(values, axis=axis)
@@ -178,7 +204,9 @@ def concat(values: Sequence[Any], axis: int = 0) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(first, torch.Tensor):
         return torch.cat(list(values), dim=axis)
-    raise TypeError(f"a {type(first).__name__} has no parts to concatenate; return a Batch, array or list")
+    raise TypeError(
+        f"a {type(first).__name__} has no parts to concatenate; return a Batch, array or list"
+    )
 
 
 def _bounds(what: str, rows: slice, length: int) -> tuple[int, int]:
@@ -191,5 +219,10 @@ def _bounds(what: str, rows: slice, length: int) -> tuple[int, int]:
 
 def _same(a: Any, b: Any) -> bool:
     if hasattr(a, "shape") or hasattr(b, "shape"):
-        return type(a) is type(b) and a.dtype == b.dtype and tuple(a.shape) == tuple(b.shape) and bool((a == b).all())
+        return (
+            type(a) is type(b)
+            and a.dtype == b.dtype
+            and tuple(a.shape) == tuple(b.shape)
+            and bool((a == b).all())
+        )
     return bool(a == b)

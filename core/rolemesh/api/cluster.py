@@ -8,7 +8,8 @@ import msgspec
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A node with what is free on it. `id` is the backend's name for it, `host` an address that other nodes reach."""
+    """A node with what is free on it. `id` is the backend's name for it, `host` an address that
+    other nodes reach."""
 
     id: str
     host: str = "127.0.0.1"

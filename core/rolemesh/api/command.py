@@ -1,4 +1,5 @@
-"""The API of a command: a verb of the command line, or options of ``rolemesh run``, from any distribution."""
+"""The API of a command: a verb of the command line, or options of ``rolemesh run``, from any
+distribution."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from rolemesh.api.plugin import Plugin
 class Command(Plugin):
     """Base of commands (entry-point group ``rolemesh.commands``).
 
-    A command named ``stop`` is the verb ``rolemesh stop``, one named ``plugins.check`` is ``rolemesh plugins check``,
-    and one named ``run.chaos``, a `RunOption`, adds its options to ``rolemesh run``; ``plan.traffic``, a `PlanOption`,
-    to ``rolemesh plan``.
+    A command named ``stop`` is the verb ``rolemesh stop``, one named ``plugins.check`` is
+    ``rolemesh plugins check``, and one named ``run.chaos``, a `RunOption`, adds its options to
+    ``rolemesh run``; ``plan.traffic``, a `PlanOption`, to ``rolemesh plan``.
     """
 
     help: ClassVar[str] = ""
@@ -31,8 +32,8 @@ class RunOption(Command):
     """Options of ``rolemesh run``: the fields of `Options`. It does the run if `wanted`."""
 
     def admission(self, job: Path) -> Any:
-        """Who looks at each plugin of the job file `job` before it is imported, a `rolemesh.plugins.select.Admission`;
-        or None."""
+        """Who looks at each plugin of the job file `job` before it is imported, a
+        `rolemesh.plugins.select.Admission`; or None."""
 
     def wanted(self) -> bool:
         """Whether one of its options has been given."""
@@ -47,9 +48,11 @@ class PlanOption(Command):
     """Options of ``rolemesh plan``: the fields of `Options`. It tells more of a plan."""
 
     def overrides(self, job: Path, given: Sequence[str]) -> Sequence[str]:
-        """What it overrides of the job file `job`, beside those `given`, before the job is planned."""
+        """What it overrides of the job file `job`, beside those `given`, before the job is
+        planned."""
         return ()
 
     def tell(self, job: Any, cluster: ClusterView, plan: Any) -> tuple[Mapping[str, Any], str]:
-        """What it adds to the plan of a `rolemesh.job.prepared.Prepared`: to its JSON, and as text, "" for nothing."""
+        """What it adds to the plan of a `rolemesh.job.prepared.Prepared`: to its JSON, and as text,
+        "" for nothing."""
         raise NotImplementedError

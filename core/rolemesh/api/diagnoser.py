@@ -6,8 +6,9 @@ from rolemesh.api.plugin import Plugin
 
 
 class Diagnoser(Plugin):
-    """Base class of diagnosers (entry-point group ``rolemesh.diagnosers``): implement the hook `diagnose`.
+    """Base class of diagnosers (entry-point group ``rolemesh.diagnosers``): implement the hook
+    `diagnose`.
 
-    One instance per job, in the master. The levels that have the hook are asked first, then the diagnosers, each in the
-    job file's order; the first verdict counts. The hook must be pure.
+    One instance per job, in the master. The levels that have the hook are asked first, then the
+    diagnosers, each in the job file's order; the first verdict counts. The hook must be pure.
     """

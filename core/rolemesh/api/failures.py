@@ -1,4 +1,5 @@
-"""Failures as data: who died, where and how; what the diagnosis says; what a failover level proposes."""
+"""Failures as data: who died, where and how; what the diagnosis says; what a failover level
+proposes."""
 
 from __future__ import annotations
 
@@ -28,14 +29,17 @@ Cause: TypeAlias = Literal[
     "check",
 ]
 Scope: TypeAlias = Literal["process", "node", "job"]
-"""How much a failover level is prepared to move: processes where they are, ranks between nodes, the whole job."""
+"""How much a failover level is prepared to move: processes where they are, ranks between nodes, the
+whole job."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One thing that went wrong. `rank` is -1 where the whole agent or node is meant; `step` -1 before the first.
+    """One thing that went wrong. `rank` is -1 where the whole agent or node is meant; `step` -1
+    before the first.
 
-    `traceback` holds the user's frames only; of an "environment" that could not be made, what pip printed last.
-    `signal` and `exit_code` are those of the process, if it ended; `log_tail` are the last lines that it had printed.
+    `traceback` holds the user's frames only; of an "environment" that could not be made, what pip
+    printed last. `signal` and `exit_code` are those of the process, if it ended; `log_tail` are the
+    last lines that it had printed.
     """
 
     cause: Cause
@@ -55,9 +59,9 @@ class Failure(msgspec.Struct, frozen=True):
 class Verdict(msgspec.Struct, frozen=True):
     """What a diagnosis makes of a failure: `kind` chooses the level of the ladder to start at.
 
-    software: the process is at fault, start at the first level. hardware: the node is, start at the first level whose
-    scope is at least "node". user: the job's own code is. unknown: as software. With `fatal` nothing is tried: the job
-    fails at once, and `reason` says why.
+    software: the process is at fault, start at the first level. hardware: the node is, start at the
+    first level whose scope is at least "node". user: the job's own code is. unknown: as software.
+    With `fatal` nothing is tried: the job fails at once, and `reason` says why.
     """
 
     kind: Literal["software", "hardware", "user", "unknown"]
@@ -66,7 +70,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class RankView(msgspec.Struct, frozen=True):
-    """A rank as a failover level sees it. `finished` is its last step, `durable` the newest it can be restored to."""
+    """A rank as a failover level sees it. `finished` is its last step, `durable` the newest it can
+    be restored to."""
 
     role: str
     rank: int
@@ -88,10 +93,11 @@ class NodeState(msgspec.Struct, frozen=True):
 class Attempt(msgspec.Struct, frozen=True):
     """A recovery of this job: which level, for which failure, what it restarted, and how it went.
 
-    `at` is in seconds of the same clock as `JobView.now`. `outcome` is "" while it is under way. `reached` has role,
-    rank and the furthest step that each of them had finished before; `ended_at` is when all were ready again, or it was
-    given up. `avoid` are nodes that it was to keep away from. `causes` are those of the failures since the recovery
-    before; empty if this level took over from one whose plan had failed.
+    `at` is in seconds of the same clock as `JobView.now`. `outcome` is "" while it is under way.
+    `reached` has role, rank and the furthest step that each of them had finished before; `ended_at`
+    is when all were ready again, or it was given up. `avoid` are nodes that it was to keep away
+    from. `causes` are those of the failures since the recovery before; empty if this level took
+    over from one whose plan had failed.
     """
 
     level: str
@@ -108,13 +114,14 @@ class Attempt(msgspec.Struct, frozen=True):
 class JobView(msgspec.Struct, frozen=True):
     """The job as a failover level sees it.
 
-    `collective` and `stateful` are names of roles: of those whose ranks live and die together, and of those that give
-    snapshots. `persisted` is the step of the newest complete snapshot on disk, -1 if there is none. `failures` are all
-    earlier ones, `failed_at` when each of them was, `attempts` all recoveries so far, the latest last. `now` is in
-    seconds of any monotonic clock. `spares` are nodes that live and hold no rank of the job, as far as is known. A
-    level finds in `verdict` what the diagnosis has said of the failure that it is asked about. `ranges` has the least
-    and the most ranks of roles that have limits (``world_size: {min, max}``). `resources` are what a rank of each role
-    has now, by name, and `most` what it may be given (``resources.most``).
+    `collective` and `stateful` are names of roles: of those whose ranks live and die together, and
+    of those that give snapshots. `persisted` is the step of the newest complete snapshot on disk,
+    -1 if there is none. `failures` are all earlier ones, `failed_at` when each of them was,
+    `attempts` all recoveries so far, the latest last. `now` is in seconds of any monotonic clock.
+    `spares` are nodes that live and hold no rank of the job, as far as is known. A level finds in
+    `verdict` what the diagnosis has said of the failure that it is asked about. `ranges` has the
+    least and the most ranks of roles that have limits (``world_size: {min, max}``). `resources` are
+    what a rank of each role has now, by name, and `most` what it may be given (``resources.most``).
     """
 
     name: str
@@ -142,26 +149,35 @@ class JobView(msgspec.Struct, frozen=True):
         return tuple((r.role, r.rank) for r in self.ranks if r.role == role)
 
     def lost_with(self, failure: Failure) -> tuple[tuple[str, int], ...]:
-        """The ranks that this failure takes down, groups included: of a rank, or of a whole agent or node.
+        """The ranks that this failure takes down, groups included: of a rank, or of a whole agent
+        or node.
 
         None for a rank or a node that the job does not have.
         """
         if failure.rank >= 0:
             known = any((r.role, r.rank) == (failure.role, failure.rank) for r in self.ranks)
             return self.group(failure.role, failure.rank) if known else ()
-        found = dict.fromkeys(mate for r in self.ranks if r.node == failure.node for mate in self.group(r.role, r.rank))
+        found = dict.fromkeys(
+            mate
+            for r in self.ranks
+            if r.node == failure.node
+            for mate in self.group(r.role, r.rank)
+        )
         return tuple(found)
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True):
-    """What a level proposes. The coordinator completes collective groups, executes, and escalates where it fails.
+    """What a level proposes. The coordinator completes collective groups, executes, and escalates
+    where it fails.
 
-    `restart` are the ranks to start again. `source` says from where: "memory" is the newest snapshot that is in some
-    node's memory (its own, or a replica), "disk" the newest persisted one, which means every rank. Ranks on the nodes
-    in `avoid` get new places; `wait_s` is how long the job may wait for one. `delay_s` is how long to wait, with the
-    ranks down, before they start: at least; attempts that follow each other in vain are delayed anyway. `resize` gives
-    roles another number of ranks, which all ranks of the job start again with, from disk. `resources` gives roles
-    others per rank, up to `JobView.most`: all ranks of these roles start again, where there is so much.
+    `restart` are the ranks to start again. `source` says from where: "memory" is the newest
+    snapshot that is in some node's memory (its own, or a replica), "disk" the newest persisted one,
+    which means every rank. Ranks on the nodes in `avoid` get new places; `wait_s` is how long the
+    job may wait for one. `delay_s` is how long to wait, with the ranks down, before they start: at
+    least; attempts that follow each other in vain are delayed anyway. `resize` gives roles another
+    number of ranks, which all ranks of the job start again with, from disk. `resources` gives roles
+    others per rank, up to `JobView.most`: all ranks of these roles start again, where there is so
+    much.
     """
 
     level: str
@@ -176,7 +192,8 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """A level leaves a failure to the next one, and says why: what the ladder has tried is told with the job's end."""
+    """A level leaves a failure to the next one, and says why: what the ladder has tried is told
+    with the job's end."""
 
     reason: str
 
@@ -191,16 +208,23 @@ def describe(failure: Failure) -> str:
 
 
 def job_failed(result: Mapping[str, Any]) -> JobFailedError:
-    """What a failed job's ``result.json`` has to say: who, how, the user's traceback, and where to read on."""
+    """What a failed job's ``result.json`` has to say: who, how, the user's traceback, and where to
+    read on."""
     failure = msgspec.convert(result["failure"], Failure) if result.get("failure") else None
     told = str(result.get("message"))  # also what failover levels have said
     said = describe(failure) if failure else told
     last = (failure.traceback or failure.log_tail) if failure is not None else ""
-    what = (told if told.startswith(said) else said) + (f"\n\n{textwrap.indent(last.rstrip(), '  ')}\n" if last else "")
+    what = (told if told.startswith(said) else said) + (
+        f"\n\n{textwrap.indent(last.rstrip(), '  ')}\n" if last else ""
+    )
     for other in [text for text in result.get("failures", ()) if text != said][:MAX_OTHERS]:
         what += f"\n  also: {other}"
     logs = Path(os.path.relpath(str(result.get("run_dir", "."))), "logs")
-    log = logs / f"{failure.role}-{failure.rank}.log" if failure is not None and failure.rank >= 0 else logs
+    log = (
+        logs / f"{failure.role}-{failure.rank}.log"
+        if failure is not None and failure.rank >= 0
+        else logs
+    )
     error = JobFailedError(what, remedy=f"what it printed is in {log}" if log.exists() else None)
     error.exit_code = int(result.get("exit_code", EXIT_FAILED))
     return error

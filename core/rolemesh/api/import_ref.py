@@ -1,4 +1,5 @@
-"""Import strings, ``package.module:attr`` or ``path/file.py:attr``: checked in the source, resolved on demand."""
+"""Import strings, ``package.module:attr`` or ``path/file.py:attr``: checked in the source, resolved
+on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from rolemesh.errors import nearest
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """`importlib.util.find_spec` without importing the parents; of a module like ``os.path`` what it stands for."""
+    """`importlib.util.find_spec` without importing the parents; of a module like ``os.path`` what
+    it stands for."""
     head, *rest = name.split(".")
     try:
         spec = importlib.util.find_spec(head)
@@ -32,7 +34,8 @@ def find_module(name: str) -> ModuleSpec | None:
         found = f"{found}.{part}"
         spec = PathFinder.find_spec(found, folders := list(spec.submodule_search_locations))
         if spec is not None and spec.origin is None:
-            # A folder without __init__.py: the list of its places asks for its parent's, which is not imported.
+            # A folder without __init__.py: the list of its places asks for its parent's, which is
+            # not imported.
             spec.submodule_search_locations = [str(Path(folder, part)) for folder in folders]
     return spec
 
@@ -48,12 +51,17 @@ def parsed(source: Path) -> ast.Module:
 
 
 def top_level_names(tree: ast.Module) -> set[str]:
-    """The names that a module binds outside functions and classes; ``*`` where it imports all of another one."""
+    """The names that a module binds outside functions and classes; ``*`` where it imports all of
+    another one."""
     names: set[str] = set()
     todo: list[ast.AST] = [*tree.body]
     while todo:
         match node := todo.pop():
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ):
                 names.add(name)
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 names |= {alias.asname or alias.name.partition(".")[0] for alias in aliases}
@@ -74,8 +82,9 @@ def import_paths(base: str | Path) -> None:
 class ImportRef(str):
     """A pydantic type for options that name code, e.g. a loss function.
 
-    Validation finds the module and the top-level name by reading the source, so that nothing heavy is imported in
-    the driver; `resolve` imports it, in the rank. Paths are relative to the job file. `base` travels with the value.
+    Validation finds the module and the top-level name by reading the source, so that nothing heavy
+    is imported in the driver; `resolve` imports it, in the rank. Paths are relative to the job
+    file. `base` travels with the value.
     """
 
     base: str
@@ -92,9 +101,12 @@ class ImportRef(str):
         return (ImportRef, (str(self), self.base))
 
     def source(self) -> Path | None:
-        """The file that defines the module, or None for one without Python source. Raises `ValueError`."""
+        """The file that defines the module, or None for one without Python source. Raises
+        `ValueError`."""
         if not self.module or not self.attr:
-            raise ValueError(f"{str(self)!r} is not an import string 'module:name' or 'file.py:name'")
+            raise ValueError(
+                f"{str(self)!r} is not an import string 'module:name' or 'file.py:name'"
+            )
         if self.module.endswith(".py"):
             path = Path(self.base, self.module)
             if not path.is_file():
@@ -114,10 +126,14 @@ class ImportRef(str):
         source = self.source()
         if source is None:
             return
-        names, head = top_level_names(parsed(source)), self.attr.partition(".")[0]
+        names = top_level_names(parsed(source))
+        head = self.attr.partition(".")[0]
         if not {head, "*", "__getattr__"} & names:
             public = [name for name in names if not name.startswith("_")]
-            raise ValueError(f"{str(self)!r} does not resolve: {source.name} has no {head!r}; {nearest(head, public)}")
+            raise ValueError(
+                f"{str(self)!r} does not resolve: {source.name} has no {head!r}; "
+                f"{nearest(head, public)}"
+            )
 
     def resolve(self) -> Any:
         """Import the module and return the object. Raises what the import raises."""
@@ -132,7 +148,11 @@ class ImportRef(str):
         loaded = sys.modules.get(path.stem)
         if loaded is not None and getattr(loaded, "__file__", None) == str(path):
             return loaded
-        name = path.stem if loaded is None and path.stem.isidentifier() else f"_rolemesh_file_{abs(hash(str(path)))}"
+        name = (
+            path.stem
+            if loaded is None and path.stem.isidentifier()
+            else f"_rolemesh_file_{abs(hash(str(path)))}"
+        )
         if name in sys.modules:
             return sys.modules[name]
         spec = importlib.util.spec_from_file_location(name, path)
@@ -155,12 +175,21 @@ class ImportRef(str):
             try:
                 ref.check()
             except SyntaxError as error:
-                raise ValueError(f"{text!r} does not resolve: {error.filename}:{error.lineno}: {error.msg}") from error
+                raise ValueError(
+                    f"{text!r} does not resolve: {error.filename}:{error.lineno}: {error.msg}"
+                ) from error
             return ref
 
-        text, plain = core_schema.str_schema(), core_schema.to_string_ser_schema()
+        text = core_schema.str_schema()
+        plain = core_schema.to_string_ser_schema()
         return core_schema.with_info_after_validator_function(build, text, serialization=plain)
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"type": "string", "pattern": r"^[^:]+:[^:]+$", "description": "module:name or file.py:name"}
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {
+            "type": "string",
+            "pattern": r"^[^:]+:[^:]+$",
+            "description": "module:name or file.py:name",
+        }

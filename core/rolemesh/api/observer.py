@@ -13,10 +13,11 @@ __all__ += ["Event", "Missed", "RoleTimes", "RunInfo", "StepMetrics"]
 
 
 class RunInfo(msgspec.Struct, frozen=True):
-    """A run: its name, folder, length and roles (world size by name), and the operator labels in the flow's order.
+    """A run: its name, folder, length and roles (world size by name), and the operator labels in
+    the flow's order.
 
-    `origin` is the folder of the persisted snapshot that it was resumed from, "" if it was not; `base` is the job
-    file's folder. `steps` is None for a job without an end.
+    `origin` is the folder of the persisted snapshot that it was resumed from, "" if it was not;
+    `base` is the job file's folder. `steps` is None for a job without an end.
     """
 
     name: str
@@ -30,7 +31,8 @@ class RunInfo(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A transition in the journal. `seq` counts from 1 without gaps, `time` is seconds since 1970."""
+    """A transition in the journal. `seq` counts from 1 without gaps, `time` is seconds since
+    1970."""
 
     seq: int
     epoch: int
@@ -48,12 +50,13 @@ class RoleTimes(msgspec.Struct):
 
 
 class StepMetrics(msgspec.Struct, gc=False):
-    """One line of ``metrics.jsonl``: step `step` (the last of `steps` steps where ``metrics.every`` is above 1).
+    """One line of ``metrics.jsonl``: step `step` (the last of `steps` steps where ``metrics.every``
+    is above 1).
 
-    `values` are the metrics by name, over all calls of an operator in the step; where several operators report one
-    name, it is the first's in the flow. `operators` are the same by operator label, call by call, `roles` where the
-    time went, `staleness` the lag of each edge that has one plus what workloads report under that name, `records`
-    attached JSON values.
+    `values` are the metrics by name, over all calls of an operator in the step; where several
+    operators report one name, it is the first's in the flow. `operators` are the same by operator
+    label, call by call, `roles` where the time went, `staleness` the lag of each edge that has one
+    plus what workloads report under that name, `records` attached JSON values.
     """
 
     step: int
@@ -67,9 +70,9 @@ class StepMetrics(msgspec.Struct, gc=False):
 
 
 class RankStatus(msgspec.Struct, frozen=True):
-    """A rank now. `phase` is what it does: computing, waiting (for input), blocked (on credit), turn (waiting for its
-    turn on its slot), gathering (waiting for its group), idle. `doing` is the operator or edge's peer, with what
-    the operator tells of its progress."""
+    """A rank now. `phase` is what it does: computing, waiting (for input), blocked (on credit),
+    turn (waiting for its turn on its slot), gathering (waiting for its group), idle. `doing` is the
+    operator or edge's peer, with what the operator tells of its progress."""
 
     role: str
     rank: int
@@ -94,10 +97,11 @@ class AgentStatus(msgspec.Struct, frozen=True):
 class JobStatus(msgspec.Struct, frozen=True):
     """The whole job now.
 
-    `committed` and `persisted` are the newest steps durable and on disk, -1 for none. `warnings` say what is wrong
-    right now and is being waited for, such as a journal that cannot be written because the disk is full. `steps` is
-    None for a job without an end; `finishing` is why one is about to end in good order, "" otherwise. `resizing` is how
-    many ranks roles are about to have, `resources` what roles have per rank that were given others than they asked for.
+    `committed` and `persisted` are the newest steps durable and on disk, -1 for none. `warnings`
+    say what is wrong right now and is being waited for, such as a journal that cannot be written
+    because the disk is full. `steps` is None for a job without an end; `finishing` is why one is
+    about to end in good order, "" otherwise. `resizing` is how many ranks roles are about to have,
+    `resources` what roles have per rank that were given others than they asked for.
     """
 
     name: str
@@ -121,8 +125,9 @@ class JobStatus(msgspec.Struct, frozen=True):
 class Missed(msgspec.Struct, frozen=True):
     """What an observer was not told of, because more waited for it than may.
 
-    `events` are how many, of the numbers `first_event` to `last_event`; `lines` of metrics, of the steps `first_step`
-    to `last_step`. Whoever needs them reads the run's ``events.jsonl`` and ``metrics.jsonl``.
+    `events` are how many, of the numbers `first_event` to `last_event`; `lines` of metrics, of the
+    steps `first_step` to `last_step`. Whoever needs them reads the run's ``events.jsonl`` and
+    ``metrics.jsonl``.
     """
 
     events: int = 0
@@ -136,13 +141,21 @@ class Missed(msgspec.Struct, frozen=True):
         return bool(self.events or self.lines)
 
     def __str__(self) -> str:
-        events = f"{self.events} events ({self.first_event} to {self.last_event})" if self.events else ""
-        lines = f"{self.lines} lines of metrics (steps {self.first_step} to {self.last_step})" if self.lines else ""
+        events = (
+            f"{self.events} events ({self.first_event} to {self.last_event})" if self.events else ""
+        )
+        lines = (
+            f"{self.lines} lines of metrics (steps {self.first_step} to {self.last_step})"
+            if self.lines
+            else ""
+        )
         return " and ".join(filter(None, (events, lines)))
 
 
 class Observer(Plugin):
-    """Base class of observers. One instance per job and side; hooks are marked with `rolemesh.hookimpl`."""
+    """Base class of observers. One instance per job and side; hooks are marked with
+    `rolemesh.hookimpl`."""
 
     side: ClassVar[Literal["master", "driver"]] = "master"
-    """master: sees everything exactly once, also detached. driver: lives where a person watches, may come and go."""
+    """master: sees everything exactly once, also detached. driver: lives where a person watches,
+    may come and go."""

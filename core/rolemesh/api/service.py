@@ -1,4 +1,5 @@
-"""Calls between roles beside the flow's steps: what a workload declares with `@service`, and what a call can raise."""
+"""Calls between roles beside the flow's steps: what a workload declares with `@service`, and what a
+call can raise."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ServiceSpec(msgspec.Struct, frozen=True):
-    """A method that other roles may call: `concurrency` calls of it run at once in a rank, and each may take
-    `timeout_s` seconds (None: as long as it takes). A caller that starts again takes the answers of a `recorded` one
-    from its own log."""
+    """A method that other roles may call: `concurrency` calls of it run at once in a rank, and each
+    may take `timeout_s` seconds (None: as long as it takes). A caller that starts again takes the
+    answers of a `recorded` one from its own log."""
 
     name: str
     concurrency: int = 1
@@ -25,7 +26,8 @@ class ServiceSpec(msgspec.Struct, frozen=True):
 
 
 class CalledBy(msgspec.Struct, frozen=True):
-    """Who calls a service: the rank, the step of its operator, and the session of the call, "" for none."""
+    """Who calls a service: the rank, the step of its operator, and the session of the call, "" for
+    none."""
 
     role: str
     rank: int
@@ -42,16 +44,22 @@ class CallTimeoutError(CallError):
 
 
 class SessionLostError(CallError):
-    """The rank that had the session has started again, without it: begin another with `RankContext.session`."""
+    """The rank that had the session has started again, without it: begin another with
+    `RankContext.session`."""
 
 
 class Caller(Protocol):
-    """What carries a rank's calls out; an engine gives each `RankContext` one, where its role may call."""
+    """What carries a rank's calls out; an engine gives each `RankContext` one, where its role may
+    call."""
 
-    async def call(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
+    async def call(
+        self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None
+    ) -> Any:
         """See `RankContext.call`."""
 
-    def call_and_wait(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
+    def call_and_wait(
+        self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None
+    ) -> Any:
         """See `RankContext.call_and_wait`."""
 
     def session(self, role: str, key: str) -> str:
@@ -61,16 +69,24 @@ class Caller(Protocol):
 @overload
 def service(function: F, /) -> F: ...
 @overload
-def service(*, concurrency: int = 1, timeout_s: float | None = None, recorded: bool = False) -> Callable[[F], F]: ...
 def service(
-    function: Any = None, /, *, concurrency: int = 1, timeout_s: float | None = None, recorded: bool = False
+    *, concurrency: int = 1, timeout_s: float | None = None, recorded: bool = False
+) -> Callable[[F], F]: ...
+def service(
+    function: Any = None,
+    /,
+    *,
+    concurrency: int = 1,
+    timeout_s: float | None = None,
+    recorded: bool = False,
 ) -> Any:
     """Declare a method as a service, which operators of other roles call (`RankContext.call`).
 
-    It is idempotent: where its rank dies in a call, another rank or the next process runs that call again, and where
-    the caller starts again, so does it, if the answer is not in the callee's memory any more. With `recorded` the
-    caller keeps answers in its log, and a restarted one takes them from there. Only an ``async def`` method can have a
-    `concurrency` above 1. Raises `TypeError` for what is wrong.
+    It is idempotent: where its rank dies in a call, another rank or the next process runs that call
+    again, and where the caller starts again, so does it, if the answer is not in the callee's
+    memory any more. With `recorded` the caller keeps answers in its log, and a restarted one takes
+    them from there. Only an ``async def`` method can have a `concurrency` above 1. Raises
+    `TypeError` for what is wrong.
     """
 
     def mark(function: F) -> F:
@@ -78,7 +94,10 @@ def service(
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"service {name!r} is a generator; return one value")
         if concurrency < 1 or (concurrency > 1 and not inspect.iscoroutinefunction(function)):
-            raise TypeError(f"service {name!r}: concurrency={concurrency} needs an `async def` method, and at least 1")
+            raise TypeError(
+                f"service {name!r}: concurrency={concurrency} needs an `async def` method, "
+                "and at least 1"
+            )
         function.__rolemesh_service__ = ServiceSpec(name, concurrency, timeout_s, recorded)  # type: ignore[attr-defined]
         return function
 
@@ -87,5 +106,8 @@ def service(
 
 def services_of(cls: type[Any]) -> dict[str, ServiceSpec]:
     """The methods of `cls` that are marked with `@service`, by name."""
-    found = {name: getattr(inspect.getattr_static(cls, name), "__rolemesh_service__", None) for name in dir(cls)}
+    found = {
+        name: getattr(inspect.getattr_static(cls, name), "__rolemesh_service__", None)
+        for name in dir(cls)
+    }
     return {name: spec for name, spec in found.items() if spec is not None}

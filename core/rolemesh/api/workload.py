@@ -1,8 +1,8 @@
 """What a role runs: `Workload`, its operators, and the context that a rank hands it.
 
-This module is the whole API of a workload plugin, with `rolemesh.api.batch` and `rolemesh.api.partition`. A workload is
-imported in the driver to trace the flow, so its module must stay light: torch, vllm and the like are imported in
-`Workload.setup`, which runs in the rank.
+This module is the whole API of a workload plugin, with `rolemesh.api.batch` and
+`rolemesh.api.partition`. A workload is imported in the driver to trace the flow, so its module must
+stay light: torch, vllm and the like are imported in `Workload.setup`, which runs in the rank.
 """
 
 from __future__ import annotations
@@ -10,7 +10,15 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -25,10 +33,20 @@ from rolemesh.api.plugin import NoOptions
 from rolemesh.api.service import CalledBy, Caller, ServiceSpec, services_of
 from rolemesh.errors import OptionsError, RolemeshError
 
-__all__ = ["OperatorSpec", "RankContext", "Rendezvous", "State", "Workload", "operator", "operator_spec", "stable_seed"]
+__all__ = [
+    "OperatorSpec",
+    "RankContext",
+    "Rendezvous",
+    "State",
+    "Workload",
+    "operator",
+    "operator_spec",
+    "stable_seed",
+]
 
 State: TypeAlias = Mapping[str, Any]
-"""A rank's state by name: numpy arrays, torch tensors (DTensors give their local block), bytes, JSON values."""
+"""A rank's state by name: numpy arrays, torch tensors (DTensors give their local block), bytes,
+JSON values."""
 
 O = TypeVar("O", bound=BaseModel)  # noqa: E741
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,8 +55,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class OperatorSpec(msgspec.Struct, frozen=True):
     """An operator as the flow sees it.
 
-    `inputs` maps each parameter to its partition, in the order of the signature; `required` are those without a
-    default. `streaming`: every edge input arrives as an iterator over chunks instead of one whole value.
+    `inputs` maps each parameter to its partition, in the order of the signature; `required` are
+    those without a default. `streaming`: every edge input arrives as an iterator over chunks
+    instead of one whole value.
     """
 
     name: str
@@ -52,11 +71,13 @@ class OperatorSpec(msgspec.Struct, frozen=True):
 def operator(
     *, returns: Partition | None = None, streaming: Streaming = False, **inputs: Partition
 ) -> Callable[[F], F]:
-    """Declare a method as an operator: a partition per parameter, and that of what it returns (None: nothing).
+    """Declare a method as an operator: a partition per parameter, and that of what it returns
+    (None: nothing).
 
-    A generator function yields chunks. With `streaming`, each edge input is an iterator over the producers' chunks, one
-    of each rank in turn; with ``"arrival"`` in the order in which they come, so that a slow rank holds back no other.
-    An ``async def`` method runs to its end before the rank's next operator; it may have many calls under way.
+    A generator function yields chunks. With `streaming`, each edge input is an iterator over the
+    producers' chunks, one of each rank in turn; with ``"arrival"`` in the order in which they come,
+    so that a slow rank holds back no other. An ``async def`` method runs to its end before the
+    rank's next operator; it may have many calls under way.
     """
 
     def mark(function: F) -> F:
@@ -77,26 +98,36 @@ def operator_spec(
     default: Partition | None = None,
     fixed: Collection[str] = ("self",),
 ) -> OperatorSpec:
-    """The spec of a function with declared partitions; `default` stands in for parameters without one, and those that
-    are `fixed` are no inputs.
+    """The spec of a function with declared partitions; `default` stands in for parameters without
+    one, and those that are `fixed` are no inputs.
 
-    Raises `TypeError` for a partition of an unknown parameter and, without `default`, for a missing one.
+    Raises `TypeError` for a partition of an unknown parameter and, without `default`, for a missing
+    one.
     """
     if inspect.isasyncgenfunction(function):
-        raise TypeError(f"operator {function.__name__!r} is an asynchronous generator; return the whole value")
-    parameters = [p for name, p in inspect.signature(function).parameters.items() if name not in fixed]
+        raise TypeError(
+            f"operator {function.__name__!r} is an asynchronous generator; return the whole value"
+        )
+    parameters = [
+        p for name, p in inspect.signature(function).parameters.items() if name not in fixed
+    ]
     declared = dict(inputs or {})
     known = {p.name for p in parameters}
     name = getattr(function, "__name__", "operator")
     if unknown := declared.keys() - known:
-        raise TypeError(f"operator {name!r}: partition for {sorted(unknown)}, which are not parameters {sorted(known)}")
+        raise TypeError(
+            f"operator {name!r}: partition for {sorted(unknown)}, which are not parameters "
+            f"{sorted(known)}"
+        )
     result: dict[str, Partition] = {}
     for p in parameters:
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise TypeError(f"operator {name!r}: *{p.name} cannot be an edge; name each input")
         partition = declared.get(p.name, default)
         if partition is None and p.default is p.empty:
-            raise TypeError(f"operator {name!r}: parameter {p.name!r} needs a partition, e.g. {p.name}=Split()")
+            raise TypeError(
+                f"operator {name!r}: parameter {p.name!r} needs a partition, e.g. {p.name}=Split()"
+            )
         result[p.name] = partition if partition is not None else Split()
     returns = _balanced(function, result, returns, streaming)
     required = tuple(p.name for p in parameters if p.default is p.empty)
@@ -104,20 +135,32 @@ def operator_spec(
 
 
 def _balanced(
-    function: Callable[..., Any], inputs: Mapping[str, Partition], returns: Partition | None, streaming: Streaming
+    function: Callable[..., Any],
+    inputs: Mapping[str, Partition],
+    returns: Partition | None,
+    streaming: Streaming,
 ) -> Partition | None:
-    """How what `function` returns lies over the ranks: of one with a balanced input, the items that each has made.
+    """How what `function` returns lies over the ranks: of one with a balanced input, the items that
+    each has made.
 
     Raises `TypeError` for what such an operator cannot be.
     """
-    found = [(param, partition) for param, partition in inputs.items() if isinstance(partition, Balanced)]
+    found = [
+        (param, partition) for param, partition in inputs.items() if isinstance(partition, Balanced)
+    ]
     name = getattr(function, "__name__", "operator")
     if not found:
         if isinstance(returns, Balanced):
-            raise TypeError(f"operator {name!r} returns Balanced(), but has no such input; declare returns=Split()")
+            raise TypeError(
+                f"operator {name!r} returns Balanced(), but has no such input; declare "
+                "returns=Split()"
+            )
         return returns
-    (param, shared), others = found[0], [p for p, _ in found[1:]]
-    others += [p for p, partition in inputs.items() if not isinstance(partition, (Balanced, Broadcast))]
+    param, shared = found[0]
+    others = [p for p, _ in found[1:]]
+    others += [
+        p for p, partition in inputs.items() if not isinstance(partition, (Balanced, Broadcast))
+    ]
     wrong = ""
     if others:
         wrong = f"{others[0]!r} goes with one balanced input only as Broadcast()"
@@ -135,10 +178,12 @@ def _balanced(
 
 
 class Rendezvous(msgspec.Struct, frozen=True):
-    """Where a collective group meets: rank 0 listens on `listen_fd` at address:port, the others connect.
+    """Where a collective group meets: rank 0 listens on `listen_fd` at address:port, the others
+    connect.
 
-    `generation` grows by one each time the group is started again; use it as a key prefix. Pass `listen_fd` to
-    ``torch.distributed.TCPStore(..., master_listen_fd=listen_fd)``: the port is bound already, so nobody can take it.
+    `generation` grows by one each time the group is started again; use it as a key prefix. Pass
+    `listen_fd` to ``torch.distributed.TCPStore(..., master_listen_fd=listen_fd)``: the port is
+    bound already, so nobody can take it.
     """
 
     address: str
@@ -148,7 +193,8 @@ class Rendezvous(msgspec.Struct, frozen=True):
 
 
 class RankContext(Generic[O]):
-    """What a rank knows about itself. Read `step` inside an operator; the rest is constant for the rank's life."""
+    """What a rank knows about itself. Read `step` inside an operator; the rest is constant for the
+    rank's life."""
 
     def __init__(
         self,
@@ -176,22 +222,34 @@ class RankContext(Generic[O]):
         base: str | Path = ".",
         plugins: Mapping[tuple[str, str], Callable[[], Any]] = {},
     ) -> None:
-        self.options, self.rendezvous, self.generation = options, rendezvous, generation
-        self.job, self.node, self.seed = job, node, seed
+        self.options = options
+        self.rendezvous = rendezvous
+        self.generation = generation
+        self.job = job
+        self.node = node
+        self.seed = seed
         self.steps = steps
         """How many the job has; None for one without an end."""
-        self.role, self.rank, self.world_size = role, rank, world_size
-        self.local_rank, self.local_world_size = local_rank, local_world_size
+        self.role = role
+        self.rank = rank
+        self.world_size = world_size
+        self.local_rank = local_rank
+        self.local_world_size = local_world_size
         self.gpus = tuple(gpus)
         """Device indices as the rank sees them: 0, 1, ... within its ``CUDA_VISIBLE_DEVICES``."""
-        self.cpus, self.memory_gb = cpus, memory_gb
-        """Cores, and 10^9 bytes of memory (0: not asked for), that are reserved for it; nobody holds it to them."""
+        self.cpus = cpus
+        self.memory_gb = memory_gb
+        """Cores, and 10^9 bytes of memory (0: not asked for), that are reserved for it; nobody
+        holds it to them."""
         self.share = share
-        """The part of the devices that is meant for this rank, where others run on them at the same time; 0 to 1."""
+        """The part of the devices that is meant for this rank, where others run on them at the same
+        time; 0 to 1."""
         self.turns = turns
-        """Whether ranks of other roles use the same devices in turns with this one: see `Workload.offload`."""
+        """Whether ranks of other roles use the same devices in turns with this one: see
+        `Workload.offload`."""
         self.peers = tuple(peers)
-        """Ranks of other roles, (role, rank), that the placement strategy has put near this one for a purpose."""
+        """Ranks of other roles, (role, rank), that the placement strategy has put near this one for
+        a purpose."""
         self.run_dir = Path(run_dir)
         """`runs/<name>` of the job; may be on another node's disk unless it is shared."""
         self.tmp_dir = Path(tmp_dir) if tmp_dir is not None else self.run_dir
@@ -213,21 +271,24 @@ class RankContext(Generic[O]):
         self._on_progress: Callable[[int, int], bool] = lambda done, total: False
         self._calls: Caller | None = None
         self.plugins = plugins
-        """What the job file lists under ``plugins``: makes an object of it, by kind and name; ``name#2`` of several."""
+        """What the job file lists under ``plugins``: makes an object of it, by kind and name;
+        ``name#2`` of several."""
         self.notes: MutableMapping[str, Any] = {}
-        """What operators have decided in this step that they would decide differently another time (what there was to
-        read, what a clock has said): JSON values. Written down before anybody sees what comes of it. It begins empty,
-        unless a former life of the rank has come so far: then do as it did."""
+        """What operators have decided in this step that they would decide differently another time
+        (what there was to read, what a clock has said): JSON values. Written down before anybody
+        sees what comes of it. It begins empty, unless a former life of the rank has come so far:
+        then do as it did."""
 
     @property
     def item(self) -> int:
-        """Which item of the step an operator with a `Balanced` input has in hand, from 0: for seeds,
-        ``ctx.rng(ctx.step, ctx.item)``."""
+        """Which item of the step an operator with a `Balanced` input has in hand, from 0: for
+        seeds, ``ctx.rng(ctx.step, ctx.item)``."""
         return self._item.get() or 0
 
     @property
     def called_by(self) -> CalledBy | None:
-        """Who calls, in a service: role, rank and step of the caller, and the session; None in an operator.
+        """Who calls, in a service: role, rank and step of the caller, and the session; None in an
+        operator.
 
         A session that several callers share has the same name for all of them.
         """
@@ -244,10 +305,13 @@ class RankContext(Generic[O]):
 
     def _reports(self) -> tuple[dict[str, list[float]], dict[str, float]]:
         item = self._item.get()
-        return (self._means, self._sums) if item is None else self._by_item.setdefault(item, ({}, {}))
+        return (
+            (self._means, self._sums) if item is None else self._by_item.setdefault(item, ({}, {}))
+        )
 
     def metric(self, **values: float) -> None:
-        """Report quantities that are averaged over the calls, ranks and steps they come from (loss, reward)."""
+        """Report quantities that are averaged over the calls, ranks and steps they come from (loss,
+        reward)."""
         means = self._reports()[0]
         for name, value in values.items():
             slot = means.setdefault(name, [0.0, 0.0])
@@ -273,55 +337,71 @@ class RankContext(Generic[O]):
             self._records[name] = value
 
     def warn(self, text: str) -> None:
-        """Tell the user of something that is probably not meant; observers show it, and the job goes on.
+        """Tell the user of something that is probably not meant; observers show it, and the job
+        goes on.
 
-        It is a record of the step: ``warning <role>/<rank> #<number>``. Say it once, not in every step.
+        It is a record of the step: ``warning <role>/<rank> #<number>``. Say it once, not in every
+        step.
         """
         self._warnings += 1
         self.record(**{f"warning {self.role}/{self.rank} #{self._warnings}": text})
 
     def finish(self, reason: str = "it has said so") -> None:
-        """Let the job end in good order: all ranks go on to one step that none has passed yet, and end after it.
+        """Let the job end in good order: all ranks go on to one step that none has passed yet, and
+        end after it.
 
         Operators are called until then, this one's as well. Saying it again changes nothing.
         """
         self._finishing = reason or "it has said so"
 
     def progress(self, done: int, total: int = 0) -> bool:
-        """Show how far a long operator is: `done` of `total` (0: unknown). One that gets further does not hang.
+        """Show how far a long operator is: `done` of `total` (0: unknown). One that gets further
+        does not hang.
 
-        True where all ranks are to come to a step ahead: who waits for something outside returns what it has.
+        True where all ranks are to come to a step ahead: who waits for something outside returns
+        what it has.
         """
         return self._on_progress(int(done), int(total))
 
-    async def call(self, role: str, method: str, *args: Any, session: str = "", timeout: float | None = None) -> Any:
-        """Call a `@service` method of a rank of `role`, from an ``async def`` operator, and return what it returns.
+    async def call(
+        self, role: str, method: str, *args: Any, session: str = "", timeout: float | None = None
+    ) -> Any:
+        """Call a `@service` method of a rank of `role`, from an ``async def`` operator, and return
+        what it returns.
 
-        The flow must say ``calls=[job.<role>]``. Arguments and answers travel as values on edges do, and are valid as
-        long as the operator runs. `timeout` (seconds) goes before the service's own. Raises `CallError` with the remote
-        traceback for an exception there, `CallTimeoutError`, and `SessionLostError`.
+        The flow must say ``calls=[job.<role>]``. Arguments and answers travel as values on edges
+        do, and are valid as long as the operator runs. `timeout` (seconds) goes before the
+        service's own. Raises `CallError` with the remote traceback for an exception there,
+        `CallTimeoutError`, and `SessionLostError`.
         """
         return await self._caller().call(role, method, args, session, timeout)
 
-    def call_and_wait(self, role: str, method: str, *args: Any, session: str = "", timeout: float | None = None) -> Any:
+    def call_and_wait(
+        self, role: str, method: str, *args: Any, session: str = "", timeout: float | None = None
+    ) -> Any:
         """As `call`, from a ``def`` operator."""
         return self._caller().call_and_wait(role, method, args, session, timeout)
 
     def session(self, role: str, key: str = "") -> str:
-        """A session with a rank of `role`, for `call`: its calls all go to that rank, in its present life. A new one
-        each time, or the same for all who give the same `key`, as long as that rank lives."""
+        """A session with a rank of `role`, for `call`: its calls all go to that rank, in its
+        present life. A new one each time, or the same for all who give the same `key`, as long as
+        that rank lives."""
         return self._caller().session(role, key)
 
     def _caller(self) -> Caller:
         if self._calls is None:
             remedy = "say in the flow whom the operator calls: calls=[job.<role>]"
-            raise RolemeshError(f"role {self.role} calls nobody", where=f"step {self.step}", remedy=remedy)
+            raise RolemeshError(
+                f"role {self.role} calls nobody", where=f"step {self.step}", remedy=remedy
+            )
         return self._calls
 
     def seed_for(self, *keys: object) -> int:
-        """A seed in [0, 2**63) from the job's seed and `keys`, the same in every process and Python version.
+        """A seed in [0, 2**63) from the job's seed and `keys`, the same in every process and Python
+        version.
 
-        Seeds should belong to rows and steps, not to ranks, so that results do not depend on who did the work.
+        Seeds should belong to rows and steps, not to ranks, so that results do not depend on who
+        did the work.
         """
         return stable_seed(self.seed, *keys)
 
@@ -333,27 +413,32 @@ class RankContext(Generic[O]):
 class Workload:
     """Base class of every role's code. One instance per rank; a restarted rank gets a new one.
 
-    Life: ``setup(ctx)`` → (``restore(state)``) → operators, step by step → ``snapshot()`` at boundaries →
-    ``teardown()``. Where roles take turns on the same devices, ``offload()`` and ``onload()`` come between operators.
-    Class attributes declare what the kernel must know before the process exists.
+    Life: ``setup(ctx)`` → (``restore(state)``) → operators, step by step → ``snapshot()`` at
+    boundaries → ``teardown()``. Where roles take turns on the same devices, ``offload()`` and
+    ``onload()`` come between operators. Class attributes declare what the kernel must know before
+    the process exists.
     """
 
     Options: ClassVar[type[BaseModel]] = NoOptions
     api_version: ClassVar[int] = 1
     group: ClassVar[Literal["independent", "collective"]] = "independent"
-    """collective: ranks talk to each other inside operators, so they get a rendezvous and live and die together."""
+    """collective: ranks talk to each other inside operators, so they get a rendezvous and live and
+    die together."""
     deterministic: ClassVar[bool] = False
     """True: state after a step depends only on state, inputs, options and seed, bit for bit."""
     lockstep: ClassVar[bool] = True
-    """Of a collective group: all ranks begin an operator together. If not, each when it comes to it."""
+    """Of a collective group: all ranks begin an operator together. If not, each when it comes to
+    it."""
     preload: ClassVar[Sequence[str]] = ()
-    """Modules that the zygote imports before it forks ranks. They must start no thread and touch no GPU."""
+    """Modules that the zygote imports before it forks ranks. They must start no thread and touch no
+    GPU."""
     env: ClassVar[Mapping[str, str]] = {}
     """Environment variables set before the preloads are imported."""
 
     @classmethod
     def process(cls, options: Any) -> tuple[Sequence[str], Mapping[str, str]]:
-        """Modules and variables of the zygote that ranks are forked from; by default `preload` and `env`.
+        """Modules and variables of the zygote that ranks are forked from; by default `preload` and
+        `env`.
 
         A workload in which they depend on its options overrides this.
         """
@@ -363,74 +448,87 @@ class Workload:
     def operators(cls, options: Any) -> Mapping[str, OperatorSpec]:
         """The operators that the flow may call; by default the methods marked with `@operator`.
 
-        A workload whose operators depend on its options (such as the built-in ``function``) overrides this.
+        A workload whose operators depend on its options (such as the built-in ``function``)
+        overrides this.
         """
-        marks = ((name, getattr(inspect.getattr_static(cls, name), "__rolemesh_operator__", None)) for name in dir(cls))
+        marks = (
+            (name, getattr(inspect.getattr_static(cls, name), "__rolemesh_operator__", None))
+            for name in dir(cls)
+        )
         return {name: spec for name, spec in marks if spec is not None}
 
     @classmethod
     def services(cls, options: Any) -> Mapping[str, ServiceSpec]:
-        """The methods that operators of other roles may call; by default those marked with `@service`."""
+        """The methods that operators of other roles may call; by default those marked with
+        `@service`."""
         return services_of(cls)
 
     @classmethod
     def stateful(cls, options: Any) -> bool:
-        """Whether ranks keep state from step to step that `snapshot` gives; by default, whether it is overridden.
+        """Whether ranks keep state from step to step that `snapshot` gives; by default, whether it
+        is overridden.
 
-        A stateless rank is brought back by replay: its last call of each operator that returns nothing (such as one
-        that loads weights) is repeated with the same input, before it goes on. So an operator that returns something
-        must not change what a later call returns.
+        A stateless rank is brought back by replay: its last call of each operator that returns
+        nothing (such as one that loads weights) is repeated with the same input, before it goes on.
+        So an operator that returns something must not change what a later call returns.
         """
         return cls.snapshot is not Workload.snapshot
 
     @classmethod
     def varies(cls, options: Any) -> bool:
-        """Whether an operator that is called again with the same may return something else; by default where the class
-        does not say `deterministic`. What was sent once is then not replaced by what a restarted rank computes.
+        """Whether an operator that is called again with the same may return something else; by
+        default where the class does not say `deterministic`. What was sent once is then not
+        replaced by what a restarted rank computes.
         """
         return not cls.deterministic
 
     @classmethod
     def repeats(cls, options: Any) -> bool:
-        """Whether a rank that has been restored from its snapshot has its last calls repeated as well, as a stateless
-        one has: what an operator that returns nothing loads (weights) need not be in the snapshot then, and must not
-        change what is.
+        """Whether a rank that has been restored from its snapshot has its last calls repeated as
+        well, as a stateless one has: what an operator that returns nothing loads (weights) need not
+        be in the snapshot then, and must not change what is.
         """
         return False
 
     @classmethod
     def check(cls, options: Any, world_size: int) -> None:
-        """Look at the options in the driver, before anything starts: files that must exist, sizes that must fit.
+        """Look at the options in the driver, before anything starts: files that must exist, sizes
+        that must fit.
 
-        Raise `rolemesh.OptionsError` with a remedy. Import nothing heavy here. Two further parameters, each with a
-        default, are filled in by name. `base` is the job file's folder. `plugins` has what the job file lists under
-        ``plugins``: the class and the checked options of each, as `cls` and `options`, by kind and name, with the keys
-        of `RankContext.plugins`.
+        Raise `rolemesh.OptionsError` with a remedy. Import nothing heavy here. Two further
+        parameters, each with a default, are filled in by name. `base` is the job file's folder.
+        `plugins` has what the job file lists under ``plugins``: the class and the checked options
+        of each, as `cls` and `options`, by kind and name, with the keys of `RankContext.plugins`.
         """
 
     @classmethod
     def check_flow(cls, options: Any, role: str, job: Any) -> None:
-        """Look at the whole job before it starts: settings of `role` that must agree with those of other roles.
+        """Look at the whole job before it starts: settings of `role` that must agree with those of
+        other roles.
 
-        `job` is what `Engine.check` is given: ``job.graph`` has the flow's `ops` (calls) and `edges` between them,
-        ``job.selection.roles[name]`` a role's `cls` and `options`. Raise `rolemesh.OptionsError` as in `check`.
+        `job` is what `Engine.check` is given: ``job.graph`` has the flow's `ops` (calls) and
+        `edges` between them, ``job.selection.roles[name]`` a role's `cls` and `options`. Raise
+        `rolemesh.OptionsError` as in `check`.
         """
 
     @classmethod
     def warnings(cls, options: Any, role: str, job: Any) -> Iterable[OptionsError]:
-        """Yield what probably does not do what its author wants, though the job can run: settings without effect.
+        """Yield what probably does not do what its author wants, though the job can run: settings
+        without effect.
 
-        The arguments are those of `check_flow`, which has passed. ``rolemesh validate`` and the start of the job print
-        each error as a warning.
+        The arguments are those of `check_flow`, which has passed. ``rolemesh validate`` and the
+        start of the job print each error as a warning.
         """
         return ()
 
     @classmethod
     def export(cls, options: Any, state: State, folder: Path) -> None:
-        """Write a persisted state into the new `folder` in the form that other tools read, for `checkpoint export`.
+        """Write a persisted state into the new `folder` in the form that other tools read, for
+        `checkpoint export`.
 
-        `state` is that of all ranks together: each `Shard` has become the whole tensor, and entries in which the ranks
-        differ are left out. Raise `rolemesh.OptionsError` with a remedy if it cannot be done.
+        `state` is that of all ranks together: each `Shard` has become the whole tensor, and entries
+        in which the ranks differ are left out. Raise `rolemesh.OptionsError` with a remedy if it
+        cannot be done.
         """
         raise NotImplementedError(f"{cls.__name__} has no export()")
 
@@ -438,7 +536,8 @@ class Workload:
         """Build models, engines, iterators. Heavy imports belong here."""
 
     def snapshot(self) -> State | None:
-        """The rank's whole state between two steps, or None if it has none (it is then restored by replay)."""
+        """The rank's whole state between two steps, or None if it has none (it is then restored by
+        replay)."""
         return None
 
     def restore(self, state: State) -> None:
@@ -446,43 +545,51 @@ class Workload:
         raise NotImplementedError(f"{type(self).__name__} gives snapshots but has no restore()")
 
     def committed(self, step: int) -> None:
-        """All ranks have `step` and those before in snapshots in memory (without snapshots: have finished them).
+        """All ranks have `step` and those before in snapshots in memory (without snapshots: have
+        finished them).
 
-        Called between operators, at least once for the newest step known and for ever later ones in one life of the
-        rank; a new one begins where it is restored. Only a job that goes back to the disk goes back behind it.
+        Called between operators, at least once for the newest step known and for ever later ones in
+        one life of the rank; a new one begins where it is restored. Only a job that goes back to
+        the disk goes back behind it.
         """
 
     def persisted(self, step: int) -> None:
-        """The checkpoint of `step` is complete on disk: nothing up to it is done again. Called as `committed` is; the
-        place to acknowledge to a broker what was taken from it up to that step.
+        """The checkpoint of `step` is complete on disk: nothing up to it is done again. Called as
+        `committed` is; the place to acknowledge to a broker what was taken from it up to that step.
         """
 
     def drain(self, left_s: float) -> None:
-        """This rank is about to leave its node, which goes in `left_s` seconds (infinity: nobody has said when).
+        """This rank is about to leave its node, which goes in `left_s` seconds (infinity: nobody
+        has said when).
 
-        Called between two steps, before the last snapshot here, from which the rank goes on elsewhere: the place to
-        give back what is of this node. A node that goes at once, or too soon, does so without a word.
+        Called between two steps, before the last snapshot here, from which the rank goes on
+        elsewhere: the place to give back what is of this node. A node that goes at once, or too
+        soon, does so without a word.
         """
 
     def offload(self) -> None:
         """Give device memory back: another role's turn has come on the same devices.
 
-        Called only where the placement lets roles take turns (`RankContext.turns`), between operators. Nothing but
-        `onload` and `teardown` is called until it is this rank's turn again. By default everything stays where it is.
+        Called only where the placement lets roles take turns (`RankContext.turns`), between
+        operators. Nothing but `onload` and `teardown` is called until it is this rank's turn again.
+        By default everything stays where it is.
         """
 
     def onload(self) -> None:
-        """Take device memory again, so that operators find everything as it was before `offload`."""
+        """Take device memory again, so that operators find everything as it was before
+        `offload`."""
 
     def verdict(self) -> str:
         """Why the job has failed although every step is finished; "" if it has not.
 
-        Called once in each rank's life, after its last step. The state after that step is kept as of any job.
+        Called once in each rank's life, after its last step. The state after that step is kept as
+        of any job.
         """
         return ""
 
     def teardown(self) -> None:
-        """Release what the end of the process would not: child processes, files, remote sessions."""
+        """Release what the end of the process would not: child processes, files, remote
+        sessions."""
 
 
 def stable_seed(seed: int, *keys: object) -> int:

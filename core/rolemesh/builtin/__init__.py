@@ -1,1 +1,2 @@
-"""The kernel's own plugins, declared as entry points in its pyproject and found like everybody else's."""
+"""The kernel's own plugins, declared as entry points in its pyproject and found like everybody
+else's."""

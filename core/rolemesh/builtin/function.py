@@ -19,17 +19,29 @@ from rolemesh.graph.flow import place_of_error
 
 _PARTITION = re.compile(r"(split|broadcast|partial|sharded)(?:\((\w+)\))?")
 _BALANCED = re.compile(r"balanced(?:\((\d+)(?:, *(\d+))?(?:, *(fail|drop))?\))?")
-_LIFE = {"setup", "snapshot", "restore", "offload", "onload", "drain", "committed", "persisted", "teardown"}
+_LIFE = {
+    "setup",
+    "snapshot",
+    "restore",
+    "offload",
+    "onload",
+    "drain",
+    "committed",
+    "persisted",
+    "teardown",
+}
 _SAYS = {"preload", "env", "group", "deterministic", "api_version", "Options"}
 _TAKEN = _LIFE | _SAYS | {"check", "operators", "services"}
 
 
 def parse_partition(text: str) -> Partition:
-    """``split``, ``split(1)``, ``broadcast``, ``partial``, ``partial(mean)``, ``sharded(0)``, ``balanced(rows)``,
-    ``balanced(rows, concurrency, drop)``; raises `ValueError`."""
+    """``split``, ``split(1)``, ``broadcast``, ``partial``, ``partial(mean)``, ``sharded(0)``,
+    ``balanced(rows)``, ``balanced(rows, concurrency, drop)``; raises `ValueError`."""
     if match := _BALANCED.fullmatch(text.strip().lower()):
         rows, concurrency, on_error = match.groups()
-        return Balanced(int(rows or 1), int(concurrency or 1), "drop" if on_error == "drop" else "fail")
+        return Balanced(
+            int(rows or 1), int(concurrency or 1), "drop" if on_error == "drop" else "fail"
+        )
     match = _PARTITION.fullmatch(text.strip().lower())
     kind, argument = match.groups() if match else ("", None)
     if kind == "broadcast" and argument is None:
@@ -39,7 +51,10 @@ def parse_partition(text: str) -> Partition:
     if kind in ("split", "sharded") and (argument is None or argument.isdigit()):
         number = int(argument or 0)
         return Split(number) if kind == "split" else Sharded(number)
-    known = "split, split(axis), broadcast, partial(sum|mean), sharded(dim), balanced(rows, concurrency, drop)"
+    known = (
+        "split, split(axis), broadcast, partial(sum|mean), sharded(dim), balanced(rows, "
+        "concurrency, drop)"
+    )
     raise ValueError(f"{text!r} is no partition; known: {known}")
 
 
@@ -48,9 +63,15 @@ class FunctionOptions(BaseModel, extra="forbid", frozen=True):
 
     # Each zygote imports this: to read descriptions from the source would take it 14 ms.
     target: ImportRef = Field(description="A function or a class: 'module:name' or 'file.py:name'.")
-    kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of a class, fixed ones of a function.")
-    inputs: dict[str, str] = Field(default_factory=dict, description="Partition by parameter: {weights: broadcast}.")
-    returns: str | None = Field(None, description="Partition of what is returned; split if not given.")
+    kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="Arguments of a class, fixed ones of a function."
+    )
+    inputs: dict[str, str] = Field(
+        default_factory=dict, description="Partition by parameter: {weights: broadcast}."
+    )
+    returns: str | None = Field(
+        None, description="Partition of what is returned; split if not given."
+    )
 
     @field_validator("inputs", "returns")
     @classmethod
@@ -63,10 +84,11 @@ class FunctionOptions(BaseModel, extra="forbid", frozen=True):
 class FunctionWorkload(Workload):
     """Runs user code that is no plugin.
 
-    A function is one operator of its own name; its parameters are the inputs, and a generator yields chunks. A class
-    is made once per rank; its public methods are operators (with the partitions of `@operator` where they have it) or
-    services (with `@service`), and ``setup``, ``snapshot``, ``restore``, ``offload``, ``onload`` and ``teardown`` keep
-    their meaning. A parameter called ``ctx`` gets the `RankContext`. Partitions default to `Split`; an operator
+    A function is one operator of its own name; its parameters are the inputs, and a generator
+    yields chunks. A class is made once per rank; its public methods are operators (with the
+    partitions of `@operator` where they have it) or services (with `@service`), and ``setup``,
+    ``snapshot``, ``restore``, ``offload``, ``onload`` and ``teardown`` keep their meaning. A
+    parameter called ``ctx`` gets the `RankContext`. Partitions default to `Split`; an operator
     annotated ``-> None`` returns nothing.
     """
 
@@ -76,14 +98,20 @@ class FunctionWorkload(Workload):
 
     @classmethod
     def operators(cls, options: FunctionOptions) -> Mapping[str, OperatorSpec]:
-        """Import the target and read its signature. Raises `OptionsError` where it cannot be imported or used."""
+        """Import the target and read its signature. Raises `OptionsError` where it cannot be
+        imported or used."""
         target = _resolve(options.target)
         _check_kwargs(target, options)
         fixed = {"ctx"} if isinstance(target, type) else {"ctx", *options.kwargs}
-        specs = {name: _spec(member, fixed, options) for name, member in _members(target, options).items()}
+        specs = {
+            name: _spec(member, fixed, options)
+            for name, member in _members(target, options).items()
+        }
         if not specs and not cls.services(options):
             what = f"the class {options.target} has no public method that could be an operator"
-            raise OptionsError(what, where="target", remedy="add a method without a leading underscore")
+            raise OptionsError(
+                what, where="target", remedy="add a method without a leading underscore"
+            )
         parameters = {name for spec in specs.values() for name in spec.inputs}
         for name in options.inputs.keys() - parameters:
             what = f"{options.target} has no parameter {name!r}"
@@ -116,11 +144,14 @@ class FunctionWorkload(Workload):
         cls.operators(options)
 
     def setup(self, ctx: RankContext[FunctionOptions]) -> None:
-        """Make the class's instance, and an attribute for each operator, and for what else it has of a life."""
+        """Make the class's instance, and an attribute for each operator, and for what else it has
+        of a life."""
         options = ctx.options
         target = _resolve(options.target)
         if not isinstance(target, type):
-            setattr(self, target.__name__, functools.partial(_give_ctx(target, ctx), **options.kwargs))
+            setattr(
+                self, target.__name__, functools.partial(_give_ctx(target, ctx), **options.kwargs)
+            )
             return
         self._instance = instance = _give_ctx(target, ctx)(**options.kwargs)
         for name in _LIFE - {"setup"}:
@@ -138,11 +169,16 @@ def _resolve(target: ImportRef) -> Any:
     except Exception as error:
         at = f" ({place})" if (place := place_of_error(error)) else ""
         what = f"{str(target)!r} cannot be imported: {type(error).__name__}: {error}{at}"
-        remedy = "correct the module; it is imported in the driver too, so heavy imports belong inside functions"
+        remedy = (
+            "correct the module; it is imported in the driver too, so heavy imports "
+            "belong inside functions"
+        )
         raise OptionsError(what, where="target", remedy=remedy) from error
     if not (inspect.isfunction(found) or isinstance(found, type)):
         kind = type(found).__name__
-        raise OptionsError(f"{str(target)!r} is a {kind}", where="target", remedy="name a function or a class")
+        raise OptionsError(
+            f"{str(target)!r} is a {kind}", where="target", remedy="name a function or a class"
+        )
     return found
 
 
@@ -190,9 +226,13 @@ def _spec(member: Callable[..., Any], fixed: set[str], options: FunctionOptions)
     nothing = signature.return_annotation in (None, "None") and options.returns is None
     returns = None if nothing else parse_partition(options.returns or "split")
     try:
-        return operator_spec(member, inputs=partitions, returns=returns, default=Split(), fixed={"self", *fixed})
+        return operator_spec(
+            member, inputs=partitions, returns=returns, default=Split(), fixed={"self", *fixed}
+        )
     except TypeError as error:
-        raise OptionsError(f"{options.target}: {error}", where="target", remedy="change its signature") from error
+        raise OptionsError(
+            f"{options.target}: {error}", where="target", remedy="change its signature"
+        ) from error
 
 
 def _give_ctx(function: Callable[..., Any], ctx: RankContext[Any]) -> Callable[..., Any]:

@@ -19,14 +19,17 @@ from rolemesh.plugins.discovery import discover
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code: 0 done, 1 failed, 2 not started, 130 interrupted."""
+    """Run a command line and return its exit code: 0 done, 1 failed, 2 not started, 130
+    interrupted."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         typer.main.get_command(_app(given)).main(given, prog_name="rolemesh")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         # With no engine but the kernel's own, most verbs are missing.
-        if code == EXIT_NOT_STARTED and {record.distribution for record in discover(("engines",))} <= {"rolemesh"}:
+        if code == EXIT_NOT_STARTED and {
+            record.distribution for record in discover(("engines",))
+        } <= {"rolemesh"}:
             more = how_to_install("rolemesh-durable", "'rolemesh[local]'")
             print(f"Here is the kernel alone; for more verbs and options: {more}", file=sys.stderr)
         elif code == EXIT_NOT_STARTED and _typed(given) not in verbs():
@@ -58,7 +61,8 @@ def _app(given: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
         help="The control plane for AI jobs made of many roles.",
     )
-    known, typed = verbs(), _typed(given)
+    known = verbs()
+    typed = _typed(given)
     groups = {"": app}
     for name, verb in known.items():
         group, _, last = name.rpartition(".")
@@ -70,7 +74,9 @@ def _app(given: Sequence[str]) -> typer.Typer:
             groups[name] = found
         else:
             settings = getattr(found, "context_settings", None)
-            groups[group].command(last, help=inspect.getdoc(found) or verb.about(), context_settings=settings)(found)
+            groups[group].command(
+                last, help=inspect.getdoc(found) or verb.about(), context_settings=settings
+            )(found)
     app.callback()(_root)
     return app
 
@@ -81,7 +87,9 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-_VERSION = typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+_VERSION = typer.Option(
+    "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+)
 
 
 def _root(version: Annotated[bool, _VERSION] = False) -> None:

@@ -11,8 +11,11 @@ from rolemesh.errors import Problems, RolemeshError
 
 
 def print_error(error: RolemeshError) -> None:
-    """Each problem on stderr: the place, the cause, and indented the remedy. Colours only on a terminal."""
-    bold, dim, plain = ("\033[1;31m", "\033[36m", "\033[0m") if sys.stderr.isatty() else ("", "", "")
+    """Each problem on stderr: the place, the cause, and indented the remedy. Colours only on a
+    terminal."""
+    bold, dim, plain = (
+        ("\033[1;31m", "\033[36m", "\033[0m") if sys.stderr.isatty() else ("", "", "")
+    )
     for each in error.errors if isinstance(error, Problems) else (error,):
         place = f"{each.where}: " if each.where else ""
         print(f"{bold}error:{plain} {place}{each.what}", file=sys.stderr)
@@ -23,7 +26,10 @@ def print_error(error: RolemeshError) -> None:
 def error_records(error: RolemeshError) -> list[dict[str, str | None]]:
     """The same as JSON values: ``kind``, ``what``, ``where``, ``remedy``."""
     errors = error.errors if isinstance(error, Problems) else (error,)
-    return [{"kind": type(e).__name__, "what": e.what, "where": e.where, "remedy": e.remedy} for e in errors]
+    return [
+        {"kind": type(e).__name__, "what": e.what, "where": e.where, "remedy": e.remedy}
+        for e in errors
+    ]
 
 
 def print_json(value: Any) -> None:
@@ -36,4 +42,6 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     lines = [tuple(header), *(tuple(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        )

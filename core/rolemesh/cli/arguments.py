@@ -17,19 +17,31 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound="Command")
 JobArgument = Annotated[Path, typer.Argument(help="The job file.", show_default=False)]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Values to set: KEY=TEXT (steps=5), or KEY:=YAML.", show_default=False)
+    list[str] | None,
+    typer.Argument(help="Values to set: KEY=TEXT (steps=5), or KEY:=YAML.", show_default=False),
 ]
 JobName = Annotated[
-    str, typer.Argument(metavar="JOB", help="Name of the job (a folder in the runs folder).", show_default=False)
+    str,
+    typer.Argument(
+        metavar="JOB", help="Name of the job (a folder in the runs folder).", show_default=False
+    ),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
+JsonFlag = Annotated[
+    bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")
+]
 RunsDir = Annotated[
-    Path | None, typer.Option(help="Where the runs' folders are.", envvar="ROLEMESH_RUNS", show_default="./runs")
+    Path | None,
+    typer.Option(
+        help="Where the runs' folders are.", envvar="ROLEMESH_RUNS", show_default="./runs"
+    ),
 ]
 
 
-def with_options(do: Callable[..., None], fixed: Callable[..., None], models: Sequence[type[BaseModel]]) -> Any:
-    """A verb with the arguments and text of `fixed`, and the fields of `models` as options; `do` gets all values."""
+def with_options(
+    do: Callable[..., None], fixed: Callable[..., None], models: Sequence[type[BaseModel]]
+) -> Any:
+    """A verb with the arguments and text of `fixed`, and the fields of `models` as options; `do`
+    gets all values."""
 
     def command(**values: Any) -> None:
         do(**values)
@@ -44,7 +56,10 @@ def with_options(do: Callable[..., None], fixed: Callable[..., None], models: Se
 
 def chosen(options: Sequence[type[C]], values: Mapping[str, Any]) -> list[C]:
     """An object of each, with those of the `values` that are its options."""
-    return [cls(cls.Options(**{name: values[name] for name in cls.Options.model_fields})) for cls in options]
+    return [
+        cls(cls.Options(**{name: values[name] for name in cls.Options.model_fields}))
+        for cls in options
+    ]
 
 
 def _parameters(options: type[BaseModel]) -> Iterator[inspect.Parameter]:
@@ -54,6 +69,9 @@ def _parameters(options: type[BaseModel]) -> Iterator[inspect.Parameter]:
             extra: Any = field.json_schema_extra
             metavar = extra.get("metavar") if isinstance(extra, dict) else None
             # Spelled out, a switch has no --no- counterpart.
-            option = typer.Option(f"--{name.replace('_', '-')}", help=field.description, metavar=metavar)
-            typed, keyword = Annotated[field.annotation, option], inspect.Parameter.KEYWORD_ONLY
+            option = typer.Option(
+                f"--{name.replace('_', '-')}", help=field.description, metavar=metavar
+            )
+            typed: Any = Annotated[field.annotation, option]
+            keyword = inspect.Parameter.KEYWORD_ONLY
             yield inspect.Parameter(name, keyword, default=field.get_default(), annotation=typed)

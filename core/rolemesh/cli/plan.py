@@ -29,7 +29,9 @@ NUMBERS = ("lag", "credits", "window", "cpu")
 def verb(given: Sequence[str]) -> Any:
     """The verb, with the options of those who tell more of a plan."""
     extra = options_of("plan")
-    return with_options(lambda **values: _plan(chosen(extra, values), values), _fixed, [e.Options for e in extra])
+    return with_options(
+        lambda **values: _plan(chosen(extra, values), values), _fixed, [e.Options for e in extra]
+    )
 
 
 def _fixed(
@@ -37,7 +39,10 @@ def _fixed(
     overrides: Overrides = None,
     nodes: Annotated[
         str | None,
-        typer.Option(help="Plan for these nodes, e.g. '4x(cpu=32,gpu=8)'; default: this machine.", metavar="SPEC"),
+        typer.Option(
+            help="Plan for these nodes, e.g. '4x(cpu=32,gpu=8)'; default: this machine.",
+            metavar="SPEC",
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -48,13 +53,16 @@ def _fixed(
 
 
 def _plan(extra: Sequence[PlanOption], values: Mapping[str, Any]) -> None:
-    job, nodes, given = values["job"], values["nodes"], list(values["overrides"] or ())
+    job = values["job"]
+    nodes = values["nodes"]
+    given = list(values["overrides"] or ())
     cluster = parse_nodes(nodes) if nodes else this_machine()
     for option in extra:
         given += option.overrides(job, given)
     prepared = prepare(job, given).fitted(cluster)
     plan = prepared.plan(cluster)
-    told, texts = explain(prepared, plan, cluster), list[str]()
+    told = explain(prepared, plan, cluster)
+    texts = list[str]()
     for option in extra:
         more, text = option.tell(prepared, cluster, plan)
         told |= more
@@ -62,24 +70,38 @@ def _plan(extra: Sequence[PlanOption], values: Mapping[str, Any]) -> None:
     if values["as_json"]:
         print_json(told)
     else:
-        _show(told, Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH))
+        _show(
+            told,
+            Console(
+                highlight=False,
+                width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH,
+            ),
+        )
         print(*texts, sep="\n", end="\n" if texts else "")
     check_placed(plan, prepared.job)
 
 
 def _show(told: Mapping[str, Any], console: Console) -> None:
     """The tables of a plan that `rolemesh.job.explain` has put into words."""
-    roles, edges = told["roles"], told["edges"]
+    roles = told["roles"]
+    edges = told["edges"]
     ranks = sum(role["world_size"] for role in roles.values())
     console.print(
         f"[bold]{told['job']}[/]: flow {told['flow']}; steps: {told['steps'] or 'no end'}, "
         f"roles: {len(roles)}, ranks: {ranks}, edges: {len(edges)}\n"
     )
     for title, header, rows in _tables(told):
-        table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        table = Table(
+            title=title, title_justify="left", title_style="bold", box=None, pad_edge=False
+        )
         table.padding = (0, 2, 0, 0)
         for name in header:
-            table.add_column(name, header_style="dim", overflow="fold", justify="right" if name in NUMBERS else "left")
+            table.add_column(
+                name,
+                header_style="dim",
+                overflow="fold",
+                justify="right" if name in NUMBERS else "left",
+            )
         for row in rows:
             table.add_row(*(escape(str(cell)) for cell in row))
         if table.rows:
@@ -89,12 +111,20 @@ def _show(told: Mapping[str, Any], console: Console) -> None:
         console.print(f"held to: {constraint}", markup=False)
 
 
-def _tables(told: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Iterable[Sequence[object]]]]:
+def _tables(
+    told: Mapping[str, Any],
+) -> Iterator[tuple[str, Sequence[str], Iterable[Sequence[object]]]]:
     """Title, header and rows of each."""
-    roles, nodes, bundles = told["roles"], told["nodes"], told["bundles"]
+    roles = told["roles"]
+    nodes = told["nodes"]
+    bundles = told["bundles"]
     uses = {name: (role["use"], role["world_size"]) for name, role in roles.items()}
     calls = [(op["label"], *uses[op["role"]], _runs(op), op["where"]) for op in told["operators"]]
-    yield "Operators, in the flow's order", ("operator", "role's plugin", "ranks", "runs", "written at"), calls
+    yield (
+        "Operators, in the flow's order",
+        ("operator", "role's plugin", "ranks", "runs", "written at"),
+        calls,
+    )
     header = ("from → to (parameter)", "partition → partition", "route", "lag", "credits", "window")
     yield "Edges", header, map(_edge, told["edges"])
     yield "Ranks", ("ranks", "node", "slot", "cpu", "GPUs", "decided by"), _rank_rows(told)
@@ -107,9 +137,19 @@ def _tables(told: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str], Itera
 
 
 def _edge(edge: Mapping[str, Any]) -> Sequence[object]:
-    ends = f"{edge['from']} → {edge['to']}({edge['param']})", f"{edge['from_partition']} → {edge['to_partition']}"
-    lag, window = f"≤ {edge['lag']}" if edge["newest"] else edge["lag"], edge["window"]
-    return *ends, edge["route"], lag, edge["credits"] or "auto", window if edge["credits"] else f"{window}+"
+    ends = (
+        f"{edge['from']} → {edge['to']}({edge['param']})",
+        f"{edge['from_partition']} → {edge['to_partition']}",
+    )
+    lag = f"≤ {edge['lag']}" if edge["newest"] else edge["lag"]
+    window = edge["window"]
+    return (
+        *ends,
+        edge["route"],
+        lag,
+        edge["credits"] or "auto",
+        window if edge["credits"] else f"{window}+",
+    )
 
 
 def _runs(op: Mapping[str, Any]) -> str:
@@ -118,11 +158,14 @@ def _runs(op: Mapping[str, Any]) -> str:
 
 
 def _rank_rows(told: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    """A row for neighbouring ranks of a role that were placed on one node, with equal shares, by one rule."""
+    """A row for neighbouring ranks of a role that were placed on one node, with equal shares, by
+    one rule."""
 
     def alike(rank: Mapping[str, Any]) -> Sequence[Any]:
         slot = told["slots"][rank["slot"]]
-        return *(rank[key] for key in ("role", "node", "rule")), *(slot[key] for key in ("cpu", "gpu", "custom"))
+        return *(rank[key] for key in ("role", "node", "rule")), *(
+            slot[key] for key in ("cpu", "gpu", "custom")
+        )
 
     for (role, node, rule, cpu, gpu, _), same in groupby(told["ranks"], alike):
         group = list(same)
@@ -137,11 +180,18 @@ def _environments(roles: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Roles that name the same environment share it."""
     shared: dict[str, list[str]] = {}
     for name, role in roles.items():
-        asked, size = role["runtime_env"], role["world_size"]
+        asked = role["runtime_env"]
+        size = role["world_size"]
         variables = {"variables": list(asked["env_vars"])} if "env_vars" in asked else {}
         told = {"pip": asked.get("pip"), **variables, "working_dir": asked.get("working_dir")}
-        parts = [f"{what}: {each if isinstance(each, str) else ', '.join(each)}" for what, each in told.items() if each]
-        shared.setdefault("\n".join(parts) or "–", []).append(f"{name}/0" + (f"–{size - 1}" if size > 1 else ""))
+        parts = [
+            f"{what}: {each if isinstance(each, str) else ', '.join(each)}"
+            for what, each in told.items()
+            if each
+        ]
+        shared.setdefault("\n".join(parts) or "–", []).append(
+            f"{name}/0" + (f"–{size - 1}" if size > 1 else "")
+        )
     return [(", ".join(ranks), environment) for environment, ranks in shared.items()]
 
 
@@ -154,4 +204,11 @@ def _span(numbers: Sequence[int]) -> str:
 
 def _amounts(amounts: Mapping[str, Any]) -> str:
     flat = {**amounts, **amounts.get("custom", {})}
-    return ", ".join(f"{n} {a:g}" for n, a in flat.items() if isinstance(a, (int, float)) and (a or n == "cpu")) or "–"
+    return (
+        ", ".join(
+            f"{n} {a:g}"
+            for n, a in flat.items()
+            if isinstance(a, (int, float)) and (a or n == "cpu")
+        )
+        or "–"
+    )

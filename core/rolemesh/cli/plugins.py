@@ -15,18 +15,25 @@ from rolemesh.kinds.installed import leftovers
 from rolemesh.plugins.discovery import PluginRecord, discover
 from rolemesh.plugins.static import looked_at
 
-command = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+command = typer.Typer(
+    no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 
-KindOption = Annotated[str | None, typer.Option("--kind", help=f"One of {', '.join(kind_names())}.")]
+KindOption = Annotated[
+    str | None, typer.Option("--kind", help=f"One of {', '.join(kind_names())}.")
+]
 
 
 @command.command("list")
 def list_plugins(
     kind: KindOption = None,
     as_json: JsonFlag = False,
-    check: Annotated[bool, typer.Option("--check", help="Import each plugin, to see all that is broken.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Import each plugin, to see all that is broken.")
+    ] = False,
 ) -> None:
-    """List the installed plugins: kind, name, distribution, version, status. Imports none of them without --check."""
+    """List the installed plugins: kind, name, distribution, version, status. Imports none of them
+    without --check."""
     records = [looked_at(record) for record in discover((kind,) if kind is not None else None)]
     if check:
         from rolemesh.plugins.drivers import checked
@@ -37,8 +44,14 @@ def list_plugins(
     if as_json:
         print_json([msgspec.to_builtins(record) for record in records])
         return
-    status = {record: f"{record.status}: {record.error}" if record.error else record.status for record in records}
-    rows = [(record.kind, record.name, record.distribution, record.version, status[record]) for record in records]
+    status = {
+        record: f"{record.status}: {record.error}" if record.error else record.status
+        for record in records
+    }
+    rows = [
+        (record.kind, record.name, record.distribution, record.version, status[record])
+        for record in records
+    ]
     print_table(("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS"), rows)
 
 
@@ -48,4 +61,6 @@ def named(name: str, kind: str | None) -> list[PluginRecord]:
     if found := [record for record in records if record.is_called(name)]:
         return found
     hint = nearest(name.rpartition(":")[2], {record.name for record in records})
-    raise PluginError(f"there is no plugin {name!r}", remedy="; ".join([hint, *map(str, leftovers())]))
+    raise PluginError(
+        f"there is no plugin {name!r}", remedy="; ".join([hint, *map(str, leftovers())])
+    )

@@ -28,7 +28,8 @@ def verb(given: Sequence[str]) -> Any:
     """The verb, with the options of the engine that the arguments `given` choose."""
     known = _known(given)
     engine = engine_named("inline" if "inline" in known else known.get("engine"))
-    options, extra = engine.options_for(known), options_of("run")
+    options = engine.options_for(known)
+    extra = options_of("run")
 
     def do(**values: Any) -> None:
         raise typer.Exit(_run(engine, options, chosen(extra, values), values))
@@ -40,13 +41,18 @@ def _fixed(
     job: JobArgument,
     overrides: Overrides = None,
     engine: Annotated[
-        str | None, typer.Option(help="Which engine runs it.", show_default="durable if it is installed, or inline")
+        str | None,
+        typer.Option(
+            help="Which engine runs it.", show_default="durable if it is installed, or inline"
+        ),
     ] = None,
     inline: Annotated[
-        bool, typer.Option("--inline", help="Run everything in this process, so that a debugger works.")
+        bool,
+        typer.Option("--inline", help="Run everything in this process, so that a debugger works."),
     ] = False,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Return when the job is running; its master goes on alone.")
+        bool,
+        typer.Option("--detach", help="Return when the job is running; its master goes on alone."),
     ] = False,
     runs_dir: RunsDir = None,
 ) -> None:
@@ -54,10 +60,12 @@ def _fixed(
 
     Ctrl-C ends the job. Everything about the run is kept in runs/NAME/.
 
-    An override KEY=TEXT sets the text as it was typed. Where the option is no string, the text means what it says as a
-    number, true, false, null, [LIST] or {MAPPING}. KEY:=YAML sets a piece of a job file, with ${VARIABLES}.
+    An override KEY=TEXT sets the text as it was typed. Where the option is no string, the text
+    means what it says as a number, true, false, null, [LIST] or {MAPPING}. KEY:=YAML sets a piece
+    of a job file, with ${VARIABLES}.
 
-    Exit code: 0 done, 1 the job failed, 2 it could not start (nothing was started), 130 interrupted.
+    Exit code: 0 done, 1 the job failed, 2 it could not start (nothing was started), 130
+    interrupted.
 
     Examples:
 
@@ -74,7 +82,8 @@ def _fixed(
 
 
 def _known(given: Sequence[str]) -> dict[str, str]:
-    """The options in `given` with their values, as far as they can be told before it is known which there are."""
+    """The options in `given` with their values, as far as they can be told before it is known which
+    there are."""
     found: dict[str, str] = {}
     for argument, after in pairwise((*given, "")):
         if argument.startswith("--"):
@@ -83,9 +92,17 @@ def _known(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _run(engine: type[Engine], options: type[BaseModel], extra: Sequence[RunOption], values: Mapping[str, Any]) -> int:
+def _run(
+    engine: type[Engine],
+    options: type[BaseModel],
+    extra: Sequence[RunOption],
+    values: Mapping[str, Any],
+) -> int:
     if values["detach"] and not engine.outlives:
-        raise JobFileError("this engine runs the job in this process, so it cannot be detached", remedy="leave one out")
+        raise JobFileError(
+            "this engine runs the job in this process, so it cannot be detached",
+            remedy="leave one out",
+        )
     of_engine = options(**{name: values[name] for name in options.model_fields if name in values})
     admission = next(filter(None, (option.admission(values["job"]) for option in extra)), None)
     job = prepare(values["job"], values["overrides"] or (), admit=admission)
@@ -93,7 +110,9 @@ def _run(engine: type[Engine], options: type[BaseModel], extra: Sequence[RunOpti
     run = JobRun(job, engine, of_engine, folder, _say, detached=values["detach"], finish=_finish)
     with ExitStack() as after:
         # They end a job as Ctrl-C does, unless this process ignores them.
-        for number in [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]:
+        for number in [
+            n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN
+        ]:
             after.callback(signal.signal, number, signal.signal(number, signal.default_int_handler))
         wanted = next((option for option in extra if option.wanted()), None)
         return run.run() if wanted is None else wanted.run(run)
@@ -112,7 +131,9 @@ def _finish(run: JobRun, handle: RunHandle) -> int:
         nonlocal asked
         asked = True
         _say("\nstopping (Ctrl-C again to leave at once) …")
-        threading.Thread(target=handle.stop, args=("interrupted by Ctrl-C",), name="stop", daemon=True).start()
+        threading.Thread(
+            target=handle.stop, args=("interrupted by Ctrl-C",), name="stop", daemon=True
+        ).start()
 
     try:
         if run.detached:
@@ -132,5 +153,8 @@ def _finish(run: JobRun, handle: RunHandle) -> int:
     if not run.job.selection.observers:
         of = f" of {result['steps']}" if result["steps"] else ""
         why = f" ({result['reason']})" if result.get("reason") else ""
-        print(f"{name} {result['status']}: {result['committed_steps']}{of} steps{why}, in {run.run_dir}")
+        print(
+            f"{name} {result['status']}: {result['committed_steps']}{of} steps{why}, in "
+            f"{run.run_dir}"
+        )
     return EXIT_INTERRUPTED if asked and result["status"] != "done" else int(result["exit_code"])

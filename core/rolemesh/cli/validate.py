@@ -14,10 +14,13 @@ from rolemesh.job.run import engine_named
 
 
 def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = False) -> None:
-    """Check a job file, its plugins, their options and the flow, without Ray. Exit code 2 if something is wrong."""
+    """Check a job file, its plugins, their options and the flow, without Ray. Exit code 2 if
+    something is wrong."""
     try:
         prepared = prepare(job, overrides or ())
-        file, selection, graph = prepared.job, prepared.selection, prepared.graph
+        file = prepared.job
+        selection = prepared.selection
+        graph = prepared.graph
         instances((*selection.failover, *selection.diagnosers, *selection.observers))
         prepared.plan_with_plenty()
         warnings = [*(engine_named(None).check(prepared) or ())]
@@ -29,11 +32,22 @@ def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = F
     if as_json:
         keys = ("kind", "name", "distribution", "version")
         plugins = [{key: getattr(record, key) for key in keys} for record in selection.records]
-        found = {"valid": True, "name": file.spec.name, "ranks": ranks, "plugins": plugins, "warnings": warnings}
+        found = {
+            "valid": True,
+            "name": file.spec.name,
+            "ranks": ranks,
+            "plugins": plugins,
+            "warnings": warnings,
+        }
         print_json(found | {"problems": []})
         return
     print(*(f"warning: {text}\n" for text in warnings), sep="", end="", file=sys.stderr)
-    counted = {"role": len(file.spec.roles), "rank": ranks, "operator call": len(graph.ops), "edge": len(graph.edges)}
+    counted = {
+        "role": len(file.spec.roles),
+        "rank": ranks,
+        "operator call": len(graph.ops),
+        "edge": len(graph.edges),
+    }
     steps = "no last step" if file.spec.steps is None else _count(file.spec.steps, "step")
     told = ", ".join(_count(number, noun) for noun, number in counted.items())
     print(f"{job}: ok. Job {file.spec.name!r}: {told}, {steps}")

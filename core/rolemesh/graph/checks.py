@@ -1,4 +1,5 @@
-"""What can be wrong with a flow's parameters, a call's settings, and a whole graph: each check returns its errors."""
+"""What can be wrong with a flow's parameters, a call's settings, and a whole graph: each check
+returns its errors."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from rolemesh.graph.schedule import Activity, shortest_cycle, zero_lag_cycle
 
 
 class RoleShape(msgspec.Struct, frozen=True):
-    """What tracing needs to know of a role. `together`: its ranks must all take the same values. `stateful`: they keep
-    state from step to step; `repeats`: calls are repeated all the same."""
+    """What tracing needs to know of a role. `together`: its ranks must all take the same values.
+    `stateful`: they keep state from step to step; `repeats`: calls are repeated all the same."""
 
     world_size: int
     operators: Mapping[str, OperatorSpec]
@@ -35,23 +36,35 @@ def check_params(target: Flow, params: Mapping[str, Any]) -> list[RolemeshError]
     function = target.function
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         what = f"flow {target.name!r} is a generator or coroutine"
-        return [FlowError(what, where=target.where, remedy="write a plain function that calls operators")]
+        return [
+            FlowError(
+                what, where=target.where, remedy="write a plain function that calls operators"
+            )
+        ]
     signature = inspect.signature(function)
     shown = f"it is {target.name}{signature}"
     parameters = list(signature.parameters.values())
     if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
         what = f"flow {target.name!r} does not take the job"
         return [FlowError(what, where=target.where, remedy=f"write def {target.name}(job)")]
-    known = {p.name: p for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    known = {
+        p.name: p for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
     errors: list[RolemeshError] = []
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         for name in params.keys() - known.keys():
             what = f"flow {target.name!r} has no parameter {name!r} (params in the job file)"
-            errors.append(FlowError(what, where=target.where, remedy=f"{nearest(name, known)}; {shown}"))
+            errors.append(
+                FlowError(what, where=target.where, remedy=f"{nearest(name, known)}; {shown}")
+            )
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in params:
             what = f"flow {target.name!r} needs parameter {name!r}"
-            errors.append(FlowError(what, where=target.where, remedy=f"set params.{name} in the job file; {shown}"))
+            errors.append(
+                FlowError(
+                    what, where=target.where, remedy=f"set params.{name} in the job file; {shown}"
+                )
+            )
     return errors
 
 
@@ -61,7 +74,9 @@ def check_cycles(graph: LogicalGraph) -> list[RolemeshError]:
     if cycle is None:
         return []
     pairs = list(pairwise(cycle))
-    back = next(e for e in graph.edges if e.delay == 0 and e.src >= e.dst and (e.src, e.dst) in pairs)
+    back = next(
+        e for e in graph.edges if e.delay == 0 and e.src >= e.dst and (e.src, e.dst) in pairs
+    )
     path = " → ".join(graph.ops[op].label for op in cycle)
     call = graph.ops[back.dst]
     remedy = f"let {call.label} take an older value: lag={{{back.param!r}: 1}} at {call.where}"
@@ -69,10 +84,13 @@ def check_cycles(graph: LogicalGraph) -> list[RolemeshError]:
 
 
 def check_runs(graph: LogicalGraph) -> list[RolemeshError]:
-    """Calls that never run, however long the job is; those that only wait for such a call are not named."""
+    """Calls that never run, however long the job is; those that only wait for such a call are not
+    named."""
     activity = Activity(graph)
     never = set(activity.never())
-    after = {op.id: [edge.dst for edge in graph.outputs(op.id) if not edge.initial] for op in graph.ops}
+    after = {
+        op.id: [edge.dst for edge in graph.outputs(op.id) if not edge.initial] for op in graph.ops
+    }
     errors: list[RolemeshError] = []
     told: set[int] = set()
     for op in sorted(never):
@@ -80,31 +98,46 @@ def check_runs(graph: LogicalGraph) -> list[RolemeshError]:
         if cycle := shortest_cycle(after, op):
             if not told & set(cycle):
                 path = " → ".join(graph.ops[i].label for i in cycle)
-                what = f"{call.label} never runs: it waits for its own older value ({path}), and there is no first"
+                what = (
+                    f"{call.label} never runs: it waits for its own older value "
+                    f"({path}), and there is no first"
+                )
                 remedy = (
-                    "give the first value in the flow (initial={'param': value}), or let the loop start from a call "
+                    "give the first value in the flow (initial={'param': value}), or let "
+                    "the loop start from a call "
                     "that takes no input, e.g. one that returns the initial weights"
                 )
                 errors.append(FlowError(what, where=call.where, remedy=remedy))
             told |= set(cycle)
         elif not any(edge.src in never and not edge.initial for edge in graph.inputs(op)):
-            inputs = [f"{graph.ops[e.src].label} {_beat(graph, e.src)}, lag={e.lag_shown}" for e in graph.inputs(op)]
-            what = f"{call.label} never runs: it has {_beat(graph, op)}, its inputs {'; '.join(inputs)}"
-            errors.append(FlowError(what, where=call.where, remedy="choose every= and at= so that they meet"))
+            inputs = [
+                f"{graph.ops[e.src].label} {_beat(graph, e.src)}, lag={e.lag_shown}"
+                for e in graph.inputs(op)
+            ]
+            what = (
+                f"{call.label} never runs: it has {_beat(graph, op)}, its inputs "
+                f"{'; '.join(inputs)}"
+            )
+            errors.append(
+                FlowError(what, where=call.where, remedy="choose every= and at= so that they meet")
+            )
     return errors
 
 
 def check_initial(graph: LogicalGraph) -> list[RolemeshError]:
-    """Edges with an initial value, or with a bounded lag, whose ends run at steps that do not meet later."""
+    """Edges with an initial value, or with a bounded lag, whose ends run at steps that do not meet
+    later."""
     activity = Activity(graph)
     return [
         FlowError(
-            f"{graph.ops[edge.dst].label} has {_beat(graph, edge.dst)}, which does not meet {edge.param} of "
+            f"{graph.ops[edge.dst].label} has {_beat(graph, edge.dst)}, which does not meet "
+            f"{edge.param} of "
             f"{graph.ops[edge.src].label} with {_beat(graph, edge.src)}, lag={edge.lag_shown}",
             where=graph.ops[edge.dst].where,
             remedy="choose every= and at= so that they meet"
             if not edge.newest
-            else f"let it be lag=AtMost({graph.ops[edge.src].every - 1}) at least: values come no more often",
+            else f"let it be lag=AtMost({graph.ops[edge.src].every - 1}) at least: values "
+            "come no more often",
         )
         for edge in graph.edges
         if (edge.initial or edge.newest) and not edge.first and activity.apart(edge)
@@ -112,41 +145,72 @@ def check_initial(graph: LogicalGraph) -> list[RolemeshError]:
 
 
 def check_shared(
-    name: str, spec: OperatorSpec, role: RoleShape, edges: Collection[str], newest: Collection[str], where: str | None
+    name: str,
+    spec: OperatorSpec,
+    role: RoleShape,
+    edges: Collection[str],
+    newest: Collection[str],
+    where: str | None,
 ) -> list[RolemeshError]:
-    """Whether a call of `spec` may share the rows of an input out by demand, if it does; `edges` are the parameters
-    that take values of other calls, `newest` those with a bounded lag."""
-    shared = next((param for param, partition in spec.inputs.items() if isinstance(partition, Balanced)), None)
+    """Whether a call of `spec` may share the rows of an input out by demand, if it does; `edges`
+    are the parameters that take values of other calls, `newest` those with a bounded lag."""
+    shared = next(
+        (param for param, partition in spec.inputs.items() if isinstance(partition, Balanced)), None
+    )
     if shared is None:
         return []
     wrong = {
         "its ranks are a collective group": (role.together, "take it as Split() or Broadcast()"),
-        "its ranks have state, which would depend on who does what": (role.stateful, "keep the state in another role"),
-        "it takes no value of another call": (shared not in edges, f"pass {shared!r} what a call returns"),
-        "each rank would take another value": (shared in newest, f"give it an exact lag: lag={{{shared!r}: 1}}"),
+        "its ranks have state, which would depend on who does what": (
+            role.stateful,
+            "keep the state in another role",
+        ),
+        "it takes no value of another call": (
+            shared not in edges,
+            f"pass {shared!r} what a call returns",
+        ),
+        "each rank would take another value": (
+            shared in newest,
+            f"give it an exact lag: lag={{{shared!r}: 1}}",
+        ),
     }
     what = f"{name} shares the rows of {shared!r} out by demand, but"
-    return [FlowError(f"{what} {why}", where=where, remedy=remedy) for why, (is_so, remedy) in wrong.items() if is_so]
+    return [
+        FlowError(f"{what} {why}", where=where, remedy=remedy)
+        for why, (is_so, remedy) in wrong.items()
+        if is_so
+    ]
 
 
 def check_first(
     edge: Edge, src: OpCall, dst: OpCall, roles: Mapping[str, RoleShape], where: str | None
 ) -> list[RolemeshError]:
-    """Whether a call may take what is finished first, of rows that were shared out by demand, if it does."""
+    """Whether a call may take what is finished first, of rows that were shared out by demand, if it
+    does."""
     if not edge.first:
         return []
     role = roles[dst.role]
     wrong = {
         "each of its ranks would take other rows": (
-            edge.dst_partition != Split() and role.world_size > 1, "take them as Split()"),
-        "the calls do not run at every step": (src.every != 1 or dst.every != 1, "leave every= out"),
+            edge.dst_partition != Split() and role.world_size > 1,
+            "take them as Split()",
+        ),
+        "the calls do not run at every step": (
+            src.every != 1 or dst.every != 1,
+            "leave every= out",
+        ),
         "there is an initial value": (bool(edge.initial), "leave initial out"),
         "it takes chunks": (dst.streaming, "take the rows whole"),
-        "it shares them out again": (isinstance(edge.dst_partition, Balanced), "take them as Split()"),
+        "it shares them out again": (
+            isinstance(edge.dst_partition, Balanced),
+            "take them as Split()",
+        ),
         "it is of the same role": (src.role == dst.role, "take them in another role"),
         "a rank that is restarted repeats it": (
-            dst.returns is None and (not role.stateful or role.repeats), "give the role state, or return something"),
-    }  # fmt: skip
+            dst.returns is None and (not role.stateful or role.repeats),
+            "give the role state, or return something",
+        ),
+    }
     what = f"{dst.label} takes what is finished first of {edge.param!r}, but"
     return [
         FlowError(f"{what} {why}", where=where, remedy=f"{remedy}; or give it an exact lag")
@@ -155,8 +219,16 @@ def check_first(
     ]
 
 
-def count(errors: list[RolemeshError], name: str, setting: str, value: object, least: int, where: str | None) -> int:
-    """`value` as an integer of at least `least`; if it is none, an error is added and `least` returned."""
+def count(
+    errors: list[RolemeshError],
+    name: str,
+    setting: str,
+    value: object,
+    least: int,
+    where: str | None,
+) -> int:
+    """`value` as an integer of at least `least`; if it is none, an error is added and `least`
+    returned."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
     what = f"{name}: {setting} is {value!r}"
@@ -165,7 +237,8 @@ def count(errors: list[RolemeshError], name: str, setting: str, value: object, l
 
 
 def constant(value: Any) -> Any:
-    """`value` as plain data (None, bool, int, float, str, lists, dicts with str keys), equal in every process.
+    """`value` as plain data (None, bool, int, float, str, lists, dicts with str keys), equal in
+    every process.
 
     Raises `TypeError` for anything else.
     """

@@ -1,4 +1,5 @@
-"""What a flow's author touches: `@flow`, the job's handle with its roles, and values that stand for what is to come.
+"""What a flow's author touches: `@flow`, the job's handle with its roles, and values that stand for
+what is to come.
 
 The handles only collect what was written, and where; `rolemesh.graph.trace` judges it.
 """
@@ -18,7 +19,8 @@ from rolemesh.graph.logical import AtMost
 
 
 class Flow:
-    """A traced function: ``flow.function(job, **params)`` runs once, in the driver, and records its operator calls."""
+    """A traced function: ``flow.function(job, **params)`` runs once, in the driver, and records its
+    operator calls."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
@@ -30,7 +32,8 @@ class Flow:
         raise FlowError(
             f"flow {self.name!r} was called like a function, but a flow only describes a job",
             where=place_of(sys._getframe()),
-            remedy="name it in a job file and use `rolemesh run`; share code between flows in plain functions",
+            remedy="name it in a job file and use `rolemesh run`; share code between flows "
+            "in plain functions",
         )
 
     def __repr__(self) -> str:
@@ -38,7 +41,8 @@ class Flow:
 
 
 def flow(function: Callable[..., Any]) -> Flow:
-    """Declare a function as a flow. Its first parameter is the job, the others come from ``params`` in the job file."""
+    """Declare a function as a flow. Its first parameter is the job, the others come from ``params``
+    in the job file."""
     return Flow(function)
 
 
@@ -46,7 +50,12 @@ class Tracer(Protocol):
     """What the handles report to."""
 
     def call(
-        self, role: str, operator: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], settings: Mapping[str, Any]
+        self,
+        role: str,
+        operator: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        settings: Mapping[str, Any],
     ) -> Value: ...
 
     def role(self, name: str) -> RoleHandle: ...
@@ -57,7 +66,8 @@ class Tracer(Protocol):
 
 
 class Value:
-    """What an operator call returns in a flow: a handle that other calls take, never the data itself.
+    """What an operator call returns in a flow: a handle that other calls take, never the data
+    itself.
 
     `op` is the id of the call, None if the call was wrong and has been reported.
     """
@@ -65,7 +75,9 @@ class Value:
     __slots__ = ("_op", "_tracer", "_what")
 
     def __init__(self, tracer: Tracer, op: int | None, what: str) -> None:
-        self._tracer, self._op, self._what = tracer, op, what
+        self._tracer = tracer
+        self._op = op
+        self._what = what
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -77,7 +89,8 @@ class Value:
 
 
 class Feedback(Value):
-    """A value that is used before it is made: ``w = job.feedback("weights")``, later ``w.bind(job.trainer.weights())``.
+    """A value that is used before it is made: ``w = job.feedback("weights")``, later
+    ``w.bind(job.trainer.weights())``.
 
     The calls that take it need a lag where it would otherwise close a cycle.
     """
@@ -108,7 +121,15 @@ def _refuse_as_data() -> None:
     uses |= {"len": "len()", "int": "int()", "float": "float()", "index": "range() or an index"}
     uses |= {"getitem": "[...]", "setitem": "[...] =", "eq": "==", "ne": "!="}
     uses |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-    binary = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**"}
+    binary = {
+        "add": "+",
+        "sub": "-",
+        "mul": "*",
+        "truediv": "/",
+        "floordiv": "//",
+        "mod": "%",
+        "pow": "**",
+    }
     binary |= {"matmul": "@", "or": "|", "and": "&"}
     uses |= binary | {f"r{name}": sign for name, sign in binary.items()}
     for name, use in uses.items():
@@ -142,14 +163,22 @@ class OperatorHandle:
     ) -> Value:
         """Call the operator with values of other calls (whole) and with constants.
 
-        `lag`: the values of this call's inputs are that many steps old, or with ``AtMost(k)`` the newest there is,
-        at most k steps old; a mapping gives it per parameter. `initial`: by parameter, the constant that each rank
-        takes as long as there is no value so old; without it the call begins when there is one, and a loop needs one
-        call that takes no older value. `every`, `at`: run on the steps with ``step % every == at`` (default: the last
-        of each `every`). `credits`: values that the producers may be ahead, beyond the lag (default: the job file's
-        ``edges.credits``). `calls`: the roles whose services the operator may call.
+        `lag`: the values of this call's inputs are that many steps old, or with ``AtMost(k)`` the
+        newest there is, at most k steps old; a mapping gives it per parameter. `initial`: by
+        parameter, the constant that each rank takes as long as there is no value so old; without it
+        the call begins when there is one, and a loop needs one call that takes no older value.
+        `every`, `at`: run on the steps with ``step % every == at`` (default: the last of each
+        `every`). `credits`: values that the producers may be ahead, beyond the lag (default: the
+        job file's ``edges.credits``). `calls`: the roles whose services the operator may call.
         """
-        settings = {"lag": lag, "initial": initial, "every": every, "at": at, "credits": credits, "calls": calls}
+        settings = {
+            "lag": lag,
+            "initial": initial,
+            "every": every,
+            "at": at,
+            "credits": credits,
+            "calls": calls,
+        }
         return self._tracer.call(*self._name, args, kwargs, settings)
 
     def __repr__(self) -> str:
@@ -173,11 +202,14 @@ class RoleHandle:
 
 
 class JobHandle:
-    """A flow's first argument. Its attributes are the roles; `name`, `steps` and `seed` are the job file's."""
+    """A flow's first argument. Its attributes are the roles; `name`, `steps` and `seed` are the job
+    file's."""
 
     def __init__(self, tracer: Tracer, *, name: str, steps: int | None, seed: int) -> None:
         self._tracer = tracer
-        self.name, self.steps, self.seed = name, steps, seed
+        self.name = name
+        self.steps = steps
+        self.seed = seed
 
     def __getattr__(self, role: str) -> RoleHandle:
         if role.startswith("_"):
@@ -195,17 +227,26 @@ def place_of(frame: FrameType) -> str | None:
 
 
 def place_of_error(error: BaseException) -> str | None:
-    """``file:line`` of the code outside this package that raised `error`, or of the code that is no Python."""
+    """``file:line`` of the code outside this package that raised `error`, or of the code that is no
+    Python."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}:{error.lineno}"
     return _outside(reversed(list(traceback.walk_tb(error.__traceback__))))
 
 
-_OURS = ("rolemesh.graph.", "rolemesh.api.", "rolemesh.builtin.", "rolemesh.plugins.", "stevedore.", "importlib.")
+_OURS = (
+    "rolemesh.graph.",
+    "rolemesh.api.",
+    "rolemesh.builtin.",
+    "rolemesh.plugins.",
+    "stevedore.",
+    "importlib.",
+)
 
 
 def _outside(frames: Iterable[tuple[FrameType, int]]) -> str | None:
-    """The first of these places that is in nobody's code of ours, and none of how Python imports."""
+    """The first of these places that is in nobody's code of ours, and none of how Python
+    imports."""
     for frame, line in frames:
         if not f"{frame.f_globals.get('__name__', '')}.".startswith(_OURS):
             return f"{_short(frame.f_code.co_filename)}:{line}"

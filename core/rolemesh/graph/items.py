@@ -17,7 +17,8 @@ from rolemesh.graph.routes import Part, Share
 
 
 def apart(value: Any, size: int) -> tuple[int, int]:
-    """The rows of `value`, and the number of items of `size` rows; a value without rows is one item.
+    """The rows of `value`, and the number of items of `size` rows; a value without rows is one
+    item.
 
     Raises `TypeError` for a value without rows.
     """
@@ -29,34 +30,52 @@ class Items:
     """The items of the balanced input `param` of one operator, as one rank takes them."""
 
     def __init__(self, ctx: RankContext[Any], param: str, how: Balanced) -> None:
-        self._ctx, self._param, self._how = ctx, param, how
-        self._warned, self._none = False, None
+        self._ctx = ctx
+        self._param = param
+        self._how = how
+        self._warned = False
+        self._none = None
 
     @contextmanager
     def one(self, arguments: Mapping[str, Any], number: int) -> Iterator[SimpleNamespace]:
-        """Item `number` in hand: the arguments that the operator is `given`, and the rows `made` of it, set by whoever
-        enters. After that `sent` has its number, the number of items, its first row, the rows of all items, and `made`.
+        """Item `number` in hand: the arguments that the operator is `given`, and the rows `made` of
+        it, set by whoever enters. After that `sent` has its number, the number of items, its first
+        row, the rows of all items, and `made`.
 
-        An exception gets the item's place as a note. Where errors drop rows, it ends here, and the item has no rows.
+        An exception gets the item's place as a note. Where errors drop rows, it ends here, and the
+        item has no rows.
         """
-        ctx, value, start = self._ctx, arguments[self._param], number * self._how.rows
-        (total, count), given = apart(value, self._how.rows), value[start : start + self._how.rows]
-        hand, rows = SimpleNamespace(given={**arguments, self._param: given}), _rows(given)
+        ctx = self._ctx
+        value = arguments[self._param]
+        start = number * self._how.rows
+        total, count = apart(value, self._how.rows)
+        given = value[start : start + self._how.rows]
+        hand = SimpleNamespace(given={**arguments, self._param: given})
+        rows = _rows(given)
         ctx._item.set(number)
         try:
             yield hand
         except Exception as error:
             which = f"row {start}" if rows == 1 else f"rows {start} to {start + rows - 1}"
-            where = f"{which} of step {ctx.step} (item {number} of {count}), role {ctx.role}, rank {ctx.rank}"
+            where = (
+                f"{which} of step {ctx.step} (item {number} of {count}), role "
+                f"{ctx.role}, rank {ctx.rank}"
+            )
             error.add_note(f"in {where}")
-            bug = isinstance(error, BdbQuit) or (isinstance(error, RolemeshError) and not isinstance(error, CallError))
+            bug = isinstance(error, BdbQuit) or (
+                isinstance(error, RolemeshError) and not isinstance(error, CallError)
+            )
             if self._how.on_error == "fail" or bug:
                 raise
             ctx.log.warning("left out: %s", where, exc_info=error)
             ctx.count(rows_left_out=rows)
             if not self._warned:
-                ctx.warn(f"{where}: left out after {type(error).__name__}: {error}; the log has further ones")
-            hand.made, self._warned = given[:0] if self._none is None else self._none, True
+                ctx.warn(
+                    f"{where}: left out after {type(error).__name__}: {error}; the log has "
+                    "further ones"
+                )
+            hand.made = given[:0] if self._none is None else self._none
+            self._warned = True
         else:
             if (after := _rows(hand.made)) != rows:
                 what = f"it returned {after} rows for an item of {rows}"
@@ -66,9 +85,11 @@ class Items:
             ctx._item.set(None)
         hand.sent = number, count, start, total, hand.made
 
-    def run(self, method: Callable[..., Any], arguments: Mapping[str, Any], chosen: Iterable[int]) -> Iterator[Any]:
-        """Call `method` with each of the `chosen` items in turn; what is sent of it. Raises what `method` raises, and
-        `ValueError` unless it returns as many rows as it is given."""
+    def run(
+        self, method: Callable[..., Any], arguments: Mapping[str, Any], chosen: Iterable[int]
+    ) -> Iterator[Any]:
+        """Call `method` with each of the `chosen` items in turn; what is sent of it. Raises what
+        `method` raises, and `ValueError` unless it returns as many rows as it is given."""
         for number in chosen:
             with self.one(arguments, number) as hand:
                 hand.made = method(**hand.given)
@@ -79,7 +100,8 @@ def cut(item: Sequence[Any], share: Share) -> tuple[Any, ...]:
     """Of an item what lies in the share; maybe no rows."""
     number, items, start, total, rows = item
     low, high = Part(0, share.index, share.index + 1, share.count).bounds(total)
-    low, high = max(0, low - start), min(_rows(rows), high - start)
+    low = max(0, low - start)
+    high = min(_rows(rows), high - start)
     return number, items, start, total, rows[low : max(low, high)]
 
 
@@ -94,7 +116,8 @@ def assembled(items: Iterable[Sequence[Any]]) -> Any | None:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """The rows of several items as one value; of items without rows the columns of the one that has most."""
+    """The rows of several items as one value; of items without rows the columns of the one that has
+    most."""
     return concat([part for part in parts if _rows(part)] or [max(parts, key=len)])
 
 
@@ -108,5 +131,7 @@ def extent(value: Any, axis: int) -> int | None:
 
 def _rows(value: Any) -> int:
     if (rows := extent(value, 0)) is None:
-        raise TypeError(f"a {type(value).__name__} has no rows to share out; use a Batch, an array or a list")
+        raise TypeError(
+            f"a {type(value).__name__} has no rows to share out; use a Batch, an array or a list"
+        )
     return rows

@@ -1,7 +1,8 @@
-"""The logical graph: one node per operator call in the flow, one edge per value between two of them.
+"""The logical graph: one node per operator call in the flow, one edge per value between two of
+them.
 
-World sizes appear nowhere here: an edge between an M-rank and an N-rank role is one edge. The graph is plain data
-(msgspec), so it travels to every process and into ``plan.json`` as it is.
+World sizes appear nowhere here: an edge between an M-rank and an N-rank role is one edge. The graph
+is plain data (msgspec), so it travels to every process and into ``plan.json`` as it is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from rolemesh.api.service import ServiceSpec
 
 
 class AtMost(msgspec.Struct, frozen=True):
-    """``lag=AtMost(k)``: the newest value there is when the call begins, at most `steps` steps old."""
+    """``lag=AtMost(k)``: the newest value there is when the call begins, at most `steps` steps
+    old."""
 
     steps: int
 
@@ -26,9 +28,9 @@ class AtMost(msgspec.Struct, frozen=True):
 class OpCall(msgspec.Struct, frozen=True):
     """One call of an operator in the flow.
 
-    `id` is its position in the flow, from 0. `label` is ``role.operator``, with ``#2`` for a second call. The call
-    runs on steps with ``step % every == at``, if its inputs exist. `constants` are arguments that are not edges;
-    `calls` are the roles whose services the operator may call.
+    `id` is its position in the flow, from 0. `label` is ``role.operator``, with ``#2`` for a second
+    call. The call runs on steps with ``step % every == at``, if its inputs exist. `constants` are
+    arguments that are not edges; `calls` are the roles whose services the operator may call.
     """
 
     id: int
@@ -47,10 +49,11 @@ class OpCall(msgspec.Struct, frozen=True):
 class Edge(msgspec.Struct, frozen=True):
     """A value's way from call `src` to parameter `param` of call `dst`.
 
-    The consumer takes at step t what the producer made at step ``t - lag``; of a `newest` edge, the newest value that
-    was made since then and is there. The producer may be at most ``lag + credits`` values ahead of what the consumer
-    has taken; without `credits` two, and more while they are small.
-    `initial` has one value, which every consumer rank takes as long as the producer has made none; or is empty.
+    The consumer takes at step t what the producer made at step ``t - lag``; of a `newest` edge, the
+    newest value that was made since then and is there. The producer may be at most ``lag +
+    credits`` values ahead of what the consumer has taken; without `credits` two, and more while
+    they are small. `initial` has one value, which every consumer rank takes as long as the producer
+    has made none; or is empty.
     """
 
     id: int
@@ -71,7 +74,8 @@ class Edge(msgspec.Struct, frozen=True):
 
     @property
     def first(self) -> bool:
-        """A step takes those items that are finished first, of steps that are at most `lag` older, or newer."""
+        """A step takes those items that are finished first, of steps that are at most `lag` older,
+        or newer."""
         return self.newest and isinstance(self.src_partition, Balanced)
 
     @property
@@ -91,8 +95,8 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 class LogicalGraph(msgspec.Struct, frozen=True):
-    """A traced flow: calls in the flow's order, edges in the order of their consumers, and the `services` of the roles
-    that operators may call."""
+    """A traced flow: calls in the flow's order, edges in the order of their consumers, and the
+    `services` of the roles that operators may call."""
 
     name: str
     ops: tuple[OpCall, ...]

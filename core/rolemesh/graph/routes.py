@@ -1,7 +1,9 @@
-"""Who sends what to whom: from the partitions and world sizes at both ends of an edge to a static `Route`.
+"""Who sends what to whom: from the partitions and world sizes at both ends of an edge to a static
+`Route`.
 
-Nothing here touches values; `rolemesh.graph.values` applies the selections and combinations. Signatures and their
-boxing follow OneFlow's SBP (arXiv:2110.15032, section 3.1), extended to M producers and N consumers.
+Nothing here touches values; `rolemesh.graph.values` applies the selections and combinations.
+Signatures and their boxing follow OneFlow's SBP (arXiv:2110.15032, section 3.1), extended to M
+producers and N consumers.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ class Whole(msgspec.Struct, frozen=True, tag=True):
 
 
 class Part(msgspec.Struct, frozen=True, tag=True):
-    """Of the producer rank's extent along `axis` the parts from `start` to before `stop`, of so many equal `parts`."""
+    """Of the producer rank's extent along `axis` the parts from `start` to before `stop`, of so
+    many equal `parts`."""
 
     axis: int
     start: int
@@ -26,13 +29,15 @@ class Part(msgspec.Struct, frozen=True, tag=True):
     parts: int
 
     def bounds(self, extent: int) -> tuple[int, int]:
-        """Start and stop for a value with `extent` rows along `axis`: the nearest, so even rows come back as sent."""
+        """Start and stop for a value with `extent` rows along `axis`: the nearest, so even rows
+        come back as sent."""
         half = self.parts // 2
         return (extent * self.start + half) // self.parts, (extent * self.stop + half) // self.parts
 
 
 class Block(msgspec.Struct, frozen=True, tag=True):
-    """What of the producer rank's tensors lies in block `index` of ``torch.chunk(tensor, count, dim)``."""
+    """What of the producer rank's tensors lies in block `index` of ``torch.chunk(tensor, count,
+    dim)``."""
 
     dim: int
     index: int
@@ -40,7 +45,8 @@ class Block(msgspec.Struct, frozen=True, tag=True):
 
 
 class Share(msgspec.Struct, frozen=True, tag=True):
-    """Of an item what lies in part `index` of `count` equal parts of the rows that all items have together."""
+    """Of an item what lies in part `index` of `count` equal parts of the rows that all items have
+    together."""
 
     index: int
     count: int
@@ -70,7 +76,8 @@ class Assemble(msgspec.Struct, frozen=True, tag=True):
 
 
 class Pieces(msgspec.Struct, frozen=True, tag=True):
-    """The shards that cover each tensor, as a ``dict[str, list[Shard]]``: one, where it is all of it."""
+    """The shards that cover each tensor, as a ``dict[str, list[Shard]]``: one, where it is all of
+    it."""
 
 
 class Reshard(msgspec.Struct, frozen=True, tag=True):
@@ -81,14 +88,16 @@ class Reshard(msgspec.Struct, frozen=True, tag=True):
 
 
 class Collate(msgspec.Struct, frozen=True, tag=True):
-    """The rows of all items, in the order of the items' numbers; of an item that was made twice the first counts."""
+    """The rows of all items, in the order of the items' numbers; of an item that was made twice the
+    first counts."""
 
 
 Combine: TypeAlias = Take | Concat | Reduce | Assemble | Pieces | Reshard | Collate
 
 
 class Send(msgspec.Struct, frozen=True):
-    """One payload, encoded once, that goes to each of `consumers` (ranks of the consuming role, ascending)."""
+    """One payload, encoded once, that goes to each of `consumers` (ranks of the consuming role,
+    ascending)."""
 
     selection: Selection
     consumers: tuple[int, ...]
@@ -97,9 +106,9 @@ class Send(msgspec.Struct, frozen=True):
 class Route(msgspec.Struct, frozen=True):
     """The messages of one value of an edge, the same on every step.
 
-    What a rank sends and takes is worked out when it is asked for, so that a rank of many knows of its peers alone.
-    `meet` says which ranks those are: the consumer's, modulo `producers`; those whose shares of the value overlap; or
-    all. Parts may be empty, and are sent all the same.
+    What a rank sends and takes is worked out when it is asked for, so that a rank of many knows of
+    its peers alone. `meet` says which ranks those are: the consumer's, modulo `producers`; those
+    whose shares of the value overlap; or all. Parts may be empty, and are sent all the same.
     """
 
     kind: str
@@ -111,7 +120,8 @@ class Route(msgspec.Struct, frozen=True):
     combine: Combine
 
     def sources(self, consumer: int) -> range:
-        """The producer ranks from which this one takes exactly one part each, in the order that `combine` wants."""
+        """The producer ranks from which this one takes exactly one part each, in the order that
+        `combine` wants."""
         if self.meet == "modulo":
             return range(consumer % self.producers, consumer % self.producers + 1)
         return self._met(consumer, self.consumers, self.producers)
@@ -123,8 +133,13 @@ class Route(msgspec.Struct, frozen=True):
         return self._met(producer, self.producers, self.consumers)
 
     def _met(self, rank: int, own: int, others: int) -> range:
-        """Of as many `others`, those whose shares overlap with that of `rank` of `own`; or all of them."""
-        return range(others) if self.meet == "all" else range(rank * others // own, -(-(rank + 1) * others // own))
+        """Of as many `others`, those whose shares overlap with that of `rank` of `own`; or all of
+        them."""
+        return (
+            range(others)
+            if self.meet == "all"
+            else range(rank * others // own, -(-(rank + 1) * others // own))
+        )
 
     def sends(self, producer: int) -> tuple[Send, ...]:
         """What this producer rank sends."""
@@ -138,7 +153,8 @@ class Route(msgspec.Struct, frozen=True):
         return self._selection(producer, consumer) if consumer in self.targets(producer) else None
 
     def _selection(self, producer: int, consumer: int) -> Selection:
-        m, n = self.producers, self.consumers
+        m = self.producers
+        n = self.consumers
         match self.cut:
             case "whole":
                 return Whole()
@@ -147,19 +163,30 @@ class Route(msgspec.Struct, frozen=True):
             case "share":
                 return Share(consumer, n)
             case "part":  # of a value that the producer has whole along the axis
-                start, stop = consumer, consumer + 1
-            case "overlap":  # in parts of which a producer has n, from the n * producer-th, and a consumer m
-                start, stop = max(0, consumer * m - producer * n), min(n, (consumer + 1) * m - producer * n)
+                start = consumer
+                stop = consumer + 1
+            case (
+                "overlap"
+            ):  # in parts of which a producer has n, from the n * producer-th, and a consumer m
+                start = max(0, consumer * m - producer * n)
+                stop = min(n, (consumer + 1) * m - producer * n)
         return Whole() if (start, stop) == (0, n) else Part(self.axis, start, stop, n)
 
 
 class RouteError(ValueError):
-    """Two partitions that do not fit. `why` is the cause, `remedy` what the author of the operators can do."""
+    """Two partitions that do not fit. `why` is the cause, `remedy` what the author of the operators
+    can do."""
 
-    def __init__(self, src: Partition, m: int, dst: Partition, n: int, why: str, remedy: str) -> None:
-        self.pair = f"{describe(declared(src))} over {_ranks(m)} cannot feed {describe(dst)} over {_ranks(n)}"
+    def __init__(
+        self, src: Partition, m: int, dst: Partition, n: int, why: str, remedy: str
+    ) -> None:
+        self.pair = (
+            f"{describe(declared(src))} over {_ranks(m)} cannot feed "
+            f"{describe(dst)} over {_ranks(n)}"
+        )
         super().__init__(f"{self.pair}: {why}; {remedy}")
-        self.why, self.remedy = why, remedy
+        self.why = why
+        self.remedy = remedy
 
 
 def route(src: Partition, m: int, dst: Partition, n: int) -> Route:
@@ -169,25 +196,19 @@ def route(src: Partition, m: int, dst: Partition, n: int) -> Route:
     """
     if m < 1 or n < 1:
         raise ValueError(f"world sizes must be at least 1, not {m} and {n}")
-
-    def refused(why: str, remedy: str) -> RouteError:
-        return RouteError(src, m, dst, n, why, remedy)
-
-    for side in (src, dst):
-        if (isinstance(side, Split) and side.axis < 0) or (isinstance(side, Sharded) and (side.dim or 0) < 0):
-            raise refused("negative axes depend on the value's dimensions", "count axes from 0")
-    match src, Broadcast() if isinstance(dst, Balanced) else dst:  # each rank takes items of what it has whole
+    if _counts_from_the_end(src) or _counts_from_the_end(dst):
+        raise _refusal(src, m, dst, n)
+    # A balanced consumer takes items of what each of its ranks has whole.
+    shared = isinstance(dst, Balanced)
+    match src, Broadcast() if shared else dst:
         case Balanced(), Split(axis=0):
             return _route("collate", m, n, "all", "share", 0, Collate())
         case Balanced(), Broadcast():
             return _route("collate", m, n, "all", "whole", 0, Collate())
-        case Balanced(), _:
-            raise refused("items are whole rows", "take it as Split(), Broadcast() or Balanced()")
-        case Sharded(), Broadcast() if isinstance(dst, Balanced):
-            raise refused("named tensors have no rows to share out", "take it as Sharded() or Broadcast()")
+        case Split(axis=a), Split(axis=b) if a == b and m == n:
+            return _route("identity", m, n, "overlap", "overlap", a, Take())
         case Split(axis=a), Split(axis=b) if a == b:
-            kind, combine = ("identity", Take()) if m == n else ("repartition", Concat(a))
-            return _route(kind, m, n, "overlap", "overlap", a, combine)
+            return _route("repartition", m, n, "overlap", "overlap", a, Concat(a))
         case Split(axis=a), Split(axis=b):
             return _route("all-to-all", m, n, "all", "part", b, Concat(a))
         case Split(axis=a), Broadcast():
@@ -200,46 +221,80 @@ def route(src: Partition, m: int, dst: Partition, n: int) -> Route:
             return _route("reduce", m, n, "all", "whole", 0, Reduce(op))
         case Partial(op=op), Split(axis=b):
             return _route("reduce-scatter", m, n, "all", "part", b, Reduce(op))
-        case Sharded(), Broadcast():
+        case Sharded(), Broadcast() if not shared:
             return _route("assemble", m, n, "all", "whole", 0, Assemble())
-        case ((Sharded() | Broadcast()), Sharded(dim=None)):
-            return _route("pieces", m, n, "all" if isinstance(src, Sharded) else "modulo", "whole", 0, Pieces())
+        case Sharded(), Sharded(dim=None):
+            return _route("pieces", m, n, "all", "whole", 0, Pieces())
+        case Broadcast(), Sharded(dim=None):
+            return _route("pieces", m, n, "modulo", "whole", 0, Pieces())
         case Sharded(), Sharded(dim=int(d)):
             return _route("reshard", m, n, "all", "block", d, Reshard(d, n))
         case Broadcast(), Sharded(dim=int(d)):
             return _route("shard", m, n, "modulo", "block", d, Reshard(d, n))
         case Partial(op=a), Partial(op=b) if a == b and m == n:
             return _route("identity", m, n, "modulo", "whole", 0, Take())
+    raise _refusal(src, m, dst, n)
+
+
+def _counts_from_the_end(side: Partition) -> bool:
+    if isinstance(side, Split):
+        return side.axis < 0
+    return isinstance(side, Sharded) and (side.dim or 0) < 0
+
+
+def _refusal(src: Partition, m: int, dst: Partition, n: int) -> RouteError:
+    """The reason why this pair, which does not fit, does not fit."""
+
+    def refused(why: str, remedy: str) -> RouteError:
+        return RouteError(src, m, dst, n, why, remedy)
+
+    if _counts_from_the_end(src) or _counts_from_the_end(dst):
+        return refused("negative axes depend on the value's dimensions", "count axes from 0")
+    match src, dst:
+        case Balanced(), _:
+            return refused("items are whole rows", "take it as Split(), Broadcast() or Balanced()")
+        case Sharded(), Balanced():
+            why = "named tensors have no rows to share out"
+            return refused(why, "take it as Sharded() or Broadcast()")
         case Partial(op=a), Partial(op=b) if a != b:
-            raise refused(f"a {a} is not a {b}", f"declare Partial('{a}') on both sides, or take it as Broadcast()")
+            remedy = f"declare Partial('{a}') on both sides, or take it as Broadcast()"
+            return refused(f"a {a} is not a {b}", remedy)
         case Partial(), Partial():
-            raise refused("addends are handed on rank by rank", "use equal world sizes, or take it as Broadcast()")
+            why = "addends are handed on rank by rank"
+            return refused(why, "use equal world sizes, or take it as Broadcast()")
         case _, Partial():
-            raise refused("what is whole has no addends", "take it as Broadcast() or Split()")
+            return refused("what is whole has no addends", "take it as Broadcast() or Split()")
         case Split(), _:
-            raise refused("rows are not named tensors", "take it as Split(), or return Shards with returns=Sharded()")
+            why = "rows are not named tensors"
+            return refused(why, "take it as Split(), or return Shards with returns=Sharded()")
         case Sharded(), _:
-            raise refused("named tensors have no rows to split", "take it as Sharded() or Broadcast()")
+            why = "named tensors have no rows to split"
+            return refused(why, "take it as Sharded() or Broadcast()")
         case _:
-            raise refused("addends are not sharded here", "take it as Broadcast(), or reduce in the producer")
+            remedy = "take it as Broadcast(), or reduce in the producer"
+            return refused("addends are not sharded here", remedy)
 
 
 def chunk_bounds(extent: int, index: int, count: int) -> tuple[int, int]:
-    """Start and stop of chunk `index` of ``torch.chunk(tensor, count)`` with `extent` rows; empty past the end."""
+    """Start and stop of chunk `index` of ``torch.chunk(tensor, count)`` with `extent` rows; empty
+    past the end."""
     size = -(-extent // count)
     return min(index * size, extent), min((index + 1) * size, extent)
 
 
 def describe(partition: Partition) -> str:
-    """``Split(1)``, ``Partial('mean')``: a partition as it is written, without the defaults at its end."""
-    given, defaults = msgspec.structs.astuple(partition), type(partition).__struct_defaults__
+    """``Split(1)``, ``Partial('mean')``: a partition as it is written, without the defaults at its
+    end."""
+    given = msgspec.structs.astuple(partition)
+    defaults = type(partition).__struct_defaults__
     while given and given[-1] == defaults[len(given) - 1]:
         given = given[:-1]
     return f"{type(partition).__name__}({', '.join(map(repr, given))})"
 
 
 def declared(returned: Partition) -> Partition:
-    """How an operator declares what it returns: ``Split()``, if that are the rows of a `Balanced` input."""
+    """How an operator declares what it returns: ``Split()``, if that are the rows of a `Balanced`
+    input."""
     return Split() if isinstance(returned, Balanced) else returned
 
 

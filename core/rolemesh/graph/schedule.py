@@ -1,9 +1,11 @@
-"""When calls run: the static schedule of a role, and on which steps a call is active and its values are taken.
+"""When calls run: the static schedule of a role, and on which steps a call is active and its values
+are taken.
 
-A call is active at step t if ``t % every == at`` and every input exists: ``t - lag >= 0`` and its producer was active
-at ``t - lag``. Unrolled, that is a conjunction of congruences and lower bounds along the paths into the call, so it is
-again one congruence and one lower bound (Chinese remainder theorem): a `Period`, looked up in constant time however
-long the job is. An input with an initial value exists from the start; that it meets the call's steps is checked once.
+A call is active at step t if ``t % every == at`` and every input exists: ``t - lag >= 0`` and its
+producer was active at ``t - lag``. Unrolled, that is a conjunction of congruences and lower bounds
+along the paths into the call, so it is again one congruence and one lower bound (Chinese remainder
+theorem): a `Period`, looked up in constant time however long the job is. An input with an initial
+value exists from the start; that it meets the call's steps is checked once.
 """
 
 from __future__ import annotations
@@ -57,9 +59,11 @@ class Period(msgspec.Struct, frozen=True):
 
 
 class Activity:
-    """On which steps each call of a graph is active; equal on producers and consumers, so neither waits in vain.
+    """On which steps each call of a graph is active; equal on producers and consumers, so neither
+    waits in vain.
 
-    `rhythms[op]` is None for a call that never runs: it depends on its own output, or on calls that never meet.
+    `rhythms[op]` is None for a call that never runs: it depends on its own output, or on calls that
+    never meet.
     """
 
     def __init__(self, graph: LogicalGraph) -> None:
@@ -68,7 +72,9 @@ class Activity:
             if not edge.initial:
                 inputs[edge.dst].append(edge)
         self.periods: dict[int, Period | None] = dict.fromkeys(inputs)
-        order = TopologicalSorter({op: [edge.src for edge in edges] for op, edges in inputs.items()})
+        order = TopologicalSorter(
+            {op: [edge.src for edge in edges] for op, edges in inputs.items()}
+        )
         with suppress(CycleError):  # then what is in the cycle, or behind it, is never ready
             order.prepare()
         while ready := order.get_ready():
@@ -81,19 +87,28 @@ class Activity:
         period: Period | None = Period(0, call.every, call.at)
         for edge in inputs:
             source = self.periods[edge.src]
-            if source is not None and edge.newest:  # there is one from then on, whichever step it was made at
+            if (
+                source is not None and edge.newest
+            ):  # there is one from then on, whichever step it was made at
                 source = Period(source.first)
-            period = period.meet(source.later(edge.delay)) if period is not None and source is not None else None
+            period = (
+                period.meet(source.later(edge.delay))
+                if period is not None and source is not None
+                else None
+            )
         return period
 
     def first(self, edge: Edge) -> int:
-        """The first step at which `edge.src` makes a value: before it its consumers have the edge's initial one."""
+        """The first step at which `edge.src` makes a value: before it its consumers have the edge's
+        initial one."""
         period = self.periods[edge.src]
         return period.first if period is not None else 0
 
     def apart(self, edge: Edge) -> bool:
-        """Whether `edge.dst` runs at steps for which `edge.src`, which has begun by then, makes nothing."""
-        made, taken = self.periods[edge.src], self.periods[edge.dst]
+        """Whether `edge.dst` runs at steps for which `edge.src`, which has begun by then, makes
+        nothing."""
+        made = self.periods[edge.src]
+        taken = self.periods[edge.dst]
         if made is None or taken is None:
             return taken is not None
         if edge.newest:
@@ -112,10 +127,12 @@ class Activity:
         return op in self._always
 
     def consumed(self, edge: Edge, step: int, steps: int) -> bool:
-        """Whether what `edge.src` makes at `step` is taken in a job of `steps` steps; if not, it is not sent.
+        """Whether what `edge.src` makes at `step` is taken in a job of `steps` steps; if not, it is
+        not sent.
 
-        To be asked of steps at which the producer is active; else it is False, but for edges that are `newest`. The
-        consumer takes it at ``step + edge.lag``, of a `newest` edge maybe at any step until then.
+        To be asked of steps at which the producer is active; else it is False, but for edges that
+        are `newest`. The consumer takes it at ``step + edge.lag``, of a `newest` edge maybe at any
+        step until then.
         """
         taken = step + edge.lag
         begun = step >= (self.first(edge) if edge.initial else 0)
@@ -131,8 +148,8 @@ class Activity:
 
 
 def flow_order(graph: LogicalGraph) -> tuple[OpCall, ...]:
-    """All calls of a step in an order in which one process could run them: the flow's, except that producers without
-    lag come before their consumers. Calls of one role keep the flow's order.
+    """All calls of a step in an order in which one process could run them: the flow's, except that
+    producers without lag come before their consumers. Calls of one role keep the flow's order.
 
     Raises `ValueError` if there is a cycle without lag (see `zero_lag_cycle`).
     """
@@ -160,19 +177,27 @@ def flow_order(graph: LogicalGraph) -> tuple[OpCall, ...]:
 def zero_lag_cycle(graph: LogicalGraph) -> tuple[int, ...] | None:
     """Calls that wait for each other within one step, as the shortest closed path, or None.
 
-    A call waits for the producers of its inputs with lag 0, and for the calls before it on its own role. All of that
-    points forward in the flow, except edges from feedback: so every cycle has one of those.
+    A call waits for the producers of its inputs with lag 0, and for the calls before it on its own
+    role. All of that points forward in the flow, except edges from feedback: so every cycle has one
+    of those.
     """
-    after = {op.id: [edge.dst for edge in graph.outputs(op.id) if edge.delay == 0] for op in graph.ops}
+    after = {
+        op.id: [edge.dst for edge in graph.outputs(op.id) if edge.delay == 0] for op in graph.ops
+    }
     for role in graph.roles:
         for first, second in combinations(graph.of_role(role), 2):
             after[first.id].append(second.id)
-    starts = dict.fromkeys(edge.dst for edge in graph.edges if edge.delay == 0 and edge.src >= edge.dst)
-    return min(filter(None, (shortest_cycle(after, start) for start in starts)), key=len, default=None)
+    starts = dict.fromkeys(
+        edge.dst for edge in graph.edges if edge.delay == 0 and edge.src >= edge.dst
+    )
+    return min(
+        filter(None, (shortest_cycle(after, start) for start in starts)), key=len, default=None
+    )
 
 
 def shortest_cycle(after: Mapping[int, Iterable[int]], start: int) -> tuple[int, ...] | None:
-    """The shortest path from `start` to itself, found breadth first; both ends are `start`. None if there is none."""
+    """The shortest path from `start` to itself, found breadth first; both ends are `start`. None if
+    there is none."""
     queue: deque[tuple[int, ...]] = deque([(start,)])
     seen: set[int] = set()
     while queue:

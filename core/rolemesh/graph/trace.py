@@ -1,6 +1,8 @@
-"""Run a flow once, in the driver, and get its logical graph; or everything that is wrong with it, at once.
+"""Run a flow once, in the driver, and get its logical graph; or everything that is wrong with it,
+at once.
 
-`trace` needs the roles' shapes only, `trace_job` finds them through a job file and its selected plugins.
+`trace` needs the roles' shapes only, `trace_job` finds them through a job file and its selected
+plugins.
 """
 
 from __future__ import annotations
@@ -33,30 +35,40 @@ def trace(
     credits: int | None = None,
     name: str | None = None,
 ) -> LogicalGraph:
-    """The logical graph of `target` on `roles`; `credits` is the default of its edges, `name` the job's.
+    """The logical graph of `target` on `roles`; `credits` is the default of its edges, `name` the
+    job's.
 
     Raises `FlowError`, or `Problems` with several of them, each with the flow's file and line.
     """
     tracer = GraphTracer(roles, credits)
     for role in roles:
         if role in RESERVED_ROLES:
-            tracer.error(f"a role cannot be called {role!r}: a flow reads job.{role}", target.where, "rename it")
+            tracer.error(
+                f"a role cannot be called {role!r}: a flow reads job.{role}",
+                target.where,
+                "rename it",
+            )
     tracer.errors += check_params(target, params or {})
     raise_all(tracer.errors)
     try:
-        target.function(JobHandle(tracer, name=name or target.name, steps=steps, seed=seed), **(params or {}))
+        target.function(
+            JobHandle(tracer, name=name or target.name, steps=steps, seed=seed), **(params or {})
+        )
     except RolemeshError as error:
         raise_all([*tracer.errors, error])
     except Exception as error:
         what = f"the flow raised {type(error).__name__}: {error}"
-        wrapped = FlowError(what, where=place_of_error(error) or target.where, remedy="correct the flow")
+        wrapped = FlowError(
+            what, where=place_of_error(error) or target.where, remedy="correct the flow"
+        )
         wrapped.__cause__ = error
         raise_all([*tracer.errors, wrapped])
     return tracer.finish(target)
 
 
 def trace_job(job: JobFile, workloads: Mapping[str, Any], flow: Flow | None = None) -> LogicalGraph:
-    """The logical graph of a job file. `workloads` has by role what it runs: a class `cls`, and its checked `options`.
+    """The logical graph of a job file. `workloads` has by role what it runs: a class `cls`, and its
+    checked `options`.
 
     `flow`: the one that it names, where it need not be imported.
     """
@@ -78,15 +90,25 @@ def trace_job(job: JobFile, workloads: Mapping[str, Any], flow: Flow | None = No
         except RolemeshError as error:
             errors.append(error)
         except Exception as error:
-            what = f"the operators of workload {role.use!r} cannot be read: {type(error).__name__}: {error}"
-            where, remedy = job.where(("roles", name)), "correct the role's options or its plugin"
+            what = (
+                f"the operators of workload {role.use!r} cannot be read: "
+                f"{type(error).__name__}: {error}"
+            )
+            where = job.where(("roles", name))
+            remedy = "correct the role's options or its plugin"
             wrapped = FlowError(what, where=where, remedy=remedy)
             wrapped.__cause__ = error
             errors.append(wrapped)
     raise_all(errors)
     target = flow or _load(spec.flow, str(job.base), job.where(("flow",)))
     return trace(
-        target, shapes, steps=spec.steps, seed=spec.seed, params=spec.params, credits=spec.edges.credits, name=spec.name
+        target,
+        shapes,
+        steps=spec.steps,
+        seed=spec.seed,
+        params=spec.params,
+        credits=spec.edges.credits,
+        name=spec.name,
     )
 
 
@@ -96,13 +118,19 @@ def _load(text: str, base: str, where: str) -> Flow:
         ref.check()
         target = ref.resolve()
     except ValueError as error:
-        raise FlowError(str(error), where=where, remedy="write 'package.module:name' or 'file.py:name'") from error
+        raise FlowError(
+            str(error), where=where, remedy="write 'package.module:name' or 'file.py:name'"
+        ) from error
     except RolemeshError:
         raise
     except Exception as error:
         what = f"importing the flow {text!r} raised {type(error).__name__}: {error}"
-        raise FlowError(what, where=place_of_error(error) or where, remedy="correct the module of the flow") from error
+        raise FlowError(
+            what, where=place_of_error(error) or where, remedy="correct the module of the flow"
+        ) from error
     if not isinstance(target, Flow):
         what = f"{text!r} is a {type(target).__name__}, not a flow"
-        raise FlowError(what, where=where, remedy=f"put @rolemesh.flow before `def {ref.attr}(job):`")
+        raise FlowError(
+            what, where=where, remedy=f"put @rolemesh.flow before `def {ref.attr}(job):`"
+        )
     return target

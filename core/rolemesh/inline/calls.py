@@ -1,4 +1,5 @@
-"""Calls between roles that are all in this process: the callee's method runs where its caller waits."""
+"""Calls between roles that are all in this process: the callee's method runs where its caller
+waits."""
 
 from __future__ import annotations
 
@@ -20,21 +21,35 @@ class InlineCalls:
     """The `Caller` of one rank. Nobody dies here, so sessions last, and no call is repeated."""
 
     def __init__(
-        self, graph: LogicalGraph, ctx: RankContext[Any], workloads: Mapping[tuple[str, int], Workload],
-        contexts: Mapping[tuple[str, int], RankContext[Any]], sizes: Mapping[str, int], loop: asyncio.AbstractEventLoop,
-    ) -> None:  # fmt: skip
-        self._graph, self._ctx, self._workloads, self._sizes, self._loop = graph, ctx, workloads, sizes, loop
+        self,
+        graph: LogicalGraph,
+        ctx: RankContext[Any],
+        workloads: Mapping[tuple[str, int], Workload],
+        contexts: Mapping[tuple[str, int], RankContext[Any]],
+        sizes: Mapping[str, int],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._graph = graph
+        self._ctx = ctx
+        self._workloads = workloads
+        self._sizes = sizes
+        self._loop = loop
         self._contexts = contexts
         self._places: dict[tuple[str, int, str], asyncio.Semaphore] = {}
         self._next = 0
         self.op: OpCall | None = None
 
-    async def call(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
+    async def call(
+        self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None
+    ) -> Any:
         """See `RankContext.call`."""
-        spec, rank = self._spec(role, method), self._rank(role, session)
-        limit, where = timeout if timeout is not None else spec.timeout_s, self._where
+        spec = self._spec(role, method)
+        rank = self._rank(role, session)
+        limit = timeout if timeout is not None else spec.timeout_s
+        where = self._where
         by = CalledBy(self._ctx.role, self._ctx.rank, self._ctx.step, session)
-        given, name = Isolated(args).value(), f"{role}/{rank}.{method}"
+        given = Isolated(args).value()
+        name = f"{role}/{rank}.{method}"
         place = self._places.setdefault((role, rank, method), asyncio.Semaphore(spec.concurrency))
         late = asyncio.timeout(limit)
         try:
@@ -50,10 +65,14 @@ class InlineCalls:
             text = f"{summarize(error)}\n{user_traceback(error)}".rstrip()
             raise CallError(f"{name} has raised {text}", where=where) from error
 
-    def call_and_wait(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
+    def call_and_wait(
+        self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None
+    ) -> Any:
         """See `RankContext.call_and_wait`."""
         if self._loop.is_running():
-            raise self._wrong("ctx.call_and_wait stops an `async def` operator", "write `await ctx.call(...)`")
+            raise self._wrong(
+                "ctx.call_and_wait stops an `async def` operator", "write `await ctx.call(...)`"
+            )
         return self._loop.run_until_complete(self.call(role, method, args, session, timeout))
 
     def session(self, role: str, key: str) -> str:
@@ -69,14 +88,21 @@ class InlineCalls:
             return self._next % self._sizes[role]
         named, _, rest = session.partition("/")
         if named != role or not rest.partition("#")[0].isdigit():
-            raise self._wrong(f"{session!r} is no session with role {role!r}", f"begin one: ctx.session({role!r})")
+            raise self._wrong(
+                f"{session!r} is no session with role {role!r}", f"begin one: ctx.session({role!r})"
+            )
         return int(rest.partition("#")[0])
 
     def _spec(self, role: str, method: str) -> ServiceSpec:
         if self.op is None:
-            raise self._wrong(f"{role} is called outside an operator", "call it in an operator, which has a step")
+            raise self._wrong(
+                f"{role} is called outside an operator", "call it in an operator, which has a step"
+            )
         if role not in self.op.calls:
-            raise self._wrong(f"{self.op.label} may not call role {role!r}", f"say so in the flow: calls=[job.{role}]")
+            raise self._wrong(
+                f"{self.op.label} may not call role {role!r}",
+                f"say so in the flow: calls=[job.{role}]",
+            )
         services = self._graph.services[role]
         if method and method not in services:
             raise self._wrong(f"role {role!r} has no service {method!r}", nearest(method, services))

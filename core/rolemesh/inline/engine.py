@@ -1,6 +1,8 @@
-"""The engine `inline`: the whole job in this process, without master, agents and sockets, so that a debugger works.
+"""The engine `inline`: the whole job in this process, without master, agents and sockets, so that a
+debugger works.
 
-The events, the metrics, the observers and the result are those of any run; what dies, dies with the process.
+The events, the metrics, the observers and the result are those of any run; what dies, dies with the
+process.
 """
 
 from __future__ import annotations
@@ -34,9 +36,28 @@ from rolemesh.runs.digest import digest
 from rolemesh.runs.jsonl import event_line, metrics_line
 from rolemesh.runs.metrics import LineBuilder, Metrics
 from rolemesh.runs.operator_failure import OperatorFailed, summarize, user_traceback
-from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, write_job_file, write_json
+from rolemesh.runs.run import (
+    EVENTS_FILE,
+    METRICS_FILE,
+    RESULT_FILE,
+    RUN_FILE,
+    write_job_file,
+    write_json,
+)
 
-READ = {"name", "flow", "steps", "until", "seed", "params", "roles", "metrics", "observers", "plugins", "snapshots"}
+READ = {
+    "name",
+    "flow",
+    "steps",
+    "until",
+    "seed",
+    "params",
+    "roles",
+    "metrics",
+    "observers",
+    "plugins",
+    "snapshots",
+}
 """Keys of the job file that this engine reads."""
 INLINE_KEEPS = "--inline writes no snapshots; without it the last state stays on disk"
 
@@ -46,25 +67,43 @@ class InlineEngine(Engine):
 
     @classmethod
     def check(cls, job: Prepared) -> Sequence[str]:
-        """Return a warning for each key of the job file that this engine does not read, and for each elastic role."""
-        spec, where, roles = job.job.spec, job.job.where, job.elastic.items()
-        paths: list[tuple[str, ...]] = [(key,) for key in JobSpec.model_fields if key in spec.model_fields_set - READ]
+        """Return a warning for each key of the job file that this engine does not read, and for
+        each elastic role."""
+        spec = job.job.spec
+        where = job.job.where
+        roles = job.elastic.items()
+        paths: list[tuple[str, ...]] = [
+            (key,) for key in JobSpec.model_fields if key in spec.model_fields_set - READ
+        ]
         paths += [("snapshots", key) for key in spec.snapshots.model_fields_set - {"keep"}]
         paths += [("plugins", kind) for kind, _ in job.selection.declared if kind == "scalers"]
         unread = [f"{where(path)}: it has no effect with --inline" for path in paths]
-        fewest = [f"{where(('roles', n))}: it has {least} of {most} ranks with --inline" for n, (least, most) in roles]
+        fewest = [
+            f"{where(('roles', n))}: it has {least} of {most} ranks with --inline"
+            for n, (least, most) in roles
+        ]
         return [*super().check(job), *unread, *fewest]
 
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
-        """Check that the job can run in one process, with the fewest ranks of its elastic roles, and one of each
-        collective role: it has the same values in one piece. The job runs when somebody waits for it.
+        """Check that the job can run in one process, with the fewest ranks of its elastic roles,
+        and one of each collective role: it has the same values in one piece. The job runs when
+        somebody waits for it.
 
-        Raises `JobFileError` for a role with packages or a folder of its own, or `Problems`: those need processes.
+        Raises `JobFileError` for a role with packages or a folder of its own, or `Problems`: those
+        need processes.
         """
-        roles, selected = job.job.spec.roles, job.selection.roles
-        alone = {name: 1 for name in roles if selected[name].cls.group == "collective" and roles[name].world_size > 1}
+        roles = job.job.spec.roles
+        selected = job.selection.roles
+        alone = {
+            name: 1
+            for name in roles
+            if selected[name].cls.group == "collective" and roles[name].world_size > 1
+        }
         for name in alone:
-            say(f"one process cannot have a group of {roles[name].world_size} ranks: role {name} runs as one rank")
+            say(
+                f"one process cannot have a group of {roles[name].world_size} ranks: role "
+                f"{name} runs as one rank"
+            )
         for text in self.check(job):
             say(f"warning: {text}")
         job = job.sized({**{role: least for role, (least, _) in job.elastic.items()}, **alone})
@@ -75,9 +114,13 @@ class InlineEngine(Engine):
 def _needs_processes(job: Prepared) -> Iterator[RolemeshError]:
     for name, role in job.job.spec.roles.items():
         for key in (key for key in ("pip", "working_dir") if getattr(role.runtime_env, key)):
-            what = f"--inline runs all roles in one process, which cannot have role {name}'s own {key}"
+            what = (
+                f"--inline runs all roles in one process, which cannot have role {name}'s own {key}"
+            )
             where = job.job.where(("roles", name, "runtime_env", key))
-            yield JobFileError(what, where=where, remedy="start it with `rolemesh run --backend local`")
+            yield JobFileError(
+                what, where=where, remedy="start it with `rolemesh run --backend local`"
+            )
 
 
 class _Stopped(Exception):
@@ -87,19 +130,27 @@ class _Stopped(Exception):
 class InlineRun(RunHandle):
     """A job that runs in `wait`, one rank after the other.
 
-    ``produced_bytes`` in its result is what the calls have returned over all steps and ranks, by label.
+    ``produced_bytes`` in its result is what the calls have returned over all steps and ranks, by
+    label.
     """
 
     def __init__(self, job: Prepared, run_dir: Path, say: Say) -> None:
         super().__init__(run_dir)
-        self._job, self._selection, self._graph, self._spec = job.job, job.selection, job.graph, job.job.spec
+        self._job = job.job
+        self._selection = job.selection
+        self._graph = job.graph
+        self._spec = job.job.spec
         self._sizes = {name: int(role.world_size) for name, role in self._spec.roles.items()}
         self._builder = LineBuilder(self._graph, self._sizes)
         self._result: dict[str, Any] | None = None
         self._observers = instances(job.selection.observers)
-        self._say, self._stopped = say, False
-        self._started, self._finished, self._seq = 0.0, -1, 0
-        self._where, self._verdict = ("", -1, "setup"), ""
+        self._say = say
+        self._stopped = False
+        self._started = 0.0
+        self._finished = -1
+        self._seq = 0
+        self._where = ("", -1, "setup")
+        self._verdict = ""
         self._produced: dict[str, int] = {}
         self._steps: InlineSteps | None = None
         self._workloads: dict[tuple[str, int], Workload] = {}
@@ -109,10 +160,24 @@ class InlineRun(RunHandle):
         """The present picture; of a job that has not begun or is over, None."""
         if not self._started or self._result is not None:
             return None
-        node, pid, spec = socket.gethostname(), os.getpid(), self._spec
+        node = socket.gethostname()
+        pid = os.getpid()
+        spec = self._spec
         contexts = list(self._contexts.items())
-        ranks = tuple(RankStatus(*key, node, pid, "running", max(ctx.step, 0)) for key, ctx in contexts)
-        return JobStatus(spec.name, "running", 1, self._finished, spec.steps, self._started, pid, node, ranks=ranks)
+        ranks = tuple(
+            RankStatus(*key, node, pid, "running", max(ctx.step, 0)) for key, ctx in contexts
+        )
+        return JobStatus(
+            spec.name,
+            "running",
+            1,
+            self._finished,
+            spec.steps,
+            self._started,
+            pid,
+            node,
+            ranks=ranks,
+        )
 
     def stop(self, reason: str) -> None:
         """The job ends after the step that it is at."""
@@ -123,11 +188,17 @@ class InlineRun(RunHandle):
         if self._result is None:
             with ExitStack() as held:
                 if (earlier := held.enter_context(claim(self.run_dir))) is not None:
-                    size = sum(path.lstat().st_size for path in earlier.rglob("*") if not path.is_dir())
+                    size = sum(
+                        path.lstat().st_size for path in earlier.rglob("*") if not path.is_dir()
+                    )
                     self._say(f"the run before is now in {earlier} ({size / 1000:,.0f} kB)")
                 self._tmp = Path(held.enter_context(TemporaryDirectory(prefix="rolemesh-inline-")))
-                self._events = held.enter_context((self.run_dir / EVENTS_FILE).open("wb", buffering=0))
-                self._metrics = held.enter_context((self.run_dir / METRICS_FILE).open("wb", buffering=0))
+                self._events = held.enter_context(
+                    (self.run_dir / EVENTS_FILE).open("wb", buffering=0)
+                )
+                self._metrics = held.enter_context(
+                    (self.run_dir / METRICS_FILE).open("wb", buffering=0)
+                )
                 self._result = self._run()
         return self._result
 
@@ -141,22 +212,46 @@ class InlineRun(RunHandle):
         import_paths(self._job.base)
         labels = tuple(op.label for op in self._graph.ops)
         base = str(self._job.base)
-        info = RunInfo(self._spec.name, str(self.run_dir), self._spec.steps, self._sizes, labels, "inline", base=base)
+        info = RunInfo(
+            self._spec.name,
+            str(self.run_dir),
+            self._spec.steps,
+            self._sizes,
+            labels,
+            "inline",
+            base=base,
+        )
         write_json(self.run_dir / RUN_FILE, info)
         self._observers.broadcast("job_started", run=info)
-        self._tell("job_started", {"name": self._spec.name, "steps": self._spec.steps, "agents": []})
+        self._tell(
+            "job_started", {"name": self._spec.name, "steps": self._spec.steps, "agents": []}
+        )
         failure: Failure | None = None
-        status, digests = "done", dict[str, str | None]()
+        status = "done"
+        digests = dict[str, str | None]()
         try:
             self._set_up()
             self._tell("job_running", {})
-            every, ranks = self._spec.metrics.every, (self._workloads, self._contexts)
-            steps = InlineSteps(self._graph, *ranks, steps=self._spec.steps, metrics_every=every, report=self._report)
-            self._steps, self._produced = steps, steps.produced
+            every = self._spec.metrics.every
+            ranks = (self._workloads, self._contexts)
+            steps = InlineSteps(
+                self._graph,
+                *ranks,
+                steps=self._spec.steps,
+                metrics_every=every,
+                report=self._report,
+            )
+            self._steps = steps
+            self._produced = steps.produced
             steps.run(finished=self._step_done)
             digests = self._digests()
-            verdicts = [f"role {k[0]}, rank {k[1]}: {why}" for k, w in self._workloads.items() if (why := w.verdict())]
-            status, self._verdict = "failed" if verdicts else "done", "\n".join(verdicts[:1])
+            verdicts = [
+                f"role {k[0]}, rank {k[1]}: {why}"
+                for k, w in self._workloads.items()
+                if (why := w.verdict())
+            ]
+            status = "failed" if verdicts else "done"
+            self._verdict = "\n".join(verdicts[:1])
         except (KeyboardInterrupt, _Stopped):
             status = "interrupted"
         except OperatorFailed as failed:
@@ -172,20 +267,31 @@ class InlineRun(RunHandle):
 
     def _set_up(self) -> None:
         folders = {"run_dir": self.run_dir, "tmp_dir": self._tmp, "base": self._job.base}
-        job: dict[str, Any] = {"job": self._spec.name, "seed": self._spec.seed, "steps": self._spec.steps, **folders}
-        job["plugins"] = {k: partial(lambda s: s.cls(s.options), s) for k, s in self._selection.declared.items()}
+        job: dict[str, Any] = {
+            "job": self._spec.name,
+            "seed": self._spec.seed,
+            "steps": self._spec.steps,
+            **folders,
+        }
+        job["plugins"] = {
+            k: partial(lambda s: s.cls(s.options), s) for k, s in self._selection.declared.items()
+        }
         for name, role in self._spec.roles.items():
-            selected, size = self._selection.roles[name], self._sizes[name]
+            selected = self._selection.roles[name]
+            size = self._sizes[name]
             sizes = {"world_size": size, "local_world_size": size, "cpus": role.resources.cpu}
             sizes["memory_gb"] = role.resources.memory_gb
             for rank in range(size):
                 self._where = (name, rank, "setup")
-                os.environ.update({**selected.cls.process(selected.options)[1], **role.runtime_env.env_vars})
+                os.environ.update(
+                    {**selected.cls.process(selected.options)[1], **role.runtime_env.env_vars}
+                )
                 me: dict[str, Any] = {"role": name, "rank": rank, "local_rank": rank, **sizes}
                 ctx: RankContext[Any] = RankContext(options=selected.options, **job, **me)
                 workload: Workload = selected.cls()
                 workload.setup(ctx)
-                self._workloads[name, rank], self._contexts[name, rank] = workload, ctx
+                self._workloads[name, rank] = workload
+                self._contexts[name, rank] = ctx
 
     def _tear_down(self) -> None:
         """As in a rank's process, what raises here is told and changes nothing."""
@@ -203,7 +309,8 @@ class InlineRun(RunHandle):
         self._observers.broadcast("steps_finished", metrics=(line,))
 
     def _step_done(self, step: int) -> None:
-        self._finished, until = step, self._spec.until
+        self._finished = step
+        until = self._spec.until
         if until.max_s and time.time() >= self._started + until.max_s and self._steps is not None:
             self._steps.reason = self._steps.reason or f"{until.max_s:g} s have passed"
         self._observers.broadcast("status", status=self.status())
@@ -216,12 +323,24 @@ class InlineRun(RunHandle):
         self._events.write(event_line(event)[1])
         self._observers.broadcast("event", event=event)
 
-    def _failure(self, error: BaseException, where: tuple[str, int, str], step: int = -1) -> Failure:
+    def _failure(
+        self, error: BaseException, where: tuple[str, int, str], step: int = -1
+    ) -> Failure:
         role, rank, operator = where
-        return Failure("exception", role, rank, "local", operator, step, summarize(error), user_traceback(error))
+        return Failure(
+            "exception",
+            role,
+            rank,
+            "local",
+            operator,
+            step,
+            summarize(error),
+            user_traceback(error),
+        )
 
     def _digests(self) -> dict[str, str | None]:
-        """Of each role's state, all ranks together; None for a role of which not every rank has one."""
+        """Of each role's state, all ranks together; None for a role of which not every rank has
+        one."""
         found: dict[str, list[str]] = {role: [] for role in self._sizes}
         for (role, rank), workload in self._workloads.items():
             try:
@@ -229,18 +348,41 @@ class InlineRun(RunHandle):
                     found[role].append(digest(state))
             except Exception:  # the job is done, whatever its state is
                 logging.getLogger(f"{role}/{rank}").exception("snapshot failed")
-        whole = {role: "".join(each) for role, each in found.items() if len(each) == self._sizes[role]}
-        return dict.fromkeys(found) | {role: sha256(each.encode()).hexdigest() for role, each in whole.items()}
+        whole = {
+            role: "".join(each) for role, each in found.items() if len(each) == self._sizes[role]
+        }
+        return dict.fromkeys(found) | {
+            role: sha256(each.encode()).hexdigest() for role, each in whole.items()
+        }
 
-    def _end(self, status: str, digests: dict[str, str | None], failure: Failure | None) -> dict[str, Any]:
-        message, spec = describe(failure) if failure else self._verdict, self._spec
+    def _end(
+        self, status: str, digests: dict[str, str | None], failure: Failure | None
+    ) -> dict[str, Any]:
+        message = describe(failure) if failure else self._verdict
+        spec = self._spec
         self._tell("job_ended", {"status": status, "message": message, "committed": self._finished})
         not_kept = INLINE_KEEPS if any(digests.values()) and spec.snapshots.keep != "none" else ""
         reason = self._steps.reason if self._steps is not None else ""
-        result: dict[str, Any] = {"name": spec.name, "job_id": secrets.token_hex(4), "status": status}
-        result |= {"message": message, "exit_code": EXIT_CODES[status], "steps": spec.steps, "reason": reason}
-        result |= {"committed_steps": self._finished + 1, "wall_s": round(time.time() - self._started, 3)}
-        result |= {"state_sha256": digests, "produced_bytes": self._produced, "plugins": self._selection.versions()}
+        result: dict[str, Any] = {
+            "name": spec.name,
+            "job_id": secrets.token_hex(4),
+            "status": status,
+        }
+        result |= {
+            "message": message,
+            "exit_code": EXIT_CODES[status],
+            "steps": spec.steps,
+            "reason": reason,
+        }
+        result |= {
+            "committed_steps": self._finished + 1,
+            "wall_s": round(time.time() - self._started, 3),
+        }
+        result |= {
+            "state_sha256": digests,
+            "produced_bytes": self._produced,
+            "plugins": self._selection.versions(),
+        }
         result |= {"run_dir": str(self.run_dir), "not_kept": not_kept}
         result |= {"failure": msgspec.to_builtins(failure)} if failure is not None else {}
         self._observers.broadcast("job_ended", result=result)

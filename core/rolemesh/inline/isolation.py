@@ -14,7 +14,8 @@ def _array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndar
 
 
 class _Pickler(pickle.Pickler):
-    """Arrays go beside the pickle, so that they come back as views of bytes, which are read-only."""
+    """Arrays go beside the pickle, so that they come back as views of bytes, which are
+    read-only."""
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is np.ndarray and not value.dtype.hasobject:

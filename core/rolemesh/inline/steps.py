@@ -1,4 +1,5 @@
-"""All ranks of all roles in this process, one call after the other: for debuggers. Same routes, metrics and errors."""
+"""All ranks of all roles in this process, one call after the other: for debuggers. Same routes,
+metrics and errors."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ from rolemesh.runs.operator_failure import OperatorFailed
 
 
 class InlineSteps:
-    """Runs a job's steps without processes: those of groups, whose ranks wait for each other, as one rank each."""
+    """Runs a job's steps without processes: those of groups, whose ranks wait for each other, as
+    one rank each."""
 
     def __init__(
         self,
@@ -42,16 +44,24 @@ class InlineSteps:
         metrics_every: int,
         report: Callable[[dict[str, list[Metrics]]], None],
     ) -> None:
-        """`workloads` and `contexts` by role and rank, set up already; `report` takes lines of metrics by role."""
-        self._graph, self._workloads, self._contexts, self._steps = graph, workloads, contexts, steps or sys.maxsize
-        self._every, self._report = metrics_every, report
+        """`workloads` and `contexts` by role and rank, set up already; `report` takes lines of
+        metrics by role."""
+        self._graph = graph
+        self._workloads = workloads
+        self._contexts = contexts
+        self._steps = steps or sys.maxsize
+        self._every = metrics_every
+        self._report = report
         self._sizes = Counter(role for role, _ in workloads)
         self._activity = Activity(graph)
         self._routes: dict[int, Route] = {}
         for edge in graph.edges:
-            src, dst = graph.ops[edge.src], graph.ops[edge.dst]
+            src = graph.ops[edge.src]
+            dst = graph.ops[edge.dst]
             sizes = self._sizes[src.role], self._sizes[dst.role]
-            self._routes[edge.id] = route(edge.src_partition, sizes[0], edge.dst_partition, sizes[1])
+            self._routes[edge.id] = route(
+                edge.src_partition, sizes[0], edge.dst_partition, sizes[1]
+            )
         self._reported = -1
         self._begin_lines()
         self._values: dict[tuple[int, int], dict[int, list[Isolated]]] = {}
@@ -70,7 +80,8 @@ class InlineSteps:
         """Bytes that the calls have returned so far, encoded, by label; over all ranks."""
 
     def run(self, finished: Callable[[int], None] = lambda step: None) -> int:
-        """Run all steps, or until there is a `reason`; `finished(step)` is called after each. Returns the last one.
+        """Run all steps, or until there is a `reason`; `finished(step)` is called after each.
+        Returns the last one.
 
         Raises `OperatorFailed`, or `KeyboardInterrupt` if a debugger is left.
         """
@@ -92,31 +103,44 @@ class InlineSteps:
                     self._call(op, rank, step)
         for edge in self._graph.edges:
             self._values.pop((edge.id, step - edge.lag), None)
-        said = (f"{role}/{rank}: {ctx._finishing}" for (role, rank), ctx in self._contexts.items() if ctx._finishing)
+        said = (
+            f"{role}/{rank}: {ctx._finishing}"
+            for (role, rank), ctx in self._contexts.items()
+            if ctx._finishing
+        )
         self.reason = self.reason or next(said, "")
         for ctx in self._contexts.values():
             ctx.notes.clear()
         if (step + 1) % self._every == 0 or step + 1 == self._steps or self.reason:
             parts: dict[str, list[Metrics]] = {}
             for (role, _), line in self._lines.items():
-                parts.setdefault(role, []).append(replace(line, step=step, steps=step - self._reported))
+                parts.setdefault(role, []).append(
+                    replace(line, step=step, steps=step - self._reported)
+                )
             self._reported = step
             self._begin_lines()
             self._report(parts)
 
     def _begin_lines(self) -> None:
-        self._lines = {(role, rank): Metrics(role, -1, 0, 1, [0.0, 0.0, 0.0]) for role, rank in self._contexts}
+        self._lines = {
+            (role, rank): Metrics(role, -1, 0, 1, [0.0, 0.0, 0.0]) for role, rank in self._contexts
+        }
 
     def _call(self, op: OpCall, rank: int, step: int) -> None:
         key = (op.role, rank)
-        ctx, line = self._contexts[key], self._lines[key]
+        ctx = self._contexts[key]
+        line = self._lines[key]
         ctx.step = step
         try:
             arguments = dict(op.constants)
             for edge in self._graph.inputs(op.id):
                 made = step - edge.lag
                 if edge.newest:
-                    there = (at for at in range(step, max(made, 0) - 1, -1) if (edge.id, at) in self._values)
+                    there = (
+                        at
+                        for at in range(step, max(made, 0) - 1, -1)
+                        if (edge.id, at) in self._values
+                    )
                     made = next(there, made)
                     ctx.metric(staleness=step - made)
                 if edge.initial and made < self._activity.first(edge):
@@ -125,7 +149,9 @@ class InlineSteps:
                     continue
                 parts = self._parts(edge, rank, made)
                 how = self._routes[edge.id].combine
-                arguments[edge.param] = self._stream(edge, parts, how) if op.streaming else gather(parts, how)
+                arguments[edge.param] = (
+                    self._stream(edge, parts, how) if op.streaming else gather(parts, how)
+                )
             began = perf_counter()
             if key in self._calls:
                 self._calls[key].op = op
@@ -135,8 +161,14 @@ class InlineSteps:
             line.times[0] += perf_counter() - began
             collect(ctx, op.label, line)
             if chunked and not chunks and not isinstance(op.returns, Balanced):
-                raise ValueError("it yielded nothing; yield at least one chunk, empty if there are no rows")
-            wanted = [edge for edge in self._graph.outputs(op.id) if self._activity.consumed(edge, step, self._steps)]
+                raise ValueError(
+                    "it yielded nothing; yield at least one chunk, empty if there are no rows"
+                )
+            wanted = [
+                edge
+                for edge in self._graph.outputs(op.id)
+                if self._activity.consumed(edge, step, self._steps)
+            ]
             if wanted:
                 check_returned(chunks)
                 taken = [Isolated(chunk) for chunk in chunks]
@@ -151,11 +183,13 @@ class InlineSteps:
 
     def _run(self, op: OpCall, rank: int, arguments: dict[str, Any]) -> Any:
         """Call the operator; of rows that are shared out by demand each rank takes as many."""
-        method, ctx = getattr(self._workloads[op.role, rank], op.operator), self._contexts[op.role, rank]
+        method = getattr(self._workloads[op.role, rank], op.operator)
+        ctx = self._contexts[op.role, rank]
         for edge in self._graph.inputs(op.id):
             if isinstance(how := edge.dst_partition, Balanced):
                 items = self._items.setdefault((op.id, rank), Items(ctx, edge.param, how))
-                count, ranks = apart(arguments[edge.param], how.rows)[1], self._sizes[op.role]
+                count = apart(arguments[edge.param], how.rows)[1]
+                ranks = self._sizes[op.role]
                 chosen = range(count * rank // ranks, count * (rank + 1) // ranks)
                 return items.run(partial(self._awaited, method), arguments, chosen)
         return self._awaited(method, **arguments)

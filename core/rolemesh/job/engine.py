@@ -32,14 +32,15 @@ class RunHandle(ABC):
 
     @abstractmethod
     def stop(self, reason: str) -> None:
-        """Ask the job to end; returns when it has been asked. From any thread, also while another one waits."""
+        """Ask the job to end; returns when it has been asked. From any thread, also while another
+        one waits."""
 
     @abstractmethod
     def wait(self, interrupted: Callable[[], None] | None = None) -> dict[str, Any] | None:
         """Run the job to its end, and pass what happens to the observers that live here.
 
-        Returns the content of ``result.json``, or None if the job has died without one. At the first
-        `KeyboardInterrupt` `interrupted` is called, if it is given, and waiting goes on.
+        Returns the content of ``result.json``, or None if the job has died without one. At the
+        first `KeyboardInterrupt` `interrupted` is called, if it is given, and waiting goes on.
         """
 
     @abstractmethod
@@ -47,7 +48,8 @@ class RunHandle(ABC):
         """The content of ``result.json``, or None if the job has not ended."""
 
     def leave(self) -> None:
-        """Return when the job runs; it goes on without this process. Raises `JobFileError` where that is impossible.
+        """Return when the job runs; it goes on without this process. Raises `JobFileError` where
+        that is impossible.
 
         Its `result` is there afterwards if it has ended already.
         """
@@ -60,7 +62,8 @@ class RunHandle(ABC):
 class Engine(Plugin, ABC):
     """Base of engines (entry-point group ``rolemesh.engines``).
 
-    The fields of its `Options` are options of ``rolemesh run`` where it is chosen, and keywords of `rolemesh.Job.run`.
+    The fields of its `Options` are options of ``rolemesh run`` where it is chosen, and keywords of
+    `rolemesh.Job.run`.
     """
 
     outlives: ClassVar[bool] = False
@@ -68,12 +71,14 @@ class Engine(Plugin, ABC):
 
     @classmethod
     def options_for(cls, chosen: Mapping[str, str]) -> type[BaseModel]:
-        """`Options`, with what depends on other choices: `chosen` are the fields that are known already, as text."""
+        """`Options`, with what depends on other choices: `chosen` are the fields that are known
+        already, as text."""
         return cls.Options
 
     @classmethod
     def check(cls, job: Prepared) -> Sequence[str]:
-        """Raise `RolemeshError` for what the engine cannot run of `job`, and return warnings, one sentence each.
+        """Raise `RolemeshError` for what the engine cannot run of `job`, and return warnings, one
+        sentence each.
 
         ``rolemesh validate`` calls it for the default engine.
         """
@@ -81,7 +86,9 @@ class Engine(Plugin, ABC):
 
     @abstractmethod
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
-        """Start `job` in the folder `run_dir`, which is made, or, if an earlier run left it, set aside first.
+        """Start `job` in the folder `run_dir`, which is made, or, if an earlier run left it, set
+        aside first.
 
-        Not `detached`, the job ends with this process. Raises `RolemeshError` if nothing has been started.
+        Not `detached`, the job ends with this process. Raises `RolemeshError` if nothing has been
+        started.
         """

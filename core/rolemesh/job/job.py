@@ -27,13 +27,15 @@ def _silent(text: str) -> None:
 class Job:
     """``Job("sft", steps=10).role("trainer", use="fsdp", world_size=2).flow(fn).run()``.
 
-    Settings are the top-level keys of a job file; values stay as given, ``${…}`` in a string is no variable. Paths in
-    it are relative to `base`. Nothing is checked before `validate`, which all the verbs do first.
+    Settings are the top-level keys of a job file; values stay as given, ``${…}`` in a string is no
+    variable. Paths in it are relative to `base`. Nothing is checked before `validate`, which all
+    the verbs do first.
     """
 
     def __init__(self, name: str, *, base: str | Path = ".", **settings: Any) -> None:
         self._data: dict[str, Any] = {"name": name, **settings}
-        self._base, self._called = Path(base), f"Job({name!r})"
+        self._base = Path(base)
+        self._called = f"Job({name!r})"
         self._flow: Flow | None = None
 
     def set(self, **settings: Any) -> Self:
@@ -41,20 +43,32 @@ class Job:
         self._data |= settings
         return self
 
-    def role(self, role: str, *, use: str, options: Mapping[str, Any] | None = None, **settings: Any) -> Self:
-        """A role that runs the workload `use`; `settings` are ``world_size``, ``resources`` and ``runtime_env``."""
-        given = {"options": dict(options) if isinstance(options, Mapping) else options} if options else {}
-        if isinstance(before := self._data.get("roles", {}), Mapping):  # `validate` refuses anything else
+    def role(
+        self, role: str, *, use: str, options: Mapping[str, Any] | None = None, **settings: Any
+    ) -> Self:
+        """A role that runs the workload `use`; `settings` are ``world_size``, ``resources`` and
+        ``runtime_env``."""
+        given = (
+            {"options": dict(options) if isinstance(options, Mapping) else options}
+            if options
+            else {}
+        )
+        if isinstance(
+            before := self._data.get("roles", {}), Mapping
+        ):  # `validate` refuses anything else
             self._data["roles"] = {**before, role: {"use": use, **settings, **given}}
         return self
 
     def flow(self, flow: Flow | str, **params: Any) -> Self:
-        """What the roles do in a step: a function marked with `@flow`, or an import string; with its `params`."""
+        """What the roles do in a step: a function marked with `@flow`, or an import string; with
+        its `params`."""
         if not isinstance(flow, Flow | str):
             remedy = "mark the function with @rolemesh.flow, or give an import string 'module:name'"
             raise JobFileError(f"{flow!r} is no flow", where=self._called, remedy=remedy)
         self._flow = flow if isinstance(flow, Flow) else None
-        self._data["flow"] = flow if isinstance(flow, str) else f"{flow.function.__module__}:{flow.name}"
+        self._data["flow"] = (
+            flow if isinstance(flow, str) else f"{flow.function.__module__}:{flow.name}"
+        )
         if params:
             self._data["params"] = params
         return self
@@ -76,20 +90,29 @@ class Job:
         return dump_yaml(literal(self._data, self._called))
 
     def validate(self) -> Prepared:
-        """Check everything that needs no cluster. Raises `RolemeshError` with every problem that was found."""
+        """Check everything that needs no cluster. Raises `RolemeshError` with every problem that
+        was found."""
         written = Written(self.text(), self._base, self._called)
         return prepare(written, flow=self._flow)
 
     def plan(self, nodes: str | ClusterView | None = None) -> PlacementPlan:
         """Where its ranks would go: on `nodes` (``4x(cpu=32,gpu=8)``), or on this machine."""
-        cluster = nodes if isinstance(nodes, ClusterView) else parse_nodes(nodes) if nodes else this_machine()
+        cluster = (
+            nodes
+            if isinstance(nodes, ClusterView)
+            else parse_nodes(nodes)
+            if nodes
+            else this_machine()
+        )
         return self.validate().fitted(cluster).plan(cluster)
 
-    def run(self, *, engine: str | None = None, runs_dir: str | Path | None = None, **options: Any) -> dict[str, Any]:
+    def run(
+        self, *, engine: str | None = None, runs_dir: str | Path | None = None, **options: Any
+    ) -> dict[str, Any]:
         """Run it to its end, and return the content of ``result.json``; `options` are the engine's.
 
-        A job that fails is a result with the status ``failed``. Raises `RolemeshError` if nothing was started, and
-        `KeyboardInterrupt` as soon as the job has been stopped.
+        A job that fails is a result with the status ``failed``. Raises `RolemeshError` if nothing
+        was started, and `KeyboardInterrupt` as soon as the job has been stopped.
         """
         handle = self._run(engine, runs_dir, options, detached=False).start()
         try:
@@ -97,11 +120,18 @@ class Job:
         finally:
             handle.close()
         if result is None:
-            raise JobFileError("the job died without a result", where=str(handle.run_dir), remedy="look into its logs")
+            raise JobFileError(
+                "the job died without a result",
+                where=str(handle.run_dir),
+                remedy="look into its logs",
+            )
         return result
 
-    def submit(self, *, engine: str | None = None, runs_dir: str | Path | None = None, **options: Any) -> RunHandle:
-        """Start it, and return when it runs; it goes on without this process if the engine's jobs can."""
+    def submit(
+        self, *, engine: str | None = None, runs_dir: str | Path | None = None, **options: Any
+    ) -> RunHandle:
+        """Start it, and return when it runs; it goes on without this process if the engine's jobs
+        can."""
         run = self._run(engine, runs_dir, options, detached=True)
         handle = run.start()
         if run.engine.outlives:
@@ -115,8 +145,15 @@ class Job:
         return self
 
     def _run(
-        self, engine: str | None, runs_dir: str | Path | None, given: Mapping[str, Any], *, detached: bool
+        self,
+        engine: str | None,
+        runs_dir: str | Path | None,
+        given: Mapping[str, Any],
+        *,
+        detached: bool,
     ) -> JobRun:
         cls = engine_named(engine)
         options = options_for(cls, given, self._called)
-        return JobRun(self.validate(), cls, options, runs_folder(runs_dir), _silent, detached=detached)
+        return JobRun(
+            self.validate(), cls, options, runs_folder(runs_dir), _silent, detached=detached
+        )

@@ -1,4 +1,5 @@
-"""Strategies applied in order, each checked: what one decided stays, and what none decided goes to `pack`.
+"""Strategies applied in order, each checked: what one decided stays, and what none decided goes to
+`pack`.
 
 And how many ranks elastic roles get. Pure.
 """
@@ -27,23 +28,32 @@ GAP = 128
 """So many sizes beyond one that fits are tried: units of ranks are no larger."""
 
 
-def flows_of(graph: LogicalGraph, world_sizes: Mapping[str, int], sizes: Mapping[int, float]) -> tuple[Flow, ...]:
-    """What goes from role to role in a step; `sizes` are the bytes per step of edges, by their ids, as far as known.
+def flows_of(
+    graph: LogicalGraph, world_sizes: Mapping[str, int], sizes: Mapping[int, float]
+) -> tuple[Flow, ...]:
+    """What goes from role to role in a step; `sizes` are the bytes per step of edges, by their ids,
+    as far as known.
 
     A value that every consumer gets whole counts once for each of them.
     """
     found: dict[tuple[str, str, Literal["aligned", "all"]], float | None] = {}
     for edge in graph.edges:
-        src, dst = graph.ops[edge.src].role, graph.ops[edge.dst].role
+        src = graph.ops[edge.src].role
+        dst = graph.ops[edge.dst].role
         if src == dst:
             continue
-        m, n = world_sizes[src], world_sizes[dst]
+        m = world_sizes[src]
+        n = world_sizes[dst]
         path = route(edge.src_partition, m, edge.dst_partition, n)
         everybody = m > 1 and all(len(path.sources(consumer)) == m for consumer in range(n))
         size = sizes.get(edge.id)
         if size is not None and isinstance(edge.dst_partition, Broadcast):
             size *= n
-        key: tuple[str, str, Literal["aligned", "all"]] = (src, dst, "all" if everybody else "aligned")
+        key: tuple[str, str, Literal["aligned", "all"]] = (
+            src,
+            dst,
+            "all" if everybody else "aligned",
+        )
         known = found.get(key, 0.0)
         found[key] = None if known is None or size is None else known + size
     for caller, callee in graph.callers:
@@ -56,31 +66,41 @@ def plan_job(
 ) -> PlacementPlan:
     """Apply `strategies` (with their names) in order, then `pack` to the ranks that they left.
 
-    In the plan every rank is either placed or unplaced. A strategy that returns a rank as `Unplaced` has judged it:
-    `pack` leaves it so, because placing it otherwise would not be what the job file asks for.
+    In the plan every rank is either placed or unplaced. A strategy that returns a rank as
+    `Unplaced` has judged it: `pack` leaves it so, because placing it otherwise would not be what
+    the job file asks for.
 
-    Raises `PlacementError`, naming the strategy, if one returns a plan that is not possible. Its `where` is a path in
-    the job file: ``placement.1.use``, or ``placement.1.options.groups.0`` if the strategy has said ``groups.0``.
+    Raises `PlacementError`, naming the strategy, if one returns a plan that is not possible. Its
+    `where` is a path in the job file: ``placement.1.use``, or ``placement.1.options.groups.0`` if
+    the strategy has said ``groups.0``.
     """
     plan = PlacementPlan()
     for index, (name, strategy) in enumerate(strategies):
         try:
             plan = ask(name, strategy, request, cluster, plan)
         except PlacementError as error:
-            option = f"options.{error.where}" if error.where and error.where != "placement" else "use"
+            option = (
+                f"options.{error.where}" if error.where and error.where != "placement" else "use"
+            )
             error.where = f"placement.{index}.{option}"
             raise
     ranks = sum(role.world_size for role in request.roles)
-    if len(plan.placed()) + len(plan.unplaced) < ranks and (not strategies or strategies[-1][0] != "pack"):
+    if len(plan.placed()) + len(plan.unplaced) < ranks and (
+        not strategies or strategies[-1][0] != "pack"
+    ):
         decided = len(plan.assignments)
         plan = ask("pack", PackScheduler(NoOptions()).place, request, cluster, plan)
-        rest = tuple(replace(a, rule=a.rule.replace("pack:", "pack (default):", 1)) for a in plan.assignments[decided:])
+        rest = tuple(
+            replace(a, rule=a.rule.replace("pack:", "pack (default):", 1))
+            for a in plan.assignments[decided:]
+        )
         plan = replace(plan, assignments=plan.assignments[:decided] + rest)
     return plan
 
 
 def check_placed(plan: PlacementPlan, job: JobFile | None = None) -> None:
-    """Raise `PlacementError` (or `Problems`) with what is missing, role by role, unless every rank has a place.
+    """Raise `PlacementError` (or `Problems`) with what is missing, role by role, unless every rank
+    has a place.
 
     With `job` each says in which line of the job file its role is.
     """
@@ -89,24 +109,34 @@ def check_placed(plan: PlacementPlan, job: JobFile | None = None) -> None:
         by_role.setdefault(unplaced.role, []).append(unplaced)
     errors: list[PlacementError] = []
     for role, ranks in by_role.items():
-        what = f"{_ranks(ranks)} cannot be placed: {'; '.join(dict.fromkeys(u.reason for u in ranks))}"
-        remedy = f"lower roles.{role}.world_size or roles.{role}.resources, share slots, or add nodes"
+        what = (
+            f"{_ranks(ranks)} cannot be placed: {'; '.join(dict.fromkeys(u.reason for u in ranks))}"
+        )
+        remedy = (
+            f"lower roles.{role}.world_size or roles.{role}.resources, share slots, or add nodes"
+        )
         where = job.where(("roles", role)) if job else f"role {role}"
         errors.append(PlacementError(what, where=where, remedy=remedy))
-        errors[-1].remedy = "; ".join(dict.fromkeys(unplaced.remedy or remedy for unplaced in ranks))
+        errors[-1].remedy = "; ".join(
+            dict.fromkeys(unplaced.remedy or remedy for unplaced in ranks)
+        )
     raise_all(errors)
 
 
 def _ranks(ranks: Sequence[Unplaced]) -> str:
-    numbers = ", ".join(str(unplaced.rank) for unplaced in ranks[:8]) + (", …" if len(ranks) > 8 else "")
+    numbers = ", ".join(str(unplaced.rank) for unplaced in ranks[:8]) + (
+        ", …" if len(ranks) > 8 else ""
+    )
     return f"rank {numbers}" if len(ranks) == 1 else f"{len(ranks)} ranks ({numbers})"
 
 
-def largest(ranges: Mapping[str, tuple[int, int]], fits: Callable[[Mapping[str, int]], bool]) -> dict[str, int]:
+def largest(
+    ranges: Mapping[str, tuple[int, int]], fits: Callable[[Mapping[str, int]], bool]
+) -> dict[str, int]:
     """World sizes within `ranges` (role → least, most) for which `fits` is true.
 
-    All of the most, if they fit. Otherwise roles grow from the least in turns, each to its next size that fits, until
-    none can. If even the least do not fit, they are the answer.
+    All of the most, if they fit. Otherwise roles grow from the least in turns, each to its next
+    size that fits, until none can. If even the least do not fit, they are the answer.
     """
     most = {role: high for role, (_, high) in ranges.items()}
     if fits(most):

@@ -1,4 +1,5 @@
-"""A job that has passed every check that needs no cluster, and how it is planned and made to fit one."""
+"""A job that has passed every check that needs no cluster, and how it is planned and made to fit
+one."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from rolemesh.job_file import JobFile, WorldSize, load
 from rolemesh.job_file.loading import Written
 from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.plugins.manager import JobPlugins
-from rolemesh.plugins.select import Admission, Selected, Selection, checked, select, types_of_plugins
+from rolemesh.plugins.select import (
+    Admission,
+    Selected,
+    Selection,
+    checked,
+    select,
+    types_of_plugins,
+)
 
 MOST_NODES = 64
 NO_SIZES: Mapping[str, int] = {}
@@ -62,9 +70,11 @@ class Prepared:
         return self._request(NO_SIZES)
 
     def _request(self, world_sizes: Mapping[str, int]) -> PlacementRequest:
-        spec, roles = self.job.spec, list[RoleRequest]()
+        spec = self.job.spec
+        roles = list[RoleRequest]()
         for name, role in spec.roles.items():
-            size, group = world_sizes.get(name, role.world_size), self.selection.roles[name].cls.group
+            size = world_sizes.get(name, role.world_size)
+            group = self.selection.roles[name].cls.group
             asked = role.resources
             custom = asked.custom | ({"memory_gb": asked.memory_gb} if asked.memory_gb else {})
             roles.append(RoleRequest(name, size, asked.cpu, asked.gpu, custom, group))
@@ -81,16 +91,23 @@ class Prepared:
     def warnings(self) -> list[str]:
         """What workloads say about the job: place and cause, and in a second line the remedy."""
         roles = self.selection.roles.items()
-        found = [(n, each) for n, used in roles for each in used.cls.warnings(used.options, n, self)]
+        found = [
+            (n, each) for n, used in roles for each in used.cls.warnings(used.options, n, self)
+        ]
         return [str(self.job.placed(each, ("roles", n, "options"))) for n, each in found]
 
-    def plan(self, cluster: ClusterView, world_sizes: Mapping[str, int] = NO_SIZES) -> PlacementPlan:
-        """Where its ranks go, by the strategies of the job file. Those without a place are in `unplaced`.
+    def plan(
+        self, cluster: ClusterView, world_sizes: Mapping[str, int] = NO_SIZES
+    ) -> PlacementPlan:
+        """Where its ranks go, by the strategies of the job file. Those without a place are in
+        `unplaced`.
 
         `world_sizes`: other numbers of ranks than the job file's, by role.
         """
         plugins = instances(self.selection.placement)
-        strategies = [(plugins.record(name).name, partial(_place, plugins, name)) for name in plugins.names]
+        strategies = [
+            (plugins.record(name).name, partial(_place, plugins, name)) for name in plugins.names
+        ]
         try:
             return plan_job(self._request(world_sizes), cluster, strategies)
         except PlacementError as error:
@@ -101,7 +118,8 @@ class Prepared:
     def plan_with_plenty(self) -> PlacementPlan | None:
         """The plan where there is plenty of everything; None if there is none.
 
-        Raises `PlacementError` for what strategies find wrong with their options, whatever the cluster.
+        Raises `PlacementError` for what strategies find wrong with their options, whatever the
+        cluster.
         """
         roles = self.request.roles
         cpu = sum(role.world_size * role.cpu for role in roles) + 1
@@ -118,7 +136,11 @@ class Prepared:
 
     def sized(self, sizes: Mapping[str, int]) -> Prepared:
         """With these numbers of ranks."""
-        return self.again([f"roles.{role}.world_size={size}" for role, size in sizes.items()]) if sizes else self
+        return (
+            self.again([f"roles.{role}.world_size={size}" for role, size in sizes.items()])
+            if sizes
+            else self
+        )
 
     def fits(self, sizes: Mapping[str, int], cluster: ClusterView) -> bool:
         """Whether there is room for these numbers of ranks of its elastic roles."""
@@ -138,7 +160,11 @@ class Prepared:
 
 
 def prepare(
-    source: Path | Written, overrides: Sequence[str] = (), *, admit: Admission | None = None, flow: Flow | None = None
+    source: Path | Written,
+    overrides: Sequence[str] = (),
+    *,
+    admit: Admission | None = None,
+    flow: Flow | None = None,
 ) -> Prepared:
     """Load, select plugins, trace. With `admit`, plugins must be those that it lets in.
 
@@ -154,7 +180,13 @@ def prepare(
         raise job.placed(error) from error
     found = Prepared(job, selection, graph, source, tuple(overrides), admit, flow)
     roles = selection.roles.items()
-    raise_all([error for n, each in roles for error in checked(job, n, each, each.cls.check_flow, n, found)])
+    raise_all(
+        [
+            error
+            for n, each in roles
+            for error in checked(job, n, each, each.cls.check_flow, n, found)
+        ]
+    )
     return found
 
 
@@ -162,12 +194,20 @@ def instances(chosen: Iterable[Selected]) -> JobPlugins:
     """An object of each, named ``pack#0``. Raises `PluginError` for one that cannot be made."""
     plugins = JobPlugins()
     for index, each in enumerate(chosen):
-        plugins.create(f"{each.record.name}#{index}", each.record, each.cls, each.options, each.where)
+        plugins.create(
+            f"{each.record.name}#{index}", each.record, each.cls, each.options, each.where
+        )
     return plugins
 
 
 def _place(
-    plugins: JobPlugins, name: str, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan
+    plugins: JobPlugins,
+    name: str,
+    request: PlacementRequest,
+    cluster: ClusterView,
+    plan: PlacementPlan,
 ) -> PlacementPlan | None:
-    answer: PlacementPlan | None = plugins.call(name, "place", request=request, cluster=cluster, plan=plan)
+    answer: PlacementPlan | None = plugins.call(
+        name, "place", request=request, cluster=cluster, plan=plan
+    )
     return answer

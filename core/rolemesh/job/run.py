@@ -29,16 +29,24 @@ def engine_named(name: str | None) -> type[Engine]:
     return found
 
 
-def options_for(engine: type[Engine], given: Mapping[str, Any], where: str, remedy: str = "") -> BaseModel:
-    """The engine's options. Raises `JobFileError` for one that it does not have, or of another type."""
+def options_for(
+    engine: type[Engine], given: Mapping[str, Any], where: str, remedy: str = ""
+) -> BaseModel:
+    """The engine's options. Raises `JobFileError` for one that it does not have, or of another
+    type."""
     model = engine.options_for({name: str(value) for name, value in given.items()})
     try:
         return model(**given)
     except ValidationError as error:
         said = {"extra_forbidden": "there is no such option"}
-        told = [f"{'.'.join(map(str, each['loc']))}: {said.get(each['type'], each['msg'])}" for each in error.errors()]
+        told = [
+            f"{'.'.join(map(str, each['loc']))}: {said.get(each['type'], each['msg'])}"
+            for each in error.errors()
+        ]
         remedy = remedy or f"the options are {', '.join(model.model_fields) or 'none'}"
-        raise JobFileError(f"the engine's options: {'; '.join(told)}", where=where, remedy=remedy) from None
+        raise JobFileError(
+            f"the engine's options: {'; '.join(told)}", where=where, remedy=remedy
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,9 @@ class JobRun:
 
     def start(self) -> RunHandle:
         """Start the job."""
-        return self.engine(self.options).start(self.job, self.run_dir, detached=self.detached, say=self.say)
+        return self.engine(self.options).start(
+            self.job, self.run_dir, detached=self.detached, say=self.say
+        )
 
     def run(self) -> int:
         """Start the job, wait for its end, and return the exit code."""

@@ -10,18 +10,23 @@ from typing import Any
 from rolemesh.errors import JobFileError, RolemeshError, nearest
 from rolemesh.job_file.places import Path, Places, Quoted, dotted, parse_scalar
 
-_REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
+_REFERENCE = re.compile(
+    r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|\$\{(?P<bad>[^}]*)\}?"
+)
 
 
 class Expansion:
-    """Replaces variables in plain data; gathers what was used, which values came from it, and what was undefined.
+    """Replaces variables in plain data; gathers what was used, which values came from it, and what
+    was undefined.
 
-    A plain (unquoted) scalar that is one variable becomes a number or a boolean where its value looks like one, as if
-    it had been typed there; ``env_vars`` of a role take strings only. ``$${`` stands for ``${``.
+    A plain (unquoted) scalar that is one variable becomes a number or a boolean where its value
+    looks like one, as if it had been typed there; ``env_vars`` of a role take strings only. ``$${``
+    stands for ``${``.
     """
 
     def __init__(self, environ: Mapping[str, str], places: Places) -> None:
-        self.environ, self.places = environ, places
+        self.environ = environ
+        self.places = places
         self.used: dict[str, str] = {}
         self.expanded: set[Path] = set()
         self.errors: list[RolemeshError] = []
@@ -38,7 +43,9 @@ class Expansion:
         whole = (match := _REFERENCE.fullmatch(value)) is not None and match["name"] is not None
         if any(match["name"] for match in _REFERENCE.finditer(value)):
             self.expanded.add(path)
-        keep = isinstance(value, Quoted) or (path[:1] == ("roles",) and path[2:4] == ("runtime_env", "env_vars"))
+        keep = isinstance(value, Quoted) or (
+            path[:1] == ("roles",) and path[2:4] == ("runtime_env", "env_vars")
+        )
         return parse_scalar(text) if whole and not keep else text
 
     def _one(self, match: re.Match[str], path: Path) -> str:
@@ -47,7 +54,9 @@ class Expansion:
         where = self.places.where(path)
         if (name := match["name"]) is None:
             remedy = "write ${NAME}, or $${ for the characters ${"
-            self.errors.append(JobFileError(f"{match[0]!r} is not a variable", where=where, remedy=remedy))
+            self.errors.append(
+                JobFileError(f"{match[0]!r} is not a variable", where=where, remedy=remedy)
+            )
             return ""
         value = self.environ.get(name) or match["default"] or ""
         if name not in self.environ and match["default"] is None:
@@ -63,14 +72,16 @@ class Expansion:
 def literal(value: Any, where: str = "", path: Path = ()) -> Any:
     """Data that a job file reads back as `value`: nothing in it is a variable.
 
-    Paths become strings, tuples lists. Raises `JobFileError` for what YAML has no words for, with its place below
-    `where`: other objects, and what is nested more than 100 deep.
+    Paths become strings, tuples lists. Raises `JobFileError` for what YAML has no words for, with
+    its place below `where`: other objects, and what is nested more than 100 deep.
     """
     match value:
         case None | bool():
             return value
         case str() | PurePath():
-            return (str.__str__(value) if isinstance(value, str) else str(value)).replace("${", "$${")
+            return (str.__str__(value) if isinstance(value, str) else str(value)).replace(
+                "${", "$${"
+            )
         case int() | float():
             return int(value) if isinstance(value, int) else float(value)
         case Mapping() if len(path) < 100 and all(type(key) in (str, int, float) for key in value):
@@ -78,5 +89,8 @@ def literal(value: Any, where: str = "", path: Path = ()) -> Any:
         case list() | tuple() if len(path) < 100:
             return [literal(item, where, (*path, index)) for index, item in enumerate(value)]
     what = f"a job file cannot hold {type(value).__name__} {value!r:.60}"
-    remedy = "give strings, numbers, True, False, None, lists and dicts; name code as 'package.module:name'"
+    remedy = (
+        "give strings, numbers, True, False, None, lists and dicts; name code as "
+        "'package.module:name'"
+    )
     raise JobFileError(what, where=f"{where}: {dotted(path)}", remedy=remedy)

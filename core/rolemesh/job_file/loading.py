@@ -1,4 +1,5 @@
-"""`load`: a YAML file, overrides and the environment become a checked `JobFile` that knows where each value stands."""
+"""`load`: a YAML file, overrides and the environment become a checked `JobFile` that knows where
+each value stands."""
 
 from __future__ import annotations
 
@@ -15,8 +16,7 @@ from rolemesh.errors import JobFileError, Problems, RolemeshError, raise_all
 from rolemesh.job_file.environment import Expansion
 from rolemesh.job_file.model import JobSpec
 from rolemesh.job_file.overrides import Types, apply_overrides, types_of_spec
-from rolemesh.job_file.places import Path as Keys
-from rolemesh.job_file.places import Places, dump_yaml, parse_yaml
+from rolemesh.job_file.places import Path as Keys, Places, dump_yaml, parse_yaml
 from rolemesh.job_file.problems import problems
 
 
@@ -24,8 +24,9 @@ from rolemesh.job_file.problems import problems
 class JobFile:
     """A loaded job file.
 
-    `base` is its folder, to which relative paths refer. `spec` has the variables filled in; `raw` is the same with the
-    defaults but with ``${VAR}`` as written, so that it can be kept without the secrets.
+    `base` is its folder, to which relative paths refer. `spec` has the variables filled in; `raw`
+    is the same with the defaults but with ``${VAR}`` as written, so that it can be kept without the
+    secrets.
     """
 
     path: Path
@@ -36,7 +37,8 @@ class JobFile:
     from_env: frozenset[Keys] = field(default=frozenset(), repr=False)
 
     def where(self, path: Sequence[str | int]) -> str:
-        """The place of a value: ``job.yaml:12: roles.trainer.use``, or ``command line: roles.trainer.use=fsdp``."""
+        """The place of a value: ``job.yaml:12: roles.trainer.use``, or ``command line:
+        roles.trainer.use=fsdp``."""
         return self.places.where(tuple(path))
 
     def is_secret(self, path: Sequence[str | int]) -> bool:
@@ -45,7 +47,8 @@ class JobFile:
         return any(known[: len(expanded)] == expanded for expanded in self.from_env)
 
     def placed(self, error: RolemeshError, below: Keys = ()) -> RolemeshError:
-        """`error` with file and line, if its place is a path in the job file (``roles.trainer``, ``flow``).
+        """`error` with file and line, if its place is a path in the job file (``roles.trainer``,
+        ``flow``).
 
         With `below`, its place is a path from there, or nothing that the job file has.
         """
@@ -54,7 +57,9 @@ class JobFile:
         path = (*below, *(error.where.split(".") if error.where else ()))
         if (unknown := not path or self.places.resolve(path)[1]) and not below:
             return error
-        where = f"{self.where(below)}: {error.where}" if unknown and error.where else self.where(path)
+        where = (
+            f"{self.where(below)}: {error.where}" if unknown and error.where else self.where(path)
+        )
         placed = type(error)(error.what, where=where, remedy=error.remedy)
         placed.__cause__ = error.__cause__
         return placed
@@ -65,7 +70,8 @@ class JobFile:
 
 
 class Written(NamedTuple):
-    """A job file that is none on a disk: its text, the folder that its paths are relative to, what it is called."""
+    """A job file that is none on a disk: its text, the folder that its paths are relative to, what
+    it is called."""
 
     text: str
     base: Path
@@ -92,7 +98,11 @@ def load(
         data, places = parse_yaml(_read(path), str(path))
     if not isinstance(data, dict):
         found = "is empty" if data is None else "is not a mapping"
-        raise JobFileError(f"the job file {found}", where=str(path), remedy="begin with 'name:', 'flow:' and 'roles:'")
+        raise JobFileError(
+            f"the job file {found}",
+            where=str(path),
+            remedy="begin with 'name:', 'flow:' and 'roles:'",
+        )
     base = path.resolve().parent
     errors = apply_overrides(data, places, overrides, types(base))
     expansion = Expansion(os.environ if environ is None else environ, places)
@@ -114,22 +124,31 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise JobFileError(f"there is no file {path}", remedy="give the path of a job file, e.g. job.yaml") from None
+        raise JobFileError(
+            f"there is no file {path}", remedy="give the path of a job file, e.g. job.yaml"
+        ) from None
     except IsADirectoryError:
-        raise JobFileError(f"{path} is a folder", remedy=f"give the file in it, e.g. {path / 'job.yaml'}") from None
+        raise JobFileError(
+            f"{path} is a folder", remedy=f"give the file in it, e.g. {path / 'job.yaml'}"
+        ) from None
     except UnicodeDecodeError as error:
-        raise JobFileError(f"not UTF-8 text: {error.reason}", where=str(path), remedy="save it as UTF-8") from None
+        raise JobFileError(
+            f"not UTF-8 text: {error.reason}", where=str(path), remedy="save it as UTF-8"
+        ) from None
     except OSError as error:
         raise JobFileError(f"cannot be read: {error.strerror}", where=str(path)) from error
 
 
 def _with_defaults(written: Any, checked: Any) -> Any:
-    """What was written, with what the model added; where both have a value, the one that was written."""
+    """What was written, with what the model added; where both have a value, the one that was
+    written."""
     if isinstance(written, dict) and isinstance(checked, list) and len(checked) == 1:
         written = [written]
     if isinstance(written, dict) and isinstance(checked, dict):
         added = {key: copy.deepcopy(value) for key, value in checked.items() if key not in written}
-        return {key: _with_defaults(value, checked.get(key)) for key, value in written.items()} | added
+        return {
+            key: _with_defaults(value, checked.get(key)) for key, value in written.items()
+        } | added
     if isinstance(written, list) and isinstance(checked, list) and len(written) == len(checked):
         return [_with_defaults(mine, theirs) for mine, theirs in zip(written, checked, strict=True)]
     return copy.deepcopy(written)

@@ -1,4 +1,5 @@
-"""The job file as pydantic models; `rolemesh.job_file` loads it from YAML with places, overrides and environment."""
+"""The job file as pydantic models; `rolemesh.job_file` loads it from YAML with places, overrides
+and environment."""
 
 from __future__ import annotations
 
@@ -6,7 +7,15 @@ import math
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from rolemesh.job_file.world_size import WorldSizeField
 
@@ -31,12 +40,17 @@ class Use(_Strict):
 
 
 Named = Annotated[
-    Use, BeforeValidator(lambda use: {"use": use} if isinstance(use, str) else use, json_schema_input_type=str | Use)
+    Use,
+    BeforeValidator(
+        lambda use: {"use": use} if isinstance(use, str) else use, json_schema_input_type=str | Use
+    ),
 ]
 """A plugin selected by its bare name, or with options."""
 
 
-OneOrMore = Annotated[list[Use], BeforeValidator(lambda uses: [uses] if isinstance(uses, dict) else uses)]
+OneOrMore = Annotated[
+    list[Use], BeforeValidator(lambda uses: [uses] if isinstance(uses, dict) else uses)
+]
 
 
 class Resources(_Strict):
@@ -51,20 +65,24 @@ class Resources(_Strict):
     custom: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Custom Ray resources by name."""
     most: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
-    """How much of them a failover level may give a rank, by name: `cpu`, `gpu`, `memory_gb`, or a custom one."""
+    """How much of them a failover level may give a rank, by name: `cpu`, `gpu`, `memory_gb`, or a
+    custom one."""
 
 
 class RuntimeEnv(_Strict):
-    """What a role's processes find around them, apart from the other roles'. An engine whose roles have processes of
-    their own makes it, and checks `pip` and `working_dir`."""
+    """What a role's processes find around them, apart from the other roles'. An engine whose roles
+    have processes of their own makes it, and checks `pip` and `working_dir`."""
 
     pip: list[str] = Field(default_factory=list)
-    """What pip installs for this role, on top of what is installed: requirements, one each; paths of wheels are
-    relative to the job file."""
-    env_vars: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(default_factory=dict)
+    """What pip installs for this role, on top of what is installed: requirements, one each; paths
+    of wheels are relative to the job file."""
+    env_vars: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
+        default_factory=dict
+    )
     """Environment variables of this role's processes."""
     working_dir: str | None = None
-    """The folder that this role's processes run in and import from first, relative to the job file."""
+    """The folder that this role's processes run in and import from first, relative to the job file.
+    """
 
 
 class RoleSpec(Use):
@@ -82,7 +100,8 @@ class SnapshotsSpec(_Strict):
     """When ranks write their state: into shared memory, and from there to disk."""
 
     enabled: bool | None = None
-    """Take snapshots while the job runs. Default: on if there is a failover ladder, or `persist_every` is given."""
+    """Take snapshots while the job runs. Default: on if there is a failover ladder, or
+    `persist_every` is given."""
     every: int = Field(default=1, ge=1)
     """Steps between snapshots in shared memory."""
     every_s: float | None = Field(default=None, ge=0)
@@ -90,8 +109,8 @@ class SnapshotsSpec(_Strict):
     persist_every: int | None = Field(default=None, ge=1)
     """Steps between snapshots on disk."""
     keep: Literal["none", "last"] | Annotated[int, Field(ge=1)] = 2
-    """Snapshots on disk that stay, the newest first. A job without `enabled` writes one, after its last step. 'last'
-    keeps one; 'none' leaves none when the job is done."""
+    """Snapshots on disk that stay, the newest first. A job without `enabled` writes one, after its
+    last step. 'last' keeps one; 'none' leaves none when the job is done."""
     replicas: int = Field(default=0, ge=0, le=1)
     """Copies of each snapshot in another node's memory."""
 
@@ -127,7 +146,8 @@ class EdgesSpec(_Strict):
     """Defaults of all edges."""
 
     credits: int | None = Field(default=None, ge=1)
-    """Values a producer may be ahead on an edge, beyond its lag. Default: two, or many small ones."""
+    """Values a producer may be ahead on an edge, beyond its lag. Default: two, or many small ones.
+    """
     local: Named = Use(use="shm")
     """Transport between ranks on one node."""
     remote: Named = Use(use="tcp")
@@ -135,8 +155,8 @@ class EdgesSpec(_Strict):
     retention: RetentionSpec = Field(default_factory=RetentionSpec)
     sizes: dict[str, ByteSize] = Field(default_factory=dict)
     """What a step's call of an operator returns, all ranks together, by its label, e.g.
-    {rollout.generate: 20MB}: strategies keep what moves most on one node. `rolemesh plan --profile` measures it
-    (rolemesh-subgraph)."""
+    {rollout.generate: 20MB}: strategies keep what moves most on one node. `rolemesh plan --profile`
+    measures it (rolemesh-subgraph)."""
 
 
 class MetricsSpec(_Strict):
@@ -162,9 +182,14 @@ class UntilSpec(_Strict):
         """Why the job is finished with this line of metrics; "" if it is not."""
         call, _, name = (self.metric or "").rpartition("/")
         value = (line.operators.get(call, {}) if call else line.values).get(name, math.nan)
-        least, most = self.at_least, self.at_most
+        least = self.at_least
+        most = self.at_most
         if (least is not None and value >= least) or (most is not None and value <= most):
-            bound = f"at least {least:g}" if least is not None and value >= least else f"at most {most:g}"
+            bound = (
+                f"at least {least:g}"
+                if least is not None and value >= least
+                else f"at most {most:g}"
+            )
             return f"{self.metric} = {value:g} is {bound} at step {line.step}"
         return ""
 
@@ -208,7 +233,8 @@ class JobSpec(_Strict):
     plugins: dict[str, list[Named]] = Field(default_factory=dict)
     """Plugins of kinds that other distributions declare, by the kind's name."""
     grant: int | None = Field(default=None, ge=1)
-    """K: steps that ranks may run ahead of what all have finished. Default: what takes them some seconds."""
+    """K: steps that ranks may run ahead of what all have finished. Default: what takes them some
+    seconds."""
     state: str = "sqlite"
     """The journal: 'sqlite' (in the run's folder) or a database's URL."""
     lease_s: float = Field(default=10.0, gt=0)
@@ -234,5 +260,7 @@ class JobSpec(_Strict):
     def _roles(cls, roles: dict[str, RoleSpec]) -> dict[str, RoleSpec]:
         for name in roles:
             if not name.isidentifier() or name.startswith("_"):
-                raise ValueError(f"role {name!r} is not a Python identifier, so a flow could not call it")
+                raise ValueError(
+                    f"role {name!r} is not a Python identifier, so a flow could not call it"
+                )
         return roles

@@ -1,9 +1,10 @@
 """``roles.trainer.world_size=4``: values from the command line, put over those of the job file.
 
-``PATH=TEXT`` sets what was typed: the shell has had its turn, so ``${…}``, ``#`` and blanks stay. An option that takes
-a string gets the text itself. Elsewhere the text is a value only if all of it is a number, ``true``, ``false``,
-``null``, a list ``[…]``, a mapping ``{…}`` or a quoted string. ``PATH:=YAML`` sets a piece of a job file, with its
-rules and variables. ``%PATH=TEXT`` is the same percent-encoded, so that it survives any number of shells.
+``PATH=TEXT`` sets what was typed: the shell has had its turn, so ``${…}``, ``#`` and blanks stay.
+An option that takes a string gets the text itself. Elsewhere the text is a value only if all of it
+is a number, ``true``, ``false``, ``null``, a list ``[…]``, a mapping ``{…}`` or a quoted string.
+``PATH:=YAML`` sets a piece of a job file, with its rules and variables. ``%PATH=TEXT`` is the same
+percent-encoded, so that it survives any number of shells.
 """
 
 from __future__ import annotations
@@ -30,9 +31,13 @@ _PART = r'(?:\[[^\]]*\]|"[^"]*"|[^.=\[\]"]+?)'
 _OVERRIDE = re.compile(rf"\s*({_PART}(?:\.{_PART}|(?=\[){_PART})*)\s*(:?)=(.*)", re.DOTALL)
 _KEY = re.compile(r'\["?([^\]]*?)"?\]|"([^"]*)"|([^.\[\]"]+)')
 _KINDS: Sequence[tuple[Any, str]] = (
-    (bool, "bool"), ((int, float), "number"), ((str, bytes, PurePath, SecretStr), "text"),
-    ((Mapping, BaseModel), "mapping"), (Collection, "list"), (NoneType, "null"),
-)  # fmt: skip
+    (bool, "bool"),
+    ((int, float), "number"),
+    ((str, bytes, PurePath, SecretStr), "text"),
+    ((Mapping, BaseModel), "mapping"),
+    (Collection, "list"),
+    (NoneType, "null"),
+)
 """What may stand for a type, by its base class."""
 Types: TypeAlias = Callable[[Any, Path], Sequence[Any]]
 """The types that may stand at a path of a job file's data; none if they are not known."""
@@ -43,12 +48,19 @@ def types_of_spec(data: Any, path: Path) -> Sequence[Any]:
     return annotations_at(JobSpec, path)
 
 
-def apply_overrides(data: Any, places: Places, overrides: Sequence[str], types: Types) -> list[RolemeshError]:
+def apply_overrides(
+    data: Any, places: Places, overrides: Sequence[str], types: Types
+) -> list[RolemeshError]:
     """Change `data` and `places` in place, in the order given; return what was wrong."""
     errors: list[RolemeshError] = []
     for text in overrides:
         try:
-            _apply(data, places, unquote(text[1:], errors="surrogateescape") if text[:1] == "%" else text, types)
+            _apply(
+                data,
+                places,
+                unquote(text[1:], errors="surrogateescape") if text[:1] == "%" else text,
+                types,
+            )
         except JobFileError as error:
             errors.append(error)
     return errors
@@ -62,12 +74,18 @@ def _apply(data: Any, places: Places, text: str, types: Types) -> None:
     parts = [match[match.lastindex or 0] for match in _KEY.finditer(found[1])]
     for end in range(1, len(parts) - 1):
         holders, below = (types(data, tuple(parts[:number])) for number in (end, end + 1))
-        if dict in list[Any](map(get_origin, holders)) and not _kinds(below) & {"any", "mapping", "list"}:
+        if dict in list[Any](map(get_origin, holders)) and not _kinds(below) & {
+            "any",
+            "mapping",
+            "list",
+        }:
             parts[end:] = [".".join(parts[end:])]  # what it holds has no keys, so this is one
     kinds = _kinds(types(data, tuple(parts)))
     if not re.match(r"\s*[^\s#]", found[3]) if found[2] else not found[3] and "text" not in kinds:
         remedy = f"give one; '{found[1]}:=null' sets null, '{found[1]}:=\"\"' an empty string"
-        raise JobFileError("there is no value: is a variable of the shell unset?", where=place, remedy=remedy)
+        raise JobFileError(
+            "there is no value: is a variable of the shell unset?", where=place, remedy=remedy
+        )
     value = parse_yaml(found[3], place)[0] if found[2] else literal(_read(found[3], kinds, place))
     container, path = _container(data, parts, place, places)
     key = _step(container, parts[-1], path, place)
@@ -88,24 +106,34 @@ def _value(text: str) -> Any:
     if text[:1] + text[-1:] in ("[]", "{}", '""', "''"):
         with suppress(JobFileError):
             value = parse_yaml(text, "")[0]
-            # YAML reads {name} as a mapping, and line breaks in quotes as blanks: such a text is no value.
-            is_value = {"[": isinstance(value, list), "{": isinstance(value, dict) and (":" in text or not value)}
+            # YAML reads {name} as a mapping, and line breaks in quotes as blanks: such a text is no
+            # value.
+            is_value = {
+                "[": isinstance(value, list),
+                "{": isinstance(value, dict) and (":" in text or not value),
+            }
             if is_value.get(text[0], isinstance(value, str) and "\n" not in text):
                 return value
     return None if text in ("null", "Null", "NULL") else text if "_" in text else parse_scalar(text)
 
 
 def _kinds(types: Sequence[Any]) -> set[str]:
-    """What may stand for values of these types: text, number, …; just ``any`` if one of them takes everything."""
+    """What may stand for values of these types: text, number, …; just ``any`` if one of them takes
+    everything."""
     origins = [(get_origin(each) or each, get_args(each)) for each in types]
-    classes = [cls for origin, args in origins for cls in (map(type, args) if origin is Literal else [origin])]
+    classes = [
+        cls
+        for origin, args in origins
+        for cls in (map(type, args) if origin is Literal else [origin])
+    ]
     real = [cls if isinstance(cls, type) else object for cls in classes]
     found = {next((kind for base, kind in _KINDS if issubclass(cls, base)), "any") for cls in real}
     return found if found and "any" not in found else {"any"}
 
 
 def _container(data: Any, parts: list[str], place: str, places: Places) -> tuple[Any, Path]:
-    """The mapping or list that holds the last part, made on the way where the job file may have it."""
+    """The mapping or list that holds the last part, made on the way where the job file may have
+    it."""
     current: Any = data
     path: Path = ()
     for position, part in enumerate(parts[:-1]):
@@ -114,13 +142,19 @@ def _container(data: Any, parts: list[str], place: str, places: Places) -> tuple
         if isinstance(current, dict) and (part not in current or current[part] is None):
             known = list(current) if path == ("roles",) else known_keys(JobSpec, path)
             if known and part not in known:
-                raise JobFileError(f"there is no {dotted((*path, part))}", where=place, remedy=nearest(part, known))
+                raise JobFileError(
+                    f"there is no {dotted((*path, part))}", where=place, remedy=nearest(part, known)
+                )
             current[part] = {}
             places.lines[(*path, part)] = place
         key = _step(current, part, path, place)
-        current, path = current[key], (*path, key)
+        current = current[key]
+        path = (*path, key)
         if not isinstance(current, dict | list):
-            what = f"{dotted(path)} is {current!r}, so it has no {dotted(tuple(parts[position + 1 :]))!r}"
+            what = (
+                f"{dotted(path)} is {current!r}, so it has no "
+                f"{dotted(tuple(parts[position + 1 :]))!r}"
+            )
             raise JobFileError(what, where=place, remedy=f"set {dotted(path)} itself")
     return current, path
 
@@ -130,10 +164,16 @@ def _step(container: Any, part: str, path: Path, place: str) -> str | int:
         return part
     if not part.isdigit() or int(part) >= len(container):
         what = f"{dotted(path)} is a list of {len(container)}, so {part!r} is not in it"
-        remedy = f"use an index from 0 to {len(container) - 1}" if container else f"set {dotted(path)} itself"
+        remedy = (
+            f"use an index from 0 to {len(container) - 1}"
+            if container
+            else f"set {dotted(path)} itself"
+        )
         raise JobFileError(what, where=place, remedy=remedy)
     return int(part)
 
 
 def _single_for_list(path: Path) -> bool:
-    return bool(path) and any(get_origin(annotation) is list for annotation in annotations_at(JobSpec, path))
+    return bool(path) and any(
+        get_origin(annotation) is list for annotation in annotations_at(JobSpec, path)
+    )

@@ -1,8 +1,8 @@
 """YAML with places: parses a text into plain data and remembers on which line each key stands.
 
-Scalars follow YAML 1.2's core schema (``1e-5`` is a number, ``on`` and ``2026-01-01`` are strings), unlike PyYAML's
-default. Duplicate keys are errors. A variable may stand unquoted in a flow mapping, ``{model: ${MODEL}}``, where plain
-YAML would take its brace for another mapping.
+Scalars follow YAML 1.2's core schema (``1e-5`` is a number, ``on`` and ``2026-01-01`` are strings),
+unlike PyYAML's default. Duplicate keys are errors. A variable may stand unquoted in a flow mapping,
+``{model: ${MODEL}}``, where plain YAML would take its brace for another mapping.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ _RESOLVERS = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",
     "int": r"[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+",
-    "float": r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
+    "float": r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.inf|\.nan",
     "merge": r"<<",
 }
 """The whole of a plain scalar, by its kind."""
 
 
 class Quoted(str):
-    """A string with variables that was written in quotes, and stays so: its variables do not become numbers."""
+    """A string with variables that was written in quotes, and stays so: its variables do not become
+    numbers."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads nodes before it makes data of them: where they stand, and what is wrong with their keys."""
+    """Reads nodes before it makes data of them: where they stand, and what is wrong with their
+    keys."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
 
@@ -46,9 +49,15 @@ class _Loader(yaml.SafeLoader):
         self._seen: set[yaml.Node] = set()
 
     def read(
-        self, node: yaml.Node, path: Path, line: int, places: Places, inside: tuple[yaml.Node, ...] = ()
+        self,
+        node: yaml.Node,
+        path: Path,
+        line: int,
+        places: Places,
+        inside: tuple[yaml.Node, ...] = (),
     ) -> Iterator[RolemeshError]:
-        """Note the places of `node` and all below it, and show the variables. An alias is read wherever it stands."""
+        """Note the places of `node` and all below it, and show the variables. An alias is read
+        wherever it stands."""
         if node in inside:
             where = f"{places.file}:{node.start_mark.line + 1}: {dotted(path)}"
             raise JobFileError("an anchor contains itself", where=where, remedy="write it out")
@@ -105,7 +114,9 @@ for _text in (str, Quoted):
     _Dumper.add_representer(_text, _represent)
 for _kind in (_Loader, _Dumper):
     for _tag, _pattern in _RESOLVERS.items():
-        _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), None)
+        _kind.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), None
+        )
 _Loader.add_constructor("tag:yaml.org,2002:str", _string)
 
 
@@ -135,8 +146,8 @@ class Places:
     def resolve(self, path: Path) -> tuple[Path, Path]:
         """The longest part of `path` that was written, and the rest.
 
-        An index into something that is not a list is passed over: where a single mapping may stand for a list of
-        one, both spellings have the same place.
+        An index into something that is not a list is passed over: where a single mapping may stand
+        for a list of one, both spellings have the same place.
         """
         known: Path = ()
         for position, part in enumerate(path):
@@ -147,7 +158,8 @@ class Places:
         return known, ()
 
     def where(self, path: Path) -> str:
-        """``job.yaml:12: roles.trainer.use``; for what is not there, the line of the nearest thing around it."""
+        """``job.yaml:12: roles.trainer.use``; for what is not there, the line of the nearest thing
+        around it."""
         known, rest = self.resolve(path)
         place = self.lines.get(known, self.file)
         name = dotted((*known, *rest))
@@ -163,13 +175,20 @@ class Places:
 
 def _paths(value: Any, path: Path) -> Iterator[Path]:
     yield path
-    items: Any = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    items: Any = (
+        value.items()
+        if isinstance(value, Mapping)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in items:
         yield from _paths(item, (*path, key))
 
 
 def parse_yaml(text: str, file: str) -> tuple[Any, Places]:
-    """The document as plain data, and its places. Raises `JobFileError` (or several) with file, line and column."""
+    """The document as plain data, and its places. Raises `JobFileError` (or several) with file,
+    line and column."""
     loader = _Loader(_VARIABLE.sub(lambda match: match[0].translate(_HIDE), text))
     try:
         node = loader.get_single_node()
@@ -184,11 +203,15 @@ def parse_yaml(text: str, file: str) -> tuple[Any, Places]:
         parts = [part for part in (error.context, error.problem) if part]
         known = (remedy for sign, remedy in _REMEDIES.items() if sign in (error.problem or ""))
         remedy = next(known, "check the indentation, brackets and quotes around this line")
-        raise JobFileError(f"not valid YAML: {', '.join(parts)}", where=place, remedy=remedy) from None
+        raise JobFileError(
+            f"not valid YAML: {', '.join(parts)}", where=place, remedy=remedy
+        ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         what = f"not valid YAML: the character #x{ord(str(error.character)):04x} is not allowed"
-        raise JobFileError(what, where=f"{file}:{line}", remedy="save the file as UTF-8 text") from None
+        raise JobFileError(
+            what, where=f"{file}:{line}", remedy="save the file as UTF-8 text"
+        ) from None
     finally:
         loader.dispose()
     return data, places

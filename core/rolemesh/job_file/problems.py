@@ -1,4 +1,5 @@
-"""pydantic's errors as ours: file, line and path, what was expected and what was found, and the nearest known key."""
+"""pydantic's errors as ours: file, line and path, what was expected and what was found, and the
+nearest known key."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
 
 
 _EXPECTED = (
-    {"int": "an integer", "string": "a string", "bool": "true or false", "none": "null", "path": "a path"}
+    {
+        "int": "an integer",
+        "string": "a string",
+        "bool": "true or false",
+        "none": "null",
+        "path": "a path",
+    }
     | dict.fromkeys(("float", "decimal"), "a number")
     | dict.fromkeys(("dict", "model", "mapping", "dataclass"), "a mapping")
     | dict.fromkeys(("list", "tuple", "set"), "a list")
@@ -30,16 +37,23 @@ _SHOWN = 60
 
 
 def problems(
-    error: ValidationError, model: type[BaseModel], job: JobFile, base: Path, kind: type[RolemeshError]
+    error: ValidationError,
+    model: type[BaseModel],
+    job: JobFile,
+    base: Path,
+    kind: type[RolemeshError],
 ) -> list[RolemeshError]:
-    """One error of `kind` per place, in the document's order. `base` is the path of the validated value in it."""
+    """One error of `kind` per place, in the document's order. `base` is the path of the validated
+    value in it."""
     grouped: dict[tuple[Path, bool], list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
         wrong_type = _expected(details) is not None
         grouped.setdefault((_path(details, job.places, base), wrong_type), []).append(details)
     order = {path: position for position, path in enumerate(job.places.lines)}
     result: list[RolemeshError] = []
-    for (path, wrong_type), group in sorted(grouped.items(), key=lambda item: order[job.places.resolve(item[0][0])[0]]):
+    for (path, wrong_type), group in sorted(
+        grouped.items(), key=lambda item: order[job.places.resolve(item[0][0])[0]]
+    ):
         if wrong_type:
             expected = " or ".join(dict.fromkeys(filter(None, map(_expected, group))))
             result.append(_wrong_type(expected, group[0]["input"], path, job, kind))
@@ -65,10 +79,16 @@ def _expected(details: ErrorDetails) -> str | None:
     if details["type"] == "literal_error":
         return str(details["ctx"]["expected"])
     head, _, tail = details["type"].partition("_")
-    return _EXPECTED.get(head) if tail in ("type", "parsing", "from_float", "attributes_type", "required") else None
+    return (
+        _EXPECTED.get(head)
+        if tail in ("type", "parsing", "from_float", "attributes_type", "required")
+        else None
+    )
 
 
-def _wrong_type(expected: str, found: Any, path: Path, job: JobFile, kind: type[RolemeshError]) -> RolemeshError:
+def _wrong_type(
+    expected: str, found: Any, path: Path, job: JobFile, kind: type[RolemeshError]
+) -> RolemeshError:
     name = _NAMES.get(type(found), type(found).__name__)
     if job.is_secret(path):
         got = f"the variable's value ({name})"
@@ -88,16 +108,29 @@ def _wrong_type(expected: str, found: Any, path: Path, job: JobFile, kind: type[
 
 
 def _other(
-    details: ErrorDetails, path: Path, model: type[BaseModel], job: JobFile, kind: type[RolemeshError]
+    details: ErrorDetails,
+    path: Path,
+    model: type[BaseModel],
+    job: JobFile,
+    kind: type[RolemeshError],
 ) -> RolemeshError:
     where = job.where(path)
-    key, known = str(details["loc"][-1]) if details["loc"] else "", known_keys(model, details["loc"][:-1])
+    key = str(details["loc"][-1]) if details["loc"] else ""
+    known = known_keys(model, details["loc"][:-1])
     if details["type"] == "extra_forbidden":
         return kind(f"unknown key {key!r}", where=where, remedy=nearest(key, known))
     if details["type"] == "missing":
-        return kind(f"{key!r} is missing", where=where, remedy=f"add it: {key}: …" if key in known else "add it")
+        return kind(
+            f"{key!r} is missing",
+            where=where,
+            remedy=f"add it: {key}: …" if key in known else "add it",
+        )
     cause = (details.get("ctx") or {}).get("error")
-    text = str(cause) if cause is not None else details["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    text = (
+        str(cause)
+        if cause is not None
+        else details["msg"].removeprefix("Input ").removeprefix("Value error, ")
+    )
     return kind(text, where=where)
 
 
@@ -105,7 +138,11 @@ def _branches(annotation: Any) -> Iterable[Any]:
     """The types of a union, or the only one."""
     args = get_args(annotation)
     inside = {Annotated: args[:1], Union: args, types.UnionType: args}.get(get_origin(annotation))
-    return [annotation] if inside is None else [each for option in inside for each in _branches(option)]
+    return (
+        [annotation]
+        if inside is None
+        else [each for option in inside for each in _branches(option)]
+    )
 
 
 def _is_model(annotation: Any) -> bool:
@@ -115,7 +152,11 @@ def _is_model(annotation: Any) -> bool:
 def _below(annotation: Any, part: str | int) -> Iterable[Any]:
     if _is_model(annotation):
         fields = annotation.model_fields.items()
-        found = [info.annotation for name, info in fields if part in (name, info.alias, info.validation_alias)]
+        found = [
+            info.annotation
+            for name, info in fields
+            if part in (name, info.alias, info.validation_alias)
+        ]
     else:
         origin = get_origin(annotation)
         is_container = isinstance(origin, type) and issubclass(origin, Collection)
@@ -124,9 +165,11 @@ def _below(annotation: Any, part: str | int) -> Iterable[Any]:
 
 
 def annotations_at(model: type[BaseModel], path: Path) -> list[Any]:
-    """The types that may stand at `path` below `model`; parts that name no field (pydantic's union tags) are skipped.
+    """The types that may stand at `path` below `model`; parts that name no field (pydantic's union
+    tags) are skipped.
 
-    A single mapping may stand for a list of one, so the field of a list's items is found without an index too.
+    A single mapping may stand for a list of one, so the field of a list's items is found without an
+    index too.
     """
     found: list[Any] = [model]
     for part in path:
@@ -143,5 +186,7 @@ def known_keys(model: type[BaseModel], path: Path) -> list[str]:
     keys: dict[str, None] = {}
     for annotation in annotations_at(model, path):
         if _is_model(annotation):
-            keys |= dict.fromkeys(info.alias or name for name, info in annotation.model_fields.items())
+            keys |= dict.fromkeys(
+                info.alias or name for name, info in annotation.model_fields.items()
+            )
     return list(keys)

@@ -1,4 +1,5 @@
-"""How many ranks a role has: a number, or for an elastic role the least and the most, and how many it starts with."""
+"""How many ranks a role has: a number, or for an elastic role the least and the most, and how many
+it starts with."""
 
 from __future__ import annotations
 
@@ -10,15 +11,16 @@ from pydantic_core import PydanticKnownError
 
 
 class WorldSize(int):
-    """How many ranks an elastic role may have: the most, as a number. `least` is what it can do with, `start` how many
-    it starts with where there is room."""
+    """How many ranks an elastic role may have: the most, as a number. `least` is what it can do
+    with, `start` how many it starts with where there is room."""
 
     least: int
     start: int
 
     def __new__(cls, most: int, least: int, start: int | None = None) -> WorldSize:
         made = super().__new__(cls, most)
-        made.least, made.start = least, most if start is None else start
+        made.least = least
+        made.start = most if start is None else start
         return made
 
 
@@ -28,7 +30,10 @@ def _parse(value: Any) -> int:
         return value if isinstance(value, WorldSize) else _count(value)
     if {*value, "start"} != {"min", "max", "start"}:
         told = ", ".join(map(str, value))
-        raise ValueError(f"an elastic role has min, max and optionally start, as in {{min: 1, max: 8}}, not {told}")
+        raise ValueError(
+            f"an elastic role has min, max and optionally start, as in {{min: 1, max: 8}}, "
+            f"not {told}"
+        )
     least, most, start = (_count(value.get(key, value["max"])) for key in ("min", "max", "start"))
     if least > most:
         raise ValueError(f"min {least} is more than max {most}")
@@ -38,7 +43,11 @@ def _parse(value: Any) -> int:
 
 
 def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).lstrip("-").isdigit():
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | str)
+        or not str(value).lstrip("-").isdigit()
+    ):
         raise PydanticKnownError("int_parsing")
     if int(value) < 1:
         raise PydanticKnownError("greater_than_equal", {"ge": 1})
@@ -48,7 +57,9 @@ def _count(value: Any) -> int:
 def _plain(size: int) -> int | dict[str, int]:
     if not isinstance(size, WorldSize):
         return size
-    return {"min": size.least, "max": int(size)} | ({"start": size.start} if size.start < size else {})
+    return {"min": size.least, "max": int(size)} | (
+        {"start": size.start} if size.start < size else {}
+    )
 
 
 _COUNT = {"type": "integer", "minimum": 1}
@@ -60,6 +71,9 @@ _RANGE = {
 }
 
 WorldSizeField = Annotated[
-    int, PlainValidator(_parse), PlainSerializer(_plain), WithJsonSchema({"anyOf": [_COUNT, _RANGE]})
+    int,
+    PlainValidator(_parse),
+    PlainSerializer(_plain),
+    WithJsonSchema({"anyOf": [_COUNT, _RANGE]}),
 ]
 """The field of a job file."""

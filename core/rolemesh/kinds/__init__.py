@@ -1,4 +1,5 @@
-"""The kinds of plugins that there are: the kernel's own, and those that installed distributions declare."""
+"""The kinds of plugins that there are: the kernel's own, and those that installed distributions
+declare."""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ Place: TypeAlias = Literal["command line", "driver", "master", "agent", "rank"]
 class Kind(msgspec.Struct, frozen=True):
     """A kind of plugin: how it is found, what its classes are, and where they run.
 
-    Plugins of the kind `name` are the entry points of the group ``rolemesh.<name>``. A distribution declares a kind of
-    its own with an entry point of the group ``rolemesh.kinds`` that names such a record.
+    Plugins of the kind `name` are the entry points of the group ``rolemesh.<name>``. A distribution
+    declares a kind of its own with an entry point of the group ``rolemesh.kinds`` that names such a
+    record.
     """
 
     name: str
@@ -34,7 +36,8 @@ class Kind(msgspec.Struct, frozen=True):
     singular: str
     """What one of them is called in messages."""
     base: str
-    """The class that they derive from, as ``module:Class``; its `api_version` is the newest that is understood."""
+    """The class that they derive from, as ``module:Class``; its `api_version` is the newest that is
+    understood."""
     runs_in: tuple[Place, ...]
     """The processes that import plugins of the kind: one or several of the names in `Place`."""
     hooks: tuple[str, ...] = ()
@@ -42,8 +45,8 @@ class Kind(msgspec.Struct, frozen=True):
     required: tuple[str, ...] = ()
     """Hooks that they must implement."""
     job_key: str = ""
-    """For the kernel's kinds: the key of the job file under which a list of them stands; "" if they are selected
-    otherwise."""
+    """For the kernel's kinds: the key of the job file under which a list of them stands; "" if they
+    are selected otherwise."""
     listed: bool = True
     """For declared kinds: whether job files list plugins of them, under ``plugins.<name>``."""
     conformance: str = ""
@@ -64,7 +67,9 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 _DURABLE = "rolemesh-durable"
-OFFERED = dict.fromkeys(("backends", "checks", "scalers", "sources", "stores", "transports"), _DURABLE)
+OFFERED = dict.fromkeys(
+    ("backends", "checks", "scalers", "sources", "stores", "transports"), _DURABLE
+)
 """Kinds that need not be installed, and the distributions that declare them: for messages."""
 _WORKLOADS = {
     "rolemesh": ("function",),
@@ -77,9 +82,14 @@ _WORKLOADS = {
     "rolemesh-vllm": ("vllm", "vllm-prefill", "vllm-decode"),
 }
 _KNOWN = {
-    "workloads": {name: distribution for distribution, names in _WORKLOADS.items() for name in names},
-    "schedulers": {n: f"rolemesh-{n}" for n in ("collocation", "pd", "separation", "subgraph")} | {"pack": "rolemesh"},
-    "failover": {n: f"rolemesh-failover-{n}" for n in ("process", "node", "more-memory", "shrink", "job")},
+    "workloads": {
+        name: distribution for distribution, names in _WORKLOADS.items() for name in names
+    },
+    "schedulers": {n: f"rolemesh-{n}" for n in ("collocation", "pd", "separation", "subgraph")}
+    | {"pack": "rolemesh"},
+    "failover": {
+        n: f"rolemesh-failover-{n}" for n in ("process", "node", "more-memory", "shrink", "job")
+    },
     "diagnosers": {"standard": _DURABLE},
     "observers": {"console": "rolemesh-console", "plot": "rolemesh-plot"},
     "engines": {"durable": _DURABLE, "inline": "rolemesh"},
@@ -88,9 +98,18 @@ _KNOWN = {
 
 
 def _own(name: str, singular: str, base: str, *runs_in: Place, **more: Any) -> Kind:
-    """A kind of the kernel's: the conformance kit has a class for it, which is named as its base class."""
+    """A kind of the kernel's: the conformance kit has a class for it, which is named as its base
+    class."""
     kit = f"rolemesh_testing:{base.partition(':')[2].removesuffix('Level')}Conformance"
-    return Kind(name, singular, f"rolemesh.{base}", runs_in, conformance=kit, known=_KNOWN.get(name, {}), **more)
+    return Kind(
+        name,
+        singular,
+        f"rolemesh.{base}",
+        runs_in,
+        conformance=kit,
+        known=_KNOWN.get(name, {}),
+        **more,
+    )
 
 
 _PLACES = {"hooks": ("place", "replace"), "required": ("place",)}
@@ -100,10 +119,40 @@ _WATCHES = {"hooks": ("job_started", "event", "steps_finished", "status", "misse
 
 BUILTIN = (
     _own("workloads", "workload", "api.workload:Workload", "rank"),
-    _own("schedulers", "scheduler", "api.scheduler:Scheduler", "driver", "master", job_key="placement", **_PLACES),
-    _own("failover", "failover level", "api.failover:FailoverLevel", "master", job_key="failover", **_RECOVERS),
-    _own("diagnosers", "diagnoser", "api.diagnoser:Diagnoser", "master", job_key="diagnosers", **_JUDGES),
-    _own("observers", "observer", "api.observer:Observer", "driver", "master", job_key="observers", **_WATCHES),
+    _own(
+        "schedulers",
+        "scheduler",
+        "api.scheduler:Scheduler",
+        "driver",
+        "master",
+        job_key="placement",
+        **_PLACES,
+    ),
+    _own(
+        "failover",
+        "failover level",
+        "api.failover:FailoverLevel",
+        "master",
+        job_key="failover",
+        **_RECOVERS,
+    ),
+    _own(
+        "diagnosers",
+        "diagnoser",
+        "api.diagnoser:Diagnoser",
+        "master",
+        job_key="diagnosers",
+        **_JUDGES,
+    ),
+    _own(
+        "observers",
+        "observer",
+        "api.observer:Observer",
+        "driver",
+        "master",
+        job_key="observers",
+        **_WATCHES,
+    ),
     _own("engines", "engine", "job.engine:Engine", "driver"),
     _own("commands", "command", "api.command:Command", "command line"),
 )
@@ -112,13 +161,20 @@ KERNEL = MappingProxyType({kind.name: kind for kind in BUILTIN})
 
 
 def kind_names() -> tuple[str, ...]:
-    """The names of all kinds, the kernel's first; nothing that declares one is imported for them."""
-    return (*KERNEL, *sorted({point.name for point in entry_points() if point.group == DECLARED} - KERNEL.keys()))
+    """The names of all kinds, the kernel's first; nothing that declares one is imported for
+    them."""
+    return (
+        *KERNEL,
+        *sorted(
+            {point.name for point in entry_points() if point.group == DECLARED} - KERNEL.keys()
+        ),
+    )
 
 
 @cache
 def kinds() -> Mapping[str, Kind]:
-    """All kinds by name, the kernel's first. What is declared and is no kind is told in the log and left out."""
+    """All kinds by name, the kernel's first. What is declared and is no kind is told in the log and
+    left out."""
     found = dict(KERNEL)
     for point in sorted(point for point in entry_points() if point.group == DECLARED):
         try:
@@ -139,14 +195,22 @@ def kind_named(name: str, where: str | None = None) -> Kind:
     if name in KERNEL:
         return KERNEL[name]  # every rank asks, and what is installed takes long to read
     if (found := kinds().get(name)) is None:
-        what, remedy = f"there is no kind {name!r} of plugins", nearest(name, kinds())
+        what = f"there is no kind {name!r} of plugins"
+        remedy = nearest(name, kinds())
         if owner := OFFERED.get(name):
-            what += f": {owner}, which declares it, is not installed, or an older one is, whatever its code says"
-            remedy = how_to_install(owner, f"--force-reinstall {owner}") + "; of a checkout, once more with --editable"
+            what += (
+                f": {owner}, which declares it, is not installed, or an older one is, "
+                "whatever its code says"
+            )
+            remedy = (
+                how_to_install(owner, f"--force-reinstall {owner}")
+                + "; of a checkout, once more with --editable"
+            )
         raise PluginError(what, where=where, remedy=remedy)
     return found
 
 
 def job_keys() -> dict[str, str]:
-    """The keys of the job file that list plugins of the kernel's kinds, each with the kind of these."""
+    """The keys of the job file that list plugins of the kernel's kinds, each with the kind of
+    these."""
     return {kind.job_key: kind.name for kind in BUILTIN if kind.job_key}

@@ -1,4 +1,5 @@
-"""The installed distributions, each once. Metadata that an interrupted installation left behind are named, not used."""
+"""The installed distributions, each once. Metadata that an interrupted installation left behind are
+named, not used."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from typing import NamedTuple
 from rolemesh.errors import PluginError
 
 INTACT, DOUBTFUL, UNUSABLE = range(3)
-"""How complete metadata are. Doubtful: without RECORD, which pip writes last and some installers never write."""
+"""How complete metadata are. Doubtful: without RECORD, which pip writes last and some installers
+never write."""
 
 GROUPS = "[rolemesh."
 """The beginning of a line that begins a group of entry points of rolemesh."""
@@ -38,7 +40,8 @@ def normalized(distribution: str) -> str:
 
 
 def distribution(name: str) -> Distribution:
-    """The installed distribution `name`. Raises `PluginError` if there is none, or only leftovers of it."""
+    """The installed distribution `name`. Raises `PluginError` if there is none, or only leftovers
+    of it."""
     if best := _best([*Distribution.discover(name=name)])[0]:
         return best.distribution
     raise PluginError(f"{name} is not installed", remedy=how_to_install(name))
@@ -56,11 +59,16 @@ def entry_points() -> Iterator[EntryPoint]:
             if not any(GROUPS in (each.read_text("entry_points.txt") or "") for each in found):
                 continue  # most of what is installed: parsing all of it would take long
         if best := _best(found)[0]:
-            yield from (point for point in best.distribution.entry_points if point.group.startswith(GROUPS[1:]))
+            yield from (
+                point
+                for point in best.distribution.entry_points
+                if point.group.startswith(GROUPS[1:])
+            )
 
 
 def leftovers(of: str = "") -> list[PluginError]:
-    """Metadata that are passed over, of all distributions or of one: damaged ones, or older ones beside others.
+    """Metadata that are passed over, of all distributions or of one: damaged ones, or older ones
+    beside others.
 
     In each error, `where` is the folder, and `remedy` is a command.
     """
@@ -74,17 +82,30 @@ def leftovers(of: str = "") -> list[PluginError]:
             if each is best or not (passed or each.state == UNUSABLE):
                 continue
             then = f"; {name} {best.version} is used" if best else ""
-            what = f"an interrupted installation left it: {each.why or 'a newer one is beside it'}{then}"
+            what = (
+                "an interrupted installation left it: "
+                f"{each.why or 'a newer one is beside it'}{then}"
+            )
             again = "" if best or renamed else f" && pip install {name}"
-            left.append(PluginError(what, where=str(each.path), remedy=f"rm -r {shlex.quote(str(each.path))}{again}"))
+            left.append(
+                PluginError(
+                    what, where=str(each.path), remedy=f"rm -r {shlex.quote(str(each.path))}{again}"
+                )
+            )
     return left
 
 
 def how_to_install(name: str, requirement: str = "") -> str:
-    """The command that installs the distribution `name`. If it is half installed, that is removed first, and named."""
+    """The command that installs the distribution `name`. If it is half installed, that is removed
+    first, and named."""
     left = leftovers(normalized(name))
     remove = "".join(f"rm -r {shlex.quote(each.where or '')} && " for each in left)
-    return "; ".join([f"{remove}pip install {requirement or name}", *(f"{each.where}: {each.what}" for each in left)])
+    return "; ".join(
+        [
+            f"{remove}pip install {requirement or name}",
+            *(f"{each.where}: {each.what}" for each in left),
+        ]
+    )
 
 
 def _by_name() -> dict[str, list[Distribution]]:
@@ -92,7 +113,9 @@ def _by_name() -> dict[str, list[Distribution]]:
     found: dict[str, list[Distribution]] = {}
     for each in Distribution.discover():
         named = re.fullmatch(r"(.+?)(-[^-]*(-py[^-]*)?)?\.(dist|egg)-info", _path(each).name)
-        found.setdefault(normalized(named[1] if named else each.metadata["Name"] or "?"), []).append(each)
+        found.setdefault(
+            normalized(named[1] if named else each.metadata["Name"] or "?"), []
+        ).append(each)
     return found
 
 
@@ -101,19 +124,25 @@ def _path(found: Distribution) -> Path:
 
 
 def _best(found: list[Distribution]) -> tuple[_Found | None, list[_Found]]:
-    """The first of the most complete, of several in its folder the newest, if one is usable; and all of them."""
+    """The first of the most complete, of several in its folder the newest, if one is usable; and
+    all of them."""
     judged = [_judged(each, thorough=len(found) > 1) for each in found]
 
     def rank(each: _Found) -> tuple[int, int, list[int]]:
         numbers = [-int(digits) for digits in re.findall(r"\d+", each.version)]
-        return each.state, [one.path.parent for one in judged].index(each.path.parent), [*numbers, 1]
+        return (
+            each.state,
+            [one.path.parent for one in judged].index(each.path.parent),
+            [*numbers, 1],
+        )
 
     best = min((each for each in judged if each.state != UNUSABLE), key=rank, default=None)
     return best, judged
 
 
 def _judged(found: Distribution, thorough: bool) -> _Found:
-    """How complete the metadata are. Only if `thorough`, RECORD and the files that it lists are looked for."""
+    """How complete the metadata are. Only if `thorough`, RECORD and the files that it lists are
+    looked for."""
     path = _path(found)
     try:
         text = next(filter(None, map(found.read_text, ("METADATA", "PKG-INFO", ""))), "")
@@ -123,7 +152,12 @@ def _judged(found: Distribution, thorough: bool) -> _Found:
         return _Found(found, path, UNUSABLE, f"it cannot be read ({type(error).__name__}: {error})")
     named = re.search(r"^Name: *\S.*?^Version: *(\S+)", text, re.MULTILINE | re.DOTALL)
     if named is None or path.name[0] in RENAMED:
-        return _Found(found, path, UNUSABLE, "pip was about to delete it" if named else "its METADATA cannot be read")
+        return _Found(
+            found,
+            path,
+            UNUSABLE,
+            "pip was about to delete it" if named else "its METADATA cannot be read",
+        )
     listed = [row[0] for row in csv.reader((record or "").splitlines()) if row and thorough]
     sources = (str(found.locate_file(each)) for each in listed if not each.endswith(".pyc"))
     missing = next((each for each in sources if not os.access(each, os.R_OK)), "")

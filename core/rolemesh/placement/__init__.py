@@ -1,4 +1,5 @@
-"""Placement: what roles ask for, what a plan is, and the tools that strategies make plans with. All of it is pure."""
+"""Placement: what roles ask for, what a plan is, and the tools that strategies make plans with. All
+of it is pure."""
 
 from rolemesh.placement.builder import PlanBuilder, Wish, broken, smallest_conflict
 from rolemesh.placement.capacity import Capacity
@@ -15,6 +16,15 @@ from rolemesh.placement.plan import (
 )
 from rolemesh.placement.validation import problems
 
-__all__ = ["Assignment", "Flow", "PlacementPlan", "PlacementRequest", "RoleRequest", "Slot", "Strategy", "Unplaced"]
+__all__ = [
+    "Assignment",
+    "Flow",
+    "PlacementPlan",
+    "PlacementRequest",
+    "RoleRequest",
+    "Slot",
+    "Strategy",
+    "Unplaced",
+]
 __all__ += ["Capacity", "PlanBuilder", "Wish", "broken", "problems", "smallest_conflict"]
 __all__ += ["Apart", "Constraint", "Placed", "Spread", "Within"]

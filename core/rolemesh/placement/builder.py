@@ -1,7 +1,9 @@
-"""How strategies make plans: slots are taken where they fit and where no constraint forbids it, and refusals explained.
+"""How strategies make plans: slots are taken where they fit and where no constraint forbids it, and
+refusals explained.
 
-`PlanBuilder` is what the strategies of this project are written with, and open to every other. It counts, keeps to the
-constraints of all strategies before, and gives reasons; it leaves to the strategy which ranks go where.
+`PlanBuilder` is what the strategies of this project are written with, and open to every other. It
+counts, keeps to the constraints of all strategies before, and gives reasons; it leaves to the
+strategy which ranks go where.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ Member = tuple[str, int]
 
 
 class Wish(NamedTuple):
-    """A slot that is wanted: who is to sit on it, what it needs, and the rest that `PlanBuilder.put` takes."""
+    """A slot that is wanted: who is to sit on it, what it needs, and the rest that
+    `PlanBuilder.put` takes."""
 
     members: Sequence[Member]
     needs: Mapping[str, float]
@@ -37,8 +40,11 @@ class Wish(NamedTuple):
 class PlanBuilder:
     """A plan in the making. `plan` is what earlier strategies decided, which stays as it is."""
 
-    def __init__(self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> None:
-        self.request, self.cluster = request, cluster
+    def __init__(
+        self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan
+    ) -> None:
+        self.request = request
+        self.cluster = cluster
         self.nodes = tuple(node.id for node in cluster.nodes)
         self.known = frozenset(self.nodes)
         self._capacity = Capacity(cluster, plan.slots)
@@ -47,7 +53,8 @@ class PlanBuilder:
         self._constraints = list[Constraint]()
         for constraint in plan.constraints:
             self.constrain(constraint)
-        self._slots, self._assignments = list(plan.slots), list(plan.assignments)
+        self._slots = list(plan.slots)
+        self._assignments = list(plan.assignments)
         self._unplaced = list(plan.unplaced)
         self._refused: dict[object, _Refusal] = {}
         self._full: dict[object, int] = {}
@@ -63,7 +70,8 @@ class PlanBuilder:
         if slot.node in self.known:
             self._placed.add(assignment.role, slot)
 
-    # ----------------------------------------------------------------------------------------------- what is known
+    # ----------------------------------------------------------------------------------------------
+    # what is known
 
     def node_of(self, role: str, rank: int) -> str | None:
         """Where a rank has been placed, by this strategy or one before; None if it has no place."""
@@ -85,20 +93,28 @@ class PlanBuilder:
             fits -= 1
         return fits
 
-    # --------------------------------------------------------------------------------------------------- decisions
+    # ----------------------------------------------------------------------------------------------
+    # decisions
 
     def constrain(self, constraint: Constraint) -> None:
-        """Demand something of what is decided from now on, here and by the strategies that follow."""
+        """Demand something of what is decided from now on, here and by the strategies that
+        follow."""
         if not isinstance(constraint := revived(constraint), Constraint):
             raise TypeError(f"{constraint!r} is no constraint")
         if constraint not in self._constraints:
             self._constraints.append(constraint)
 
     def _judged(self, ranks: Ranks, node: str) -> tuple[list[Constraint], set[int]]:
-        """The constraints that keep these ranks from `node`, and the GPUs there that they must not use."""
+        """The constraints that keep these ranks from `node`, and the GPUs there that they must not
+        use."""
         at = self._placed.nodes[node]
-        found = [(constraint, *judged(constraint, ranks, at, self._placed)) for constraint in self._constraints]
-        return [constraint for constraint, no, _ in found if no], {index for *_, gpus in found for index in gpus}
+        found = [
+            (constraint, *judged(constraint, ranks, at, self._placed))
+            for constraint in self._constraints
+        ]
+        return [constraint for constraint, no, _ in found if no], {
+            index for *_, gpus in found for index in gpus
+        }
 
     def put(
         self,
@@ -111,20 +127,25 @@ class PlanBuilder:
         peers: Mapping[Member, tuple[Member, ...]] | None = None,
         turns: bool = False,
     ) -> Slot | None:
-        """Put these ranks on one new slot with `needs`, on the first of `nodes` (None: any) that can take them.
+        """Put these ranks on one new slot with `needs`, on the first of `nodes` (None: any) that
+        can take them.
 
-        None if no node can; nothing has changed then. `shares` by role, `peers` by rank: see `Assignment`; `turns`: see
-        `Slot`.
+        None if no node can; nothing has changed then. `shares` by role, `peers` by rank: see
+        `Assignment`; `turns`: see `Slot`.
         """
         return self._put(Wish(members, needs, rule, shares, peers, turns), nodes)
 
-    def put_together(self, wishes: Sequence[Wish], nodes: Iterable[str] | None = None) -> str | None:
-        """Put several slots on one node, the first of `nodes` (None: any) that takes all of them; its name, or None."""
+    def put_together(
+        self, wishes: Sequence[Wish], nodes: Iterable[str] | None = None
+    ) -> str | None:
+        """Put several slots on one node, the first of `nodes` (None: any) that takes all of them;
+        its name, or None."""
         candidates = self._candidates(tuple(map(_kind, wishes))) if nodes is None else nodes
         return next((node for node in candidates if self.put_across(wishes, (node,))), None)
 
     def put_across(self, wishes: Sequence[Wish], nodes: Sequence[str]) -> bool:
-        """Put several slots on `nodes`, each on the first with room for it; all of them, or none."""
+        """Put several slots on `nodes`, each on the first with room for it; all of them, or
+        none."""
         for done, wish in enumerate(wishes):
             if not self._put(wish, nodes):
                 for before in reversed(wishes[:done]):
@@ -144,19 +165,27 @@ class PlanBuilder:
             slot = msgspec.structs.replace(slot, turns=wish.turns)
             self._slots.append(slot)
             for member in wish.members:
-                share, peers = (wish.shares or {}).get(member[0], 1.0), (wish.peers or {}).get(member, ())
+                share = (wish.shares or {}).get(member[0], 1.0)
+                peers = (wish.peers or {}).get(member, ())
                 self._assignments.append(Assignment(*member, slot.id, share, wish.rule, peers))
                 self._seat(self._assignments[-1])
             return slot
         return None
 
     def refuse(
-        self, members: Sequence[Member], needs: Mapping[str, float], rule: str = "", why: str = "", remedy: str = ""
+        self,
+        members: Sequence[Member],
+        needs: Mapping[str, float],
+        rule: str = "",
+        why: str = "",
+        remedy: str = "",
     ) -> None:
-        """These ranks, which were to share a slot with `needs`, get no place: `why`, or what is found to be in the way.
+        """These ranks, which were to share a slot with `needs`, get no place: `why`, or what is
+        found to be in the way.
 
-        `rule` is the one that could not be followed, as for `put`, and `remedy` what the user can do about it; "" is
-        to lower world sizes or resources, or to add nodes. No later strategy will place them.
+        `rule` is the one that could not be followed, as for `put`, and `remedy` what the user can
+        do about it; "" is to lower world sizes or resources, or to add nodes. No later strategy
+        will place them.
         """
         self._decided.update(members)
         self._placed.left.subtract(role for role, _ in members)
@@ -175,7 +204,9 @@ class PlanBuilder:
         for refusal in self._refused.values():
             reason = self._reason(refusal)
             unplaced += [Unplaced(*member, reason, refusal.remedy) for member in refusal.members]
-        return PlacementPlan(tuple(self._slots), tuple(self._assignments), tuple(unplaced), tuple(self._constraints))
+        return PlacementPlan(
+            tuple(self._slots), tuple(self._assignments), tuple(unplaced), tuple(self._constraints)
+        )
 
     def _undo(self, members: int) -> None:
         """Take the last slot back, on which there are so many."""
@@ -188,7 +219,8 @@ class PlanBuilder:
             self._decided.discard((assignment.role, assignment.rank))
 
     def _candidates(self, key: object) -> Iterable[str]:
-        """All nodes but those at the beginning that were full for `key` before, if what does not fit now never will."""
+        """All nodes but those at the beginning that were full for `key` before, if what does not
+        fit now never will."""
         if not all(constraint.lasting for constraint in self._constraints):
             yield from self.nodes
             return
@@ -197,10 +229,12 @@ class PlanBuilder:
             yield self.nodes[index]
         self._full[key] = len(self.nodes)
 
-    # ----------------------------------------------------------------------------------------------------- reasons
+    # ----------------------------------------------------------------------------------------------
+    # reasons
 
     def _conflict(self, ranks: Ranks, needs: Mapping[str, float]) -> dict[str, str]:
-        """What keeps a slot with `needs` for so many ranks of each role from every node: the smallest set of demands.
+        """What keeps a slot with `needs` for so many ranks of each role from every node: the
+        smallest set of demands.
 
         By demand what it says; resources by their names.
         """
@@ -209,7 +243,11 @@ class PlanBuilder:
         violated: list[frozenset[str]] = []
         for node in self.nodes:
             forbidden, foreign = self._judged(ranks, node)
-            violated.append(frozenset({*self._capacity.short(node, needs, foreign), *(by.told() for by in forbidden)}))
+            violated.append(
+                frozenset(
+                    {*self._capacity.short(node, needs, foreign), *(by.told() for by in forbidden)}
+                )
+            )
         if not all(violated):
             return {"pieces": "every node that has enough in sum has it in pieces that do not fit"}
         return {
@@ -232,7 +270,9 @@ class PlanBuilder:
             reason = f"{refusal.rule}, but {reason}"
         for name in refusal.conflict.keys() & refusal.needs.keys():
             free = sum(self._capacity.free(node).get(name, 0.0) for node in self.nodes)
-            wanted = sum(other.needs.get(name, 0.0) * other.slots for other in self._refused.values())
+            wanted = sum(
+                other.needs.get(name, 0.0) * other.slots for other in self._refused.values()
+            )
             missing = round(wanted - free, 6)
             if missing > 0:
                 reason += f"; the cluster misses {missing:g} {name}"
@@ -254,7 +294,8 @@ class _Refusal:
 
 
 def _kind(wish: Wish) -> object:
-    """Equal for slots that fit on the same nodes: as many ranks of each role, with the same needs."""
+    """Equal for slots that fit on the same nodes: as many ranks of each role, with the same
+    needs."""
     return tuple(Counter(role for role, _ in wish.members).items()), tuple(wish.needs.items())
 
 
@@ -265,11 +306,13 @@ def _by_role(members: Sequence[Member]) -> dict[str, list[int]]:
 def violations(
     plan: PlacementPlan, cluster: ClusterView, sizes: Mapping[str, int] | None = None
 ) -> Iterator[tuple[Constraint, Assignment]]:
-    """The assignments that constraints of `plan` forbid, the newest first, each with those constraints.
+    """The assignments that constraints of `plan` forbid, the newest first, each with those
+    constraints.
 
     `sizes`: how many ranks roles have, where more of them are to be placed.
     """
-    placed, on = Placed(cluster, {}), dict[int, list[Assignment]]()
+    placed = Placed(cluster, {})
+    on = dict[int, list[Assignment]]()
     for a in plan.assignments:
         if (slot := plan.slots[a.slot]).node in placed.nodes:
             on.setdefault(a.slot, []).append(a)
@@ -280,7 +323,8 @@ def violations(
     if odd := [each for each in constraints if not isinstance(each, Constraint)]:
         raise TypeError(f"{odd[0]!r} is no constraint")
     for number in sorted(on, reverse=True) if constraints else ():
-        slot, ranks = plan.slots[number], _by_role([(a.role, a.rank) for a in on[number]])
+        slot = plan.slots[number]
+        ranks = _by_role([(a.role, a.rank) for a in on[number]])
         for a in on[number]:
             placed.add(a.role, slot, -1)
         node = placed.nodes[slot.node]
@@ -295,7 +339,8 @@ def violations(
 
 
 def broken(plan: PlacementPlan, cluster: ClusterView) -> tuple[Constraint, Assignment] | None:
-    """An assignment that a constraint of `plan` forbids, with that constraint; None if all of them hold."""
+    """An assignment that a constraint of `plan` forbids, with that constraint; None if all of them
+    hold."""
     return next(violations(plan, cluster), None)
 
 
@@ -305,8 +350,9 @@ T = TypeVar("T", bound=Hashable)
 def smallest_conflict(violated: Iterable[frozenset[T]]) -> tuple[T, ...]:
     """A smallest set of demands of which every node violates one, given what each node violates.
 
-    Dropping any demand of the set would leave a node that meets the others. Ties go to what comes first among the
-    nodes. Empty if there is no node; a node that violates nothing is an error of the caller (`ValueError`).
+    Dropping any demand of the set would leave a node that meets the others. Ties go to what comes
+    first among the nodes. Empty if there is no node; a node that violates nothing is an error of
+    the caller (`ValueError`).
 
     >>> smallest_conflict([frozenset({"gpu"}), frozenset({"gpu", "rack"}), frozenset({"rack"})])
     ('gpu', 'rack')

@@ -12,8 +12,8 @@ EXACT = 9
 
 
 class Capacity:
-    """What is free on each node, GPU by GPU, while a strategy takes slots.
-    Whole GPUs are taken by device index, lowest first; a fraction goes to the device where the least is left that is
+    """What is free on each node, GPU by GPU, while a strategy takes slots. Whole GPUs are taken by
+    device index, lowest first; a fraction goes to the device where the least is left that is
     enough, so that whole devices stay free.
     """
 
@@ -30,34 +30,57 @@ class Capacity:
         """What is left on `node` by name; ``gpu`` is the sum over its devices."""
         return {"gpu": round(sum(self._devices[node]), EXACT), **self._amounts[node]}
 
-    def short(self, node: str, needs: Mapping[str, float], forbidden: Collection[int] = frozenset()) -> tuple[str, ...]:
-        """The names of what `node` has too little of; empty if ``{"cpu": …, "gpu": …, …}`` fits there.
+    def short(
+        self, node: str, needs: Mapping[str, float], forbidden: Collection[int] = frozenset()
+    ) -> tuple[str, ...]:
+        """The names of what `node` has too little of; empty if ``{"cpu": …, "gpu": …, …}`` fits
+        there.
 
         `forbidden` are devices that must not be used.
         """
         amounts = self._amounts[node]
-        missing = [n for n, need in needs.items() if n != "gpu" and round(amounts.get(n, 0.0) - need, EXACT) < 0]
+        missing = [
+            n
+            for n, need in needs.items()
+            if n != "gpu" and round(amounts.get(n, 0.0) - need, EXACT) < 0
+        ]
         if self._choose(node, needs.get("gpu", 0.0), forbidden) is None:
             missing.append("gpu")
         return tuple(missing)
 
     def take(
-        self, slot_id: int, node: str, needs: Mapping[str, float], forbidden: Collection[int] = frozenset()
+        self,
+        slot_id: int,
+        node: str,
+        needs: Mapping[str, float],
+        forbidden: Collection[int] = frozenset(),
     ) -> Slot | None:
-        """A slot with `needs` on `node`, none of it on `forbidden` devices; or None if they do not fit."""
+        """A slot with `needs` on `node`, none of it on `forbidden` devices; or None if they do not
+        fit."""
         if self.short(node, needs, forbidden):
             return None
         gpu = needs.get("gpu", 0.0)
-        custom = {name: amount for name, amount in needs.items() if name not in ("cpu", "gpu") and amount}
-        slot = Slot(slot_id, node, needs.get("cpu", 0.0), gpu, self._choose(node, gpu, forbidden) or (), custom)
+        custom = {
+            name: amount for name, amount in needs.items() if name not in ("cpu", "gpu") and amount
+        }
+        slot = Slot(
+            slot_id,
+            node,
+            needs.get("cpu", 0.0),
+            gpu,
+            self._choose(node, gpu, forbidden) or (),
+            custom,
+        )
         self._use(slot)
         return slot
 
     def room(self, node: str, needs: Mapping[str, float], most: int) -> int:
         """How many slots with `needs` fit on `node`, counted up to `most`."""
-        amounts, devices = dict(self._amounts[node]), list(self._devices[node])
+        amounts = dict(self._amounts[node])
+        devices = list(self._devices[node])
         count = next((count for count in range(most) if self.take(0, node, needs) is None), most)
-        self._amounts[node], self._devices[node] = amounts, devices
+        self._amounts[node] = amounts
+        self._devices[node] = devices
         return count
 
     def give_back(self, slot: Slot) -> None:
@@ -65,24 +88,36 @@ class Capacity:
         self._use(slot, -1)
 
     def _use(self, slot: Slot, sign: int = 1) -> None:
-        amounts, devices = self._amounts[slot.node], self._devices[slot.node]
+        amounts = self._amounts[slot.node]
+        devices = self._devices[slot.node]
         for name, amount in {"cpu": slot.cpu, **slot.custom}.items():
             amounts[name] = round(amounts.get(name, 0.0) - sign * amount, EXACT)
         for index, share in slot.gpus:
             if index < len(devices):
                 devices[index] = round(devices[index] - sign * share, EXACT)
 
-    def _choose(self, node: str, gpu: float, forbidden: Collection[int]) -> tuple[tuple[int, float], ...] | None:
+    def _choose(
+        self, node: str, gpu: float, forbidden: Collection[int]
+    ) -> tuple[tuple[int, float], ...] | None:
         if not gpu:
             return ()
         devices = self._devices[node]
-        whole, rest = int(gpu), round(gpu % 1, EXACT)
-        chosen = [(index, 1.0) for index, left in enumerate(devices) if left == 1.0 and index not in forbidden][:whole]
+        whole = int(gpu)
+        rest = round(gpu % 1, EXACT)
+        chosen = [
+            (index, 1.0)
+            for index, left in enumerate(devices)
+            if left == 1.0 and index not in forbidden
+        ][:whole]
         if len(chosen) < whole:
             return None
         if rest:
             taken = {*forbidden, *(index for index, _ in chosen)}
-            fits = [(left, index) for index, left in enumerate(devices) if index not in taken and left >= rest]
+            fits = [
+                (left, index)
+                for index, left in enumerate(devices)
+                if index not in taken and left >= rest
+            ]
             if not fits:
                 return None
             chosen.append((min(fits)[1], rest))

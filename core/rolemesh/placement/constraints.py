@@ -1,10 +1,11 @@
 """What strategies demand of one another: which ranks may not be near, or where a role may be.
 
-A strategy may bring constraints of its own: a class that derives from `Constraint`, data and two pure methods. The
-three that are here are written the same way.
+A strategy may bring constraints of its own: a class that derives from `Constraint`, data and two
+pure methods. The three that are here are written the same way.
 
-A *domain* is a part of the cluster: ``node``, ``device`` (one GPU), or ``label.NAME``, which is all nodes with the same
-value of that label. A node without the label is in no such domain, so a rank bound to one cannot be there.
+A *domain* is a part of the cluster: ``node``, ``device`` (one GPU), or ``label.NAME``, which is all
+nodes with the same value of that label. A node without the label is in no such domain, so a rank
+bound to one cannot be there.
 """
 
 from __future__ import annotations
@@ -28,17 +29,21 @@ Ranks: TypeAlias = Mapping[str, Collection[int]]
 class Placed:
     """What is placed so far: how many ranks of each role there are in each domain.
 
-    `nodes` are those of the cluster by id, `left` is how many ranks of a role have no place yet, and may get one.
+    `nodes` are those of the cluster by id, `left` is how many ranks of a role have no place yet,
+    and may get one.
     """
 
     def __init__(self, cluster: ClusterView, sizes: Mapping[str, int]) -> None:
         self.nodes = {node.id: node for node in cluster.nodes}
         self.left = Counter(sizes)
         self._in: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-        self._on: defaultdict[str, defaultdict[int, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+        self._on: defaultdict[str, defaultdict[int, Counter[str]]] = defaultdict(
+            lambda: defaultdict(Counter)
+        )
 
     def domains(self, domain: str) -> dict[str, Counter[str]]:
-        """The cluster's domains of this sort by name, and in each how many ranks of which role there are."""
+        """The cluster's domains of this sort by name, and in each how many ranks of which role
+        there are."""
         found = (domain_of(node, domain) for node in self.nodes.values())
         return {where: self._in[domain, where] for where in found if where is not None}
 
@@ -64,16 +69,19 @@ class Placed:
 class Constraint(msgspec.Struct, frozen=True, tag=True):
     """Base of constraints. `by` is the strategy's name.
 
-    Fields are plain data: a constraint travels with its plan, to the master and into its journal, by its `tag`, which
-    is the name of its class unless it gives another (``class Skew(Constraint, tag="my-plugin.Skew")``).
+    Fields are plain data: a constraint travels with its plan, to the master and into its journal,
+    by its `tag`, which is the name of its class unless it gives another (``class Skew(Constraint,
+    tag="my-plugin.Skew")``).
     """
 
     by: str
     lasting: ClassVar[bool] = False
-    """What is forbidden now stays so whatever else is placed; then a node that was full is not looked at again."""
+    """What is forbidden now stays so whatever else is placed; then a node that was full is not
+    looked at again."""
 
     def forbids(self, ranks: Ranks, node: NodeView, placed: Placed) -> bool:
-        """Whether these ranks, which are to share a slot, must not be on `node`, beside what is `placed`.
+        """Whether these ranks, which are to share a slot, must not be on `node`, beside what is
+        `placed`.
 
         Of a finished plan it is asked for each slot as if its ranks were placed last.
         """
@@ -104,7 +112,8 @@ class Apart(Constraint, frozen=True):
 
     def forbids(self, ranks: Ranks, node: NodeView, placed: Placed) -> bool:
         """See `Constraint`."""
-        ours, theirs = ranks.keys() & self.left, ranks.keys() & self.right
+        ours = ranks.keys() & self.left
+        theirs = ranks.keys() & self.right
         if ours and theirs:
             return True
         if not (ours or theirs) or self.domain == "device":
@@ -114,7 +123,8 @@ class Apart(Constraint, frozen=True):
 
     def told(self) -> str:
         """See `Constraint`."""
-        left, right = " and ".join(self.left), " and ".join(self.right)
+        left = " and ".join(self.left)
+        right = " and ".join(self.right)
         return f"{self.by} keeps {left} apart from {right} (by {_word(self.domain)})"
 
     def devices(self, ranks: Ranks, node: NodeView, placed: Placed) -> Collection[int]:
@@ -122,8 +132,14 @@ class Apart(Constraint, frozen=True):
         if self.domain != "device":
             return ()
         pairs = (self.left, self.right), (self.right, self.left)
-        enemies = {role for ours, theirs in pairs if not ranks.keys().isdisjoint(ours) for role in theirs}
-        return [index for index, there in placed.on_devices(node).items() if any(there[role] for role in enemies)]
+        enemies = {
+            role for ours, theirs in pairs if not ranks.keys().isdisjoint(ours) for role in theirs
+        }
+        return [
+            index
+            for index, there in placed.on_devices(node).items()
+            if any(there[role] for role in enemies)
+        ]
 
 
 class Spread(Constraint, frozen=True):
@@ -142,7 +158,10 @@ class Spread(Constraint, frozen=True):
 
     def told(self) -> str:
         """See `Constraint`."""
-        return f"{self.by} allows {self.most} rank{'s' * (self.most > 1)} of {self.role} per {_word(self.domain)}"
+        return (
+            f"{self.by} allows {self.most} rank{'s' * (self.most > 1)} of {self.role} "
+            f"per {_word(self.domain)}"
+        )
 
 
 class Within(Constraint, frozen=True):
@@ -154,23 +173,32 @@ class Within(Constraint, frozen=True):
 
     def forbids(self, ranks: Ranks, node: NodeView, placed: Placed) -> bool:
         """See `Constraint`."""
-        return self.role in ranks and any(node.labels.get(name) != value for name, value in self.labels)
+        return self.role in ranks and any(
+            node.labels.get(name) != value for name, value in self.labels
+        )
 
     def told(self) -> str:
         """See `Constraint`."""
-        return f"{self.by} wants {self.role} on nodes with {', '.join(f'{k}={v}' for k, v in self.labels)}"
+        return (
+            f"{self.by} wants {self.role} on nodes with "
+            f"{', '.join(f'{k}={v}' for k, v in self.labels)}"
+        )
 
 
 def revived(data: Any) -> Any:
-    """A constraint that has travelled, as what it was, if its class is known here; anything else as it is."""
+    """A constraint that has travelled, as what it was, if its class is known here; anything else as
+    it is."""
     found = Constraint.tagged(data.get("type")) if isinstance(data, dict) else ()
     return msgspec.convert(data, found[0]) if found else data
 
 
-def judged(constraint: Constraint, ranks: Ranks, node: NodeView, placed: Placed) -> tuple[bool, frozenset[int]]:
+def judged(
+    constraint: Constraint, ranks: Ranks, node: NodeView, placed: Placed
+) -> tuple[bool, frozenset[int]]:
     """Whether it forbids these ranks there, and which GPUs it keeps them from; see `Constraint`.
 
-    Raises `PlacementError` that names it and its strategy for an exception in it, and for an answer that is none.
+    Raises `PlacementError` that names it and its strategy for an exception in it, and for an answer
+    that is none.
     """
     try:
         if (no := constraint.forbids(ranks, node, placed)) not in (True, False):
@@ -182,13 +210,18 @@ def judged(constraint: Constraint, ranks: Ranks, node: NodeView, placed: Placed)
 
 def faulty(constraint: Constraint, why: str) -> PlacementError:
     """The error for a constraint that does something else than it must."""
-    cls, remedy = type(constraint), f"report it to the author of {constraint.by}"
-    return PlacementError(f"{constraint.by}'s constraint {cls.__module__}.{cls.__name__} {why}", remedy=remedy)
+    cls = type(constraint)
+    remedy = f"report it to the author of {constraint.by}"
+    return PlacementError(
+        f"{constraint.by}'s constraint {cls.__module__}.{cls.__name__} {why}", remedy=remedy
+    )
 
 
 def domain_of(node: NodeView, domain: str) -> str | None:
     """Which domain a node is in (for ``device``: the node); None if it lacks the label."""
-    return node.labels.get(domain.removeprefix("label.")) if domain.startswith("label.") else node.id
+    return (
+        node.labels.get(domain.removeprefix("label.")) if domain.startswith("label.") else node.id
+    )
 
 
 def _word(domain: str) -> str:

@@ -1,4 +1,5 @@
-"""This machine as a node, and nodes that are described: ``4x(cpu=32,gpu=8),2x(cpu=16,label.rack=a)``."""
+"""This machine as a node, and nodes that are described:
+``4x(cpu=32,gpu=8),2x(cpu=16,label.rack=a)``."""
 
 from __future__ import annotations
 
@@ -14,23 +15,30 @@ EXAMPLE = "write e.g. '4x(cpu=32,gpu=8),2x(cpu=16,custom.ssd=1,label.rack=a)'"
 
 
 def parse_nodes(text: str) -> ClusterView:
-    """Groups of equal nodes, named node-0, node-1, … in order; ``custom.NAME`` and ``label.NAME`` may be repeated,
-    ``memory_gb`` is a custom resource of that name.
+    """Groups of equal nodes, named node-0, node-1, … in order; ``custom.NAME`` and ``label.NAME``
+    may be repeated, ``memory_gb`` is a custom resource of that name.
 
     Raises `PlacementError` with the part that is wrong.
     """
-    nodes, rest = list[NodeView](), text.strip()
+    nodes = list[NodeView]()
+    rest = text.strip()
     while match := GROUP.match(rest):
-        nodes += [_node(f"node-{len(nodes) + n}", match[2], text) for n in range(int(match[1] or 1))]
+        nodes += [
+            _node(f"node-{len(nodes) + n}", match[2], text) for n in range(int(match[1] or 1))
+        ]
         rest = rest[match.end() :].lstrip()
         if not rest and nodes:
             return ClusterView(tuple(nodes))
         if not rest:
             raise PlacementError("--nodes describes no node", where=text, remedy=EXAMPLE)
         if not rest.startswith(","):
-            raise PlacementError(f"--nodes: a comma is missing before {rest!r}", where=text, remedy=EXAMPLE)
+            raise PlacementError(
+                f"--nodes: a comma is missing before {rest!r}", where=text, remedy=EXAMPLE
+            )
         rest = rest[1:].lstrip()
-    raise PlacementError(f"--nodes: {rest or text!r} is no group of nodes", where=text, remedy=EXAMPLE)
+    raise PlacementError(
+        f"--nodes: {rest or text!r} is no group of nodes", where=text, remedy=EXAMPLE
+    )
 
 
 def _node(name: str, text: str, where: str) -> NodeView:
@@ -62,7 +70,9 @@ def _number(key: str, text: str, where: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise PlacementError(f"--nodes: {key} is {text!r}, not an amount", where=where, remedy=EXAMPLE)
+        raise PlacementError(
+            f"--nodes: {key} is {text!r}, not an amount", where=where, remedy=EXAMPLE
+        )
     return number
 
 
@@ -70,4 +80,6 @@ def this_machine() -> ClusterView:
     """One node with this machine's cores, memory and, where ``/dev/nvidia*`` shows some, GPUs."""
     gpus = len([p for p in Path("/dev").glob("nvidia[0-9]*") if p.name[6:].isdigit()])
     memory = {"memory_gb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**8 / 10}
-    return ClusterView((NodeView("local", "127.0.0.1", float(len(os.sched_getaffinity(0))), gpus, memory),))
+    return ClusterView(
+        (NodeView("local", "127.0.0.1", float(len(os.sched_getaffinity(0))), gpus, memory),)
+    )

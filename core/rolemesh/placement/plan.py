@@ -1,7 +1,9 @@
-"""Requests, slots and plans: the data that placement strategies read and write. All of it is plain and pure.
+"""Requests, slots and plans: the data that placement strategies read and write. All of it is plain
+and pure.
 
-A *slot* is a share of one node (cores, devices) reserved for ranks; an *assignment* puts a rank on a slot. Ranks that
-share a slot share its resources, which is what collocation means. A node's *bundle* is the sum of its slots.
+A *slot* is a share of one node (cores, devices) reserved for ranks; an *assignment* puts a rank on
+a slot. Ranks that share a slot share its resources, which is what collocation means. A node's
+*bundle* is the sum of its slots.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ class RoleRequest(msgspec.Struct, frozen=True):
 class Flow(msgspec.Struct, frozen=True):
     """What goes from one role to another in a step, over all edges of one pattern between them.
 
-    `pattern`: in ``aligned`` flows rank i of m gives to the ranks of n that share its rows (its counterpart, where the
-    world sizes are equal), in ``all`` flows every rank gives to every rank. `bytes` is the size of one step's values,
-    all producers together, declared or measured; None if nobody knows. A value that each consumer gets whole counts
-    once for each of them.
+    `pattern`: in ``aligned`` flows rank i of m gives to the ranks of n that share its rows (its
+    counterpart, where the world sizes are equal), in ``all`` flows every rank gives to every rank.
+    `bytes` is the size of one step's values, all producers together, declared or measured; None if
+    nobody knows. A value that each consumer gets whole counts once for each of them.
     """
 
     src: str
@@ -47,7 +49,8 @@ class Flow(msgspec.Struct, frozen=True):
 
 
 class PlacementRequest(msgspec.Struct, frozen=True):
-    """All roles of a job, in the job file's order, and what flows between them (from the traced graph)."""
+    """All roles of a job, in the job file's order, and what flows between them (from the traced
+    graph)."""
 
     roles: tuple[RoleRequest, ...]
     flows: tuple[Flow, ...] = ()
@@ -58,9 +61,11 @@ class PlacementRequest(msgspec.Struct, frozen=True):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """A share of one node. `gpus` are device indices on the node with the share taken of each, summing to `gpu`.
+    """A share of one node. `gpus` are device indices on the node with the share taken of each,
+    summing to `gpu`.
 
-    `turns`: its ranks run one after the other, in the order of the flow, and give memory back in between.
+    `turns`: its ranks run one after the other, in the order of the flow, and give memory back in
+    between.
     """
 
     id: int
@@ -73,9 +78,11 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """Rank `rank` of `role` runs on slot `slot`, with `share` of its resources. `rule` says who decided, and why.
+    """Rank `rank` of `role` runs on slot `slot`, with `share` of its resources. `rule` says who
+    decided, and why.
 
-    `peers` are ranks of other roles that this one should know of; it finds them in `RankContext.peers`.
+    `peers` are ranks of other roles that this one should know of; it finds them in
+    `RankContext.peers`.
     """
 
     role: str
@@ -89,7 +96,8 @@ class Assignment(msgspec.Struct, frozen=True):
 class Unplaced(msgspec.Struct, frozen=True):
     """A rank for which no place was found, and what is missing, in numbers.
 
-    `remedy` is what the user can do about it; "" is to lower world sizes or resources, or to add nodes.
+    `remedy` is what the user can do about it; "" is to lower world sizes or resources, or to add
+    nodes.
     """
 
     role: str
@@ -126,12 +134,17 @@ class PlacementPlan(msgspec.Struct, frozen=True):
         return {(a.role, a.rank) for a in self.assignments}
 
     def without(self, nodes: Collection[str]) -> PlacementPlan:
-        """What of this plan is on other nodes, with slots numbered again; without those who have no place."""
+        """What of this plan is on other nodes, with slots numbered again; without those who have no
+        place."""
         kept = [slot for slot in self.slots if slot.node not in nodes]
         number = {slot.id: position for position, slot in enumerate(kept)}
         return PlacementPlan(
             tuple(msgspec.structs.replace(slot, id=number[slot.id]) for slot in kept),
-            tuple(msgspec.structs.replace(a, slot=number[a.slot]) for a in self.assignments if a.slot in number),
+            tuple(
+                msgspec.structs.replace(a, slot=number[a.slot])
+                for a in self.assignments
+                if a.slot in number
+            ),
             constraints=self.constraints,
         )
 
@@ -146,8 +159,11 @@ class PlacementPlan(msgspec.Struct, frozen=True):
 
 
 class Strategy(NamedTuple):
-    """A placement strategy as it is asked: its name, its hook `place` and, where it has one, its hook `replace`."""
+    """A placement strategy as it is asked: its name, its hook `place` and, where it has one, its
+    hook `replace`."""
 
     name: str
     place: Callable[[PlacementRequest, ClusterView, PlacementPlan], PlacementPlan | None]
-    replace: Callable[[PlacementPlan, tuple[str, ...], ClusterView], PlacementPlan | None] | None = None
+    replace: (
+        Callable[[PlacementPlan, tuple[str, ...], ClusterView], PlacementPlan | None] | None
+    ) = None

@@ -1,4 +1,5 @@
-"""What makes a plan impossible, whoever made it: each strategy is asked, and held to what was decided before. Pure."""
+"""What makes a plan impossible, whoever made it: each strategy is asked, and held to what was
+decided before. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ TOLERANCE = 1e-6
 def problems(
     request: PlacementRequest, cluster: ClusterView, before: PlacementPlan, after: PlacementPlan
 ) -> Iterator[str]:
-    """What makes `after` impossible, or undoes `before`: each as the rest of a sentence that begins with who did it.
+    """What makes `after` impossible, or undoes `before`: each as the rest of a sentence that begins
+    with who did it.
 
     After the first one the others may follow from it, or not be found at all.
     """
@@ -43,7 +45,8 @@ def undone(before: PlacementPlan, after: PlacementPlan) -> Iterator[str]:
 
 
 def misplaced(request: PlacementRequest, plan: PlacementPlan) -> Iterator[str]:
-    """Assignments of ranks that there are not, to slots that there are not, or of a rank that has a place already."""
+    """Assignments of ranks that there are not, to slots that there are not, or of a rank that has a
+    place already."""
     sizes = {role.role: role.world_size for role in request.roles}
     seen: set[tuple[str, int]] = set()
     for a in plan.assignments:
@@ -59,7 +62,8 @@ def misplaced(request: PlacementRequest, plan: PlacementPlan) -> Iterator[str]:
 
 
 def overcommitted(cluster: ClusterView, plan: PlacementPlan) -> Iterator[str]:
-    """Slots on nodes that there are not, and resources of which more was taken than there is, GPU by GPU."""
+    """Slots on nodes that there are not, and resources of which more was taken than there is, GPU
+    by GPU."""
     known = {node.id: node for node in cluster.nodes}
     devices: dict[tuple[str, int], float] = {}
     for slot in plan.slots:
@@ -72,7 +76,10 @@ def overcommitted(cluster: ClusterView, plan: PlacementPlan) -> Iterator[str]:
         if not all(0 <= share <= 1 for _, share in slot.gpus):
             yield f"gave slot {slot.id} a share of a GPU that is not between 0 and 1"
         if abs(sum(share for _, share in slot.gpus) - slot.gpu) > TOLERANCE:
-            yield f"gave slot {slot.id} {slot.gpu:g} GPUs, but the shares of its devices add up to something else"
+            yield (
+                f"gave slot {slot.id} {slot.gpu:g} GPUs, but the shares of its devices "
+                "add up to something else"
+            )
         for index, share in slot.gpus:
             devices[slot.node, index] = devices.get((slot.node, index), 0.0) + share
     for (node, index), share in devices.items():
@@ -90,9 +97,12 @@ def overcommitted(cluster: ClusterView, plan: PlacementPlan) -> Iterator[str]:
 def forbidden(
     request: PlacementRequest, cluster: ClusterView, before: PlacementPlan, after: PlacementPlan
 ) -> Iterator[str]:
-    """What constraints of `after` forbid in it, but for what was so in `before`: a lost node may leave that behind."""
+    """What constraints of `after` forbid in it, but for what was so in `before`: a lost node may
+    leave that behind."""
     held = set(before.assignments)
-    for constraint, a in violations(after, cluster, {role.role: role.world_size for role in request.roles}):
+    for constraint, a in violations(
+        after, cluster, {role.role: role.world_size for role in request.roles}
+    ):
         node = after.slots[a.slot].node
         if a not in held:
             yield f"put {_rank(a)} on {node}, but {constraint.told()}"
@@ -112,18 +122,25 @@ def ask(
     cluster: ClusterView,
     before: PlacementPlan,
 ) -> PlacementPlan:
-    """One strategy's plan, checked. Ranks that it has given up on stay in `unplaced`, unless another places them.
+    """One strategy's plan, checked. Ranks that it has given up on stay in `unplaced`, unless
+    another places them.
 
-    Raises `PlacementError`, naming the strategy, if its plan is not possible or undoes what was decided before.
+    Raises `PlacementError`, naming the strategy, if its plan is not possible or undoes what was
+    decided before.
     """
     after = place(request, cluster, before)
     return checked(name, request, cluster, before, before if after is None else after)
 
 
 def checked(
-    name: str, request: PlacementRequest, cluster: ClusterView, before: PlacementPlan, after: PlacementPlan
+    name: str,
+    request: PlacementRequest,
+    cluster: ClusterView,
+    before: PlacementPlan,
+    after: PlacementPlan,
 ) -> PlacementPlan:
-    """`after` with the verdicts of `before` that it does not overrule. Raises `PlacementError` as `ask` does."""
+    """`after` with the verdicts of `before` that it does not overrule. Raises `PlacementError` as
+    `ask` does."""
     if not isinstance(after, PlacementPlan):
         raise impossible(name, f"returned a {type(after).__name__}, not a PlacementPlan")
     try:
@@ -131,15 +148,23 @@ def checked(
     except PlacementError:
         raise  # of a constraint, which it names
     except Exception as error:
-        raise impossible(name, f"returned a plan that cannot be read: {type(error).__name__}: {error}") from error
+        raise impossible(
+            name, f"returned a plan that cannot be read: {type(error).__name__}: {error}"
+        ) from error
     if problem is not None:
         raise impossible(name, problem)
     placed = after.placed()
-    verdicts = {(u.role, u.rank): u for u in (*before.unplaced, *after.unplaced) if (u.role, u.rank) not in placed}
+    verdicts = {
+        (u.role, u.rank): u
+        for u in (*before.unplaced, *after.unplaced)
+        if (u.role, u.rank) not in placed
+    }
     return msgspec.structs.replace(after, unplaced=tuple(verdicts.values()))
 
 
 def impossible(name: str, problem: str) -> PlacementError:
     """The error for a strategy's answer that is no possible plan."""
     remedy = "use another strategy, or report it to the plugin's author"
-    return PlacementError(f"the placement strategy {name!r} {problem}", where="placement", remedy=remedy)
+    return PlacementError(
+        f"the placement strategy {name!r} {problem}", where="placement", remedy=remedy
+    )

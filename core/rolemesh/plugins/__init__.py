@@ -1,1 +1,2 @@
-"""Plugins: what is installed (discovery), importing it (drivers), choosing for a job (select), its hooks (manager)."""
+"""Plugins: what is installed (discovery), importing it (drivers), choosing for a job (select), its
+hooks (manager)."""

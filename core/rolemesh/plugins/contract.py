@@ -23,26 +23,41 @@ MISSPELLED = 0.86
 
 
 def breaches(record: PluginRecord, found: Any) -> Iterator[Breach]:
-    """What of `found` is not as its kind demands. The first counts: what comes after may follow from it, or raise."""
+    """What of `found` is not as its kind demands. The first counts: what comes after may follow
+    from it, or raise."""
     kind = kind_named(record.kind)
     base = kind.base_class()
     if not isinstance(found, type):
-        yield f"is not a class: {record.target} is a {type(found).__name__}", "let the entry point name a class"
-    newest, version = getattr(base, "api_version", 1), getattr(found, "api_version", None)
+        yield (
+            f"is not a class: {record.target} is a {type(found).__name__}",
+            "let the entry point name a class",
+        )
+    newest = getattr(base, "api_version", 1)
+    version = getattr(found, "api_version", None)
     if isinstance(version, int) and version > newest:
         why = f"needs version {version} of the {record.kind} API; this kernel has {newest}"
         yield why, f"pip install --upgrade rolemesh, or an older {record.distribution}"
     if not issubclass(found, base):
-        name, home = base.__name__, "rolemesh" if record.kind in KERNEL else base.__module__
-        yield f"does not derive from {name}", f"write class {found.__name__}({name}), from {home} import {name}"
+        name = base.__name__
+        home = "rolemesh" if record.kind in KERNEL else base.__module__
+        yield (
+            f"does not derive from {name}",
+            f"write class {found.__name__}({name}), from {home} import {name}",
+        )
     if not isinstance(version, int):
         yield f"has no api_version (it is {version!r})", f"set api_version = {newest} in the class"
     options = getattr(found, "Options", None)
     if not (isinstance(options, type) and issubclass(options, BaseModel)):
-        yield "has no Options that is a pydantic model", 'add class Options(BaseModel, extra="forbid")'
+        yield (
+            "has no Options that is a pydantic model",
+            'add class Options(BaseModel, extra="forbid")',
+        )
     for hook in kind.required:
         if not hasattr(getattr(found, hook, None), "rolemesh_impl"):
-            yield f"does not implement the hook {hook!r}", f"mark def {hook}(self, …) with @hookimpl"
+            yield (
+                f"does not implement the hook {hook!r}",
+                f"mark def {hook}(self, …) with @hookimpl",
+            )
     yield from _attributes(found, base)
     yield from _methods(found, base)
     yield from hook_breaches(record, found)
@@ -59,7 +74,8 @@ def hooks_of(cls: type[Any]) -> dict[str, str]:
 
 
 def hook_breaches(record: PluginRecord, cls: type[Any]) -> Iterator[Breach]:
-    """Hooks of the class that there are not, or that take what their specification does not give."""
+    """Hooks of the class that there are not, or that take what their specification does not
+    give."""
     known = kind_named(record.kind).hooks
     for hook, signature in hooks_of(cls).items():
         spec = getattr(hookspecs, hook, None)
@@ -70,8 +86,13 @@ def hook_breaches(record: PluginRecord, cls: type[Any]) -> Iterator[Breach]:
             continue
         allowed = list(inspect.signature(spec).parameters)
         parameters = list(inspect.signature(method).parameters.values())[1:]
-        if extra := [repr(p.name) for p in parameters if p.name not in allowed and p.default is p.empty]:
-            why = f"implements the hook {hook!r} as {signature}, but the hook has no argument {', '.join(extra)}"
+        if extra := [
+            repr(p.name) for p in parameters if p.name not in allowed and p.default is p.empty
+        ]:
+            why = (
+                f"implements the hook {hook!r} as {signature}, but the hook has no "
+                f"argument {', '.join(extra)}"
+            )
             yield why, f"write it as {hook}(self, {', '.join(allowed)}), or with fewer arguments"
 
 
@@ -79,33 +100,49 @@ def _attributes(cls: type[Any], base: type[Any]) -> Iterator[Breach]:
     for name, hint in get_type_hints(base).items():
         if get_origin(hint) is not ClassVar or name == "api_version" or not hasattr(cls, name):
             continue
-        (kind,), value = get_args(hint), getattr(cls, name)
+        (kind,) = get_args(hint)
+        value = getattr(cls, name)
         strict = get_origin(kind) is Literal or kind in (bool, int, str)
         try:
             TypeAdapter(kind).validate_python(value, strict=strict)
         except ValidationError as error:
             first = error.errors()[0]
-            meant = inspect.formatannotation(kind).replace("collections.abc.", "").replace("typing.", "")
+            meant = (
+                inspect.formatannotation(kind)
+                .replace("collections.abc.", "")
+                .replace("typing.", "")
+            )
             if inspect.isclass(value) and issubclass(value, BaseModel):
                 wanted = get_args(kind)[0].__name__
-                yield f"has {name} that does not derive from {wanted}", f"write class {name}({wanted})"
+                yield (
+                    f"has {name} that does not derive from {wanted}",
+                    f"write class {name}({wanted})",
+                )
             else:
                 yield f"sets {name} = {value!r}: {first['msg'].lower()}", f"{name} is a {meant}"
 
 
 def _methods(cls: type[Any], base: type[Any]) -> Iterator[Breach]:
-    public = {name: _function(value) for name, value in vars(base).items() if not name.startswith("_")}
+    public = {
+        name: _function(value) for name, value in vars(base).items() if not name.startswith("_")
+    }
     called = {name: function for name, function in public.items() if function is not None}
     for name, theirs in called.items():
-        ours, wanted = _function(inspect.getattr_static(cls, name)), inspect.signature(theirs)
+        ours = _function(inspect.getattr_static(cls, name))
+        wanted = inspect.signature(theirs)
         if ours is None:
             yield f"has {name} that is no method", f"write def {name}{wanted}"
         elif ours is not theirs:
             named = [p.name for p in wanted.parameters.values() if p.kind is p.KEYWORD_ONLY]
             try:
-                inspect.signature(ours).bind(*(n for n in wanted.parameters if n not in named), **dict.fromkeys(named))
+                inspect.signature(ours).bind(
+                    *(n for n in wanted.parameters if n not in named), **dict.fromkeys(named)
+                )
             except TypeError as error:
-                yield f"has {name}{_plain(inspect.signature(ours))}: {error}", f"write def {name}{_plain(wanted)}"
+                yield (
+                    f"has {name}{_plain(inspect.signature(ours))}: {error}",
+                    f"write def {name}{_plain(wanted)}",
+                )
     for name in (name for each in cls.__mro__[: cls.__mro__.index(base)] for name in vars(each)):
         value = inspect.getattr_static(cls, name)
         marked = hasattr(value, "__rolemesh_operator__") or hasattr(value, "rolemesh_impl")
@@ -124,5 +161,8 @@ def _function(value: Any) -> types.FunctionType | None:
 
 def _plain(signature: inspect.Signature) -> str:
     """Without annotations."""
-    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    bare = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+    ]
     return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))

@@ -1,4 +1,5 @@
-"""What is installed: one record per entry point, read from the distributions' metadata. Nothing is imported here."""
+"""What is installed: one record per entry point, read from the distributions' metadata. Nothing is
+imported here."""
 
 from __future__ import annotations
 
@@ -22,12 +23,14 @@ Status = Literal["available", "disabled", "duplicate", "broken", "incompatible"]
 
 
 class PluginRecord(msgspec.Struct, frozen=True):
-    """An installed plugin. `target` is ``module:attr``; `error` says why `status` is not ``available``.
+    """An installed plugin. `target` is ``module:attr``; `error` says why `status` is not
+    ``available``.
 
     `sha256` is what its content must be, in every process that imports it; "" if nobody says.
 
-    It is plain data: the driver resolves a name to it once, and every other process imports exactly this. A class of
-    the job's own has no distribution, and `target` is its file or module and its name (see `resolve`).
+    It is plain data: the driver resolves a name to it once, and every other process imports exactly
+    this. A class of the job's own has no distribution, and `target` is its file or module and its
+    name (see `resolve`).
     """
 
     kind: str
@@ -60,15 +63,25 @@ class PluginRecord(msgspec.Struct, frozen=True):
         return f"the author of {self.distribution}" if self.distribution else "whoever wrote it"
 
     def __str__(self) -> str:
-        return f"{self.name!r} ({self.distribution} {self.version})" if self.distribution else repr(self.name)
+        return (
+            f"{self.name!r} ({self.distribution} {self.version})"
+            if self.distribution
+            else repr(self.name)
+        )
 
 
 def resolve(
-    kind: str, reference: str, records: Sequence[PluginRecord], base: str | Path, where: str | None = None
+    kind: str,
+    reference: str,
+    records: Sequence[PluginRecord],
+    base: str | Path,
+    where: str | None = None,
 ) -> PluginRecord:
-    """What a job file in the folder `base` means: an installed plugin (see `find`), or a class of the job's own.
+    """What a job file in the folder `base` means: an installed plugin (see `find`), or a class of
+    the job's own.
 
-    That is ``file.py:Class``, relative to `base`, or ``package.module:Class``, which can be imported.
+    That is ``file.py:Class``, relative to `base`, or ``package.module:Class``, which can be
+    imported.
     """
     module, _, name = reference.partition(":")
     if name and module.endswith(".py"):
@@ -79,28 +92,42 @@ def resolve(
     return find(kind, reference, records, where)
 
 
-def discover(only: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> tuple[PluginRecord, ...]:
+def discover(
+    only: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
+) -> tuple[PluginRecord, ...]:
     """All plugins, or those of the kinds `only`, sorted by kind, name and distribution.
 
-    A name that is switched off has the status ``disabled``; one that two distributions offer is ``duplicate`` in both.
-    A distribution that appears twice on ``sys.path`` counts once: the first whose metadata are complete.
+    A name that is switched off has the status ``disabled``; one that two distributions offer is
+    ``duplicate`` in both. A distribution that appears twice on ``sys.path`` counts once: the first
+    whose metadata are complete.
     """
     environ = os.environ if environ is None else environ
     order = kind_names()
     for kind in set(only or ()).difference(order):
         kind_named(kind)  # says why there is none
-    disabled, allowed = _names(environ.get(DISABLED, "")), _names(environ.get(ALLOWED, ""))
-    records = [_judged(record, disabled, allowed) for record in _installed(order if only is None else only)]
+    disabled = _names(environ.get(DISABLED, ""))
+    allowed = _names(environ.get(ALLOWED, ""))
+    records = [
+        _judged(record, disabled, allowed) for record in _installed(order if only is None else only)
+    ]
     offers: dict[tuple[str, str], list[PluginRecord]] = {}
     for record in records:
         if record.status == "available":
             offers.setdefault((record.kind, record.name), []).append(record)
     for same in offers.values():
         if len(same) > 1:
-            error = "offered by " + " and ".join(sorted(f"{each.distribution} {each.version}" for each in same))
+            error = "offered by " + " and ".join(
+                sorted(f"{each.distribution} {each.version}" for each in same)
+            )
             for record in same:
-                records[records.index(record)] = msgspec.structs.replace(record, status="duplicate", error=error)
-    return tuple(sorted(records, key=lambda record: (order.index(record.kind), record.name, record.distribution)))
+                records[records.index(record)] = msgspec.structs.replace(
+                    record, status="duplicate", error=error
+                )
+    return tuple(
+        sorted(
+            records, key=lambda record: (order.index(record.kind), record.name, record.distribution)
+        )
+    )
 
 
 def _installed(only: Iterable[str]) -> Iterator[PluginRecord]:
@@ -123,20 +150,30 @@ def _names(text: str) -> set[str]:
 
 def _judged(record: PluginRecord, disabled: set[str], allowed: set[str]) -> PluginRecord:
     def among(names: set[str]) -> bool:
-        return any(record.is_called(name) or normalized(name.removesuffix(":")) == distribution for name in names)
+        return any(
+            record.is_called(name) or normalized(name.removesuffix(":")) == distribution
+            for name in names
+        )
 
     distribution = normalized(record.distribution)
     if among(disabled):
-        return msgspec.structs.replace(record, status="disabled", error=f"switched off by {DISABLED}")
+        return msgspec.structs.replace(
+            record, status="disabled", error=f"switched off by {DISABLED}"
+        )
     if allowed and not among(allowed):
-        return msgspec.structs.replace(record, status="disabled", error=f"not in the allow-list {ALLOWED}")
+        return msgspec.structs.replace(
+            record, status="disabled", error=f"not in the allow-list {ALLOWED}"
+        )
     return record
 
 
-def find(kind: str, reference: str, records: Sequence[PluginRecord], where: str | None = None) -> PluginRecord:
+def find(
+    kind: str, reference: str, records: Sequence[PluginRecord], where: str | None = None
+) -> PluginRecord:
     """The plugin that a job file means by `reference`, ``name`` or ``distribution:name``.
 
-    Raises `PluginError` for an unknown, ambiguous, disabled or broken one, with what is installed and what to install.
+    Raises `PluginError` for an unknown, ambiguous, disabled or broken one, with what is installed
+    and what to install.
     """
     name = reference.rpartition(":")[2]
     named = [record for record in records if record.kind == kind and record.is_called(reference)]
@@ -147,26 +184,49 @@ def find(kind: str, reference: str, records: Sequence[PluginRecord], where: str 
     if len(usable) == 1 and record.status != "broken":
         return msgspec.structs.replace(record, status="available", error="")
     if not usable:
-        remedy = f"remove {name!r} from {DISABLED}" if DISABLED in record.error else f"add {name!r} to {ALLOWED}"
+        remedy = (
+            f"remove {name!r} from {DISABLED}"
+            if DISABLED in record.error
+            else f"add {name!r} to {ALLOWED}"
+        )
         raise PluginError(f"{record.what} is disabled: {record.error}", where=where, remedy=remedy)
     if len(usable) > 1:
         singular = kind_named(kind).singular
-        what = f"two distributions offer the {singular} {name!r}: {record.error.removeprefix('offered by ')}"
+        what = (
+            f"two distributions offer the {singular} {name!r}: "
+            f"{record.error.removeprefix('offered by ')}"
+        )
         choices = " or ".join(repr(f"{each.distribution}:{name}") for each in usable)
         raise PluginError(what, where=where, remedy=f"write {choices}, or uninstall one of them")
-    raise PluginError(f"{record.what}: {record.error}", where=where, remedy=f"report it to {record.author}")
+    raise PluginError(
+        f"{record.what}: {record.error}", where=where, remedy=f"report it to {record.author}"
+    )
 
 
-def _unknown(kind: str, reference: str, records: Sequence[PluginRecord], where: str | None) -> PluginError:
-    name, said = reference.rpartition(":")[2], kind_named(kind, where)
-    installed = sorted({record.name for record in records if record.kind == kind and record.status != "disabled"})
-    if other := next((record for record in records if record.name == name and record.kind != kind), None):
+def _unknown(
+    kind: str, reference: str, records: Sequence[PluginRecord], where: str | None
+) -> PluginError:
+    name = reference.rpartition(":")[2]
+    said = kind_named(kind, where)
+    installed = sorted(
+        {record.name for record in records if record.kind == kind and record.status != "disabled"}
+    )
+    if other := next(
+        (record for record in records if record.name == name and record.kind != kind), None
+    ):
         hint = f"{name!r} is a {kind_named(other.kind).singular}"
-    elif offering := [each.distribution for each in records if (each.kind, each.name) == (kind, name)]:
+    elif offering := [
+        each.distribution for each in records if (each.kind, each.name) == (kind, name)
+    ]:
         hint = f"{name!r} is offered by {', '.join(offering)}"
     elif distribution := said.known.get(name):
         hint = how_to_install(distribution)
     elif not (hint := nearest(name, {*installed, *said.known})).startswith("did"):
-        hint = "; ".join(["write file.py:Class for your own, or pip install what offers it", *map(str, leftovers())])
+        hint = "; ".join(
+            [
+                "write file.py:Class for your own, or pip install what offers it",
+                *map(str, leftovers()),
+            ]
+        )
     remedy = f"{hint}; installed: {', '.join(installed) or 'none'}"
     return PluginError(f"there is no {said.singular} {reference!r}", where=where, remedy=remedy)

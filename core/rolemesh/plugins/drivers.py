@@ -20,8 +20,9 @@ from rolemesh.plugins.discovery import PluginRecord
 class _OneEntryPoint(DriverManager):  # type: ignore[misc]
     """stevedore's driver for one known entry point.
 
-    stevedore would list the group again, from a cache on disk that may be older than the last installation and without
-    the distributions' names; the record's own entry point leaves it nothing to choose.
+    stevedore would list the group again, from a cache on disk that may be older than the last
+    installation and without the distributions' names; the record's own entry point leaves it
+    nothing to choose.
     """
 
     def __init__(self, point: EntryPoint) -> None:
@@ -35,8 +36,8 @@ class _OneEntryPoint(DriverManager):  # type: ignore[misc]
 def load(record: PluginRecord, where: str | None = None) -> type[Any]:
     """Import the plugin's class and check that it fits this kernel.
 
-    Raises `PluginError` naming distribution, version, cause and remedy: it does not import, was written for a newer
-    API, has the wrong base class or no pydantic `Options`.
+    Raises `PluginError` naming distribution, version, cause and remedy: it does not import, was
+    written for a newer API, has the wrong base class or no pydantic `Options`.
     """
     found = imported(record, where)
     for why, remedy in breaches(record, found):
@@ -56,7 +57,8 @@ def imported(record: PluginRecord, where: str | None = None) -> type[Any]:
 
 
 def checked(record: PluginRecord) -> PluginRecord:
-    """The record after importing the plugin: ``broken`` or ``incompatible`` with the error, if that fails."""
+    """The record after importing the plugin: ``broken`` or ``incompatible`` with the error, if that
+    fails."""
     try:
         if record.status in ("available", "duplicate"):
             load(record)
@@ -74,7 +76,10 @@ def _import_failed(record: PluginRecord, error: BaseException, where: str | None
     if not record.distribution:
         remedy = "correct it; the path of a file is relative to the job file"
     elif missing and missing.partition(".")[0] != module.partition(".")[0]:
-        remedy = f"install what provides {missing!r}, or reinstall {record.distribution} with its dependencies"
+        remedy = (
+            f"install what provides {missing!r}, or reinstall {record.distribution} "
+            "with its dependencies"
+        )
     else:
         again = how_to_install(record.distribution, f"--force-reinstall {record.distribution}")
         remedy = f"{again}, or use another {kind_named(record.kind).singular}"

@@ -1,4 +1,5 @@
-"""The plugins of one job in a pluggy manager: validated when they are registered, called one by one or all together."""
+"""The plugins of one job in a pluggy manager: validated when they are registered, called one by one
+or all together."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from rolemesh.plugins.discovery import PluginRecord
 log = logging.getLogger("rolemesh.plugins")
 
 LIMITS_S: Mapping[str, float] = {"place": 60.0, "replace": 60.0, "recover": 2.0, "diagnose": 2.0}
-"""How long a hook may take to answer, in seconds. Levels and diagnosers are asked while the whole job waits."""
+"""How long a hook may take to answer, in seconds. Levels and diagnosers are asked while the whole
+job waits."""
 
 
 def misbehaved(record: PluginRecord, what: str) -> PluginError:
@@ -31,8 +33,8 @@ def misbehaved(record: PluginRecord, what: str) -> PluginError:
 class JobPlugins:
     """Schedulers, failover levels and observers of one job, by instance name.
 
-    pluggy would call the last registered first; nothing here depends on it: `call` asks one plugin, `broadcast` goes
-    in the order of registration.
+    pluggy would call the last registered first; nothing here depends on it: `call` asks one plugin,
+    `broadcast` goes in the order of registration.
     """
 
     def __init__(self) -> None:
@@ -55,10 +57,18 @@ class JobPlugins:
         """Where a registered object came from; `KeyError` if there is none."""
         return self._plugins[name][0]
 
-    def create(self, name: str, record: PluginRecord, cls: type[Any], options: Any, where: str | None = None) -> Any:
+    def create(
+        self,
+        name: str,
+        record: PluginRecord,
+        cls: type[Any],
+        options: Any,
+        where: str | None = None,
+    ) -> Any:
         """Make an instance with ``cls(options)`` and register it as `name`.
 
-        Raises `PluginError` where a hook is unknown or its signature does not fit the spec, or if there is no instance.
+        Raises `PluginError` where a hook is unknown or its signature does not fit the spec, or if
+        there is no instance.
         """
         if name in self._plugins:
             raise ValueError(f"{name!r} is registered already")
@@ -79,17 +89,20 @@ class JobPlugins:
 
     def _caller(self, name: str, hook: str) -> Callable[..., Any]:
         """Calls the hook of this plugin alone."""
-        others = [other for _, other in self._plugins.values() if other is not self._plugins[name][1]]
+        others = [
+            other for _, other in self._plugins.values() if other is not self._plugins[name][1]
+        ]
         return self._manager.subset_hook_caller(hook, remove_plugins=others)
 
     def call(self, name: str, hook: str, **arguments: Any) -> Any:
         """Call a hook of one plugin; None if it does not implement it.
 
-        A `RolemeshError` passes; anything else that the plugin raises becomes a `PluginError` that names it, and so
-        does an answer that does not come within the hook's `LIMITS_S`. A hook that has not come back is not called
-        again.
+        A `RolemeshError` passes; anything else that the plugin raises becomes a `PluginError` that
+        names it, and so does an answer that does not come within the hook's `LIMITS_S`. A hook that
+        has not come back is not called again.
         """
-        record, caller = self._plugins[name][0], self._caller(name, hook)
+        record = self._plugins[name][0]
+        caller = self._caller(name, hook)
         if (name, hook) in self._lost:
             raise misbehaved(record, f"has not come back from an earlier call of its hook {hook!r}")
         answer: Future[Any] = Future()
@@ -110,28 +123,37 @@ class JobPlugins:
             raise misbehaved(record, what) from None
         if error is None or isinstance(error, RolemeshError):
             return answer.result()
-        raise misbehaved(record, f"failed in its hook {hook!r}: {type(error).__name__}: {error}") from error
+        raise misbehaved(
+            record, f"failed in its hook {hook!r}: {type(error).__name__}: {error}"
+        ) from error
 
     def broadcast(self, hook: str, /, **arguments: Any) -> None:
         """Call a hook of every plugin that implements it, in the order of registration.
 
-        One that raises, or exits, is logged once per hook, with its traceback, and the others are called all the same.
+        One that raises, or exits, is logged once per hook, with its traceback, and the others are
+        called all the same.
         """
         for name in self._plugins:
             self.tell(name, hook, **arguments)
 
     def tell(self, name: str, hook: str, /, **arguments: Any) -> None:
         """Call a hook of one plugin, if it implements it; as in `broadcast`, nothing is raised."""
-        record, caller = self._plugins[name][0], self._caller(name, hook)
+        record = self._plugins[name][0]
+        caller = self._caller(name, hook)
         try:
             caller(**arguments)
         except (Exception, SystemExit):
             if (name, hook) not in self._reported:
                 self._reported.add((name, hook))
-                log.exception("%s failed in its hook %r; it is reported once, the job goes on", record.what, hook)
+                log.exception(
+                    "%s failed in its hook %r; it is reported once, the job goes on",
+                    record.what,
+                    hook,
+                )
 
     def each(self) -> dict[str, Callable[..., None]]:
         """What tells each plugin alone, by its name and the distribution it is from."""
         return {
-            f"{name} ({record.distribution})": partial(self.tell, name) for name, (record, _) in self._plugins.items()
+            f"{name} ({record.distribution})": partial(self.tell, name)
+            for name, (record, _) in self._plugins.items()
         }

@@ -1,4 +1,5 @@
-"""From the names in a job file to imported classes with checked options. Only what a job selects is imported."""
+"""From the names in a job file to imported classes with checked options. Only what a job selects is
+imported."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from rolemesh.api.import_ref import import_paths
-from rolemesh.errors import JobFileError, OptionsError, PluginError, RolemeshError, nearest, raise_all
+from rolemesh.errors import (
+    JobFileError,
+    OptionsError,
+    PluginError,
+    RolemeshError,
+    nearest,
+    raise_all,
+)
 from rolemesh.job_file.loading import JobFile
 from rolemesh.job_file.model import Use
 from rolemesh.job_file.overrides import Types, types_of_spec
@@ -26,10 +34,12 @@ VERSION = ("kind", "distribution", "version")
 
 
 class Admission(NamedTuple):
-    """Who looks at a plugin before anything of it is imported, and the argument of ``rolemesh run`` that asks for it.
+    """Who looks at a plugin before anything of it is imported, and the argument of ``rolemesh run``
+    that asks for it.
 
-    `look` is given the record and the place that names it, and returns the record, maybe with the `sha256` that its
-    content must have in every process; it raises `PluginError` for one that must not be used.
+    `look` is given the record and the place that names it, and returns the record, maybe with the
+    `sha256` that its content must have in every process; it raises `PluginError` for one that must
+    not be used.
     """
 
     look: Callable[[PluginRecord, str], PluginRecord]
@@ -38,7 +48,8 @@ class Admission(NamedTuple):
 
 @dataclass(frozen=True)
 class Selected:
-    """A plugin that the job uses: where it came from, its class, its options, and the place that names it."""
+    """A plugin that the job uses: where it came from, its class, its options, and the place that
+    names it."""
 
     record: PluginRecord
     cls: type[Any]
@@ -58,13 +69,20 @@ class Selection:
     transports: Mapping[str, Selected]
     """By where an edge runs: ``local`` or ``remote``."""
     declared: Mapping[tuple[str, str], Selected]
-    """Those of kinds that the kernel does not know, by kind and name; several of one name are told apart by numbers."""
+    """Those of kinds that the kernel does not know, by kind and name; several of one name are told
+    apart by numbers."""
 
     @property
     def records(self) -> tuple[PluginRecord, ...]:
         """Each plugin once, in the order of first use."""
         decides = [*self.placement, *self.failover, *self.diagnosers]
-        used = [*self.roles.values(), *decides, *self.transports.values(), *self.observers, *self.declared.values()]
+        used = [
+            *self.roles.values(),
+            *decides,
+            *self.transports.values(),
+            *self.observers,
+            *self.declared.values(),
+        ]
         return tuple(dict.fromkeys(selected.record for selected in used))
 
     def versions(self) -> dict[str, dict[str, str]]:
@@ -72,33 +90,51 @@ class Selection:
         return {each.name: {name: getattr(each, name) for name in VERSION} for each in self.records}
 
 
-def select(job: JobFile, environ: Mapping[str, str] | None = None, admit: Admission | None = None) -> Selection:
+def select(
+    job: JobFile, environ: Mapping[str, str] | None = None, admit: Admission | None = None
+) -> Selection:
     """Resolve every plugin that a job file names, check its options, and run `Workload.check`.
 
-    With `admit`, no plugin is imported that it refuses.
-    Raises `PluginError`, `OptionsError`, or `Problems` with all of them, each with its place in the job file.
+    With `admit`, no plugin is imported that it refuses. Raises `PluginError`, `OptionsError`, or
+    `Problems` with all of them, each with its place in the job file.
     """
     import_paths(job.base)
-    chooser, spec = _Chooser(job, discover(environ=environ), admit), job.spec
+    chooser = _Chooser(job, discover(environ=environ), admit)
+    spec = job.spec
     choose = partial(chooser.choose, "workloads")
-    roles = {name: choose(role.use, role.options, ("roles", name)) for name, role in spec.roles.items()}
+    roles = {
+        name: choose(role.use, role.options, ("roles", name)) for name, role in spec.roles.items()
+    }
     lists = {
-        key: [chooser.choose(kind, use.use, use.options, (key, i)) for i, use in enumerate(chooser.uses(key, kind))]
+        key: [
+            chooser.choose(kind, use.use, use.options, (key, i))
+            for i, use in enumerate(chooser.uses(key, kind))
+        ]
         for key, kind in job_keys().items()
     }
-    declared = {key: each for kind, uses in spec.plugins.items() for key, each in chooser.declared(kind, uses)}
+    declared = {
+        key: each
+        for kind, uses in spec.plugins.items()
+        for key, each in chooser.declared(kind, uses)
+    }
     transports = {
         side: chooser.choose("transports", use.use, use.options, ("edges", side))
         for side, use in (("local", spec.edges.local), ("remote", spec.edges.remote))
         if side in spec.edges.model_fields_set or chooser.installed("transports", use.use)
     }
     if (remote := transports.get("remote")) is not None and remote.cls.reach == "node":
-        what, remedy = f"{remote.record.what} reaches ranks of its own node only", "name it in edges.local"
+        what = f"{remote.record.what} reaches ranks of its own node only"
+        remedy = "name it in edges.local"
         chooser.errors.append(JobFileError(what, where=remote.where, remedy=remedy))
     for name, selected in roles.items():
         if selected is not None:
             chooser.errors += checked(
-                job, name, selected, selected.cls.check, spec.roles[name].world_size, plugins=declared
+                job,
+                name,
+                selected,
+                selected.cls.check,
+                spec.roles[name].world_size,
+                plugins=declared,
             )
     raise_all(chooser.errors)
     return Selection(
@@ -110,7 +146,8 @@ def select(job: JobFile, environ: Mapping[str, str] | None = None, admit: Admiss
 
 
 def types_of_plugins(base: FilePath, admit: Admission | None = None) -> Types:
-    """The types by which overrides of a job file in the folder `base` are read: its own keys', and plugins' options'.
+    """The types by which overrides of a job file in the folder `base` are read: its own keys', and
+    plugins' options'.
 
     With `admit`, no plugin is imported that it refuses.
     """
@@ -125,7 +162,9 @@ def types_of_plugins(base: FilePath, admit: Admission | None = None) -> Types:
         if "options" not in path[named:]:
             return types_of_spec(data, path)
         end = path.index("options", named)
-        holders = {"roles": "workloads", "edges": "transports", "plugins": str(path[1])} | dict(job_keys())
+        holders = {"roles": "workloads", "edges": "transports", "plugins": str(path[1])} | dict(
+            job_keys()
+        )
         try:
             for part in path[:end]:
                 data = data[int(part) if isinstance(data, list) else part]
@@ -139,8 +178,12 @@ def types_of_plugins(base: FilePath, admit: Admission | None = None) -> Types:
 class _Chooser:
     """Chooses plugins one by one and keeps what went wrong, so that one run shows all of it."""
 
-    def __init__(self, job: JobFile, records: Sequence[PluginRecord], admit: Admission | None) -> None:
-        self.job, self.records, self.admit = job, records, admit
+    def __init__(
+        self, job: JobFile, records: Sequence[PluginRecord], admit: Admission | None
+    ) -> None:
+        self.job = job
+        self.records = records
+        self.admit = admit
         self.errors: list[RolemeshError] = []
         self._failed: set[tuple[str, str]] = set()
 
@@ -150,25 +193,41 @@ class _Chooser:
         said = key in self.job.spec.model_fields_set
         return [use for use in written if said or self.installed(kind, use.use)]
 
-    def declared(self, kind: str, uses: Sequence[Use]) -> Iterator[tuple[tuple[str, str], Selected]]:
+    def declared(
+        self, kind: str, uses: Sequence[Use]
+    ) -> Iterator[tuple[tuple[str, str], Selected]]:
         """What stands under ``plugins.<kind>``, of a kind that some distribution declares."""
         known = [name for name, each in kinds().items() if name not in KERNEL and each.listed]
         if kind not in known:
-            what, where = f"there is no kind {kind!r} of plugins that jobs list here", self.job.where(("plugins", kind))
+            what = f"there is no kind {kind!r} of plugins that jobs list here"
+            where = self.job.where(("plugins", kind))
             self.errors.append(JobFileError(what, where=where, remedy=nearest(kind, known)))
             return
-        chosen = [self.choose(kind, use.use, use.options, ("plugins", kind, i)) for i, use in enumerate(uses)]
+        chosen = [
+            self.choose(kind, use.use, use.options, ("plugins", kind, i))
+            for i, use in enumerate(uses)
+        ]
         names = [each.record.name for each in chosen if each]
         for index, each in enumerate(filter(None, chosen)):
-            number = f"#{names[: index + 1].count(names[index])}" if names.count(names[index]) > 1 else ""
+            number = (
+                f"#{names[: index + 1].count(names[index])}"
+                if names.count(names[index]) > 1
+                else ""
+            )
             yield (kind, names[index] + number), each
 
     def installed(self, kind: str, name: str) -> bool:
         """Whether there is such a plugin. Not every engine needs what is a default."""
-        return any((each.kind, each.name) == (kind, name) and each.status != "disabled" for each in self.records)
+        return any(
+            (each.kind, each.name) == (kind, name) and each.status != "disabled"
+            for each in self.records
+        )
 
-    def choose(self, kind: str, reference: str, options: dict[str, Any], path: Path) -> Selected | None:
-        """None if there was an error, which is in `errors`; the same plugin is complained about once."""
+    def choose(
+        self, kind: str, reference: str, options: dict[str, Any], path: Path
+    ) -> Selected | None:
+        """None if there was an error, which is in `errors`; the same plugin is complained about
+        once."""
         where = self.job.where(path if kind == "transports" else (*path, "use"))
         if (kind, reference) in self._failed:
             return None
@@ -176,7 +235,9 @@ class _Chooser:
             record = resolve(kind, reference, self.records, self.job.base, where)
             record = self.admit.look(record, where) if self.admit is not None else record
             cls = load(record, where)
-            return Selected(record, cls, validate_options(self.job, cls, options, (*path, "options")), where)
+            return Selected(
+                record, cls, validate_options(self.job, cls, options, (*path, "options")), where
+            )
         except PluginError as error:
             self.errors.append(error)
             self._failed.add((kind, reference))
@@ -188,14 +249,19 @@ class _Chooser:
 def checked(
     job: JobFile, role: str, used: Selected, check: Callable[..., None], *told: Any, **offered: Any
 ) -> Iterator[RolemeshError]:
-    """What a workload's own `check` finds wrong with the role's options; `told` are its further arguments.
+    """What a workload's own `check` finds wrong with the role's options; `told` are its further
+    arguments.
 
     It is given `base` and those of `offered` that it has parameters for.
     """
     path: Path = ("roles", role, "options")
     try:
         known = inspect.signature(check).parameters
-        check(used.options, *told, **{n: value for n, value in {"base": job.base, **offered}.items() if n in known})
+        check(
+            used.options,
+            *told,
+            **{n: value for n, value in {"base": job.base, **offered}.items() if n in known},
+        )
     except RolemeshError as error:
         yield from (job.placed(each, path) for each in getattr(error, "errors", (error,)))
     except Exception as error:
@@ -204,8 +270,11 @@ def checked(
         yield PluginError(what, where=job.where(path), remedy=remedy)
 
 
-def validate_options(job: JobFile, cls: type[Any], options: Mapping[str, Any], path: Path) -> BaseModel:
-    """`cls.Options` from the mapping at `path`; paths and import strings in it are relative to the job file.
+def validate_options(
+    job: JobFile, cls: type[Any], options: Mapping[str, Any], path: Path
+) -> BaseModel:
+    """`cls.Options` from the mapping at `path`; paths and import strings in it are relative to the
+    job file.
 
     Raises `OptionsError`, or `Problems` with all that were found.
     """

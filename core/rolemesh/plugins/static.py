@@ -1,4 +1,5 @@
-"""A look at a plugin without importing it: does its module exist, can it be parsed, is what it imports installed?"""
+"""A look at a plugin without importing it: does its module exist, can it be parsed, is what it
+imports installed?"""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from rolemesh.plugins.discovery import PluginRecord
 def looked_at(record: PluginRecord) -> PluginRecord:
     """The record, with the status ``broken`` and the cause if its import is bound to fail.
 
-    Not every broken plugin can be told from its source: what its code raises is seen when it is imported.
+    Not every broken plugin can be told from its source: what its code raises is seen when it is
+    imported.
     """
     if record.status not in ("available", "duplicate"):
         return record
@@ -25,11 +27,16 @@ def looked_at(record: PluginRecord) -> PluginRecord:
 
 
 def attribute(record: PluginRecord, name: str) -> str:
-    """The text that the plugin's class gives `name` in its body; "" if its source does not say it."""
+    """The text that the plugin's class gives `name` in its body; "" if its source does not say
+    it."""
     module, _, attr = record.target.partition(":")
     spec = find_module(module)
     with suppress(OSError, SyntaxError, UnicodeDecodeError):
-        body = parsed(source).body if spec is not None and (source := source_file(spec)) is not None else []
+        body = (
+            parsed(source).body
+            if spec is not None and (source := source_file(spec)) is not None
+            else []
+        )
         classes = (node for node in body if isinstance(node, ast.ClassDef) and node.name == attr)
         for node in next((found.body for found in classes), []):
             match node:
@@ -75,7 +82,8 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _dynamic(tree: ast.Module) -> bool:
-    """Whether the module may have names, or lack them, for reasons that its source does not show."""
+    """Whether the module may have names, or lack them, for reasons that its source does not
+    show."""
     names = {"globals", "vars", "setattr", "exec", "modules", "__dict__"}
     used = {getattr(node, "id", "") or getattr(node, "attr", "") for node in ast.walk(tree)} & names
     raises = any(isinstance(node, ast.Raise) for node in tree.body)

@@ -1,1 +1,2 @@
-"""What a run leaves, whoever executes it: its folder, lines of events and metrics, digests, its lock."""
+"""What a run leaves, whoever executes it: its folder, lines of events and metrics, digests, its
+lock."""

@@ -1,9 +1,11 @@
-"""Taking a run's folder for a new run: one job of a name at a time, and nothing of an earlier run is lost.
+"""Taking a run's folder for a new run: one job of a name at a time, and nothing of an earlier run
+is lost.
 
-Only what rolemesh made is ever moved. A file or folder of somebody else stays, and keeps its name from a run.
+Only what rolemesh made is ever moved. A file or folder of somebody else stays, and keeps its name
+from a run.
 
-Who lives in a folder holds a lock beside it, ``<runs>/.<name>.alive``, which the system lets go of when he is gone,
-however he goes. Some shared file systems know no locks, or none between machines.
+Who lives in a folder holds a lock beside it, ``<runs>/.<name>.alive``, which the system lets go of
+when he is gone, however he goes. Some shared file systems know no locks, or none between machines.
 """
 
 from __future__ import annotations
@@ -42,29 +44,37 @@ class UnlockableError(OSError):
 def claim(run_dir: Path) -> Iterator[Path | None]:
     """Hold the name of `run_dir` while a job runs in this process; the folder is `fresh` then.
 
-    Gives the place of an earlier run, if there was one. Raises `NameInUseError` if a job lives there, or if it is no
-    run, and `BackendError` if the folder cannot be written.
+    Gives the place of an earlier run, if there was one. Raises `NameInUseError` if a job lives
+    there, or if it is no run, and `BackendError` if the folder cannot be written.
     """
     with open(open_lock(lock_file(run_dir)), "rb") as held:
         with suppress(UnlockableError):
-            if not lock(held.fileno(), fcntl.LOCK_EX, ENDING_S if (run_dir / RESULT_FILE).exists() else PROBE_S):
+            if not lock(
+                held.fileno(),
+                fcntl.LOCK_EX,
+                ENDING_S if (run_dir / RESULT_FILE).exists() else PROBE_S,
+            ):
                 raise in_use(run_dir, f"is running (pid {speaker(run_dir)})")
         yield fresh(run_dir)
 
 
 def is_run(path: Path) -> bool:
-    """Whether rolemesh made the folder: it has the mark, or a ``run.json`` that says whose folder it is."""
+    """Whether rolemesh made the folder: it has the mark, or a ``run.json`` that says whose folder
+    it is."""
     return os.path.isfile(path / MARK_FILE) or "run_dir" in _said(path / RUN_FILE)
 
 
 def fresh(run_dir: Path) -> Path | None:
-    """Make the folder; an earlier run moves to ``<runs>/.earlier/<name>-<time>/``, which is returned.
+    """Make the folder; an earlier run moves to ``<runs>/.earlier/<name>-<time>/``, which is
+    returned.
 
     Raises `NameInUseError` for what is no run: that stays.
     """
     if os.path.lexists(run_dir) and not is_run(run_dir):
         what = f"{run_dir.name!r} exists and was not made by rolemesh, so it stays as it is"
-        raise NameInUseError(what, where=str(run_dir), remedy=f"choose another runs folder: --runs-dir or {RUNS_ENV}")
+        raise NameInUseError(
+            what, where=str(run_dir), remedy=f"choose another runs folder: --runs-dir or {RUNS_ENV}"
+        )
     try:
         earlier = _set_aside(run_dir) if run_dir.exists() else None
         run_dir.mkdir(mode=0o755)  # whatever the umask: only then its job file is this user's word
@@ -111,7 +121,8 @@ def lock_file(run_dir: Path) -> Path:
 
 
 def open_lock(path: Path) -> int:
-    """The descriptor of a lock that nobody holds yet. Raises `BackendError` where its folder cannot be written."""
+    """The descriptor of a lock that nobody holds yet. Raises `BackendError` where its folder cannot
+    be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -120,7 +131,8 @@ def open_lock(path: Path) -> int:
 
 
 def lock(fd: int, kind: int, timeout_s: float = PROBE_S) -> bool:
-    """Take the lock, `kind` as of `fcntl.flock`; whether that was possible in time. Raises `UnlockableError`."""
+    """Take the lock, `kind` as of `fcntl.flock`; whether that was possible in time. Raises
+    `UnlockableError`."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

@@ -1,4 +1,5 @@
-"""A canonical sha256 of a rank's state: equal for equal names, types, shapes and bytes, in any order of insertion."""
+"""A canonical sha256 of a rank's state: equal for equal names, types, shapes and bytes, in any
+order of insertion."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from rolemesh.api.batch import Batch, Ragged, Shard
 
 
 def digest(state: Mapping[str, Any]) -> str:
-    """The hex digest of numpy arrays, torch tensors (a DTensor: its local block), scalars, bytes and nestings of them.
+    """The hex digest of numpy arrays, torch tensors (a DTensor: its local block), scalars, bytes
+    and nestings of them.
 
-    Raises `TypeError`, with the path to it, for anything else: what has no canonical bytes cannot be compared.
+    Raises `TypeError`, with the path to it, for anything else: what has no canonical bytes cannot
+    be compared.
     """
     sha = hashlib.sha256()
     _feed(sha, state, "state")
@@ -32,7 +35,10 @@ def _feed(sha: Any, value: Any, path: str) -> None:
     elif isinstance(value, (np.ndarray, np.generic)):
         array = np.ascontiguousarray(value).reshape(np.shape(value))
         if array.dtype.hasobject:
-            raise TypeError(f"{path} is an array of objects, which has no canonical bytes; store arrays of numbers")
+            raise TypeError(
+                f"{path} is an array of objects, which has no canonical bytes; store arrays "
+                "of numbers"
+            )
         sha.update(f"array:{array.dtype.str}:{array.shape}:".encode())
         if array.size:
             sha.update(array.reshape(-1).view(np.uint8).data)
@@ -59,4 +65,7 @@ def _feed(sha: Any, value: Any, path: str) -> None:
         for index, item in enumerate(value):
             _feed(sha, item, f"{path}[{index}]")
     else:
-        raise TypeError(f"{path} is a {type(value).__qualname__}, which has no canonical bytes; store arrays or bytes")
+        raise TypeError(
+            f"{path} is a {type(value).__qualname__}, which has no canonical bytes; store "
+            "arrays or bytes"
+        )

@@ -34,25 +34,36 @@ def event_line(event: Event) -> Numbered:
 def metrics_line(line: StepMetrics) -> Numbered:
     """A line of ``metrics.jsonl``.
 
-    It has ``step`` (from 0), ``steps``, ``time``, ``operators``, ``roles``, ``staleness`` and ``records``, and every
-    value at the top level too (``"reward": 0.5``), unless its name is one of those. NaN and infinity become null.
+    It has ``step`` (from 0), ``steps``, ``time``, ``operators``, ``roles``, ``staleness`` and
+    ``records``, and every value at the top level too (``"reward": 0.5``), unless its name is one of
+    those. NaN and infinity become null.
     """
     try:  # of quick steps there are many lines, most of them without values
-        return line.step, _encoded(_flat(line)) if line.values else _encoded(line).replace(b'"values":{},', b"", 1)
-    except Exception as error:  # what prints as nothing, or is no text; the numbers are not lost for it
+        return line.step, _encoded(_flat(line)) if line.values else _encoded(line).replace(
+            b'"values":{},', b"", 1
+        )
+    except (
+        Exception
+    ) as error:  # what prints as nothing, or is no text; the numbers are not lost for it
         return line.step, _encoded(_flat(line) | {"records": {"error": repr(error)}})
 
 
 def _flat(line: StepMetrics) -> dict[str, Any]:
     values = {name: value for name, value in line.values.items() if name not in RESERVED}
-    return {name: getattr(line, name) for name in RESERVED[:3]} | values | {n: getattr(line, n) for n in RESERVED[3:]}
+    return (
+        {name: getattr(line, name) for name in RESERVED[:3]}
+        | values
+        | {n: getattr(line, n) for n in RESERVED[3:]}
+    )
 
 
 def read_metrics(path: Path, after: int = -1, start: int = 0) -> Iterator[StepMetrics]:
-    """The lines of a ``metrics.jsonl`` whose step is above `after`; a last line that is still being written is left.
+    """The lines of a ``metrics.jsonl`` whose step is above `after`; a last line that is still being
+    written is left.
 
-    A line that is none, because the file was damaged, is passed over; a warning in the log says which. `start` is the
-    byte to begin at, for who knows that the lines before it are not asked for.
+    A line that is none, because the file was damaged, is passed over; a warning in the log says
+    which. `start` is the byte to begin at, for who knows that the lines before it are not asked
+    for.
     """
     with suppress(FileNotFoundError), open_regular(path) as file:
         file.seek(start)
@@ -63,14 +74,20 @@ def read_metrics(path: Path, after: int = -1, start: int = 0) -> Iterator[StepMe
                 line = _line(raw)
             except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError) as error:
                 at = file.tell()
-                log.warning("%s: the line that ends at byte %d is damaged, and passed over: %s", path, at, error)
+                log.warning(
+                    "%s: the line that ends at byte %d is damaged, and passed over: %s",
+                    path,
+                    at,
+                    error,
+                )
                 continue
             if line.step > after:
                 yield line
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read it. Raises `OSError`, also for a pipe or a device in its place, which would let us wait."""
+    """Open a file to read it. Raises `OSError`, also for a pipe or a device in its place, which
+    would let us wait."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -98,8 +115,11 @@ def _line(raw: bytes) -> StepMetrics:
     values = _numbers({name: value for name, value in line.items() if name not in RESERVED})
     operators = {label: _numbers(metrics) for label, metrics in line["operators"].items()}
     roles = {role: RoleTimes(**times) for role, times in line["roles"].items()}
-    staleness, step = _numbers(line["staleness"]), int(line["step"])
-    return StepMetrics(step, line["steps"], line["time"], values, operators, roles, staleness, line["records"])
+    staleness = _numbers(line["staleness"])
+    step = int(line["step"])
+    return StepMetrics(
+        step, line["steps"], line["time"], values, operators, roles, staleness, line["records"]
+    )
 
 
 def _numbers(values: dict[str, float | None]) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""What ranks have measured: a role's part of a step, several added up, and the line of metrics they make. Pure."""
+"""What ranks have measured: a role's part of a step, several added up, and the line of metrics they
+make. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 class Metrics(msgspec.Struct, frozen=True, gc=False):
     """A role's part in one line of metrics, summed over the ranks that have contributed.
 
-    `ranks` says how many that are. `means` maps operator label → name → [sum, count], `sums` label → name → sum;
-    `times` is [computing, waiting, blocked] in seconds, summed over ranks.
+    `ranks` says how many that are. `means` maps operator label → name → [sum, count], `sums` label
+    → name → sum; `times` is [computing, waiting, blocked] in seconds, summed over ranks.
     """
 
     role: str
@@ -33,14 +34,18 @@ class Metrics(msgspec.Struct, frozen=True, gc=False):
 
 
 def collect(ctx: RankContext[Any], label: str, line: Metrics) -> None:
-    """Move what a rank's workload has reported since the last call into `line`, as operator call `label`'s."""
+    """Move what a rank's workload has reported since the last call into `line`, as operator call
+    `label`'s."""
     for means, sums in ((ctx._means, ctx._sums), *ctx._by_item.values()):
         if means:
             _add_means(line.means.setdefault(label, {}), means)
         if sums:
             _add_sums(line.sums.setdefault(label, {}), sums)
     line.records.update(ctx._records)
-    ctx._means, ctx._sums, ctx._records, ctx._by_item = {}, {}, {}, {}
+    ctx._means = {}
+    ctx._sums = {}
+    ctx._records = {}
+    ctx._by_item = {}
 
 
 def joined(parts: Sequence[Metrics]) -> Metrics:
@@ -55,7 +60,9 @@ def joined(parts: Sequence[Metrics]) -> Metrics:
             _add_means(first.means.setdefault(label, {}), means)
         for label, sums in part.sums.items():
             _add_sums(first.sums.setdefault(label, {}), sums)
-        first.records.update({name: value for name, value in part.records.items() if name not in first.records})
+        first.records.update(
+            {name: value for name, value in part.records.items() if name not in first.records}
+        )
     return msgspec.structs.replace(first, ranks=sum(part.ranks for part in parts))
 
 
@@ -82,30 +89,50 @@ class LineBuilder:
         """The calls of each operator, in the flow's order."""
         for op in graph.ops:
             self._calls.setdefault((op.role, op.operator), []).append(op.label)
-        self._lags = {f"{labels[e.src]} → {labels[e.dst]}": float(e.lag) for e in graph.edges if e.soonest}
+        self._lags = {
+            f"{labels[e.src]} → {labels[e.dst]}": float(e.lag) for e in graph.edges if e.soonest
+        }
 
     def build(self, found: Mapping[str, Sequence[Metrics]], wall: float) -> StepMetrics:
-        """The line of one step from each role's parts, together of all its ranks; `wall` is seconds since 1970."""
-        roles, said = {}, []
-        for role, each in found.items():  # of quick steps there are many lines, most of them of times alone
-            (a, b, c), scale = (part := joined(each)).times, self._scales[role]
-            roles[role] = RoleTimes(int(a * scale + 0.5) / 1e6, int(b * scale + 0.5) / 1e6, int(c * scale + 0.5) / 1e6)
+        """The line of one step from each role's parts, together of all its ranks; `wall` is seconds
+        since 1970."""
+        roles = {}
+        said = []
+        # Quick steps have many lines, and most of those have times alone: this loop is hot.
+        for role, each in found.items():
+            part = joined(each)
+            a, b, c = part.times
+            scale = self._scales[role]
+            roles[role] = RoleTimes(
+                int(a * scale + 0.5) / 1e6, int(b * scale + 0.5) / 1e6, int(c * scale + 0.5) / 1e6
+            )
             said += [part] if part.means or part.sums or part.records else []
         means = {label: numbers for one in said for label, numbers in one.means.items()}
         sums = {label: numbers for one in said for label, numbers in one.sums.items()}
         records = {name: record for one in said for name, record in one.records.items()}
-        operators, values = dict[str, dict[str, float]](), dict[str, float]()
+        operators = dict[str, dict[str, float]]()
+        values = dict[str, float]()
         staleness = self._lags.copy()
         if means or sums:
-            operators = {label: numbers for label in self._labels if (numbers := _numbers([label], means, sums))}
+            operators = {
+                label: numbers
+                for label in self._labels
+                if (numbers := _numbers([label], means, sums))
+            }
             for labels in self._calls.values():
                 values = _numbers(labels, means, sums) | values
-            staleness |= {label: one["staleness"] for label, one in operators.items() if "staleness" in one}
-        return StepMetrics(part.step, part.steps, wall, values, operators, roles, staleness, records)
+            staleness |= {
+                label: one["staleness"] for label, one in operators.items() if "staleness" in one
+            }
+        return StepMetrics(
+            part.step, part.steps, wall, values, operators, roles, staleness, records
+        )
 
 
 def _numbers(
-    labels: Iterable[str], means: Mapping[str, Mapping[str, list[float]]], sums: Mapping[str, Mapping[str, float]]
+    labels: Iterable[str],
+    means: Mapping[str, Mapping[str, list[float]]],
+    sums: Mapping[str, Mapping[str, float]],
 ) -> dict[str, float]:
     """What the calls `labels` of one operator have reported, as if it were one call."""
     amounts: dict[str, list[float]] = {}

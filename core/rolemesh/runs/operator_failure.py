@@ -1,4 +1,5 @@
-"""An exception of the user's code, with its place in the job and a traceback without the kernel's frames."""
+"""An exception of the user's code, with its place in the job and a traceback without the kernel's
+frames."""
 
 from __future__ import annotations
 
@@ -15,11 +16,15 @@ class OperatorFailed(Exception):
 
     def __init__(self, label: str, step: int, error: BaseException, rank: int = -1) -> None:
         super().__init__(f"{label} at step {step}: {summarize(error)}")
-        self.label, self.step, self.error, self.rank = label, step, error, rank
+        self.label = label
+        self.step = step
+        self.error = error
+        self.rank = rank
 
 
 def summarize(error: BaseException) -> str:
-    """The exception's type and message as Python prints them; the kernel's own errors are all message."""
+    """The exception's type and message as Python prints them; the kernel's own errors are all
+    message."""
     if isinstance(error, RolemeshError):
         return str(error)
     lines = "".join(traceback.format_exception_only(error)).rstrip().splitlines()
@@ -27,8 +32,8 @@ def summarize(error: BaseException) -> str:
 
 
 def user_traceback(error: BaseException, engine: str = _KERNEL) -> str:
-    """The traceback as Python prints it, without frames of the kernel and of the files below the folder `engine`; empty
-    where nothing else is left."""
+    """The traceback as Python prints it, without frames of the kernel and of the files below the
+    folder `engine`; empty where nothing else is left."""
     formatted = traceback.TracebackException.from_exception(error)
     seen: set[int] = set()
     todo: list[traceback.TracebackException | None] = [formatted]

@@ -1,7 +1,7 @@
 """A run's folder: where it is, what its files are called, how they are written.
 
-A run is a folder ``<runs>/<job's name>/``. An engine writes ``job.yaml`` and ``run.json`` when the job begins, and
-``result.json`` when it has ended.
+A run is a folder ``<runs>/<job's name>/``. An engine writes ``job.yaml`` and ``run.json`` when the
+job begins, and ``result.json`` when it has ended.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ def runs_folder(path: str | Path | None = None) -> Path:
 
 
 def write_job_file(run_dir: Path, text: str) -> None:
-    """Write ``job.yaml`` so that, whatever the umask, nobody else may change which database its variables go to."""
-    with open(run_dir / JOB_FILE, "w", opener=lambda name, flags: os.open(name, flags, 0o644)) as file:
+    """Write ``job.yaml`` so that, whatever the umask, nobody else may change which database its
+    variables go to."""
+    with open(
+        run_dir / JOB_FILE, "w", opener=lambda name, flags: os.open(name, flags, 0o644)
+    ) as file:
         file.write(text)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` (anything msgspec encodes) to `path`, indented, so that a reader sees all of it or the old file."""
+    """Write `value` (anything msgspec encodes) to `path`, indented, so that a reader sees all of it
+    or the old file."""
     whole = path.with_name(f".{path.name}.new")
     whole.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
     whole.replace(path)
