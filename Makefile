@@ -58,12 +58,13 @@ soak: judges ## what `make test` leaves out: more seeds, sizes and engines, and 
 interpreters: ## the quick tests and a step of GRPO with every Python from 3.11 on that is here, in environments of their own
 	@requirements/interpreters.sh
 
-lint: install ## ruff, mypy --strict on kernel and engine, which room may import which, and how large they may be
+lint: install ## ruff, mypy --strict on kernel and engine, which room may import which, how large they may be, and their prose
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	$(PY) -m tests.structure
+	$(PY) -m tests.language
 
 bench: install ## the benchmarks; their table on the console, JSON in benchmarks/results/
 	$(PY) -m benchmarks

@@ -1,0 +1,179 @@
+"""Finds patterns in docstrings and documents that readers have to read twice: ``python -m tests.language [PATH...]``.
+
+With paths it prints each finding below them. Without paths it counts the findings per area and compares the counts with
+the limits in ``tests/data/language.txt``. A file outside all areas may have none. ``--renew`` lowers the limits to the
+counts. The exit code is 1 if an area is above its limit.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.prose import ROOT, Text, documents, in_document, in_python
+
+__all__ = ["RULES", "Finding", "Rule", "check", "counted", "findings", "limits"]
+
+LIMITS = ROOT / "tests/data/language.txt"
+CODE = ("core", "plugins", "examples", "benchmarks", "tests", "docs/generator")
+
+
+class Rule(NamedTuple):
+    """A pattern in prose, the kinds of text that it is for (see `tests.prose.Text`), and what to write instead."""
+
+    name: str
+    pattern: re.Pattern[str]
+    kinds: tuple[str, ...]
+    remedy: str
+
+
+DOCSTRINGS = ("docstring", "attribute")
+ALL = ("document", *DOCSTRINGS)
+
+
+def _rule(name: str, pattern: str, kinds: tuple[str, ...], remedy: str, flags: int = 0) -> Rule:
+    return Rule(name, re.compile(pattern, flags), kinds, remedy)
+
+
+OLD_WORDS = {
+    r"haunt\w*|ghosts?": "orphan message",
+    r"out-log": "send log",
+    r"nurser(?:y|ies)": "zygote pool",
+    r"keepers?": "resource guard",
+    r"errands?": "background tasks",
+    r"rous(?:e|es|ed|ing)": "revive",
+    r"slay|slays|slain": "kill",
+    r"rungs?": "level",
+    r"in safety": "durable",
+    r"job ?outline|outlines?": "master config",
+    r"made whole": "committed",
+}
+"""Banned word, as a pattern → the standard term of the field."""
+
+RULES = (
+    _rule(
+        "opening",
+        r"\A\s*(?:Who|Whose|Whom|Of|So (?:many|much|long|far)|After so|By|As (?:many|much|long))\b",
+        DOCSTRINGS,
+        'begin with a noun or a verb: "Number of …", "Return …", "Seconds after which …"',
+    ),
+    _rule(
+        "clause as subject",
+        r"(?:\A\s*|(?<=[.;:!?] )|(?<=\n))(?:Whoever|Whatever|Who|What|Whom|Where)\b(?![^.?]*\?)",
+        ALL,
+        'name the component: "a rank that …", "the caller", "the master"',
+    ),
+    _rule("whoever", r"\b[Ww]hoever\b", ALL, "name the component"),
+    _rule(
+        "continues elsewhere", r"[,:]\s*\Z", ("attribute",), "end the sentence: help tools show this docstring alone"
+    ),
+    _rule("misses", r"\bmisses\b", ALL, '"is short of", or "lacks"'),
+    _rule("anew", r"\banew\b", ALL, '"again", or "from scratch"', re.IGNORECASE),
+    _rule(
+        "so many",
+        r"\bso (?:many|long)\b(?! (?:\w+ )?(?:as|that)\b)",
+        ALL,
+        "name what is counted, with its unit",
+        re.IGNORECASE,
+    ),
+    _rule(
+        "hidden actor",
+        r"\b(?:is|are|was|were|be|been|being) (?:(?:then|also|not|only|never|already) )?(?:told|said|asked|heard)\b",
+        ALL,
+        '"the master sends", "the rank reports", "the agent requests"',
+    ),
+    *(_rule("old word", rf"\b(?:{pattern})\b", ALL, f'"{term}"', re.IGNORECASE) for pattern, term in OLD_WORDS.items()),
+)
+
+
+class Finding(NamedTuple):
+    """One place in a file, relative to the repository, that a rule matches."""
+
+    path: str
+    line: int
+    rule: Rule
+    shown: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule.name}: {self.shown!r}; write {self.rule.remedy}"
+
+
+def check(text: Text, path: str = "") -> Iterator[Finding]:
+    """Yield what the rules find in a text. Code spans and quotations are not prose."""
+    words = re.sub(r"``[^`]*``|`[^`]*`", lambda found: "x" * len(found[0]), text.words)
+    if words.startswith("#"):
+        return  # a heading may ask a question
+    words = re.sub(r'"[^"\n]*"', lambda found: "x" * len(found[0]), words)
+    for rule in RULES:
+        if text.kind in rule.kinds:
+            for found in rule.pattern.finditer(words):
+                line = text.line + words.count("\n", 0, found.start() + len(found[0]) - len(found[0].lstrip()))
+                yield Finding(path, line, rule, " ".join(text.words[found.start() : found.end() + 40].split()))
+
+
+def _files() -> list[Path]:
+    code = [path for folder in CODE for path in sorted((ROOT / folder).rglob("*.py"))]
+    readmes = sorted(ROOT.glob("plugins/*/*/README.md")) + sorted(ROOT.glob("examples/*/README.md"))
+    return [*code, *documents(), *readmes]
+
+
+def findings(files: list[Path] | None = None) -> Iterator[Finding]:
+    """Yield what the rules find in `files`; in all of the repository if None."""
+    skipped = {"_templates", "build", "dist", "__pycache__"}
+    for path in _files() if files is None else files:
+        relative = path.relative_to(ROOT)
+        if skipped & set(relative.parts) or path.name == "test_language.py":
+            continue
+        text = path.read_text(encoding="utf-8")
+        for each in in_python(text) if path.suffix == ".py" else in_document(text):
+            yield from check(each, relative.as_posix())
+
+
+def limits(text: str) -> dict[str, int]:
+    """Read lines of the form ``AREA NUMBER``. An area is a folder or a file, relative to the repository."""
+    rows = (line.split() for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    return {area: int(number) for area, number in rows}
+
+
+def counted(found: list[Finding], areas: list[str]) -> Counter[str]:
+    """Count findings by the longest of `areas` that their file is in; a file in none counts under its own path."""
+    number: Counter[str] = Counter()
+    for each in found:
+        fitting = [area for area in areas if each.path == area or each.path.startswith(area + "/")]
+        number[max(fitting, key=len, default=each.path)] += 1
+    return number
+
+
+def main(arguments: list[str]) -> int:
+    """See the module."""
+    paths = [Path(each).resolve() for each in arguments if not each.startswith("--")]
+    if paths:
+        chosen = [each for each in _files() if any(each == path or path in each.parents for path in paths)]
+        found = list(findings(chosen))
+        print(*found, sep="\n")
+        return 1 if found else 0
+    most = limits(LIMITS.read_text())
+    number = counted(list(findings()), list(most))
+    if "--renew" in arguments:
+        head = [line for line in LIMITS.read_text().splitlines() if line.startswith("#")]
+        rows = [f"{area} {min(limit, number[area])}" for area, limit in most.items()]
+        LIMITS.write_text("\n".join([*head, *rows]) + "\n")
+        return 0
+    over = sorted(area for area in number if number[area] > most.get(area, 0))
+    print(f"prose: {sum(number.values()):,} findings (at most {sum(most.values()):,})")
+    for area in over:
+        print(f"✘ {area}: {number[area]} (at most {most.get(area, 0)}); `python -m tests.language {area}` lists them")
+    for area in sorted(most):
+        if number[area] < most[area]:
+            print(
+                f"  {area}: {number[area]}, fewer than {most[area]}; `python -m tests.language --renew` writes it down"
+            )
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
