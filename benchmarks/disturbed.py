@@ -257,7 +257,7 @@ class Disturbed:
         ended = time.monotonic()
         self._until("it is drained", lambda: "drained" in [event.kind for event in self.store.events(since)])
         events = self.store.events(since)
-        step = next(event.data["step"] for event in events if event.kind == "drain_at")
+        step = next(event.data["step"] for event in events if event.kind == "stop_point")
         launched = next(event.data["ranks"] for event in events if event.kind == "recovery_launched")
         with ControlClient(self.run.path, 1.0) as client:
             client.drain(node, f"benchmark, back at {ended}", back=True)

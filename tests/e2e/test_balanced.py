@@ -202,7 +202,7 @@ def test_ranks_that_share_rows_out_become_more_and_fewer_while_others_are_killed
 ) -> None:
     process = shared.start("steps=100000", "grant=20", "roles.work.world_size=2", *given)
     first = pids(shared.running(3))
-    moments = (("layout_changed", "sink/0"), ("resize_at", "work/0"), ("layout_changed", "master"))
+    moments = (("layout_changed", "sink/0"), ("stop_point", "work/0"), ("layout_changed", "master"))
     with ControlClient(shared.run_dir) as client:
         for number, (size, (moment, target)) in enumerate(zip((4, 1, 3), moments, strict=True), 1):
             client.resize({"work": size}, "the test")

@@ -40,9 +40,14 @@ def finished(job: Job, process: Any) -> None:
     ended_well(job, process, int(job.result()["committed_steps"]))
 
 
+def stops(job: Job) -> list[Any]:
+    """The steps to which all ranks came so that some could leave, and those that were given up."""
+    return [event for event in of_kind(job, "stop_point") if event["data"]["then"] != "end"]
+
+
 def no_step_is_lost(job: Job) -> None:
     """All recoveries were of drains, and began where the ranks had been."""
-    steps = [event["data"]["step"] for event in of_kind(job, "drain_at")]
+    steps = [event["data"]["step"] for event in stops(job)]
     for step, planned, launched in zip(
         steps, of_kind(job, "recovery_planned"), of_kind(job, "recovery_launched"), strict=True
     ):
@@ -65,7 +70,7 @@ def test_a_node_that_leaves_with_notice_costs_no_step_and_restarts_nobody_else(m
     assert {who for who in before if after[who] != before[who]} == {"sink/0"}
     assert at(job) != node
     no_step_is_lost(job)
-    (hold,) = of_kind(job, "drain_at")
+    (hold,) = stops(job)
     told = [line.split() for line in (job.run_dir / "logs" / "sink-0.log").read_text().splitlines() if "told" in line]
     assert [(int(line[-1]), 0 < float(line[-2]) <= 60) for line in told] == [(hold["data"]["step"], True)]
     until(lambda: of_kind(job, "agent_left"), 30, "the agent ends once nobody needs it any more")
@@ -100,7 +105,7 @@ def test_without_room_the_job_goes_on_and_says_so(make_job: Callable[..., Job]) 
     assert (last.returncode, "it is the last node that the job may use" in last.stderr) == (2, True)
     until(lambda: job.running().committed > status.committed + 20, 30, "the job goes on")
     assert job.cli("drain", job.name, node, "--back").returncode == 0
-    assert not of_kind(job, "drain_at", "recovery_planned")
+    assert not of_kind(job, "stop_point", "recovery_planned")
     finished(job, process)
 
 
@@ -109,10 +114,10 @@ def test_without_room_the_job_goes_on_and_says_so(make_job: Callable[..., Job]) 
     ("moment", "target"),
     [
         *product(
-            ("drain_asked", "drain_at", "recovery_planned", "replanned", "recovery_launched"),
+            ("drain_asked", "stop_point", "recovery_planned", "replanned", "recovery_launched"),
             ("master", "agent", "source/0"),
         ),
-        *product(("drain_asked", "drain_at"), ("sink/0",)),
+        *product(("drain_asked", "stop_point"), ("sink/0",)),
     ],
 )
 def test_whoever_is_killed_while_a_node_is_drained(make_job: Callable[..., Job], moment: str, target: str) -> None:

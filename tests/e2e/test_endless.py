@@ -67,7 +67,7 @@ def ended(job: Job, reason: str) -> int:
     result = job.result()
     assert (result["status"], result["exit_code"]) == ("done", 0), result
     assert reason in result["reason"]
-    (event,) = of_kind(job, "last_step")
+    (event,) = of_kind(job, "stop_point")
     last = int(event["data"]["step"])
     assert result["committed_steps"] == last + 1
     assert [line["step"] for line in job.metrics()] == list(range(last + 1))
@@ -128,7 +128,7 @@ def test_the_last_step_is_the_same_for_the_next_master_and_for_a_rank_that_comes
     job = make_talker(finish_at=40)
     process = job.start(*SLOW)
     job.running()
-    until(lambda: of_kind(job, "last_step"), 60, "the last step is decided")
+    until(lambda: of_kind(job, "stop_point"), 60, "the last step is decided")
     status = job.status()
     assert status is not None
     os.kill(status.master_pid, signal.SIGKILL)

@@ -122,7 +122,9 @@ def test_a_node_that_leaves_with_notice_costs_no_step(on_ray: Job, away: AwayNod
     away.lose(node)
     assert on_ray.cli("stop", on_ray.name, "--drain").returncode == 0
     ended_well(on_ray, process, int(on_ray.result()["committed_steps"]))
-    (hold,), (launch,) = of_kind(on_ray, "drain_at"), of_kind(on_ray, "recovery_launched")
+    hold, end = of_kind(on_ray, "stop_point")
+    (launch,) = of_kind(on_ray, "recovery_launched")
+    assert (hold["data"]["then"], end["data"]["then"]) == ("move", "end")
     assert [rank["resume"] for rank in launch["data"]["ranks"]] == [hold["data"]["step"]]
     assert not of_kind(on_ray, "failure", "agent_lost", "rolled_back")
 

@@ -63,7 +63,7 @@ def test_a_role_gets_more_and_fewer_ranks_and_the_others_keep_their_processes(ma
 @pytest.mark.parametrize(
     ("moment", "target"),
     [
-        pytest.param("resize_at", "source/0", marks=pytest.mark.soak),
+        pytest.param("stop_point", "source/0", marks=pytest.mark.soak),
         ("layout_changed", "master"),
         pytest.param("layout_changed", "sink/0", marks=pytest.mark.soak),
         ("layout_changed", "agent:node0"),

@@ -178,15 +178,16 @@ class Checks:
             case "replanned":
                 self._moved()
                 self._gives()
-            case "drain_at":
-                self._hold = data["step"]
+            case "stop_point":
+                if data["then"] == "end":
+                    self._ends_with(data["step"])
+                elif data["then"] == "move":
+                    self._hold = data["step"]
             case "drained":
                 self._empty(data["node"])
                 world.scenario.drained(world, data["node"])
             case "layout_changed":
                 self._relaid(data)
-            case "last_step":
-                self._ends_with(data["step"])
             case "recovered":
                 self.restarted.append((data["level"], tuple(data["restarted"])))
         world.scenario.nemesis.recorded(world, event)
@@ -619,8 +620,9 @@ def _told(name: str, value: Any) -> Any:
             return [msgspec.structs.replace(rank, finished=0, durable=0) for rank in value]
         case "recovery" if value is not None:
             return msgspec.structs.replace(value, phase="halting", since=0.0, asked=None, waiting="", begun=0.0)
-        case "drains":
-            return {node: msgspec.structs.replace(drain, begun=0.0) for node, drain in value.items()}
+        case "asked":
+            drains = {node: msgspec.structs.replace(drain, begun=0.0) for node, drain in value.drains.items()}
+            return msgspec.structs.replace(value, drains=drains)
         case "attempts":
             return [msgspec.structs.replace(each, at=0.0, ended_at=0.0) for each in value]
         case "failed_at":

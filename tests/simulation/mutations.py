@@ -62,6 +62,7 @@ from rolemesh_durable.protocol.master.head import Head
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.state import JobState
+from rolemesh_durable.protocol.master.stop_points import StopPoints
 from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.master.wiring import Wiring
 from rolemesh_durable.protocol.master_config import SnapshotPlan
@@ -465,11 +466,19 @@ def _ends_with_its_ranks(original: Any) -> Any:
 
 def _one_step_early(original: Any) -> Any:
     def tell(self: Any, happened: Any) -> None:
-        if isinstance(happened, transitions.DrainAt):
+        if isinstance(happened, transitions.StopPoint) and happened.then == "move":
             happened = msgspec.structs.replace(happened, step=happened.step - 1)
         original(self, happened)
 
     return tell
+
+
+def _lets_a_resize_go_first(original: Any) -> Any:
+    def turn(self: Any) -> None:
+        if self._context.state.asked.resize is None:
+            original(self)
+
+    return turn
 
 
 def _drained_or_not(original: Any) -> Any:
@@ -568,19 +577,19 @@ def _last_step_is_forgotten(original: Any) -> Any:
     def job(state: JobState, happened: Any, wall: float) -> None:
         original(state, happened, wall)
         if isinstance(happened, transitions.MasterRecovered):
-            state.last_step = -1
+            state.stop = transitions.NO_STOP
 
     return job
 
 
 def _decides_by_itself(original: Any) -> Any:
-    def decide(self: Any) -> None:
+    def newest(self: Any) -> int | None:
         state = self._context.state
-        if state.finishing and state.last_step < 0 and not state.busy:
-            last = max(self.granted, state.committed, 0)
-            self._context.tell(transitions.LastStep(min(last, self._context.outline.steps - 1)))
+        if state.asked.finish and not state.stop.active and not state.busy:
+            return max(self._progress.granted, state.committed, 0)
+        return original(self)
 
-    return decide
+    return newest
 
 
 def _seen_before_it_is_whole(original: Any) -> Any:
@@ -690,9 +699,9 @@ def _first_forgets(original: Any, lag: int, *, taken: Any, again: Any) -> Any:
 def _grants_on(original: Any) -> Any:
     def grant(self: Any) -> None:
         state = self._context.state
-        held, state.resize = state.resize, None
+        held, state.stop = state.stop, transitions.NO_STOP
         original(self)
-        state.resize = held
+        state.stop = held
 
     return grant
 
@@ -753,9 +762,9 @@ def _one_less(original: Any) -> Any:
 def _resize_goes_on(original: Any) -> Any:
     def change(self: Any, recovery: Any, found: Any) -> str:
         state = self._context.state
-        held, state.resize = state.resize, None
+        held, state.asked.resize = state.asked.resize, None
         why: str = original(self, recovery, found)
-        state.resize = held
+        state.asked.resize = held
         return why
 
     return change
@@ -860,7 +869,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a new master chooses another last step", "all end with one step", "finish",
              lambda: patch.object(apply, "_job", _last_step_is_forgotten(apply._job))),
     Mutation("a master chooses the last step without asking how far earlier ones have let ranks run",
-             "all end with one step", "finish", method(Progress, "_decide_last", _decides_by_itself)),
+             "all end with one step", "finish", method(StopPoints, "newest", _decides_by_itself)),
     Mutation("places that were found for an earlier plan count for this one",
              "ranks move to where their plan lets them", "nodes",
              lambda: all_of(method(CarryingOut, "answered", _any_answer)(),
@@ -962,7 +971,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("an agent that was told to end takes its ranks along", "nothing restarts without a failure", "leave",
              lambda: all_of(patch.object(lifetime, "NOTICE_S", 0.5), method(SimAgent, "_do", _ends_with_its_ranks)())),
     Mutation("ranks leave a node in the middle of a step", "a drain loses no step", "drain calm",
-             method(draining.Draining, "_is_quiet", lambda original: lambda self: True)),
+             method(StopPoints, "reached", lambda original: lambda self: True)),
+    Mutation("ranks that come to a step to leave wait for a resize, which waits for them", "no deadlock", "resize",
+             method(draining.Draining, "turn", _lets_a_resize_go_first)),
     Mutation("ranks leave after a step to which they may have come already", "who leaves is told", "drain calm",
              method(MasterContext, "tell", _one_step_early)),
     Mutation("a node that was drained is used again", "no rank is on a drained node", "drain",

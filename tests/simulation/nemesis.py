@@ -25,10 +25,8 @@ DELICATE = (
     "rank_up",
     "job_stopping",
     "job_finishing",
-    "last_step",
-    "resize_at",
+    "stop_point",
     "layout_changed",
-    "drain_at",
     "drained",
 )
 """Records after which a failure finds a recovery in the middle."""
@@ -37,13 +35,11 @@ LAST = (
     "job_stopping",
     "agent_stopped",
     "job_finishing",
-    "last_step",
+    "stop_point",
     "resize_asked",
-    "resize_at",
     "layout_changed",
     "resized",
     "drain_asked",
-    "drain_at",
     "drained",
 )
 """Records after which the next one may be the job's last: a master that dies with it has to be followed by another."""

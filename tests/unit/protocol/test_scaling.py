@@ -36,7 +36,9 @@ class Asking:
         return refusal(wanted, self._context.outline, self._context.state)
 
     def asked(self, wanted: Mapping[str, int], reason: str) -> None:
-        self._context.tell(t.ResizeAsked(self._context.state.resizes + 1, dict(wanted), reason, self._context.now))
+        self._context.tell(
+            t.ResizeAsked(self._context.state.asked.resizes + 1, dict(wanted), reason, self._context.now)
+        )
 
 
 class Job:
@@ -102,8 +104,8 @@ def test_an_answer_counts_when_it_was_given_twice_in_a_row_and_within_limits() -
     for times in range(2):
         now = job.until_asked(now)
         assert job.said(Wanted({"work": 9, "data": 4}, "why")) == [{"work": 3}] * times
-    assert job.context.state.resize is not None
-    assert job.context.state.resize.reason == "scaler mine: why"
+    assert job.context.state.asked.resize is not None
+    assert job.context.state.asked.resize.reason == "scaler mine: why"
     assert sizes_now(job.context.state) == {"data": 1, "work": 1}
     assert not any(job.turn(now + after) for after in range(60)), "nobody is asked meanwhile"
 
@@ -126,7 +128,7 @@ def test_after_a_resize_that_could_not_be_had_the_pause_is_doubled() -> None:
         now = job.until_asked(now)
         assert job.said(Wanted({"work": 3}, "why"))
         job.turn(now)
-        job.context.tell(t.ResizeRefused(job.context.state.resizes, "there is no room", now))
+        job.context.tell(t.ResizeRefused(job.context.state.asked.resizes, "there is no room", now))
     assert pauses == pytest.approx([40.0, 70.0, 130.0], abs=2.0)
 
 

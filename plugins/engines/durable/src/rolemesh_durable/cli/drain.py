@@ -69,7 +69,7 @@ def command(
         return event.kind in ("drained", "drain_over") and event.data["node"] == asked.data["node"]
 
     def tell(event: Event) -> None:
-        if event.kind in ("drain_waiting", "drain_at"):
+        if event.kind in ("drain_waiting", "stop_point"):
             typer.echo(sentence(event), err=True)
 
     told = ask(run.path, send, is_it, comes_of, partial(is_over, run), wait=wait and not back, tell=tell)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -37,12 +37,10 @@ def sentence(event: Event) -> str | None:
             return f"recovery {data['number']} by level {data['level']} failed: {data['why']}"
         case "job_finishing":
             return f"the job is to finish: {data['reason']}"
-        case "last_step":
-            return f"it ends with step {data['step']}"
+        case "stop_point":
+            return _stop_point(data)
         case "resize_asked":
             return f"resize {data['number']} to {_sizes(data['sizes'])}: {data['reason']}"
-        case "resize_at":
-            return f"resize {data['number']}: all ranks come to step {data['step']}"
         case "resized":
             return f"resized after step {data['step']}: {_sizes(data['sizes'])}, within {data['seconds']:.2f} s"
         case "resize_refused":
@@ -60,11 +58,7 @@ def sentence(event: Event) -> str | None:
             within = f" within {data['notice_s']:g} s" if data.get("notice_s") else ""
             return f"node {data['node'][:12]} is drained{within}: {data['reason']}"
         case "drain_waiting":
-            return f"node {', '.join(node[:12] for node in data['nodes'])} keeps its ranks for now: {data['missing']}"
-        case "drain_at" if data["step"] < 0:
-            return "nobody has to leave a node any more: all ranks go on"
-        case "drain_at":
-            return f"node {', '.join(node[:12] for node in data['nodes'])}: ranks leave after step {data['step']}"
+            return f"node {_nodes(data['nodes'])} keeps its ranks for now: {data['missing']}"
         case "drained":
             return f"node {data['node'][:12]} has no ranks any more, {data['seconds']:.2f} s after it was asked for"
         case "drain_over":
@@ -106,6 +100,22 @@ def _reasons(planned: Mapping[str, Any]) -> list[str]:
     known = dict.fromkeys(verdict["reason"] for verdict in planned.get("verdicts", ()))
     reasons = [reason for reason in known if not any(reason.lower() in text for text in failures)]
     return [*reasons, planned["plan"]["reason"]] if planned["plan"].get("resources") else reasons
+
+
+def _stop_point(data: Mapping[str, Any]) -> str:
+    match data["then"]:
+        case "end":
+            return f"the job ends with step {data['step']}"
+        case "relayout":
+            return f"all ranks come to step {data['step']}; then roles get other numbers of ranks"
+        case "move":
+            return f"all ranks come to step {data['step']}; then those of node {_nodes(data['nodes'])} leave"
+        case _:
+            return f"all ranks go on, and none leaves its node: {data['reason']}"
+
+
+def _nodes(nodes: Sequence[str]) -> str:
+    return ", ".join(node[:12] for node in nodes)
 
 
 def _sizes(sizes: Mapping[str, int]) -> str:

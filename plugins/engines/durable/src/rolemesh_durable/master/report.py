@@ -53,8 +53,8 @@ def status_of(
         state.message,
         state.persisted,
         (*warnings, *machine.warnings()),
-        state.finishing,
-        state.resize.sizes if state.resize is not None else {},
+        state.asked.finish,
+        state.asked.resize.sizes if state.asked.resize is not None else {},
         state.resources,
     )
 
@@ -98,7 +98,7 @@ def result_of(
         "message": state.message,
         "exit_code": EXIT_NOT_STARTED if never_started else codes[status],
         "steps": known(bundle.config.steps),
-        "reason": state.finishing,
+        "reason": state.asked.finish,
         "committed_steps": state.committed + 1,
         "wall_s": round(wall_s, 3),
         "state_sha256": _digests(state),

@@ -81,9 +81,8 @@ EVENTS: dict[str, dict[str, Any]] = {
     "ladder_exhausted": {"trail": ["actor/1: boom", "  process: tried 5 times"]},
     "rank_done": {"role": "actor", "rank": 0, "generation": 0, "finished": 5, "sha256": "ab"},
     "job_finishing": {"reason": "enough", "at": 8.0},
-    "last_step": {"step": 5},
+    "stop_point": {"step": 5, "then": "end", "reason": "enough"},
     "resize_asked": {"number": 1, "sizes": {"actor": 2}, "reason": "rolemesh scale", "at": 8.1},
-    "resize_at": {"number": 1, "step": 4},
     "layout_changed": {
         "number": 1,
         "layout": {"number": 1, "step": 4, "folder": "step-4", "sizes": {"actor": 2}, "since": {"actor": 4}},
@@ -97,7 +96,6 @@ EVENTS: dict[str, dict[str, Any]] = {
     "resize_refused": {"number": 2, "why": "there is no room", "at": 8.6},
     "drain_asked": {"node": "node-1", "reason": "rolemesh drain", "at": 8.6},
     "drain_waiting": {"nodes": ["node-1"], "missing": "actor/1 needs cpu 1, none is free"},
-    "drain_at": {"nodes": ["node-1"], "step": 5},
     "drained": {"node": "node-1", "seconds": 0.4, "at": 8.9},
     "drain_over": {"node": "node-1", "why": "it is gone"},
     "job_stopping": {"status": "interrupted", "message": "somebody asked", "grace_s": 5.0, "at": 9.0},

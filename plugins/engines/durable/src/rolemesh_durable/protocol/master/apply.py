@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -12,7 +11,7 @@ from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.clocks import by_another_clock
-from rolemesh_durable.protocol.master.relayout import resize
+from rolemesh_durable.protocol.master.relayout import given_up, resize
 
 __all__ = ["DRAIN", "apply"]
 
@@ -26,22 +25,22 @@ def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None
         case t.JobStarted() | t.MasterRecovered() | t.JobDetached() | t.JobRunning() | t.JobStopping() | t.JobEnded():
             _job(state, happened, wall)
         case t.JobFinishing(reason):
-            state.finishing = reason
-        case t.LastStep(step):
-            state.last_step = step
+            state.asked.finish = reason
+        case t.StopPoint():
+            _stop(state, happened)
         case t.NodeChecked(node=node, measured=measured, unfit=unfit):
             state.checked[node] = measured
             if unfit:
                 state.unfit.add(node)
-        case t.ResizeAsked() | t.ResizeAt() | t.LayoutChanged() | t.Resized() | t.ResizeRefused():
+        case t.ResizeAsked() | t.LayoutChanged() | t.Resized() | t.ResizeRefused():
             resize(state, happened)
-        case t.DrainAsked() | t.DrainWaiting() | t.DrainAt() | t.Drained() | t.DrainOver():
+        case t.DrainAsked() | t.DrainWaiting() | t.Drained() | t.DrainOver():
             _drain(state, happened)
         case t.AgentStarted(agent, incarnation, node, resources):
             st.place(state, AgentPlace(agent, node, dict(resources)))
             record = state.agents[agent]
             record.incarnation, record.state, record.node_lost = incarnation, "starting", False
-            record.leaving = node in state.drains
+            record.leaving = node in state.asked.drains
         case t.AgentUp(agent, pid=pid, host=host):
             state.never_started = False
             record = state.agents[agent]
@@ -106,29 +105,25 @@ def _job(state: st.JobState, happened: t.Transition, wall: float) -> None:
             state.phase = "ended"
 
 
-def _hold(state: st.JobState, nodes: Collection[str], step: int) -> None:
-    state.hold, state.held = step, max(state.held, step)
-    for node, drain in state.drains.items():
-        drain.at = step if node in nodes else -1
-        drain.waiting = "" if node in nodes else drain.waiting
+def _stop(state: st.JobState, stop: t.StopPoint) -> None:
+    state.stop = stop if stop.active else given_up(state.stop)
+    for node in stop.nodes:
+        state.asked.drains[node].waiting = ""
 
 
 def _drain(state: st.JobState, happened: t.Transition) -> None:
     match happened:
         case t.DrainAsked(node, reason, at, notice_s, agent):
-            state.drains[node] = st.Drain(reason, at, notice_s, agent)
+            state.asked.drains[node] = st.Drain(reason, at, notice_s, agent)
         case t.DrainWaiting(nodes, missing):
-            _hold(state, (), -1)
             for node in nodes:
-                state.drains[node].waiting = missing
-        case t.DrainAt(nodes, step):
-            _hold(state, nodes, step)
+                state.asked.drains[node].waiting = missing
         case t.Drained(node):
-            state.drains[node].done = True
+            state.asked.drains[node].done = True
         case t.DrainOver(node):
-            del state.drains[node]
+            del state.asked.drains[node]
     for record in state.agents.values():
-        record.leaving = record.place.node in state.drains
+        record.leaving = record.place.node in state.asked.drains
 
 
 def _recovery(state: st.JobState, happened: t.Transition) -> None:
@@ -148,7 +143,7 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
             state.timeline += 1
             state.origin = st.Origin(folder, step)
             state.committed = state.persisted = step
-            state.held = -1
+            state.stop = state.stop if state.stop.active else t.NO_STOP
             state.layout = state.layout.back_at(step)
             for record in state.ranks.values():
                 record.finished = record.durable = step
@@ -165,8 +160,8 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
         case t.RecoveryLaunched(_, ranks):
             for started in ranks:
                 _launched(state, started)
-            if state.recovery is not None and state.recovery.plan.avoid:
-                _hold(state, (), -1)  # nobody is left who could run on where it was
+            if state.recovery is not None and state.recovery.plan.avoid and state.stop.then == "move":
+                state.stop = given_up(state.stop)  # no rank is left that could run on where it was
         case t.Recovered(number, at=at):
             _close(state, "recovered", at)
             state.recovery = None

@@ -142,10 +142,10 @@ class CarryingOut:
     def _change_layout(self, recovery: Recovery, found: e.LayoutFound) -> str:
         """Every rank starts again from the origin, and roles with another number of ranks; none of them runs."""
         context, state, changes = self._context, self._context.state, _changes(recovery, self._context.state)
-        if (asked := state.resize) is not None:
+        if (asked := state.asked.resize) is not None:
             why = "the job has gone back to its last snapshot, to go on with other numbers of ranks"
             context.tell(t.ResizeRefused(asked.number, why, context.now))
-        number = state.resizes + 1
+        number = state.asked.resizes + 1
         layout = state.layout.next(number, state.origin.step, state.origin.folder, changes)
         groups = tuple(role for role, size in changes.items() if role in context.outline.collective and size > 1)
         context.tell(t.LayoutChanged(number, layout, tuple(changes), groups, found.moves, found.places, found.plan))
@@ -155,11 +155,11 @@ class CarryingOut:
     def _no_place(self, recovery: Recovery, why: str) -> str:
         context, agents = self._context, self._context.state.agents.values()
         avoid = recovery.plan.avoid
-        if draining := context.state.drains.keys() & set(avoid):
+        if draining := context.state.asked.drains.keys() & set(avoid):
             # It is still there: better on it than not at all.
             self._use(recovery, sorted(draining), why)
             return ""
-        if noticed := [node for node, drain in context.state.drains.items() if drain.done and drain.agent]:
+        if noticed := [node for node, drain in context.state.asked.drains.items() if drain.done and drain.agent]:
             recovery.asked = None  # nobody but a SIGTERM has said that they go
             for node in noticed:
                 context.tell(t.DrainOver(node, "it is still there, and there is no other room"))

@@ -26,7 +26,7 @@ def by_another_clock(state: JobState, clock: str, now: float, wall: float) -> No
     state.failed_at = [told(at) for at in state.failed_at]
     if state.recovery is not None:
         state.recovery.begun = told(state.recovery.begun)
-    for drain in state.drains.values():
+    for drain in state.asked.drains.values():
         drain.begun = told(drain.begun)
     state.clock, state.last = clock, (now, wall)
 

@@ -80,7 +80,7 @@ class Commands:
         granted = self._progress.granted if state.phase == "running" else -1
         return m.Watermarks(
             context.outline.epoch, state.timeline, granted, state.committed, self._progress.published,
-            state.persisted, groups, bool(state.finishing), state.last_step, self._away(),
+            state.persisted, groups, bool(state.asked.finish), state.last_step, self._away(),
             state.pause, state.layout, self._draining(), self._failures_s(),
         )  # fmt: skip
 
@@ -94,10 +94,8 @@ class Commands:
 
     def _draining(self) -> dict[str, float]:
         """How many seconds are left to each node that is to be without ranks."""
-        left = {
-            node: drain.begun + drain.notice_s - self._context.now for node, drain in self._context.state.drains.items()
-        }
-        drains = self._context.state.drains
+        drains = self._context.state.asked.drains
+        left = {node: drain.begun + drain.notice_s - self._context.now for node, drain in drains.items()}
         return {node: max(0.0, float(round(s))) if drains[node].notice_s else math.inf for node, s in left.items()}
 
     def _away(self) -> tuple[tuple[str, int, int], ...]:

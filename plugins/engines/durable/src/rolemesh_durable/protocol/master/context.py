@@ -98,7 +98,7 @@ class MasterContext:
 
     def finish(self, reason: str) -> None:
         """The job is to end in good order; the first reason counts."""
-        if not self.state.finishing and self.state.phase in ("starting", "running"):
+        if not self.state.asked.finish and self.state.phase in ("starting", "running"):
             self.tell(t.JobFinishing(reason, self.now))
 
     def stop(self, status: t.Status, message: str, grace_s: float) -> None:

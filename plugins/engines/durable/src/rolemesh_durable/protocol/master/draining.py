@@ -11,9 +11,9 @@ from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
-from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.resizing import NO_SNAPSHOTS
 from rolemesh_durable.protocol.master.state import AgentRecord, Drain
+from rolemesh_durable.protocol.master.stop_points import StopPoints
 from rolemesh_durable.protocol.messages import NOTICE_S
 from rolemesh_durable.protocol.rank_key import RankKey
 
@@ -30,8 +30,8 @@ ASK_AGAIN_S = 5.0
 class Draining:
     """Sees to the nodes that are to be without ranks: to all of them together, or to one where there is less room."""
 
-    def __init__(self, context: MasterContext, progress: Progress, coordinator: Coordinator) -> None:
-        self._context, self._progress, self._coordinator = context, progress, coordinator
+    def __init__(self, context: MasterContext, stops: StopPoints, coordinator: Coordinator) -> None:
+        self._context, self._stops, self._coordinator = context, stops, coordinator
         self._room: tuple[str, ...] = ()
         """The nodes whose ranks have room elsewhere, as far as this master knows."""
         self._asked: tuple[str, ...] = ()
@@ -42,12 +42,12 @@ class Draining:
 
     def refusal(self, node: str, *, back: bool = False) -> str:
         """Why a node cannot be drained, or taken `back`; "" if it can, or is."""
-        state = self._context.state
+        state, drains = self._context.state, self._context.state.asked.drains
         lost = {agent.place.node for agent in state.agents.values() if agent.node_lost}
         known = {*self._context.nodes, *(agent.place.node for agent in state.agents.values())} - lost
         if back:
-            return "" if node in state.drains else f"node {node} is not drained; {', '.join(state.drains) or 'none'} is"
-        if node in state.drains:
+            return "" if node in drains else f"node {node} is not drained; {', '.join(drains) or 'none'} is"
+        if node in drains:
             return ""
         if node not in known:
             return f"the job knows no node {node!r}; there are {', '.join(sorted(known))}"
@@ -55,9 +55,9 @@ class Draining:
             return NO_SNAPSHOTS
         if state.phase in ("new", "starting"):
             return "the job does not run yet: ask again when it does"
-        if state.finishing or state.phase != "running":
+        if state.asked.finish or state.phase != "running":
             return "the job is about to end"
-        if not known - {node} - state.unfit - state.drains.keys():
+        if not known - {node} - state.unfit - drains.keys():
             return "it is the last node that the job may use: let another one join, or take one back, and ask again"
         return ""
 
@@ -67,13 +67,13 @@ class Draining:
             return
         if event.back:
             self._context.tell(t.DrainOver(event.node, event.reason))
-        elif (drain := self._context.state.drains.get(event.node)) is None or drain.reason != event.reason:
+        elif (drain := self._context.state.asked.drains.get(event.node)) is None or drain.reason != event.reason:
             self._ask_for(event.node, event.reason, event.notice_s)
 
     def told(self, agent: AgentRecord, *, leaving: bool) -> None:
         """An agent has reported whether it has got a SIGTERM: its node leaves then."""
         node, name = agent.place.node, agent.place.agent
-        drain = self._context.state.drains.get(node)
+        drain = self._context.state.asked.drains.get(node)
         if leaving and drain is None:
             self._ask_for(node, f"agent {name} was told to end", NOTICE_S, name)
         elif not leaving and drain is not None and drain.agent == name:
@@ -88,29 +88,31 @@ class Draining:
     def answered(self, found: e.Replanned) -> None:
         """The shell has looked whether there is room."""
         nodes, state = self._asked, self._context.state
-        if found.lost != self._lost(nodes) or not nodes or state.busy or any(n not in state.drains for n in nodes):
+        if found.lost != self._lost(nodes) or not nodes or state.busy or not set(nodes) <= state.asked.drains.keys():
             return
         if found.moves is not None:
             self._room = nodes
-        elif state.hold >= 0 or any(state.drains[node].waiting != found.why for node in nodes):
+        else:
             self._wait(nodes, found.why)
 
     def turn(self) -> None:
         """Whatever can be done now."""
         context, state = self._context, self._context.state
-        if state.phase != "running" or state.busy or state.resize is not None:
+        resizing = state.asked.resize is not None and state.stop.then != "move"
+        if state.phase != "running" or state.busy or resizing:
             return
-        here: dict[str, list[RankKey]] = {node: [] for node, drain in state.drains.items() if not drain.done}
+        here: dict[str, list[RankKey]] = {node: [] for node, drain in state.asked.drains.items() if not drain.done}
         for key in state.ranks if here else ():
             here.get(context.node(key), []).append(key)
         for node, ranks in list(here.items()):
             if not ranks:
                 del here[node]
-                self._empty(node, state.drains[node])
+                self._empty(node, state.asked.drains[node])
         self._forget()
-        if not here and state.hold >= 0:
-            context.tell(t.DrainAt((), -1))
-        if not here or state.last_step >= 0:
+        if state.stop.then == "end":
+            return
+        if not here:
+            self._stops.release("move", "no rank has to leave a node any more")
             return
         if not state.snapshots:
             self._wait(tuple(here), NO_SNAPSHOTS)
@@ -135,31 +137,27 @@ class Draining:
 
     def _wait(self, nodes: tuple[str, ...], missing: str) -> None:
         state = self._context.state
-        if state.hold >= 0 or any(state.drains[node].waiting != missing for node in nodes):
+        self._stops.release("move", missing)
+        if any(state.asked.drains[node].waiting != missing for node in nodes):
             self._context.tell(t.DrainWaiting(nodes, missing))
 
     def _leave(self, nodes: tuple[str, ...], ranks: list[RankKey]) -> None:
         context, state = self._context, self._context.state
         agents = {state.ranks[key].agent: state.agents[state.ranks[key].agent] for key in ranks}
         serve = all(a.state == "up" and a.report is not None and a.report.address for a in agents.values())
-        late = any(_left_s(state.drains[node], context.now) <= 0 for node in nodes)
-        told = all(state.drains[node].at == state.hold for node in nodes)
-        if serve and (late or (told and self._is_quiet())):
+        late = any(_left_s(state.asked.drains[node], context.now) <= 0 for node in nodes)
+        told = state.stop.then == "move" and set(nodes) <= set(state.stop.nodes)
+        reasons = "; ".join(state.asked.drains[node].reason for node in nodes)
+        if serve and (late or (told and self._stops.reached())):
             self._room = ()
             self._asked_at = float("-inf")
-            reasons = "; ".join(state.drains[node].reason for node in nodes)
             self._coordinator.drains(nodes, ranks, f"node {', '.join(nodes)} is drained: {reasons}")
-        elif state.hold < 0 and (granted := self._progress.most_granted()) is not None:
-            # Nobody has been let run to that step, nor told of it, so that all know what it is when they come there.
-            if granted + 1 < state.end:
-                context.tell(t.DrainAt(nodes, granted + 1))
-        elif not told:  # that step was chosen for others, and some ranks may have passed it by then
-            context.tell(t.DrainAt((), -1))
-
-    def _is_quiet(self) -> bool:
-        state, step = self._context.state, self._context.state.hold
-        there = state.are(state.ranks, "running") and all(rank.finished >= step for rank in state.ranks.values())
-        return 0 <= step <= state.committed and there
+        elif (newest := self._stops.newest()) is not None:
+            # No rank may run to the step after it yet, so all know before they come there what happens there.
+            if newest + 1 < state.end:
+                self._stops.decide("move", newest + 1, reasons, nodes)
+        elif not told:  # that step was chosen for other nodes, and some ranks may have passed it by then
+            self._stops.release("move", f"the ranks of node {', '.join(nodes)} leave, too")
 
     def _empty(self, node: str, drain: Drain) -> None:
         agents = [agent for agent in self._context.state.agents.values() if agent.place.node == node]
@@ -174,7 +172,7 @@ class Draining:
         context, state = self._context, self._context.state
         for node in sorted(state.drained):
             left = all(a.state in ("lost", "stopped") for a in state.agents.values() if a.place.node == node)
-            drain, gone = state.drains[node], context.nodes and node not in context.nodes
+            drain, gone = state.asked.drains[node], context.nodes and node not in context.nodes
             if left and gone:
                 context.tell(t.DrainOver(node, "it is gone"))
             elif left and drain.agent and context.now > drain.begun + STAYS * drain.notice_s:
@@ -183,7 +181,7 @@ class Draining:
     def warnings(self) -> list[str]:
         """What is drained, and what that waits for."""
         found = []
-        for node, drain in self._context.state.drains.items():
+        for node, drain in self._context.state.asked.drains.items():
             waits = f"; its ranks stay for now: {drain.waiting}" if drain.waiting else ""
             found.append(f"node {node[:12]} is {'drained' if drain.done else 'being drained'} ({drain.reason}){waits}")
         return found

@@ -14,7 +14,7 @@ from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master import state as st
-from rolemesh_durable.protocol.master.transitions import Status
+from rolemesh_durable.protocol.master.transitions import Status, StopPoint
 from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Head", "KeptRank"]
@@ -90,18 +90,13 @@ class Head(msgspec.Struct, frozen=True):
     regaining: list[int]
     clock: str
     last: tuple[float, float]
-    finishing: str
-    last_step: int
+    asked: st.Asked
+    stop: StopPoint
     checked: dict[str, Measurements]
     unfit: set[str]
     resources: dict[str, dict[str, float]]
     layout: Layout
     plan: PlacementPlan | None
-    resize: st.Resize | None
-    resizes: int
-    drains: dict[str, st.Drain]
-    hold: int
-    held: int
     agents: list[st.KeptAgent]
     ranks: list[KeptRank]
     refused: list[tuple[tuple[str, int], int]]

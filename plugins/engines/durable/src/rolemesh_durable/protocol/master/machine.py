@@ -29,6 +29,7 @@ from rolemesh_durable.protocol.master.reports import Reports
 from rolemesh_durable.protocol.master.resizing import Resizing, refusal
 from rolemesh_durable.protocol.master.scaling import Scaling
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
+from rolemesh_durable.protocol.master.stop_points import StopPoints
 from rolemesh_durable.protocol.master_config import MasterConfig, known
 
 __all__ = ["MasterMachine"]
@@ -51,10 +52,11 @@ class MasterMachine:
             context, self.progress, self._checkpoints, lambda sizes: refusal(sizes, outline, context.state)
         )
         self._fitness = Fitness(context)
-        self.resizing = Resizing(context, self.progress, self._checkpoints, self._coordinator)
+        self._stops = StopPoints(context, self.progress)
+        self.resizing = Resizing(context, self._stops, self._checkpoints, self._coordinator)
         self._scaling = Scaling(context, self.resizing)
         self._hangs = HangWatch(context, self.progress)
-        self.draining = Draining(context, self.progress, self._coordinator)
+        self.draining = Draining(context, self._stops, self._coordinator)
         self._reports = Reports(context, self._coordinator, self._hangs, self._checkpoints, self.draining)
         self._commands = Commands(context, self.progress, self._fitness)
         self._time = OwnTime()
@@ -83,7 +85,7 @@ class MasterMachine:
                 break
             self._handle(event)
         context.run_if_ready()
-        plans = self.resizing.turn, self.draining.turn, self._scaling.turn
+        plans = self.resizing.turn, self.draining.turn, self._scaling.turn, self._stops.turn
         parts = self._fitness.turn, self._coordinator.step, *plans, self.progress.turn
         for part in parts:
             if state.phase in ("starting", "running"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rolemesh_durable.protocol.master import events as e
-from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.grants import GrantSize
 
@@ -59,7 +58,6 @@ class Progress:
         """Commit what can be, grant more, and end the job when it is done."""
         if self._context.state.phase == "running":
             self._commit()
-            self._decide_last()
             self._grant()
         self._end_if_done()
 
@@ -73,16 +71,6 @@ class Progress:
         self._context.state.committed = step
         self._context.want(e.Committed(step))
 
-    def _decide_last(self) -> None:
-        """A job that is to finish ends with the newest step that any rank may run to: none has gone beyond it, and all
-        will come to it."""
-        state, steps = self._context.state, self._context.outline.steps
-        if not state.finishing or state.last_step >= 0 or state.resize is not None or state.hold >= 0:
-            return
-        granted = self.most_granted()
-        if granted is not None:
-            self._context.tell(t.LastStep(min(granted, steps - 1)))
-
     def most_granted(self) -> int | None:
         """The newest step that any rank may run to, whichever master has said so; None while that is not known."""
         state, outline = self._context.state, self._context.outline
@@ -94,7 +82,7 @@ class Progress:
         if len(heard) < len(reports) or not state.are(state.ranks, "running", "done"):
             return None
         reached = (*(rank.finished for rank in state.ranks.values()), *state.reached.values(), outline.origin_step + 1)
-        return max(self.granted, state.held, *reached, *(report.granted for report in heard))
+        return max(self.granted, state.stop.step, *reached, *(report.granted for report in heard))
 
     def _grant(self) -> None:
         outline, state = self._context.outline, self._context.state

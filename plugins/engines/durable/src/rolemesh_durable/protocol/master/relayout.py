@@ -1,4 +1,4 @@
-"""What the transitions of a resize mean for a job's state: part of `apply`."""
+"""What a stop point that is given up, and the transitions of a resize, mean for a job's state: part of `apply`."""
 
 from __future__ import annotations
 
@@ -9,28 +9,33 @@ import msgspec
 from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master import transitions as t
 
-__all__ = ["Resizing", "resize"]
+__all__ = ["Resizing", "given_up", "resize"]
 
-Resizing: TypeAlias = t.ResizeAsked | t.ResizeAt | t.LayoutChanged | t.Resized | t.ResizeRefused
+Resizing: TypeAlias = t.ResizeAsked | t.LayoutChanged | t.Resized | t.ResizeRefused
 
 
 def resize(state: st.JobState, happened: Resizing) -> None:
     """Bring `state` to where it is after what has happened."""
     match happened:
         case t.ResizeAsked(number, sizes, reason):
-            state.resizes, state.resize = number, st.Resize(number, sizes, reason)
-        case t.ResizeAt(_, step) if state.resize is not None:
-            state.resize.step = step
+            state.asked.resizes, state.asked.resize = number, st.Resize(number, sizes, reason)
         case t.LayoutChanged():
             _relayout(state, happened)
         case t.Resized() | t.ResizeRefused():
-            state.resize = None
+            state.asked.resize = None
+            if state.stop.then == "relayout":
+                state.stop = given_up(state.stop)
+
+
+def given_up(stop: t.StopPoint) -> t.StopPoint:
+    """Nothing happens at this stop point any more. Ranks that have heard of it take no earlier one."""
+    return t.StopPoint(stop.step, "go_on", "")
 
 
 def _relayout(state: st.JobState, changed: t.LayoutChanged) -> None:
     layout = state.layout = changed.layout
     step = layout.step
-    state.origin, state.resizes = st.Origin(layout.folder, step), changed.number
+    state.origin, state.asked.resizes = st.Origin(layout.folder, step), changed.number
     state.committed = state.persisted = step
     state.plan = changed.plan
     for place in changed.places:

@@ -14,8 +14,8 @@ from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
-from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.state import JobState, Resize
+from rolemesh_durable.protocol.master.stop_points import StopPoints
 from rolemesh_durable.protocol.master_config import MasterConfig
 
 __all__ = ["NO_SNAPSHOTS", "Resizing", "refusal", "sizes_now"]
@@ -72,9 +72,9 @@ class Resizing:
     """Sees to one resize at a time."""
 
     def __init__(
-        self, context: MasterContext, progress: Progress, checkpoints: Checkpoints, coordinator: Coordinator
+        self, context: MasterContext, stops: StopPoints, checkpoints: Checkpoints, coordinator: Coordinator
     ) -> None:
-        self._context, self._progress = context, progress
+        self._context, self._stops = context, stops
         self._checkpoints, self._coordinator = checkpoints, coordinator
         self._room = -1
         """The resize for which there is room, as far as this master knows."""
@@ -84,9 +84,9 @@ class Resizing:
     def refusal(self, wanted: Mapping[str, int]) -> str:
         """Why this cannot be asked for now; "" if it can, or is being done."""
         state = self._context.state
-        if state.resize is not None:
-            return "" if state.resize.sizes == self._changes(wanted) else "it is being resized already"
-        if state.finishing or state.phase not in ("starting", "running"):
+        if (resize := state.asked.resize) is not None:
+            return "" if resize.sizes == self._changes(wanted) else "it is being resized already"
+        if state.asked.finish or state.phase not in ("starting", "running"):
             return "the job is about to end"
         return refusal(wanted, self._context.outline, state)
 
@@ -94,8 +94,8 @@ class Resizing:
         """Somebody wants these world sizes."""
         context, state = self._context, self._context.state
         changes = {} if self.refusal(wanted) else self._changes(wanted)
-        if state.resize is None and changes:
-            context.tell(t.ResizeAsked(state.resizes + 1, changes, reason, context.now))
+        if state.asked.resize is None and changes:
+            context.tell(t.ResizeAsked(state.asked.resizes + 1, changes, reason, context.now))
             self._asked_at = float("-inf")
 
     def _changes(self, wanted: Mapping[str, int]) -> dict[str, int]:
@@ -104,37 +104,39 @@ class Resizing:
 
     def answered(self, found: e.LayoutFound) -> None:
         """The shell has looked for places, and at the snapshot of the step, if there was one already."""
-        resize, state = self._context.state.resize, self._context.state
+        state = self._context.state
+        resize = state.asked.resize
         self._asked_at = float("-inf")
         if resize is None or found.number != resize.number or state.phase != "running" or self._changed(resize):
             return
         if found.why:
             self._refuse(resize, found.why)
-        elif resize.step < 0:
+        elif state.stop.then != "relayout":
             self._room = resize.number
-        elif found.step == resize.step and self._is_quiet(resize) and self._can_take(found):
+        elif found.step == state.stop.step and self._stops.reached() and self._can_take(found):
             self._change(resize, found)
 
     def turn(self) -> None:
         """Whatever can be done now."""
         state = self._context.state
-        resize = state.resize
-        if resize is None or state.phase != "running" or state.hold >= 0:
+        resize, stop = state.asked.resize, state.stop
+        if resize is None or state.phase != "running" or stop.then == "move":
             self._quiet_since = None
             return
         if self._changed(resize):
             self._end_if_up(resize)
             return
         given_up = max((a.report.given_up for a in state.agents.values() if a.report is not None), default=-1)
-        if state.finishing:
+        decided = stop.then == "relayout"
+        if state.asked.finish:
             self._refuse(resize, "the job is about to end")
-        elif resize.step >= 0 and given_up >= resize.step > state.persisted:
-            self._refuse(resize, f"its snapshot of step {resize.step} cannot be written to disk")
-        elif resize.step < 0 and self._room != resize.number:
+        elif decided and given_up >= stop.step > state.persisted:
+            self._refuse(resize, f"its snapshot of step {stop.step} cannot be written to disk")
+        elif not decided and self._room != resize.number:
             self._ask(resize)
-        elif resize.step < 0:
+        elif not decided:
             self._decide(resize, given_up)
-        elif self._is_quiet(resize):
+        elif self._stops.reached():
             self._quiet_since = self._context.now if self._quiet_since is None else self._quiet_since
             self._ask(resize)
 
@@ -144,30 +146,27 @@ class Resizing:
     def _ask(self, resize: Resize) -> None:
         if self._context.now >= self._asked_at + ASK_AGAIN_S:
             self._asked_at = self._context.now
-            self._context.want(e.FindLayout(resize.number, resize.step, resize.sizes))
+            self._context.want(e.FindLayout(resize.number, self._step, resize.sizes))
+
+    @property
+    def _step(self) -> int:
+        """The step at which the layout changes; -1 before it is decided."""
+        return self._context.state.stop.step if self._context.state.stop.then == "relayout" else -1
 
     def _decide(self, resize: Resize, given_up: int) -> None:
-        """The newest step that any rank may run to: none has gone beyond it, and all will come to it. Who is called has
-        to know before its snapshot that this is the step: others may be behind, and call it."""
-        state, granted = self._context.state, self._progress.most_granted()
-        if granted is None:
+        state, newest = self._context.state, self._stops.newest()
+        if newest is None:
             return
-        known = granted + bool(self._context.outline.graph.services)
-        # Whoever needs what was made before the last change takes it from that one's snapshot, and no later one.
+        # A rank that is called has to know of the step before its snapshot of it: others may be behind, and call it.
+        known = newest + bool(self._context.outline.graph.services)
+        # What was made before the last change is only in the snapshot of that change, and in no later one.
         step = max(known, given_up + 1, state.layout.step + 1)
         while not self._checkpoints.whole(step):
             step += 1
         if step >= state.end:
             self._refuse(resize, f"the job ends with step {state.end}, and its ranks may run to step {step} by now")
         else:
-            self._context.tell(t.ResizeAt(resize.number, step))
-
-    def _is_quiet(self, resize: Resize) -> bool:
-        state, step = self._context.state, resize.step
-        there = state.are(state.ranks, "running") and all(rank.finished >= step for rank in state.ranks.values())
-        if not there or state.busy:
-            return False
-        return state.committed >= step and state.persisted >= step and self._progress.published >= step
+            self._stops.decide("relayout", step, resize.reason)
 
     def _can_take(self, found: e.LayoutFound) -> bool:
         """The places are still there: an agent may have been lost since."""
@@ -176,7 +175,7 @@ class Resizing:
 
     def _change(self, resize: Resize, found: e.LayoutFound) -> None:
         context, state, outline = self._context, self._context.state, self._context.outline
-        layout = state.layout.next(resize.number, resize.step, found.folder, resize.sizes)
+        layout = state.layout.next(resize.number, state.stop.step, found.folder, resize.sizes)
         groups = tuple(role for role, size in resize.sizes.items() if role in outline.collective and size > 1)
         context.tell(
             t.LayoutChanged(resize.number, layout, tuple(resize.sizes), groups, found.moves, found.places, found.plan)
@@ -189,7 +188,7 @@ class Resizing:
             since = context.now if self._quiet_since is None else self._quiet_since
             self._quiet_since = None
             took = round(context.now - since, 3)
-            context.tell(t.Resized(resize.number, resize.step, resize.sizes, took, context.now))
+            context.tell(t.Resized(resize.number, state.layout.step, resize.sizes, took, context.now))
 
     def _refuse(self, resize: Resize, why: str) -> None:
         self._quiet_since = None

@@ -64,7 +64,7 @@ class Scaling:
         now, state = self._context.now, self._context.state
         if not self._watches:
             return
-        if state.phase != "running" or state.resize is not None:
+        if state.phase != "running" or state.asked.resize is not None:
             self._since = now
         for index, watch in enumerate(self._watches):
             if not self._is_calm:
@@ -84,8 +84,8 @@ class Scaling:
     @property
     def _is_calm(self) -> bool:
         state = self._context.state
-        quiet = state.phase == "running" and not state.busy and not state.finishing
-        return quiet and state.resize is None and state.hold < 0 and state.are(state.ranks, "running")
+        quiet = state.phase == "running" and not state.busy and not state.asked.finish
+        return quiet and state.asked.resize is None and not state.stop.active and state.are(state.ranks, "running")
 
     def _reports(self) -> dict[RankKey, tuple[float, RankReport]] | None:
         """What is known of each rank, and since when; None while that is not all of them."""
@@ -152,7 +152,7 @@ class Scaling:
             self._since, watch.refused = context.now, watch.refused + 1
             return
         self._resizing.asked(wanted, f"scaler {watch.plan.name}: {said.wanted.reason}")
-        watch.number = context.state.resizes
+        watch.number = context.state.asked.resizes
 
     def _within(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Those that are others than now, within the limits of their roles."""

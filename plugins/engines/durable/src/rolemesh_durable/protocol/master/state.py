@@ -18,13 +18,14 @@ from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master.ladder import Tried
-from rolemesh_durable.protocol.master.transitions import Status
+from rolemesh_durable.protocol.master.transitions import NO_STOP, Status, StopPoint
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = [
     "AgentRecord",
     "Allowance",
+    "Asked",
     "Drain",
     "JobState",
     "KeptAgent",
@@ -143,25 +144,38 @@ class Recovery(msgspec.Struct):
 
 
 class Resize(msgspec.Struct):
-    """Roles are to have `sizes`: number `number` of the job's life, after `step` once that is decided (else -1)."""
+    """Roles are to have `sizes`; the resizes of a job are numbered from 1."""
 
     number: int
     sizes: dict[str, int]
     reason: str
-    step: int = -1
 
 
 class Drain(msgspec.Struct):
-    """A node is to be without ranks, since `begun`; see `transitions.DrainAsked`. `waiting` is what there is no room
-    for; `done`: it is without. `at` is the step after which its ranks leave, as they have been told; -1 before that."""
+    """A node is to be without ranks; see `transitions.DrainAsked`."""
 
     reason: str
     begun: float
+    """When it was asked for."""
     notice_s: float = 0.0
     agent: str = ""
     waiting: str = ""
+    """What its ranks have no room for elsewhere; "" if they have."""
     done: bool = False
-    at: int = -1
+    """It is without ranks."""
+
+
+class Asked(msgspec.Struct):
+    """What the job has been asked for, and has not done yet."""
+
+    finish: str = ""
+    """Why the job is to end before its last step; "" if it is not."""
+    resize: Resize | None = None
+    """The numbers of ranks that roles are to have."""
+    resizes: int = 0
+    """How many resizes there were."""
+    drains: dict[str, Drain] = {}
+    """The nodes that are to be without ranks."""
 
 
 class JobState(msgspec.Struct):
@@ -171,12 +185,9 @@ class JobState(msgspec.Struct):
     `failures` and then `open` were; `reached` is where ranks had
     been, and `regaining` the recoveries that have not got them there again; `refused` are connections, by agent and
     incarnation (-1 for all earlier ones). Times are by the monotonic clock `clock`, and `last` is when the newest event
-    with a time was: by it, and by the clock on the wall. `finishing` is why the job is to end before its last step,
-    `last_step` the step with which it then ends, once that is decided. `layout` is the present one, `plan` where its
-    ranks were placed last (None: as the job began), `resize` what is to
-    change it, and `resizes` how many there were. `drains` are the nodes that are to be without ranks, and `hold` is the
-    step after which ranks leave some of them, once that is decided; `held` is the newest that it has been: who has
-    heard of it takes no earlier one.
+    with a time was: by it, and by the clock on the wall. `asked` is what somebody wants of the job, and `stop` the step
+    to which its ranks come for that: the newest, given up or not, since ranks that have heard of it take no earlier
+    one. `layout` is the present one, `plan` where its ranks were placed last (None: as the job began).
     """
 
     agents: dict[str, AgentRecord]
@@ -206,8 +217,8 @@ class JobState(msgspec.Struct):
     allowed: dict[tuple[str, str], Allowance] = {}
     clock: str = ""
     last: tuple[float, float] = (0.0, 0.0)
-    finishing: str = ""
-    last_step: int = -1
+    asked: Asked = msgspec.field(default_factory=Asked)
+    stop: StopPoint = NO_STOP
     checked: dict[str, Measurements] = {}
     """What checks have measured, by node,"""
     unfit: set[str] = set()
@@ -216,11 +227,6 @@ class JobState(msgspec.Struct):
     """What roles have per rank that failover levels have given others than they asked for."""
     layout: Layout = Layout()
     plan: PlacementPlan | None = None
-    resize: Resize | None = None
-    resizes: int = 0
-    drains: dict[str, Drain] = {}
-    hold: int = -1
-    held: int = -1
 
     @classmethod
     def of(cls, outline: MasterConfig) -> JobState:
@@ -241,6 +247,11 @@ class JobState(msgspec.Struct):
         )
 
     @property
+    def last_step(self) -> int:
+        """The step with which a job ends that is to finish, once that is decided; else -1."""
+        return self.stop.step if self.stop.then == "end" else -1
+
+    @property
     def end(self) -> int:
         """The last step, as far as it is known."""
         return self.last_step if self.last_step >= 0 else self.steps - 1
@@ -253,7 +264,7 @@ class JobState(msgspec.Struct):
     @property
     def pause(self) -> int:
         """The step to which all ranks come, and where they wait; -1 for none."""
-        return self.resize.step if self.resize is not None else self.hold
+        return self.stop.step if self.stop.then in ("relayout", "move") else -1
 
     @property
     def busy(self) -> bool:
@@ -273,7 +284,7 @@ class JobState(msgspec.Struct):
     @property
     def drained(self) -> set[str]:
         """The nodes that are without ranks, and stay so."""
-        return {node for node, drain in self.drains.items() if drain.done}
+        return {node for node, drain in self.asked.drains.items() if drain.done}
 
     @property
     def homes(self) -> Iterable[tuple[str, str]]:

@@ -20,9 +20,10 @@ from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master.ladder import Tried
 
-__all__ = ["KINDS", "Move", "Started", "Status", "Transition", "read"]
+__all__ = ["KINDS", "Move", "Started", "Status", "StopPoint", "Then", "Transition", "read"]
 
 Status: TypeAlias = Literal["done", "failed", "interrupted"]
+Then: TypeAlias = Literal["end", "relayout", "move", "go_on"]
 
 
 class Transition(msgspec.Struct, frozen=True, tag_field="_", omit_defaults=True):
@@ -99,10 +100,25 @@ class JobFinishing(Transition, frozen=True, tag="job_finishing"):
     at: float
 
 
-class LastStep(Transition, frozen=True, tag="last_step"):
-    """It ends with this step: no rank was allowed to go further, and none will be."""
+class StopPoint(Transition, frozen=True, tag="stop_point"):
+    """All ranks come to one step and wait there. No rank was allowed to go further, and none will be."""
 
     step: int
+    """The step; -1 where the stop point before is given up."""
+    then: Then
+    """What happens there: the job ends, its layout changes, ranks move to other nodes, or nothing any more."""
+    reason: str
+    """Why, in words."""
+    nodes: tuple[str, ...] = ()
+    """The nodes that ranks leave, where ranks move."""
+
+    @property
+    def active(self) -> bool:
+        """Whether something happens at this step."""
+        return self.then != "go_on"
+
+
+NO_STOP = StopPoint(-1, "go_on", "")
 
 
 class JobStopping(Transition, frozen=True, tag="job_stopping"):
@@ -365,13 +381,6 @@ class ResizeAsked(Transition, frozen=True, tag="resize_asked"):
     at: float
 
 
-class ResizeAt(Transition, frozen=True, tag="resize_at"):
-    """The next layout holds after this step: no rank was allowed to go further, and none will be before it does."""
-
-    number: int
-    step: int
-
-
 class LayoutChanged(Transition, frozen=True, tag="layout_changed"):
     """Everybody is at the step: from it on the job has `layout`. The ranks of the roles that it resizes (`roles`; their
     ranks are a collective group in `groups`) have these places, by `plan`."""
@@ -419,14 +428,6 @@ class DrainWaiting(Transition, frozen=True, tag="drain_waiting"):
 
     nodes: tuple[str, ...]
     missing: str
-
-
-class DrainAt(Transition, frozen=True, tag="drain_at"):
-    """The ranks of these nodes leave after this step: no rank was allowed to go further, and none will be before. Step
-    -1: nobody leaves any more, and all may go on."""
-
-    nodes: tuple[str, ...]
-    step: int
 
 
 class Drained(Transition, frozen=True, tag="drained"):
