@@ -130,4 +130,6 @@ def authors_environment(dist: Dist, whole_installed: Installed, tmp_path_factory
     """An environment as ``pip install 'rolemesh[test]'`` makes it, two linters, and what builds plugins."""
     also = ["rolemesh[test]", "mypy", "ruff", "setuptools"]
     folder = tmp_path_factory.mktemp("author") / "venv"
-    return make_environment(folder, dist.wheels("rolemesh", "rolemesh-testing"), base=whole_installed, also=also)
+    return make_environment(
+        folder, dist.wheels("rolemesh", "rolemesh-sources", "rolemesh-testing"), base=whole_installed, also=also
+    )

@@ -311,7 +311,7 @@ def error_classes() -> Iterator[str]:
 def builtin_options() -> Iterator[str]:
     """The options that a job file may give to the plugins that come with the kernel."""
     for record in discover(environ={}):
-        if record.distribution in ("rolemesh", "rolemesh-durable", "rolemesh-console"):
+        if record.distribution in ("rolemesh", "rolemesh-durable", "rolemesh-console", "rolemesh-sources"):
             yield f"{record.kind} {record.name}: {_json(_without_wording(load(record).Options.model_json_schema()))}"
 
 

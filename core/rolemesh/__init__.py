@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rolemesh.api.batch import (
         Batch as Batch,
+        Gathered as Gathered,
         Ragged as Ragged,
         Shard as Shard,
         Shards as Shards,
@@ -92,7 +93,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "api.batch": "Batch Ragged Shard Shards",
+    "api.batch": "Batch Gathered Ragged Shard Shards",
     "api.cluster": "ClusterView NodeView",
     "api.command": "Command PlanOption RunOption",
     "api.diagnoser": "Diagnoser",

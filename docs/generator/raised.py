@@ -85,7 +85,7 @@ def classes() -> dict[str, str]:
             for node in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)):
                 if any(isinstance(base, ast.Name) and base.id in found for base in node.bases):
                     module = file.partition("/src/")[2] or file.removeprefix("core/")
-                    found.setdefault(node.name, module.removesuffix(".py").replace("/", "."))
+                    found.setdefault(node.name, module.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
     return found
 
 

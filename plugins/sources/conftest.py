@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rolemesh_durable.brokers import BrokerSource
-from rolemesh_durable.sources import Reader, SourceError
+from rolemesh_sources import Reader, SourceError
+from rolemesh_sources.brokers import BrokerSource
 
 
 class Reading:

@@ -171,6 +171,14 @@ class Shards(dict[str, Shard]):
     """
 
 
+class Gathered(dict[str, Shard]):
+    """A part of a snapshot of which a rank of another layout gets the shards of all ranks, whole.
+
+    The workload returns one from `Workload.snapshot` right after ``setup``. The names of the shards
+    must differ from rank to rank.
+    """
+
+
 def concat(values: Sequence[Any], axis: int = 0) -> Any:
     """Join batches, columns or arrays along `axis` (0 for anything that is not an array).
 

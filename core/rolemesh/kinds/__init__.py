@@ -67,13 +67,13 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 _DURABLE = "rolemesh-durable"
-OFFERED = dict.fromkeys(
-    ("backends", "checks", "scalers", "sources", "stores", "transports"), _DURABLE
-)
+_SOURCES = "rolemesh-sources"
+OFFERED = dict.fromkeys(("backends", "checks", "scalers", "stores", "transports"), _DURABLE)
+OFFERED["sources"] = _SOURCES
 """Kinds that need not be installed, and the distributions that declare them: for messages."""
 _WORKLOADS = {
     "rolemesh": ("function",),
-    _DURABLE: ("source",),
+    _SOURCES: ("source",),
     "rolemesh-ddp": ("ddp", "stage"),
     "rolemesh-deepspeed": ("deepspeed",),
     "rolemesh-fsdp": ("fsdp",),

@@ -15,7 +15,9 @@ from rich.console import Console
 from rolemesh.api.observer import AgentStatus, Event, JobStatus, RankStatus, RoleTimes, RunInfo, StepMetrics
 from rolemesh_console.console import ConsoleObserver, ConsoleOptions
 from rolemesh_console.live_view import live_view
+from rolemesh_console.sentences import _SENTENCES, sentence
 from rolemesh_console.statistics import Statistics
+from rolemesh_durable.protocol.master.transitions import KINDS
 
 STARTED = 1_000_000.0
 
@@ -255,6 +257,14 @@ def test_a_recovery_says_the_verdict_unless_the_failure_has_said_it(
     observer, out, _ = plain()
     observer.event(planned(failure, *reasons, **plan))
     assert f"recovery 1 by level process: {told}" in out.getvalue().replace("\n", " ").strip() + "\n"
+
+
+def test_each_sentence_is_about_a_kind_of_event_that_there_is() -> None:
+    assert _SENTENCES.keys() <= KINDS.keys()
+
+
+def test_an_event_of_an_engine_that_is_not_known_here_has_no_sentence() -> None:
+    assert sentence(Event(1, 1, 0.0, "tea_is_ready", {"cups": 2})) is None
 
 
 # -------------------------------------------------------------------------------------------------------- the summary

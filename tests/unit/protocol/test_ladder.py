@@ -10,7 +10,7 @@ import pytest
 from rolemesh.api.failover import GiveUp
 from rolemesh.api.failures import Attempt, Failure, JobView, Pass, RankView, RecoveryPlan, Verdict
 from rolemesh.api.observer import Event
-from rolemesh_durable.control.event_text import sentence
+from rolemesh_console.sentences import sentence
 from rolemesh_durable.protocol.master.ladder import (
     MAX_DELAY_S,
     SOON_S,

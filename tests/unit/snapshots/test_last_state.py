@@ -16,11 +16,11 @@ import yaml
 from rolemesh.api.batch import Shard
 from rolemesh.job_file import load
 from rolemesh.runs.digest import digest
+from rolemesh_console.kept import export_command, kept_lines
+from rolemesh_console.text import amount
 from rolemesh_durable.bundle import snapshot_plan
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.attempt import Attempt
-from rolemesh_durable.control.kept import export_command, kept_lines
-from rolemesh_durable.control.text import amount
 from rolemesh_durable.master.kept import DRAIN, ENDED_EARLY, Kept, described, settle
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.rank import last_state
@@ -163,7 +163,7 @@ def test_the_command_that_exports_works_from_the_current_folder(
 ) -> None:
     run_dir = tmp_path / "my runs" / "sft"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("rolemesh_durable.control.kept._program", lambda: "rolemesh")
+    monkeypatch.setattr("rolemesh_console.kept._program", lambda: "rolemesh")
     assert export_command(run_dir) == "rolemesh checkpoint export 'my runs/sft'"
     folder = run_dir / "snapshots" / "step-9"
     kept = {"step": 9, "folder": "/elsewhere/step-9", "bytes": 1_250_000, "roles": ["trainer"], "exports": ["trainer"]}

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from rolemesh_durable.sources import Reader, SourceError
+from rolemesh_sources import Reader, SourceError
 
 from {{ cookiecutter.__pkg }} import {{ cookiecutter.__class }}
 from {{ cookiecutter.__pkg }}.conformance import append

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rolemesh_durable.sources import Reader, SourceError
 from rolemesh_files import FilesOptions, FilesSource
+from rolemesh_sources import Reader, SourceError
 from rolemesh_testing import SourceConformance
 
 

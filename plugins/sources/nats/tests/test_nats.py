@@ -21,8 +21,8 @@ import nats
 import pytest
 from nats.js import api
 
-from rolemesh_durable.sources import Reader, SourceError
 from rolemesh_nats import NatsOptions, NatsSource
+from rolemesh_sources import Reader, SourceError
 from rolemesh_testing import SourceConformance
 
 SERVER = shutil.which("nats-server", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")

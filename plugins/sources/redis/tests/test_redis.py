@@ -23,8 +23,8 @@ import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
-from rolemesh_durable.sources import Offset, Reader, SourceError
 from rolemesh_redis import RedisOptions, RedisSource
+from rolemesh_sources import Offset, Reader, SourceError
 from rolemesh_testing import SourceConformance
 
 try:

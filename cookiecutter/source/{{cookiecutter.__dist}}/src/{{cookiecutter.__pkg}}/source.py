@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
-from rolemesh_durable.sources import Offset, Reader, Records, Source, SourceError
+from rolemesh_sources import Offset, Reader, Records, Source, SourceError
 
 __all__ = ["{{ cookiecutter.__class }}"]
 

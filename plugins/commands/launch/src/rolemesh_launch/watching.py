@@ -18,9 +18,9 @@ from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rolemesh.job.engine import RunHandle
 from rolemesh.job.run import JobRun
 from rolemesh.runs.run import EVENTS_FILE
+from rolemesh_console.sentences import sentence
 from rolemesh_durable.cli.interleaving import Interleaving
 from rolemesh_durable.cli.logs import Tail, log_files
-from rolemesh_durable.control.event_text import sentence
 from rolemesh_durable.control.living import LivingRun
 from rolemesh_durable.dispositions import handle_unless_ignored
 from rolemesh_launch.flags import Std

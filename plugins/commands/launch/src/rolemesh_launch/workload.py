@@ -17,9 +17,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from rolemesh import OptionsError, RankContext, State, Workload, operator
+from rolemesh import Gathered, OptionsError, RankContext, State, Workload, operator
 from rolemesh.api.workload import Rendezvous
-from rolemesh_durable.sources import Gathered
 from rolemesh_launch import tracking
 from rolemesh_launch.environment import Worker, variables
 from rolemesh_launch.process import after_import, as_python_starts

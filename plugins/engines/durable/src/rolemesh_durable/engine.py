@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field, create_model
 
-from rolemesh.errors import JobFileError, nearest, raise_all
+from rolemesh.errors import JobFileError, raise_all
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.planning import check_placed
 from rolemesh.job.prepared import Prepared
@@ -67,15 +67,15 @@ class DurableEngine(Engine):
     @classmethod
     def check(cls, job: Prepared) -> Sequence[str]:
         """Raise what is wrong with the job for this engine: snapshots that are asked for and switched off, environments
-        that cannot be made, sources that are not listed, roles that are called and take turns, and scalers without a
-        role whose number of ranks may change. Return a warning for each key without effect.
+        that cannot be made, roles that are called and take turns, and scalers without a role whose number of ranks may
+        change. Return a warning for each key without effect.
         """
         cls._check(job)
         return warnings(job, None)
 
     @classmethod
     def _check(cls, job: Prepared) -> None:
-        raise_all([*_switched_off(job), *wrong_environments(job.job), *_unlisted(job), *_called_in_turns(job)])
+        raise_all([*_switched_off(job), *wrong_environments(job.job), *_called_in_turns(job)])
         if any(kind == "scalers" for kind, _ in job.selection.declared) and not job.elastic:
             raise JobFileError(
                 "there are scalers, and no role may have another number of ranks",
@@ -140,14 +140,3 @@ def _called_in_turns(job: Prepared) -> Iterator[JobFileError]:
             where=job.job.where(("placement",)),
             remedy="leave it out of the group whose roles take turns, or have the group share its slots",
         )
-
-
-def _unlisted(job: Prepared) -> Iterator[JobFileError]:
-    """Sources that roles read, and the job file does not list."""
-    listed = [name for kind, name in job.selection.declared if kind == "sources"]
-    for role, selected in job.selection.roles.items():
-        if selected.record.target == "rolemesh_durable.reading:SourceWorkload":
-            name, where = selected.options.model_dump()["source"], job.job.where(("roles", role, "options", "source"))
-            if name not in listed:
-                what = f"the job file has no source {name!r}"
-                yield JobFileError(what, where=where, remedy=nearest(name, listed))

@@ -16,10 +16,10 @@ from rich.text import Text
 from rolemesh.api.observer import Event, JobStatus, Observer, RunInfo, StepMetrics
 from rolemesh.hookspecs import hookimpl
 from rolemesh_console.live_view import live_view, starting_line
+from rolemesh_console.sentences import sentence
 from rolemesh_console.statistics import Statistics
 from rolemesh_console.summary import kept, summary
-from rolemesh_durable.control.event_text import sentence
-from rolemesh_durable.control.text import clock, duration, number, percent
+from rolemesh_console.text import clock, duration, number, percent
 
 __all__ = ["ConsoleObserver", "ConsoleOptions"]
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rolemesh.api.observer import JobStatus, RankStatus
 from rolemesh_console.statistics import Statistics
-from rolemesh_durable.control.text import activity, clock, duration, number, percent, share_bar, sparkline, state_style
+from rolemesh_console.text import activity, clock, duration, number, percent, share_bar, sparkline, state_style
 
 __all__ = ["live_view", "starting_line"]
 

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rolemesh.runs.run import EVENTS_FILE, LOGS_DIR, METRICS_FILE, RESULT_FILE
+from rolemesh_console.kept import kept_lines
 from rolemesh_console.statistics import Statistics
-from rolemesh_durable.control.kept import kept_lines
-from rolemesh_durable.control.text import duration, number, percent, relative, state_style
+from rolemesh_console.text import duration, number, percent, relative, state_style
 
 __all__ = ["before_and_after", "kept", "summary"]
 

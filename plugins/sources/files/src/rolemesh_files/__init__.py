@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, Field
 
-from rolemesh_durable.sources import Reader, Records, Source, SourceError
 from rolemesh_files.matching import matching
 from rolemesh_files.tail import Place, Tail, find, rotated
+from rolemesh_sources import Reader, Records, Source, SourceError
 
 __all__ = ["FilesOptions", "FilesSource"]
 

@@ -17,7 +17,7 @@ from zlib import crc32
 
 import msgspec
 
-from rolemesh_durable.sources import SourceError
+from rolemesh_sources import SourceError
 
 __all__ = ["Place", "Tail", "find", "rotated"]
 

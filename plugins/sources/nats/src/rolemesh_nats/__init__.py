@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from rolemesh_durable.brokers import BrokerOptions, BrokerSource
-from rolemesh_durable.sources import Reader
 from rolemesh_nats.client import JetStreamClient, JetStreamOptions
+from rolemesh_sources import Reader
+from rolemesh_sources.brokers import BrokerOptions, BrokerSource
 
 __all__ = ["NatsOptions", "NatsSource"]
 

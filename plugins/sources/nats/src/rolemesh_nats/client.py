@@ -21,8 +21,8 @@ from nats import errors
 from nats.js import api
 from nats.js import errors as js_errors
 
-from rolemesh_durable.brokers import BrokerAway, BrokerClient, Fetched, Look
-from rolemesh_durable.sources import Offset, SourceError
+from rolemesh_sources import Offset, SourceError
+from rolemesh_sources.brokers import BrokerAway, BrokerClient, Fetched, Look
 
 __all__ = ["JetStreamClient", "JetStreamOptions"]
 

@@ -18,8 +18,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
 
-from rolemesh_durable.brokers import BrokerAway, BrokerClient, Fetched, Look
-from rolemesh_durable.sources import Offset, SourceError
+from rolemesh_sources import Offset, SourceError
+from rolemesh_sources.brokers import BrokerAway, BrokerClient, Fetched, Look
 
 __all__ = ["StreamsClient", "StreamsOptions"]
 

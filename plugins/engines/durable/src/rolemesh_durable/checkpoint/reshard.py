@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from rolemesh.api.batch import Batch, Shard
+from rolemesh.api.batch import Batch, Gathered, Shard
 from rolemesh.api.workload import State
 from rolemesh.runs.digest import digest
 from rolemesh_durable.checkpoint.layout import SnapshotError
-from rolemesh_durable.sources import Gathered
 
 __all__ = ["merge", "owned", "reshard"]
 

@@ -10,9 +10,9 @@ from rolemesh.cli._output import print_table
 from rolemesh.cli.arguments import RunsDir
 from rolemesh.errors import NameInUseError
 from rolemesh.runs.run import runs_folder
+from rolemesh_console.text import amount
 from rolemesh_durable.control.earlier import clean_command, delete, earlier_runs
 from rolemesh_durable.control.lock import is_held
-from rolemesh_durable.control.text import amount
 
 __all__ = ["command"]
 

@@ -14,10 +14,10 @@ from rolemesh.cli._output import print_json
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
 from rolemesh.errors import EXIT_FAILED
 from rolemesh.runs.run import runs_folder
+from rolemesh_console.sentences import sentence
 from rolemesh_durable.cli.scale import is_over, running
 from rolemesh_durable.control.asking import ask
 from rolemesh_durable.control.client import ControlClient
-from rolemesh_durable.control.event_text import sentence
 
 __all__ = ["command"]
 

@@ -12,7 +12,7 @@ import typer
 from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
 from rolemesh.runs.run import runs_folder
-from rolemesh_durable.control.event_text import sentence
+from rolemesh_console.sentences import sentence
 from rolemesh_durable.control.history import events, newest
 from rolemesh_durable.control.living import find_run
 

@@ -16,8 +16,8 @@ from rolemesh.cli._output import print_json
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
 from rolemesh.errors import EXIT_FAILED, EXIT_NOT_STARTED, JobFileError
 from rolemesh.runs.run import runs_folder
+from rolemesh_console.sentences import sentence
 from rolemesh_durable.control.client import MasterGoneError
-from rolemesh_durable.control.event_text import sentence
 from rolemesh_durable.control.lock import is_held
 from rolemesh_durable.control.resizing import resize
 from rolemesh_durable.runs import Run, find_run

@@ -10,7 +10,7 @@ import typer
 
 from rolemesh.cli.arguments import JsonFlag, RunsDir
 from rolemesh.runs.run import runs_folder
-from rolemesh_durable.control.kept import kept_lines
+from rolemesh_console.kept import kept_lines
 from rolemesh_durable.control.picture import job_status, job_statuses
 
 __all__ = ["command"]
@@ -56,7 +56,7 @@ def _print_all(pictures: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from rolemesh_durable.control.text import duration, state_style
+    from rolemesh_console.text import duration, state_style
 
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for heading, justify in (("job", "left"), ("state", "left"), ("steps", "right"), ("time", "right"), ("", "left")):
@@ -75,7 +75,7 @@ def _print_one(p: dict[str, Any]) -> None:
     from rich.text import Text
 
     from rolemesh.api.observer import RankStatus
-    from rolemesh_durable.control.text import activity, duration, state_style
+    from rolemesh_console.text import activity, duration, state_style
 
     console = Console(highlight=False)
     head = Text.assemble((p["name"], "bold"), "  ", (str(p["state"]), state_style(str(p["state"]))))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rolemesh.errors import JobFileError
 from rolemesh.runs.claim import is_run
 from rolemesh.runs.run import runs_folder
-from rolemesh_durable.control.text import amount
+from rolemesh_console.text import amount
 
 __all__ = ["Earlier", "clean_command", "delete", "earlier_runs", "size_in_words", "size_of"]
 

@@ -11,7 +11,7 @@ import msgspec
 from rolemesh.api.observer import JobStatus, RunInfo
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import runs_folder
-from rolemesh_durable.control.kept import export_command
+from rolemesh_console.kept import export_command
 from rolemesh_durable.control.living import LivingRun, find_run, list_runs, statuses
 from rolemesh_durable.control.lock import is_held
 from rolemesh_durable.runs import Control

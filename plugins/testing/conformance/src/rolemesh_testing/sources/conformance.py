@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import pytest
 from pydantic import BaseModel
 
-from rolemesh_durable.sources import Offset, Reader, Source
+from rolemesh_sources import Offset, Reader, Source
 from rolemesh_testing.conformance import PluginConformance, needed
 
 __all__ = ["SourceConformance"]

@@ -1,4 +1,4 @@
-"""What a job has left on disk, in words: where it is, how large, and the command that exports it."""
+"""The snapshot that a job has left on disk, in words: its folder, its size, and the command that exports it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rolemesh_durable.control.text import amount, relative
+from rolemesh_console.text import amount, relative
 
 __all__ = ["export_command", "kept_lines"]
 
 
 def kept_lines(result: Mapping[str, Any], run_dir: str | Path) -> list[tuple[str, str]]:
-    """What the ``result.json`` in `run_dir` says of the snapshot that stays, as (heading, text)."""
+    """The snapshot that stays, as (heading, text) lines, from the ``result.json`` in `run_dir`."""
     lines = []
     kept = result.get("kept")
     if kept and (folder := Path(run_dir, "snapshots", Path(kept["folder"]).name)).is_dir():
@@ -30,12 +30,12 @@ def kept_lines(result: Mapping[str, Any], run_dir: str | Path) -> list[tuple[str
 
 
 def export_command(run_dir: str | Path) -> str:
-    """The command that exports the newest snapshot of the run, as it works from the current folder."""
+    """The command that exports the run's newest snapshot, when run from the current folder."""
     return shlex.join([_program(), "checkpoint", "export", relative(run_dir)])
 
 
 def _program() -> str:
-    """How the user calls rolemesh: by its name, if the shell finds this one by it."""
+    """The user's command for rolemesh: its name, if the shell finds this installation by it, else its path."""
     own = Path(sys.executable).with_name("rolemesh")
     found = shutil.which("rolemesh")
     if not own.exists() or (found is not None and os.path.samefile(found, own)):

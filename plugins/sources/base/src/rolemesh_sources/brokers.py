@@ -1,4 +1,4 @@
-"""The base of sources that ask a broker over the network: a thread fetches ahead, so that nobody waits in the rank.
+"""The base of sources that ask a broker over the network: a thread fetches ahead, so the rank never waits.
 
 While the broker is away the thread asks again, and says so in the rank's log; no rank fails for it.
 """
@@ -16,17 +16,17 @@ from typing import Any, Literal
 import msgspec
 from pydantic import BaseModel, Field, field_validator
 
-from rolemesh_durable.sources import Offset, Reader, Records, Source, SourceError
+from rolemesh_sources import Offset, Reader, Records, Source, SourceError
 
 __all__ = ["BrokerAway", "BrokerClient", "BrokerOptions", "BrokerSource", "Fetched", "Look"]
 
 _LOG = logging.getLogger(__name__)
 BUFFER_BYTES = 32 << 20
-"""What is fetched ahead, of all partitions together; one of them may always have one answer of the broker's."""
+"""Most bytes that the thread fetches ahead, of all partitions together. Each partition may exceed it by one answer."""
 FETCH_WAIT_S = 0.1
-"""How long the broker may wait for records to come: also how late a rank that asks elsewhere is heard."""
+"""Seconds that the broker may wait for records. A rank that asks at another offset waits as long, at most."""
 MOST_AHEAD = 4096
-"""So many records of a partition are fetched ahead; the rank asks for the rest when it has them."""
+"""Most records of a partition that the thread fetches ahead."""
 LOOK_S = 1.0
 PAUSE_S = (0.05, 2.0)
 REMIND_S = 60.0
@@ -34,19 +34,25 @@ CLOSE_S = 5.0
 
 
 class BrokerAway(Exception):
-    """The broker does not answer, or cannot yet: it is asked again."""
+    """The broker does not answer, or cannot yet. The source asks again."""
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What a broker has: where the newest record of each partition ends (None: it has none), and whether nothing more
-    comes. Who says so has looked at that first."""
+    """The state of a broker.
+
+    `newest` is the offset behind the newest record, by partition; None for a partition without records. `over` says
+    that no records come any more. A client finds out `over` before it reads `newest`.
+    """
 
     newest: Mapping[str, Offset]
     over: bool = False
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """A record, the offset behind it, and about how many bytes it takes. No row: there is nothing up to the offset."""
+    """A record as `row`, the offset behind it, and its approximate `size` in bytes.
+
+    The row None says that no record lies before the offset.
+    """
 
     offset: Offset
     row: Mapping[str, Any] | None
@@ -54,29 +60,32 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 class BrokerClient(ABC):
-    """What a source knows of its broker. All but `behind` is called from one thread of the source's, and may take as
-    long as the network does; `BrokerAway` says that the broker is to be asked again, `SourceError` ends the rank."""
+    """The connection of a source to its broker.
+
+    One thread of the source calls all methods but `behind`, and they may take as long as the network does. A method
+    that raises `BrokerAway` is called again later. `SourceError` ends the rank.
+    """
 
     @property
     @abstractmethod
     def where(self) -> str:
-        """The broker's address, for messages: without a password."""
+        """The broker's address without a password, for messages."""
 
     @abstractmethod
     def look(self) -> Look:
-        """What there is."""
+        """The newest records of the broker now."""
 
     @abstractmethod
     def fetch(self, asked: Mapping[str, Offset], wait_s: float) -> Mapping[str, Sequence[Fetched]]:
-        """Records from these offsets on, by partition; waits at most `wait_s` for one to come.
+        """Records from these offsets on, by partition. Wait for one at most `wait_s` seconds.
 
-        For the offset None the first answer is the offset of the first record, without a row: a rank that starts again
-        then asks for what it had read, not for what the partition begins with by then.
+        For the offset None the first answer is the offset of the first record, without a row. A rank that starts again
+        then asks for the records that it had read, even if the broker has trimmed the partition.
         """
 
     @abstractmethod
     def behind(self, newest: Offset, offset: Offset) -> float:
-        """How much lies between an offset and the one behind the newest record, in the broker's unit; 0 if nothing."""
+        """Amount of data between `offset` and `newest`, the offset behind the newest record, in the broker's unit."""
 
     @abstractmethod
     def acknowledge(self, position: Mapping[str, Offset]) -> None:
@@ -84,11 +93,11 @@ class BrokerClient(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """The end, or the broker is away: what comes next begins with a new connection."""
+        """Close the connection, at the end or while the broker is away. The next call opens a new connection."""
 
 
 class _Ahead:
-    """What was fetched of a partition: `at` is where it is read next, `end` where it is fetched next."""
+    """Fetched records of a partition. The rank reads next at `at`, and the thread fetches next at `end`."""
 
     def __init__(self, offset: Offset) -> None:
         self.at = self.end = offset
@@ -143,11 +152,11 @@ class BrokerSource(Source):
     # ------------------------------------------------------------------------------------------ asked by the rank
 
     def partitions(self) -> Sequence[str]:
-        """See `Source.partitions`: as the broker was seen to have them, within a second."""
+        """See `Source.partitions`. The list is at most a second old."""
         return sorted(self._look.newest)
 
     def read(self, partition: str, offset: Offset, max_rows: int) -> Records:
-        """See `Source.read`: what was fetched, if it was fetched from there on; else that is begun."""
+        """See `Source.read`. Return fetched records, or make the thread fetch from `offset` on."""
         with self._lock:
             ahead = self._ahead.get(partition)
             if ahead is None or ahead.at != offset or not ahead.records:
@@ -174,7 +183,7 @@ class BrokerSource(Source):
         return look.over and not any(self._left(look, position).values())
 
     def lag(self, position: Mapping[str, Offset]) -> float | None:
-        """See `Source.lag`: of the partition that is furthest behind. None while the broker is away."""
+        """See `Source.lag`. The lag of the partition that is furthest behind; None while the broker is away."""
         return None if self.waiting() else max(self._left(self._look, position).values(), default=0.0)
 
     def waiting(self) -> str:
@@ -182,7 +191,7 @@ class BrokerSource(Source):
         return "" if self._away_since is None else f"the broker {self._client.where} is away"
 
     def rank_of(self, partition: str, world_size: int) -> int:
-        """See `Source.rank_of`: streams that are listed by name are shared out in turn, others by a hash."""
+        """See `Source.rank_of`. Ranks share listed streams in turn, and others by a hash."""
         if partition in self.options.streams:
             return self.options.streams.index(partition) % world_size
         return super().rank_of(partition, world_size)
@@ -198,7 +207,7 @@ class BrokerSource(Source):
             self._acknowledged |= position
 
     def close(self) -> None:
-        """See `Source.close`: what was acknowledged is told, if the broker is there."""
+        """See `Source.close`. Tell the broker what was acknowledged, if it answers."""
         self._closed.set()
         self._wake.set()
         self._thread.join(CLOSE_S)
@@ -240,7 +249,7 @@ class BrokerSource(Source):
             self._client.close()
 
     def _turn(self) -> None:
-        """Look, tell, fetch."""
+        """Look at the broker, acknowledge, and fetch, until `close`."""
         if (now := time.monotonic()) >= self._looked + LOOK_S:
             self._look, self._looked = self._client.look(), now
         self._tell()

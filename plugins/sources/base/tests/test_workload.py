@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rolemesh import RankContext
-from rolemesh_durable import reading
-from rolemesh_durable.reading import SourceOptions, SourceWorkload
-from rolemesh_durable.sources import Offset, Records, Source, SourceError
+from rolemesh_sources import Offset, Records, Source, SourceError
+from rolemesh_sources import workload as reading
+from rolemesh_sources.workload import SourceOptions, SourceWorkload
 
 
 class Slow(Source):

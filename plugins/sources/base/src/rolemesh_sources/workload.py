@@ -1,4 +1,4 @@
-"""The workload `source`: a role whose ranks read a source of records, each record once in all of the job's values."""
+"""The workload `source`: its ranks read records from a source. Each record is in exactly one value of the job."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from typing import Any, cast
 import numpy as np
 from pydantic import BaseModel, Field
 
-from rolemesh.api.batch import Batch, Shard
+from rolemesh.api.batch import Batch, Gathered, Shard
 from rolemesh.api.partition import Split
 from rolemesh.api.workload import RankContext, State, Workload, operator
-from rolemesh.errors import nearest
-from rolemesh_durable.sources import Gathered, Offset, Reader, Source, SourceError
+from rolemesh.errors import OptionsError, nearest
+from rolemesh_sources import Offset, Reader, Source, SourceError
 
 __all__ = ["SourceOptions", "SourceWorkload"]
 
 LOOK_S = (0.001, 0.05)
-"""How long to wait before looking again: at first, and at most."""
+"""Seconds between two looks at the source: at first, and at most."""
 AGAIN_S = 60.0
-"""So long a source that waits for nothing else may take to find again what it has given before."""
+"""Seconds that a source may take to find records again that it has given before."""
 LONG_S = 30.0
-"""Seconds without a new record after which a step that waits says so in the rank's log."""
+"""Seconds without a new record after which the rank logs that its step waits."""
 LAG_S = 1.0
 UNACKNOWLEDGED = 1024
 STATE_BYTES = 256
-"""The state's length in bytes is a power of two of at least this: one that stays the same costs less to store."""
+"""Least length of the state in bytes. Lengths are powers of two: a length that stays the same costs less to store."""
 NOTE = "read"
 
 
 class SourceOptions(BaseModel, extra="forbid"):
-    """Which source, and how much of it a step takes."""
+    """The source, and the number of records per step."""
 
     source: str = Field(description="A source by its name under plugins.sources; name#2 where several have it.")
     rows: int = Field(default=32, ge=1, description="The most records that a rank takes in a step.")
@@ -54,10 +54,18 @@ class SourceWorkload(Workload):
 
     Options = SourceOptions
 
+    @classmethod
+    def check_flow(cls, options: SourceOptions, role: str, job: Any) -> None:
+        """See `Workload.check_flow`: the job file must list the source."""
+        listed = [name for kind, name in job.selection.declared if kind == "sources"]
+        if options.source not in listed:
+            what, remedy = f"the job file has no source {options.source!r}", nearest(options.source, listed)
+            raise OptionsError(what, where="source", remedy=remedy)
+
     def setup(self, ctx: RankContext[SourceOptions]) -> None:
         """See `Workload.setup`."""
         self._ctx, self._options = ctx, ctx.options
-        self._source = _made(ctx)
+        self._source: Source = ctx.plugins["sources", ctx.options.source]()
         self._source.open(Reader(ctx.job, ctx.role, ctx.rank, ctx.world_size, str(ctx.base)))
         self._position: dict[str, Offset] = {}
         self._columns = list(ctx.options.columns or ())
@@ -67,7 +75,7 @@ class SourceWorkload(Workload):
 
     @operator(returns=Split())
     async def next(self) -> Batch:
-        """The next records, one column per field; no rows behind the source's end."""
+        """Return the next records, one column per field. Behind the source's end the batch has no rows."""
         ctx = self._ctx
         if noted := ctx.notes.get(NOTE):
             taken, ended = noted
@@ -93,7 +101,7 @@ class SourceWorkload(Workload):
         return self._batch(rows)
 
     async def _collect(self, taken: list[Any], rows: list[Mapping[str, Any]]) -> bool:
-        """Read new records into `rows`, and which they are into `taken`; whether these are the last."""
+        """Add new records to `rows`, and (partition, count, offset behind them) to `taken`. True: they are the last."""
         source, most, wait_s = self._source, self._options.rows, self._options.wait_s
         position, pause_s = dict(self._position), LOOK_S[0]
         began = time.monotonic()
@@ -126,7 +134,7 @@ class SourceWorkload(Workload):
             pause_s = min(2 * pause_s, LOOK_S[1])
 
     def _left_out(self, position: Mapping[str, Offset]) -> bool:
-        """Whether all partitions there are belong to other ranks."""
+        """Whether all partitions belong to other ranks."""
         ctx, there = self._ctx, self._source.partitions()
         if position or not there or any(self._source.rank_of(p, ctx.world_size) == ctx.rank for p in there):
             return False
@@ -144,7 +152,7 @@ class SourceWorkload(Workload):
             self._ctx.log.warning("source %s: %s", self._options.source, text)
 
     def _own(self, position: Mapping[str, Offset]) -> list[str]:
-        """The rank's partitions, each step another one first."""
+        """The rank's partitions. Each call begins with another one."""
         ctx, source = self._ctx, self._source
         mine = {p for p in source.partitions() if source.rank_of(p, ctx.world_size) == ctx.rank}
         found = sorted(mine | position.keys())
@@ -153,7 +161,7 @@ class SourceWorkload(Workload):
         return found[first:] + found[:first]
 
     async def _again(self, taken: list[Any]) -> list[Mapping[str, Any]]:
-        """What a former life has taken."""
+        """Read the records again that the rank had taken before a restart."""
         rows: list[Mapping[str, Any]] = []
         position = self._position
         for partition, count, after in taken:
@@ -183,7 +191,7 @@ class SourceWorkload(Workload):
         return Batch({name: [row.get(name) for row in rows] for name in self._columns}, rows=len(rows))
 
     def persisted(self, step: int) -> None:
-        """See `Workload.persisted`: who sends the records hears that they are in good hands."""
+        """See `Workload.persisted`. Tell the source which records are in a checkpoint."""
         position: dict[str, Offset] = {}
         while self._read and self._read[0][0] <= step:
             position |= self._read.popleft()[1]
@@ -191,7 +199,7 @@ class SourceWorkload(Workload):
             self._source.acknowledge({p: offset for p, offset in position.items() if offset is not None})
 
     def snapshot(self) -> State:
-        """See `Workload.snapshot`: where the rank has read to. Another number of ranks shares it out anew."""
+        """See `Workload.snapshot`. The state is the offsets, which the ranks of another layout divide."""
         found = Gathered()
         if self._begun:
             text = json.dumps([self._position, self._columns], sort_keys=True).encode()
@@ -216,17 +224,7 @@ class SourceWorkload(Workload):
         self._source.close()
 
 
-def _made(ctx: RankContext[SourceOptions]) -> Source:
-    name = ctx.options.source
-    if (make := ctx.plugins.get(("sources", name))) is None:
-        what = f"the job file has no source {name!r}"
-        remedy = nearest(name, [listed for kind, listed in ctx.plugins if kind == "sources"])
-        raise SourceError(what, where="plugins.sources", remedy=remedy)
-    source: Source = make()
-    return source
-
-
 def _moved(position: Mapping[str, Offset], taken: list[Any]) -> dict[str, Offset]:
-    """`position` after what was taken; partitions that are gone are in it no more."""
+    """`position` after the records in `taken`, without the partitions that have ended."""
     moved = {**position, **{partition: offset for partition, _, offset in taken}}
     return {partition: offset for partition, offset in moved.items() if offset is not None}

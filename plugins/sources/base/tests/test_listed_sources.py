@@ -1,4 +1,4 @@
-"""A role that reads a source which the job file does not list is told so before anything starts."""
+"""`rolemesh validate` names a role that reads a source which the job file does not list."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rolemesh.errors import JobFileError
+from rolemesh import OptionsError
 from rolemesh.job.prepared import prepare
-from rolemesh_durable.engine import DurableEngine
 
 JOB = """\
 name: reads
@@ -25,9 +24,9 @@ FLOW = "from rolemesh import flow\n\n\n@flow\ndef reads(job):\n    job.data.next
 def test_a_source_that_is_not_listed_is_named_with_the_nearest_that_is(tmp_path: Path) -> None:
     (tmp_path / "reads_flow.py").write_text(FLOW)
     (tmp_path / "job.yaml").write_text(JOB)
-    with pytest.raises(JobFileError) as caught:
-        DurableEngine.check(prepare(tmp_path / "job.yaml"))
+    with pytest.raises(OptionsError) as caught:
+        prepare(tmp_path / "job.yaml")
     assert caught.value.what == "the job file has no source 'file'"
     assert str(caught.value.where).endswith("job.yaml:5: roles.data.options.source")
     assert caught.value.remedy == "did you mean 'files'?"
-    DurableEngine.check(prepare(tmp_path / "job.yaml", ["roles.data.options.source=files"]))
+    prepare(tmp_path / "job.yaml", ["roles.data.options.source=files"])

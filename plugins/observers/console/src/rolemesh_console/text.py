@@ -109,7 +109,7 @@ def state_style(state: str) -> str:
 
 
 def activity(rank: RankStatus) -> Text:
-    """What a rank is doing, in words."""
+    """The present activity of a rank, in words."""
     if rank.state != "running":
         words = {"setup": "setting up", "ready": "ready, waiting for the others"}.get(rank.state, rank.state)
         return Text(words, style=state_style(rank.state))
@@ -128,6 +128,6 @@ def activity(rank: RankStatus) -> Text:
 
 
 def relative(path: str | Path) -> str:
-    """The path as seen from here, where that is shorter."""
+    """The path relative to the current folder, unless it leads two or more folders up."""
     seen = os.path.relpath(path)
     return str(path) if seen.startswith(os.pardir + os.sep + os.pardir) else seen

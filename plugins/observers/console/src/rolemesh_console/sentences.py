@@ -1,0 +1,156 @@
+"""The sentences that tell a person what happens to a job: one for each kind of event that matters at once.
+
+The kinds are those of the engines' journals. An engine may have kinds of its own: `sentence` has none for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from rolemesh.api.failures import Failure, describe
+from rolemesh.api.observer import Event
+
+__all__ = ["sentence"]
+
+_Data: TypeAlias = Mapping[str, Any]
+_NODE_CHARACTERS = 12
+"""The first characters of a node's name; on Ray it has 56, and these tell nodes apart."""
+
+
+def sentence(event: Event) -> str | None:
+    """The event in a sentence; None for an event that can wait, and for a kind that is not known here."""
+    told = _SENTENCES.get(event.kind)
+    return told.format_map(event.data) if isinstance(told, str) else told(event.data) if told is not None else None
+
+
+# ------------------------------------------------------------------------------------------------ failures, recoveries
+
+
+def _failure(data: _Data) -> str:
+    return f"failure: {describe(msgspec.convert(data['failure'], Failure))}"
+
+
+def _hang(data: _Data) -> str:
+    return f"hang: {data['text']}" + (f"\n{data['stacks']}" if data["stacks"] else "")
+
+
+def _recovery_planned(data: _Data) -> str:
+    plan = data["plan"]
+    delay = plan.get("delay_s", 0.0)
+    waits = f"waiting {delay:.3g} s before attempt {data['attempt']}, " if delay else ""
+    restart = ", ".join(f"{role}/{rank}" for role, rank in plan["restart"])
+    sizes = f"; then the job has {_sizes(resize)}" if (resize := plan.get("resize")) else ""
+    why = f" ({'; '.join(reasons)})" if (reasons := _reasons(data)) else ""
+    return f"recovery {data['number']} by level {plan['level']}: {waits}restarting {restart}{sizes}{why}"
+
+
+def _reasons(planned: _Data) -> list[str]:
+    """The diagnosers' reasons for a recovery that no failure's text has, and the level's reason for other resources."""
+    failures = [text.lower() for text in planned.get("failures", ())]
+    known = dict.fromkeys(verdict["reason"] for verdict in planned.get("verdicts", ()))
+    reasons = [reason for reason in known if not any(reason.lower() in text for text in failures)]
+    return [*reasons, planned["plan"]["reason"]] if planned["plan"].get("resources") else reasons
+
+
+def _recovered(data: _Data) -> str:
+    return f"recovery {data['number']}: {', '.join(data['restarted'])} ready again after {data['seconds']:.2f} s"
+
+
+def _rolled_back(data: _Data) -> str:
+    where = f"after step {data['step']}" if data["step"] >= 0 else "from the beginning"
+    return f"the whole job goes on {where}; up to {data['lost_steps']} steps are run again"
+
+
+def _ladder_exhausted(data: _Data) -> str:
+    why = "no failover level is left" if len(data["trail"]) > 1 else "the job gives up"
+    if by := data.get("ended_by"):
+        why = f"the failover level {by!r} ends the job"
+    return f"{why}:\n" + "\n".join(f"  {line}" for line in data["trail"])
+
+
+# ----------------------------------------------------------------------------------------------------- resizing, nodes
+
+
+def _stop_point(data: _Data) -> str:
+    match data["then"]:
+        case "end":
+            return f"the job ends with step {data['step']}"
+        case "relayout":
+            return f"all ranks come to step {data['step']}; then roles get other numbers of ranks"
+        case "move":
+            return f"all ranks come to step {data['step']}; then those of {_nodes(data['nodes'])} leave"
+    return f"all ranks go on, and none leaves its node: {data['reason']}"
+
+
+def _resize_asked(data: _Data) -> str:
+    return f"resize {data['number']} to {_sizes(data['sizes'])}: {data['reason']}"
+
+
+def _resized(data: _Data) -> str:
+    return f"resized after step {data['step']}: {_sizes(data['sizes'])}, within {data['seconds']:.2f} s"
+
+
+def _drain_asked(data: _Data) -> str:
+    within = f" within {data['notice_s']:g} s" if data.get("notice_s") else ""
+    return f"{_nodes([data['node']])} is drained{within}: {data['reason']}"
+
+
+def _drain_waiting(data: _Data) -> str:
+    return f"{_nodes(data['nodes'])} keeps its ranks for now: {data['missing']}"
+
+
+def _node_checked(data: _Data) -> str | None:
+    return f"{_nodes([data['node']])} is left out: {data['unfit']}" if data.get("unfit") else None
+
+
+def _job_stopping(data: _Data) -> str | None:
+    return f"stopping: {data.get('message', '')}" if data.get("status") == "interrupted" else None
+
+
+def _nodes(names: Iterable[str]) -> str:
+    return f"node {', '.join(name[:_NODE_CHARACTERS] for name in names)}"
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{role} {size}" for role, size in sizes.items())
+
+
+_SLOW_OPERATOR = (
+    "warning: {role}/{rank} in {operator} at step {step} took {seconds:.0f} s, longer than hang.after_s, and came "
+    "through; it is allowed {allowed_s:g} s from now on: set hang.after_s above that"
+)
+_SENTENCES: dict[str, str | Callable[[_Data], str | None]] = {
+    "agent_died": "agent {agent} on node {node} is gone ({why}); the next one adopts its ranks",
+    "connections_refused": "warning: node {node} has refused {count} connections that had not the job's key",
+    "drain_asked": _drain_asked,
+    "drain_over": "node {node:.12} is not drained any more: {why}",
+    "drain_waiting": _drain_waiting,
+    "drained": "node {node:.12} has no ranks any more, {seconds:.2f} s after it was asked for",
+    "environment": "node {node:.12}: {message}",
+    "failure": _failure,
+    "hang": _hang,
+    "injected": "rehearsal: {kind} {target}",
+    "job_finishing": "the job is to finish: {reason}",
+    "job_stopping": _job_stopping,
+    "ladder_exhausted": _ladder_exhausted,
+    "master_recovered": "the master was started again (epoch {epoch})",
+    "node_checked": _node_checked,
+    "recovered": _recovered,
+    "recovery_failed": "recovery {number} by level {level} failed: {why}",
+    "recovery_planned": _recovery_planned,
+    "resize_asked": _resize_asked,
+    "resize_refused": "resize {number} is given up: {why}",
+    "resized": _resized,
+    "rolled_back": _rolled_back,
+    "slow_operator": _SLOW_OPERATOR,
+    "snapshot_damaged": "warning: {message}",
+    "snapshot_warning": "warning: {message}",
+    "snapshot_warning_over": "snapshots of agent {agent} are persisted again",
+    "stop_point": _stop_point,
+    "straggler": "straggler: {message}",
+    "waiting_for_nodes": "waiting up to {wait_s:g} s for a place: {missing}",
+}
+"""Sentence by kind of event: a template that the event's data fill, or a function of the data."""
