@@ -549,6 +549,13 @@ def test_links_lead_to_files(path: Path) -> None:
     assert not missing
 
 
+def test_the_table_of_files_in_contributing_names_files_that_exist() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| file or folder | purpose |\n")[2].partition("\n\n")[0]
+    named = [path for row in table.splitlines()[1:] for path in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    assert len(named) > 20
+    assert [path for path in named if not list(ROOT.glob(re.sub(r"<[^>]+>", "*", path).rstrip("/")))] == []
+
+
 def test_make_help_names_every_target() -> None:
     text = (ROOT / "Makefile").read_text()
     phony = re.search(r"^\.PHONY: (.*)$", text, flags=re.MULTILINE)
