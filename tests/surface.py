@@ -13,6 +13,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -179,6 +180,8 @@ def _fields(cls: type) -> list[str]:
 def _members(cls: type) -> Iterator[str]:
     taken = {field.partition(":")[0] for field in _fields(cls)}
     found: dict[str, str] = {}
+    if is_dataclass(cls):
+        found = {field.name: f"self.{field.name}" for field in fields(cls)}
     for owner in _ours(cls):
         for name, value in list(vars(owner).items()):
             if name in found or name in taken or (name.startswith("_") and name not in OPERATIONS):
@@ -213,7 +216,7 @@ def _member(owner: type, name: str, value: Any) -> str | None:
 
 def _set_in_init(cls: type) -> Iterator[str]:
     """Public attributes that ``__init__`` gives to ``self``."""
-    if "__init__" not in vars(cls) or issubclass(cls, msgspec.Struct | BaseModel):
+    if "__init__" not in vars(cls) or is_dataclass(cls) or issubclass(cls, msgspec.Struct | BaseModel):
         return
     for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(vars(cls)["__init__"])))):
         match node:

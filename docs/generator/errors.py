@@ -40,7 +40,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "cookiecutter/",
         "testing/",
     ),
-    "Workloads": ("api/workload.py", "builtin/function.py", "plugins/workloads/"),
+    "Workloads": ("api/workload.py", "api/context.py", "api/port.py", "builtin/function.py", "plugins/workloads/"),
     "Flows": ("graph/",),
     "Ray, nodes and environments": (
         "durable/agent/",

@@ -49,6 +49,7 @@ CHECKING: Mapping[str, str] = {
     "job_file/world_size.py": "JobFileError",
     "api/import_ref.py": "OptionsError",
     "api/workload.py": "OptionsError",
+    "api/context.py": "OptionsError",
     "builtin/function.py": "OptionsError",
     "graph/checks.py": "FlowError",
     "options.py": "OptionsError",

@@ -106,8 +106,10 @@ def service(
 
 def services_of(cls: type[Any]) -> dict[str, ServiceSpec]:
     """The methods of `cls` that are marked with `@service`, by name."""
-    found = {
-        name: getattr(inspect.getattr_static(cls, name), "__rolemesh_service__", None)
-        for name in dir(cls)
-    }
+    return marked(cls, "__rolemesh_service__")
+
+
+def marked(cls: type[Any], mark: str) -> dict[str, Any]:
+    """The values of the attribute `mark` of the methods of `cls` that have it, by name."""
+    found = {name: getattr(inspect.getattr_static(cls, name), mark, None) for name in dir(cls)}
     return {name: spec for name, spec in found.items() if spec is not None}

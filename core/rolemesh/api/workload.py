@@ -7,31 +7,19 @@ stay light: torch, vllm and the like are imported in `Workload.setup`, which run
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import logging
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    Sequence,
-)
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import msgspec
-import numpy as np
 from pydantic import BaseModel
 
+from rolemesh.api.context import RankContext, Rendezvous, stable_seed
 from rolemesh.api.partition import Balanced, Broadcast, Partition, Split, Streaming
 from rolemesh.api.plugin import NoOptions
-from rolemesh.api.service import CalledBy, Caller, ServiceSpec, services_of
-from rolemesh.errors import OptionsError, RolemeshError
+from rolemesh.api.service import ServiceSpec, marked, services_of
+from rolemesh.errors import OptionsError
 
 __all__ = [
     "OperatorSpec",
@@ -48,7 +36,6 @@ State: TypeAlias = Mapping[str, Any]
 """A rank's state by name: numpy arrays, torch tensors (DTensors give their local block), bytes,
 JSON values."""
 
-O = TypeVar("O", bound=BaseModel)  # noqa: E741
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -177,239 +164,6 @@ def _balanced(
     return shared
 
 
-class Rendezvous(msgspec.Struct, frozen=True):
-    """Where a collective group meets: rank 0 listens on `listen_fd` at address:port, the others
-    connect.
-
-    `generation` grows by one each time the group is started again; use it as a key prefix. Pass
-    `listen_fd` to ``torch.distributed.TCPStore(..., master_listen_fd=listen_fd)``: the port is
-    bound already, so nobody can take it.
-    """
-
-    address: str
-    port: int
-    generation: int
-    listen_fd: int | None = None
-
-
-class RankContext(Generic[O]):
-    """What a rank knows about itself. Read `step` inside an operator; the rest is constant for the
-    rank's life."""
-
-    def __init__(
-        self,
-        *,
-        options: O,
-        job: str = "job",
-        role: str = "role",
-        rank: int = 0,
-        world_size: int = 1,
-        local_rank: int = 0,
-        local_world_size: int = 1,
-        node: str = "local",
-        seed: int = 0,
-        steps: int | None = 1,
-        gpus: Sequence[int] = (),
-        cpus: float = 1.0,
-        memory_gb: float = 0.0,
-        share: float = 1.0,
-        turns: bool = False,
-        peers: Sequence[tuple[str, int]] = (),
-        rendezvous: Rendezvous | None = None,
-        generation: int = 0,
-        run_dir: str | Path = ".",
-        tmp_dir: str | Path | None = None,
-        base: str | Path = ".",
-        plugins: Mapping[tuple[str, str], Callable[[], Any]] = {},
-    ) -> None:
-        self.options = options
-        self.rendezvous = rendezvous
-        self.generation = generation
-        self.job = job
-        self.node = node
-        self.seed = seed
-        self.steps = steps
-        """How many the job has; None for one without an end."""
-        self.role = role
-        self.rank = rank
-        self.world_size = world_size
-        self.local_rank = local_rank
-        self.local_world_size = local_world_size
-        self.gpus = tuple(gpus)
-        """Device indices as the rank sees them: 0, 1, ... within its ``CUDA_VISIBLE_DEVICES``."""
-        self.cpus = cpus
-        self.memory_gb = memory_gb
-        """Cores, and 10^9 bytes of memory (0: not asked for), that are reserved for it; nobody
-        holds it to them."""
-        self.share = share
-        """The part of the devices that is meant for this rank, where others run on them at the same
-        time; 0 to 1."""
-        self.turns = turns
-        """Whether ranks of other roles use the same devices in turns with this one: see
-        `Workload.offload`."""
-        self.peers = tuple(peers)
-        """Ranks of other roles, (role, rank), that the placement strategy has put near this one for
-        a purpose."""
-        self.run_dir = Path(run_dir)
-        """`runs/<name>` of the job; may be on another node's disk unless it is shared."""
-        self.tmp_dir = Path(tmp_dir) if tmp_dir is not None else self.run_dir
-        """A folder of the job on this node, removed when the job ends."""
-        self.base = Path(base)
-        """The job file's folder, to which relative paths in options refer."""
-        self.step = 0
-        """The step of the operator that is running, from 0."""
-        self._item: ContextVar[int | None] = ContextVar("item", default=None)
-        self._called_by: ContextVar[CalledBy | None] = ContextVar("called_by", default=None)
-        self.log = logging.getLogger(f"{role}/{rank}")
-        self._means: dict[str, list[float]] = {}
-        self._sums: dict[str, float] = {}
-        self._by_item: dict[int, tuple[dict[str, list[float]], dict[str, float]]] = {}
-        """As `_means` and `_sums`: what has been reported with an item in hand."""
-        self._records: dict[str, Any] = {}
-        self._warnings = 0
-        self._finishing = ""
-        self._on_progress: Callable[[int, int], bool] = lambda done, total: False
-        self._calls: Caller | None = None
-        self.plugins = plugins
-        """What the job file lists under ``plugins``: makes an object of it, by kind and name;
-        ``name#2`` of several."""
-        self.notes: MutableMapping[str, Any] = {}
-        """What operators have decided in this step that they would decide differently another time
-        (what there was to read, what a clock has said): JSON values. Written down before anybody
-        sees what comes of it. It begins empty, unless a former life of the rank has come so far:
-        then do as it did."""
-
-    @property
-    def item(self) -> int:
-        """Which item of the step an operator with a `Balanced` input has in hand, from 0: for
-        seeds, ``ctx.rng(ctx.step, ctx.item)``."""
-        return self._item.get() or 0
-
-    @property
-    def called_by(self) -> CalledBy | None:
-        """Who calls, in a service: role, rank and step of the caller, and the session; None in an
-        operator.
-
-        A session that several callers share has the same name for all of them.
-        """
-        return self._called_by.get()
-
-    @contextmanager
-    def _serving(self, by: CalledBy) -> Iterator[None]:
-        """What begins in here is a service that `by` calls, tasks included."""
-        token = self._called_by.set(by)
-        try:
-            yield
-        finally:
-            self._called_by.reset(token)
-
-    def _reports(self) -> tuple[dict[str, list[float]], dict[str, float]]:
-        item = self._item.get()
-        return (
-            (self._means, self._sums) if item is None else self._by_item.setdefault(item, ({}, {}))
-        )
-
-    def metric(self, **values: float) -> None:
-        """Report quantities that are averaged over the calls, ranks and steps they come from (loss,
-        reward)."""
-        means = self._reports()[0]
-        for name, value in values.items():
-            slot = means.setdefault(name, [0.0, 0.0])
-            slot[0] += float(value)
-            slot[1] += 1.0
-
-    def count(self, **values: float) -> None:
-        """Report quantities that are added up over calls, ranks and steps (tokens, samples)."""
-        sums = self._reports()[1]
-        for name, value in values.items():
-            sums[name] = sums.get(name, 0.0) + float(value)
-
-    def record(self, **values: Any) -> None:
-        """Attach JSON values to the step's line in ``metrics.jsonl`` (example answers, tables).
-
-        Raises `TypeError` for what JSON cannot say.
-        """
-        for name, value in values.items():
-            try:
-                msgspec.msgpack.encode(value)
-            except (TypeError, OverflowError, RecursionError) as error:
-                raise TypeError(f"record {name!r} is no JSON value: {error}") from None
-            self._records[name] = value
-
-    def warn(self, text: str) -> None:
-        """Tell the user of something that is probably not meant; observers show it, and the job
-        goes on.
-
-        It is a record of the step: ``warning <role>/<rank> #<number>``. Say it once, not in every
-        step.
-        """
-        self._warnings += 1
-        self.record(**{f"warning {self.role}/{self.rank} #{self._warnings}": text})
-
-    def finish(self, reason: str = "it has said so") -> None:
-        """Let the job end in good order: all ranks go on to one step that none has passed yet, and
-        end after it.
-
-        Operators are called until then, this one's as well. Saying it again changes nothing.
-        """
-        self._finishing = reason or "it has said so"
-
-    def progress(self, done: int, total: int = 0) -> bool:
-        """Show how far a long operator is: `done` of `total` (0: unknown). One that gets further
-        does not hang.
-
-        True where all ranks are to come to a step ahead: who waits for something outside returns
-        what it has.
-        """
-        return self._on_progress(int(done), int(total))
-
-    async def call(
-        self, role: str, method: str, *args: Any, session: str = "", timeout: float | None = None
-    ) -> Any:
-        """Call a `@service` method of a rank of `role`, from an ``async def`` operator, and return
-        what it returns.
-
-        The flow must say ``calls=[job.<role>]``. Arguments and answers travel as values on edges
-        do, and are valid as long as the operator runs. `timeout` (seconds) goes before the
-        service's own. Raises `CallError` with the remote traceback for an exception there,
-        `CallTimeoutError`, and `SessionLostError`.
-        """
-        return await self._caller().call(role, method, args, session, timeout)
-
-    def call_and_wait(
-        self, role: str, method: str, *args: Any, session: str = "", timeout: float | None = None
-    ) -> Any:
-        """As `call`, from a ``def`` operator."""
-        return self._caller().call_and_wait(role, method, args, session, timeout)
-
-    def session(self, role: str, key: str = "") -> str:
-        """A session with a rank of `role`, for `call`: its calls all go to that rank, in its
-        present life. A new one each time, or the same for all who give the same `key`, as long as
-        that rank lives."""
-        return self._caller().session(role, key)
-
-    def _caller(self) -> Caller:
-        if self._calls is None:
-            remedy = "say in the flow whom the operator calls: calls=[job.<role>]"
-            raise RolemeshError(
-                f"role {self.role} calls nobody", where=f"step {self.step}", remedy=remedy
-            )
-        return self._calls
-
-    def seed_for(self, *keys: object) -> int:
-        """A seed in [0, 2**63) from the job's seed and `keys`, the same in every process and Python
-        version.
-
-        Seeds should belong to rows and steps, not to ranks, so that results do not depend on who
-        did the work.
-        """
-        return stable_seed(self.seed, *keys)
-
-    def rng(self, *keys: object) -> np.random.Generator:
-        """A numpy generator seeded with `seed_for(*keys)`."""
-        return np.random.default_rng(self.seed_for(*keys))
-
-
 class Workload:
     """Base class of every role's code. One instance per rank; a restarted rank gets a new one.
 
@@ -451,11 +205,7 @@ class Workload:
         A workload whose operators depend on its options (such as the built-in ``function``)
         overrides this.
         """
-        marks = (
-            (name, getattr(inspect.getattr_static(cls, name), "__rolemesh_operator__", None))
-            for name in dir(cls)
-        )
-        return {name: spec for name, spec in marks if spec is not None}
+        return marked(cls, "__rolemesh_operator__")
 
     @classmethod
     def services(cls, options: Any) -> Mapping[str, ServiceSpec]:
@@ -590,9 +340,3 @@ class Workload:
     def teardown(self) -> None:
         """Release what the end of the process would not: child processes, files, remote
         sessions."""
-
-
-def stable_seed(seed: int, *keys: object) -> int:
-    """blake2b of the keys' reprs: unlike `hash`, equal in every process."""
-    digest = hashlib.blake2b(repr((seed, *keys)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1

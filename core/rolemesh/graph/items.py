@@ -52,37 +52,35 @@ class Items:
         given = value[start : start + self._how.rows]
         hand = SimpleNamespace(given={**arguments, self._param: given})
         rows = _rows(given)
-        ctx._item.set(number)
-        try:
-            yield hand
-        except Exception as error:
-            which = f"row {start}" if rows == 1 else f"rows {start} to {start + rows - 1}"
-            where = (
-                f"{which} of step {ctx.step} (item {number} of {count}), role "
-                f"{ctx.role}, rank {ctx.rank}"
-            )
-            error.add_note(f"in {where}")
-            bug = isinstance(error, BdbQuit) or (
-                isinstance(error, RolemeshError) and not isinstance(error, CallError)
-            )
-            if self._how.on_error == "fail" or bug:
-                raise
-            ctx.log.warning("left out: %s", where, exc_info=error)
-            ctx.count(rows_left_out=rows)
-            if not self._warned:
-                ctx.warn(
-                    f"{where}: left out after {type(error).__name__}: {error}; the log has "
-                    "further ones"
+        with ctx.with_item(number):
+            try:
+                yield hand
+            except Exception as error:
+                which = f"row {start}" if rows == 1 else f"rows {start} to {start + rows - 1}"
+                where = (
+                    f"{which} of step {ctx.step} (item {number} of {count}), role "
+                    f"{ctx.role}, rank {ctx.rank}"
                 )
-            hand.made = given[:0] if self._none is None else self._none
-            self._warned = True
-        else:
-            if (after := _rows(hand.made)) != rows:
-                what = f"it returned {after} rows for an item of {rows}"
-                raise ValueError(f"{what}; a balanced operator returns one per row")
-            self._none = hand.made[:0]
-        finally:
-            ctx._item.set(None)
+                error.add_note(f"in {where}")
+                bug = isinstance(error, BdbQuit) or (
+                    isinstance(error, RolemeshError) and not isinstance(error, CallError)
+                )
+                if self._how.on_error == "fail" or bug:
+                    raise
+                ctx.log.warning("left out: %s", where, exc_info=error)
+                ctx.count(rows_left_out=rows)
+                if not self._warned:
+                    ctx.warn(
+                        f"{where}: left out after {type(error).__name__}: {error}; the log has "
+                        "further ones"
+                    )
+                hand.made = given[:0] if self._none is None else self._none
+                self._warned = True
+            else:
+                if (after := _rows(hand.made)) != rows:
+                    what = f"it returned {after} rows for an item of {rows}"
+                    raise ValueError(f"{what}; a balanced operator returns one per row")
+                self._none = hand.made[:0]
         hand.sent = number, count, start, total, hand.made
 
     def run(

@@ -54,7 +54,7 @@ class InlineCalls:
         late = asyncio.timeout(limit)
         try:
             async with late, place:
-                with self._contexts[role, rank]._serving(by):
+                with self._contexts[role, rank].serving(by):
                     found = getattr(self._workloads[role, rank], method)(*given)
                     return Isolated(await found if inspect.isawaitable(found) else found).value()
         except Exception as error:

@@ -25,6 +25,7 @@ import msgspec
 from rolemesh.api.failures import Failure, describe
 from rolemesh.api.import_ref import import_paths
 from rolemesh.api.observer import Event, JobStatus, RankStatus, RunInfo
+from rolemesh.api.port import LocalPort
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.errors import EXIT_CODES, JobFileError, RolemeshError, raise_all
 from rolemesh.inline.steps import InlineSteps
@@ -155,6 +156,7 @@ class InlineRun(RunHandle):
         self._steps: InlineSteps | None = None
         self._workloads: dict[tuple[str, int], Workload] = {}
         self._contexts: dict[tuple[str, int], RankContext[Any]] = {}
+        self._ports: dict[tuple[str, int], LocalPort] = {}
 
     def status(self) -> JobStatus | None:
         """The present picture; of a job that has not begun or is over, None."""
@@ -232,13 +234,12 @@ class InlineRun(RunHandle):
         try:
             self._set_up()
             self._tell("job_running", {})
-            every = self._spec.metrics.every
-            ranks = (self._workloads, self._contexts)
+            ranks = (self._workloads, self._contexts, self._ports)
             steps = InlineSteps(
                 self._graph,
                 *ranks,
                 steps=self._spec.steps,
-                metrics_every=every,
+                metrics_every=self._spec.metrics.every,
                 report=self._report,
             )
             self._steps = steps
@@ -287,11 +288,13 @@ class InlineRun(RunHandle):
                     {**selected.cls.process(selected.options)[1], **role.runtime_env.env_vars}
                 )
                 me: dict[str, Any] = {"role": name, "rank": rank, "local_rank": rank, **sizes}
-                ctx: RankContext[Any] = RankContext(options=selected.options, **job, **me)
+                port = LocalPort()
+                ctx = RankContext[Any](options=selected.options, port=port, **job, **me)
                 workload: Workload = selected.cls()
                 workload.setup(ctx)
                 self._workloads[name, rank] = workload
                 self._contexts[name, rank] = ctx
+                self._ports[name, rank] = port
 
     def _tear_down(self) -> None:
         """As in a rank's process, what raises here is told and changes nothing."""
@@ -367,23 +370,18 @@ class InlineRun(RunHandle):
             "name": spec.name,
             "job_id": secrets.token_hex(4),
             "status": status,
-        }
-        result |= {
             "message": message,
             "exit_code": EXIT_CODES[status],
             "steps": spec.steps,
             "reason": reason,
-        }
-        result |= {
             "committed_steps": self._finished + 1,
             "wall_s": round(time.time() - self._started, 3),
-        }
-        result |= {
             "state_sha256": digests,
             "produced_bytes": self._produced,
             "plugins": self._selection.versions(),
+            "run_dir": str(self.run_dir),
+            "not_kept": not_kept,
         }
-        result |= {"run_dir": str(self.run_dir), "not_kept": not_kept}
         result |= {"failure": msgspec.to_builtins(failure)} if failure is not None else {}
         self._observers.broadcast("job_ended", result=result)
         write_json(self.run_dir / RESULT_FILE, result)

@@ -18,6 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rolemesh.api.partition import Balanced
+from rolemesh.api.port import LocalPort
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.items import Items, apart
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
@@ -39,16 +40,18 @@ class InlineSteps:
         graph: LogicalGraph,
         workloads: Mapping[tuple[str, int], Workload],
         contexts: Mapping[tuple[str, int], RankContext[Any]],
+        ports: Mapping[tuple[str, int], LocalPort],
         *,
         steps: int | None,
         metrics_every: int,
         report: Callable[[dict[str, list[Metrics]]], None],
     ) -> None:
-        """`workloads` and `contexts` by role and rank, set up already; `report` takes lines of
-        metrics by role."""
+        """`workloads`, `contexts` and their `ports` by role and rank, set up already; `report`
+        takes lines of metrics by role."""
         self._graph = graph
         self._workloads = workloads
         self._contexts = contexts
+        self._ports = ports
         self._steps = steps or sys.maxsize
         self._every = metrics_every
         self._report = report
@@ -75,7 +78,7 @@ class InlineSteps:
         for (role, rank), ctx in contexts.items():
             if any(caller == role for caller, _ in graph.callers):
                 made = InlineCalls(graph, ctx, workloads, contexts, self._sizes, self._loop)
-                self._calls[role, rank] = ctx._calls = made
+                self._calls[role, rank] = ports[role, rank].caller = made
         self.produced: dict[str, int] = {}
         """Bytes that the calls have returned so far, encoded, by label; over all ranks."""
 
@@ -104,13 +107,13 @@ class InlineSteps:
         for edge in self._graph.edges:
             self._values.pop((edge.id, step - edge.lag), None)
         said = (
-            f"{role}/{rank}: {ctx._finishing}"
-            for (role, rank), ctx in self._contexts.items()
-            if ctx._finishing
+            f"{role}/{rank}: {port.finishing}"
+            for (role, rank), port in self._ports.items()
+            if port.finishing
         )
         self.reason = self.reason or next(said, "")
-        for ctx in self._contexts.values():
-            ctx.notes.clear()
+        for port in self._ports.values():
+            port.notes.clear()
         if (step + 1) % self._every == 0 or step + 1 == self._steps or self.reason:
             parts: dict[str, list[Metrics]] = {}
             for (role, _), line in self._lines.items():
@@ -159,7 +162,7 @@ class InlineSteps:
             chunked = type(result) is GeneratorType
             chunks = list(result) if chunked else [result]
             line.times[0] += perf_counter() - began
-            collect(ctx, op.label, line)
+            collect(self._ports[key], op.label, line)
             if chunked and not chunks and not isinstance(op.returns, Balanced):
                 raise ValueError(
                     "it yielded nothing; yield at least one chunk, empty if there are no rows"

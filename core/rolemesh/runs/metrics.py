@@ -13,7 +13,7 @@ from rolemesh.api.observer import RoleTimes, StepMetrics
 from rolemesh.graph.logical import LogicalGraph
 
 if TYPE_CHECKING:
-    from rolemesh.api.workload import RankContext
+    from rolemesh.api.port import LocalPort
 
 
 class Metrics(msgspec.Struct, frozen=True, gc=False):
@@ -33,19 +33,16 @@ class Metrics(msgspec.Struct, frozen=True, gc=False):
     records: dict[str, Any] = {}
 
 
-def collect(ctx: RankContext[Any], label: str, line: Metrics) -> None:
-    """Move what a rank's workload has reported since the last call into `line`, as operator call
-    `label`'s."""
-    for means, sums in ((ctx._means, ctx._sums), *ctx._by_item.values()):
+def collect(port: LocalPort, label: str, line: Metrics) -> None:
+    """Move what a rank's workload reported since the last call into `line`, under operator call
+    `label`."""
+    for means, sums in ((port.means, port.sums), *port.by_item.values()):
         if means:
             _add_means(line.means.setdefault(label, {}), means)
         if sums:
             _add_sums(line.sums.setdefault(label, {}), sums)
-    line.records.update(ctx._records)
-    ctx._means = {}
-    ctx._sums = {}
-    ctx._records = {}
-    ctx._by_item = {}
+    line.records.update(port.records)
+    port.clear()
 
 
 def joined(parts: Sequence[Metrics]) -> Metrics:

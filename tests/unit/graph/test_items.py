@@ -102,8 +102,9 @@ def test_rows_that_fail_are_left_out_counted_and_reported_once() -> None:
     value = Batch({"x": np.arange(5)})
     made = list(items.run(odd, {"rows": value}, range(5)))
     assert assembled(made) == Batch({"x": np.array([1, 3]), "y": np.array([2.0, 6.0])})
-    assert [(item, sums) for item, (_, sums) in ctx._by_item.items()] == [(i, {"rows_left_out": 1}) for i in (0, 2, 4)]
-    assert list(ctx._records.values()) == [
+    left_out = {item: sums for item, (_, sums) in ctx.port.by_item.items()}
+    assert left_out == {item: {"rows_left_out": 1} for item in (0, 2, 4)}
+    assert list(ctx.port.records.values()) == [
         "row 0 of step 4 (item 0 of 5), role work, rank 1: left out after KeyError: 'even'; the log has further ones"
     ]
     pieces = [gather([[select(item, Share(i, 5)) for item in made]], Collate()) for i in range(5)]

@@ -7,6 +7,7 @@ import pytest
 
 from rolemesh.api.partition import Balanced, Broadcast, Split
 from rolemesh.api.plugin import NoOptions
+from rolemesh.api.port import LocalPort
 from rolemesh.api.workload import RankContext
 from rolemesh.inline.steps import InlineSteps
 from rolemesh.runs.metrics import joined
@@ -16,16 +17,19 @@ from rolemesh_durable.protocol.item_reports import settled
 
 def inline(flow_graph, roles, steps, every=1):
     """Run `roles` as `fleet.run` would; return what each has seen, and the lines."""
-    workloads, contexts, lines = {}, {}, []
+    workloads, contexts, ports, lines = {}, {}, {}, []
     for name, (factory, size) in roles.items():
         for rank in range(size):
-            contexts[name, rank] = RankContext(options=NoOptions(), role=name, rank=rank, world_size=size)
+            place = {"role": name, "rank": rank, "world_size": size}
+            port = ports[name, rank] = LocalPort()
+            contexts[name, rank] = RankContext(options=NoOptions(), port=port, **place)
             workloads[name, rank] = factory()
             workloads[name, rank].setup(contexts[name, rank])
     engine = InlineSteps(
         flow_graph,
         workloads,
         contexts,
+        ports,
         steps=steps,
         metrics_every=every,
         report=lambda parts: lines.extend(chain(*parts.values())),

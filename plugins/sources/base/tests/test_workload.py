@@ -65,7 +65,7 @@ def test_who_reads_again_what_is_gone_says_so(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_step_that_is_waited_for_goes_with_what_there_is() -> None:
     made = workload(Slow(asks=1_000_000, away=True))
-    made._ctx._on_progress = lambda done, total: done >= 3
+    made._ctx.port.on_progress = lambda done, total: done >= 3
     began = time.monotonic()
     assert asyncio.run(made.next()).rows == 0
     assert time.monotonic() - began < 5
@@ -91,7 +91,7 @@ def test_a_rank_waits_while_the_source_has_no_partition_for_anybody(monkeypatch:
     source = Slow(asks=1_000_000, away=False)
     monkeypatch.setattr(source, "partitions", list)
     made = workload(source, rank=1, world_size=2)
-    made._ctx._on_progress = lambda done, total: done >= 3
+    made._ctx.port.on_progress = lambda done, total: done >= 3
     assert asyncio.run(made.next()).rows == 0
     assert made._looks == 3
 
@@ -101,7 +101,7 @@ def test_a_step_that_waits_long_says_how_many_records_it_has(
 ) -> None:
     monkeypatch.setattr(reading, "LONG_S", 0.0)
     made = workload(Slow(asks=1_000_000, away=False))
-    made._ctx._on_progress = lambda done, total: done >= 3
+    made._ctx.port.on_progress = lambda done, total: done >= 3
     asyncio.run(made.next())
     assert [record.message for record in caplog.records] == [
         "source slow: step 0 has 0 of 5 records and waits for more"

@@ -53,9 +53,9 @@ def test_warm_up_clip_and_learning_rate_are_reported(tiny_model, texts):
     context = RankContext(options=options)
     workload.setup(context)
     for step in range(6):
-        context._means.clear()
+        context.port.means.clear()
         workload.train(texts(step))
-        rates.append(context._means["lr"][0])
+        rates.append(context.port.means["lr"][0])
     assert rates == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1, 0.1])
 
 
@@ -71,10 +71,10 @@ def test_updates_that_teach_nothing_are_told_once_and_fail_a_job_that_learns_not
     assert workload.verdict() == "", "a job that only evaluates must not fail"
     workload.train(rows | {"loss_mask": nothing})
     workload.train(rows | {"loss_mask": nothing})
-    assert [text for name, text in context._records.items() if name.startswith("warning")] == [
+    assert [text for name, text in context.port.records.items() if name.startswith("warning")] == [
         "update 1 taught nothing: `loss_mask` is 0 for every token that could be predicted"
     ]
-    assert context._sums["useless_updates"] == 2
+    assert context.port.sums["useless_updates"] == 2
     assert "none of 2 updates changed a weight" in workload.verdict()
     assert started(if_nothing_learned="done")[0].verdict() == ""
     again, _ = started()
@@ -90,7 +90,7 @@ def test_a_learning_rate_of_zero_is_told(tiny_model, texts):
     workload.setup(context)
     for step in range(3):
         workload.train(texts(step))
-    assert [text for name, text in context._records.items() if name.startswith("warning")] == [
+    assert [text for name, text in context.port.records.items() if name.startswith("warning")] == [
         "update 2 taught nothing: the learning rate is 0 after update 1, the end of the schedule linear; set "
         "schedule_updates or min_lr_ratio higher if updates 2 and later are to count"
     ]

@@ -35,13 +35,13 @@ def test_every_update_of_a_batch_compares_with_the_policy_before_the_first(tiny_
     assert said["ref_temperature"].tolist() == [0.5] * batch.rows
     weight = np.minimum(np.exp(said["ref_logprobs"].values - batch["logprobs"].values), 1.5).mean()
     workload.train(batch)
-    metrics = {name: total / count for name, (total, count) in context._means.items()}
+    metrics = {name: total / count for name, (total, count) in context.port.means.items()}
     assert metrics["importance_weight"] == pytest.approx(weight, rel=1e-4)
     assert metrics["ratio"] != pytest.approx(1.0, abs=1e-3), "the second epoch is off policy"
     alone, context = started(tiny_model, micro_batch_rows=2, **capped)
     alone.train(batch)
-    assert context._means["ratio"][0] == 1.0
-    assert context._means["importance_weight"][0] == pytest.approx(weight, rel=1e-4)
+    assert context.port.means["ratio"][0] == 1.0
+    assert context.port.means["importance_weight"][0] == pytest.approx(weight, rel=1e-4)
 
 
 def test_rows_that_are_too_long_are_left_out_of_the_update_counted_and_said_once(tiny_model: Any, texts: Any) -> None:
@@ -59,8 +59,8 @@ def test_rows_that_are_too_long_are_left_out_of_the_update_counted_and_said_once
     wanted, _ = trained(Batch(short), max_length=6)
     assert 0 < len(kept) < rows.rows
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
-    assert context._sums["rows_dropped"] == rows.rows - len(kept) + 1
-    said = [text for text in context._records.values() if "dropped" in text]
+    assert context.port.sums["rows_dropped"] == rows.rows - len(kept) + 1
+    said = [text for text in context.port.records.values() if "dropped" in text]
     assert said == [
         "row 0 has 9 tokens of 6 at most, and is dropped by train; further ones are counted only (rows_dropped)"
     ]
@@ -97,7 +97,7 @@ def test_a_row_that_is_too_long_is_left_out_cut_or_refused_by_each_operator(
         loss = {} if operator == "train" else {"loss": "rolemesh_training.losses:causal_lm"}
         task = {"task": OF_TASK[operator], "max_length": 17, "init_seed": 1, **loss}
         workload, context = started(model, **task, **options)
-        return getattr(workload, operator)(batch), dict(context._sums)
+        return getattr(workload, operator)(batch), dict(context.port.sums)
 
     model = padded(tiny_model)
     kept, counted = called(rows)
@@ -144,4 +144,4 @@ def test_a_row_without_a_prompt_does_not_end_the_job(tiny_model: Any, rollouts: 
     prompts = Ragged.from_rows([[], *list(batch["prompt_ids"])[1:]], np.int32)
     workload, context = started(tiny_model)
     workload.train(batch | {"prompt_ids": prompts})
-    assert context._sums["rows_dropped"] == 1
+    assert context.port.sums["rows_dropped"] == 1

@@ -59,7 +59,7 @@ def test_a_named_task_overrides_the_rows_own() -> None:
 def test_the_mean_reward_is_reported() -> None:
     workload = reward(exact=True)
     workload.score(samples("{}", "{}", "{}", "wrong"))
-    total, count = workload.ctx._means["reward"]
+    total, count = workload.ctx.port.means["reward"]
     assert total / count == 0.75
 
 
@@ -68,7 +68,7 @@ def test_no_rows_have_no_reward_and_no_advantage() -> None:
     out = workload.advantages(workload.score(samples("{}")[0:0]) | {"group": np.zeros(0, np.int64)})
     assert out.rows == 0
     assert out["advantage"].dtype == np.float32
-    assert workload.ctx._means == {}
+    assert workload.ctx.port.means == {}
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.25, 1.0])), min_size=1, max_size=40))
@@ -106,9 +106,9 @@ def test_advantages_are_those_of_trl_but_for_the_estimate_of_the_deviation() -> 
 def test_evaluation_reports_accuracy_and_a_handful_of_answers() -> None:
     workload = reward()
     workload.evaluate(samples("{}", "It is {}", *["no"] * 6))
-    total, count = workload.ctx._means["eval_accuracy"]
+    total, count = workload.ctx.port.means["eval_accuracy"]
     assert total / count == 1 / 8
-    answers = workload.ctx._records["eval_answers"]
+    answers = workload.ctx.port.records["eval_answers"]
     assert len(answers) == 5
     assert [a["correct"] for a in answers] == [True, False, False, False, False]
     assert set(answers[0]) == {"question", "answer", "text", "correct"}
@@ -117,8 +117,8 @@ def test_evaluation_reports_accuracy_and_a_handful_of_answers() -> None:
 def test_only_the_first_rank_records_answers() -> None:
     workload = reward(rank=1)
     workload.evaluate(samples("{}"))
-    assert workload.ctx._records == {}
-    assert workload.ctx._means["eval_accuracy"] == [1, 1]
+    assert workload.ctx.port.records == {}
+    assert workload.ctx.port.means["eval_accuracy"] == [1, 1]
 
 
 def test_a_config_without_its_task_is_refused() -> None:
@@ -145,8 +145,8 @@ def test_rows_left_out_are_counted_and_told_once():
     role.setup(context)
     for _ in range(2):
         role.advantages(Batch({"reward": np.float32([1, 0, np.nan]), "group": np.zeros(3, np.int64)}))
-    assert context._sums["rewards_left_out"] == 2
-    assert list(context._records.values()) == ["row 2 of group 0 is left out: its reward is nan"]
+    assert context.port.sums["rewards_left_out"] == 2
+    assert list(context.port.records.values()) == ["row 2 of group 0 is left out: its reward is nan"]
 
 
 def test_samples_of_different_prompts_in_one_group_are_refused():

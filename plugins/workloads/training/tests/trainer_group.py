@@ -180,13 +180,13 @@ def train(workload: TrainerWorkload, ctx: RankContext[Any], batches: list[Batch]
     """Train on each batch; return snapshot, whole weights of this rank's blocks, and the last step's metrics."""
     for step, batch in enumerate(batches):
         ctx.step = step
-        ctx._means.clear()
+        ctx.port.means.clear()
         workload.train(share(batch, shares, ctx.rank))
     return {
         "state": copied(workload.snapshot()),
         "weights": {name: _block(shard) for name, shard in workload.weights().items()},
-        "metrics": {name: total / count for name, (total, count) in ctx._means.items()},
-        "counts": dict(ctx._sums),
+        "metrics": {name: total / count for name, (total, count) in ctx.port.means.items()},
+        "counts": dict(ctx.port.sums),
     }
 
 

@@ -26,9 +26,9 @@ def main() -> None:
             except EOFError:
                 break
             workload.ctx.step = step
-            workload.ctx._sums.clear()
+            workload.ctx.port.sums.clear()
             try:
-                connection.send((None, (getattr(workload, method)(*args), dict(workload.ctx._sums))))
+                connection.send((None, (getattr(workload, method)(*args), dict(workload.ctx.port.sums))))
             except Exception as error:
                 connection.send((error, None))
         workload.teardown()

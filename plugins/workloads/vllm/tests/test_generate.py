@@ -108,11 +108,11 @@ def test_a_prompt_that_is_too_long_has_no_rows_and_is_counted_and_said_once(
     said: list[str] = []
     monkeypatch.setattr(rollout.ctx, "warn", said.append)
     too_long("drop")
-    before = rollout.ctx._sums.get("prompts_dropped", 0)
+    before = rollout.ctx.port.sums.get("prompts_dropped", 0)
     out = rollout.generate(three_prompts(3, 121, 4, 0))
     assert out["group"].tolist() == [40] * 3 + [42] * 3
     assert rollout.generate(three_prompts(121)).rows == 0
-    assert rollout.ctx._sums["prompts_dropped"] - before == 3
+    assert rollout.ctx.port.sums["prompts_dropped"] - before == 3
     assert len(said) == 1
     assert "the prompt with index 41 has 121 tokens, and is dropped: with max_model_len 128 and max_tokens 8" in said[0]
 
@@ -167,8 +167,8 @@ def test_a_text_is_opened_once_however_it_comes(tiny_model: Path) -> None:
 
 
 def test_tokens_and_lengths_are_reported(rollout: VLLMWorkload, prompts: Any) -> None:
-    before = dict(rollout.ctx._sums)
+    before = dict(rollout.ctx.port.sums)
     out = rollout.generate(prompts(2))
-    assert rollout.ctx._sums["generated_tokens"] - before["generated_tokens"] == len(out["completion_ids"].values)
-    assert rollout.ctx._sums["prompt_tokens"] - before["prompt_tokens"] == len(out["prompt_ids"].values)
-    assert rollout.ctx._means["completion_length"][1] > 0
+    assert rollout.ctx.port.sums["generated_tokens"] - before["generated_tokens"] == len(out["completion_ids"].values)
+    assert rollout.ctx.port.sums["prompt_tokens"] - before["prompt_tokens"] == len(out["prompt_ids"].values)
+    assert rollout.ctx.port.means["completion_length"][1] > 0

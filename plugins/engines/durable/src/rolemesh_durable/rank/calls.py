@@ -19,6 +19,7 @@ from rolemesh_durable.rank.calling import Calling
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import EventLoop, Line
 from rolemesh_durable.rank.meter import Meter
+from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.serving import Serving
 from rolemesh_durable.rank.status_page import StatusPage
 
@@ -60,7 +61,7 @@ class Calls:
         known = ways(graph)
         if to := {way.callee: way for way in known if way.caller == role}:
             holds = {op.id: hold_of_call(op, activity, unrepeated) for op in own}
-            self._calling = ctx._calls = Calling(
+            self._calling = port_of(ctx).caller = Calling(
                 graph, world_sizes, to, holds,
                 endpoint=endpoint, status_page=status_page, meter=meter, loop=self.loop, log=log,
             )  # fmt: skip

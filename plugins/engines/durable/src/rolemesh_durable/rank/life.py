@@ -29,6 +29,7 @@ from rolemesh_durable.rank.loop import Loop
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.notes import Notes
 from rolemesh_durable.rank.origin import Origin
+from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.shortage import Shortage
 from rolemesh_durable.rank.status_page import SNAPSHOT, StatusPage
 from rolemesh_durable.rank.takeover import Inheritance, carry_over, take_over
@@ -93,7 +94,7 @@ class Life:
             log=log,
             barrier=barrier,
         )
-        self._notes = ctx.notes = Notes(ctx, log)
+        self._notes = port_of(ctx).notes = Notes(ctx, log)
         self._calls = calls = Calls(
             job.graph,
             activity,

@@ -26,6 +26,7 @@ from rolemesh_durable.rank.in_port import InPort
 from rolemesh_durable.rank.mates import Mates
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.out_port import OutPort
+from rolemesh_durable.rank.port import port_of
 
 __all__ = ["Loop"]
 
@@ -91,7 +92,8 @@ class Loop:
         self._fail_waiting: Callable[[], None] | None = None
         self._committed = self._persisted = -1
         self._heard: Watermarks | None = None
-        ctx._on_progress = self._progress
+        self._port = port_of(ctx)
+        self._port.on_progress = self._progress
         endpoint.on_idle = self._idle
         control.on_raise = self._inject
         control.on_adopted.append(self._say_finish)
@@ -108,7 +110,7 @@ class Loop:
             self._ctx.step = step
             self._next(self._positions.repeat(call.id, resume))
             self._run(call, step, repeated=True)
-        self._ctx._means, self._ctx._sums, self._ctx._records = {}, {}, {}
+        self._port.clear()
         self._meter.computing = self._meter.waiting = self._meter.blocked = 0
 
     def run(self, start: int = 0) -> int:
@@ -179,10 +181,10 @@ class Loop:
 
     def _tell_finish(self) -> None:
         """The workload wants the job to finish: tell, until a snapshot follows that is of after it has."""
-        ctx = self._ctx
-        if ctx._finishing:
-            self._finish = RankFinish(ctx.role, ctx.rank, ctx.generation, ctx._finishing)
-            ctx._finishing = ""
+        ctx, port = self._ctx, self._port
+        if port.finishing:
+            self._finish = RankFinish(ctx.role, ctx.rank, ctx.generation, port.finishing)
+            port.finishing = ""
             self._say_finish()
 
     def _say_finish(self) -> None:
@@ -303,7 +305,7 @@ class Loop:
 
     def _run(self, call: _Call, step: int, *, repeated: bool = False) -> int:
         """One call; returns the time at which the operator ended."""
-        fields, meter, ctx = self._status_page.fields, self._meter, self._ctx
+        fields, meter, reports = self._status_page.fields, self._meter, self._port
         fields[status.OP] = call.id
         try:
             arguments = dict(call.constants)
@@ -339,9 +341,9 @@ class Loop:
             busy = ended - began + apart - meter.waiting - meter.blocked
             meter.computing += busy
             fields[status.COMPUTED_NS] = meter.busy = meter.busy + busy
-            if (ctx._means or ctx._sums or ctx._records) and not repeated:
+            if (reports.means or reports.sums or reports.records) and not repeated:
                 meter.collect(call.label)
-            if ctx._finishing:
+            if reports.finishing:
                 self._tell_finish()
             if fields[status.DONE] >= 0:
                 fields[status.DONE], fields[status.TOTAL] = -1, 0

@@ -212,9 +212,9 @@ class _Rank:
             peers=launch.peers,
             rendezvous=rendezvous,
             generation=launch.generation,
-            run_dir=job.run_dir,
-            tmp_dir=self.start.tmp_dir,
-            base=job.base,
+            run_dir=Path(job.run_dir),
+            tmp_dir=Path(self.start.tmp_dir),
+            base=Path(job.base),
             plugins={
                 (kind, n): partial(_load, u, job.base) for kind, uses in job.plugins.items() for n, u in uses.items()
             },

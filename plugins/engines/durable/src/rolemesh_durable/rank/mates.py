@@ -22,6 +22,7 @@ from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import Line
 from rolemesh_durable.rank.in_port import wait_until
 from rolemesh_durable.rank.meter import Meter
+from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.status_page import DONE, StatusPage
 
 __all__ = ["Mates"]
@@ -178,7 +179,8 @@ class Mates:
             if fields[DONE] == (done or -1):
                 fields[DONE] = done + 1
             yield item
-        said, ctx._by_item = ctx._by_item, {}
+        port = port_of(ctx)
+        said, port.by_item = port.by_item, {}
         if ctx.step not in self._made:
             own = self._sharing.own(ctx.step)
             self._reports[ctx.step] = count, {item: said.get(item, ({}, {})) for item in own}

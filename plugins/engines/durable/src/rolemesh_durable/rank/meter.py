@@ -14,6 +14,7 @@ from rolemesh.runs.metrics import Metrics, collect
 from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.protocol.item_reports import ItemReports, reports_record
 from rolemesh_durable.protocol.messages import RankMetrics
+from rolemesh_durable.rank.port import port_of
 
 __all__ = ["LineLog", "Meter"]
 
@@ -77,7 +78,7 @@ class Meter:
 
     def collect(self, label: str) -> None:
         """Take what the workload has reported since the last call, in the name of operator call `label`."""
-        collect(self._ctx, label, self._part)
+        collect(port_of(self._ctx), label, self._part)
 
     def made(self, label: str, step: int, items: int, reports: ItemReports) -> None:
         """Add the reports of the items that this rank has made in call `label` of `step` to the current line.

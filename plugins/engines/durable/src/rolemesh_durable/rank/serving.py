@@ -133,7 +133,7 @@ class Serving:
         fields[status.PHASE], fields[status.SINCE_NS] = status.SERVING, monotonic_ns()
         try:
             arguments = decode(words.arguments, buffers)
-            with self._ctx._serving(CalledBy(*known.caller, known.step, words.session)):
+            with self._ctx.serving(CalledBy(*known.caller, known.step, words.session)):
                 result = self._methods[known.method](*arguments)
                 if known.method in self._async:
                     self._loop.spawn(self._finish(known, result))

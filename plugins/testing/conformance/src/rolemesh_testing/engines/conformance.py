@@ -19,7 +19,7 @@ from rolemesh.inline.engine import InlineEngine
 from rolemesh.job.engine import Engine, RunHandle
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE
 from rolemesh_testing.conformance import PluginConformance, needed
-from rolemesh_testing.engines.job import summing
+from rolemesh_testing.engines.job import asking, summing
 
 __all__ = ["EngineConformance"]
 
@@ -88,6 +88,19 @@ class EngineConformance(PluginConformance):
         assert result["state_sha256"]["sink"] == expected["state_sha256"]["sink"]
         theirs, ours = (_lines(tmp_path / place / METRICS_FILE) for place in ("alone", "runs/job"))
         assert [line["total"] for line in ours] == [line["total"] for line in theirs]
+
+    def test_the_context_of_a_rank_does_what_it_says(self, start: Start, tmp_path: Path) -> None:
+        """Metrics, records, notes, progress, calls and `finish`: the engine's `RankPort` answers as documented."""
+        result = self._end(start(asking("job", tmp_path, last=2)))
+        assert (result["status"], result["reason"]) == ("done", "asker/0: enough")
+        assert 3 <= result["committed_steps"] < 100_000
+        lines = _lines(tmp_path / "runs" / "job" / METRICS_FILE)
+        assert len(lines) == result["committed_steps"]
+        for step, line in enumerate(lines):
+            assert (line["loss"], line["rows"]) == (step + 0.5, 3)
+            wanted = {"answer": 2 * step, "caller": "asker/0", "step": step, "noted": {}, "session": True}
+            assert line["records"]["asked"] == wanted
+        assert [line["records"].get("warning asker/0 #1") for line in lines[:2]] == ["be careful", None]
 
     def test_an_operator_that_raises_is_a_failed_job(self, start: Start, tmp_path: Path) -> None:
         """With the role, the step and the user's own lines; not an exception in whoever waits."""

@@ -1,4 +1,4 @@
-"""A small job for engines and backends: a role makes numbers, and two ranks of another one add them up."""
+"""Small jobs for engines and backends: one adds numbers up, the other uses all that a rank can ask of its engine."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rolemesh import Batch, Job, RankContext, flow
+from rolemesh import Batch, Job, RankContext, flow, service
 
-__all__ = ["counting", "summing"]
+__all__ = ["asking", "counting", "summing"]
 
 HERE = "rolemesh_testing.engines.job"
 
@@ -56,4 +56,60 @@ def summing(name: str, base: Path, *, steps: int = 10, pause_s: float = 0.0, fai
         .role("source", use="function", options={"target": f"{HERE}:numbers", "kwargs": kwargs}, resources={"cpu": 0.1})
         .role("sink", use="function", world_size=2, options={"target": f"{HERE}:Sum"}, resources={"cpu": 0.1})
         .flow(counting)
+    )
+
+
+class Tool:
+    """A role of services only."""
+
+    def __init__(self, ctx: RankContext[Any]) -> None:
+        self.ctx = ctx
+
+    @service
+    def double(self, number: int) -> dict[str, Any]:
+        """Twice the number, and the caller."""
+        by = self.ctx.called_by
+        assert by is not None
+        return {"answer": 2 * number, "caller": f"{by.role}/{by.rank}", "step": by.step}
+
+
+class Asker:
+    """Uses every method of its context in each step, and finishes the job in step `last`."""
+
+    def __init__(self, ctx: RankContext[Any], last: int) -> None:
+        self.ctx = ctx
+        self.last = last
+
+    def ask(self) -> None:
+        """One step."""
+        ctx = self.ctx
+        noted = dict(ctx.notes)
+        ctx.notes["step"] = ctx.step
+        session = ctx.session("tool", "the same")
+        answer = ctx.call_and_wait("tool", "double", ctx.step, session=session)
+        ctx.progress(1, 2)
+        ctx.metric(loss=ctx.step)
+        ctx.metric(loss=ctx.step + 1.0)
+        ctx.count(rows=3)
+        ctx.record(asked={"noted": noted, "session": session.startswith("tool/"), **answer})
+        if ctx.step == 0:
+            ctx.warn("be careful")
+        if ctx.step == self.last:
+            ctx.finish("enough")
+
+
+@flow
+def questions(job: Any) -> None:
+    """Ask once in each step."""
+    job.asker.ask(calls=[job.tool])
+
+
+def asking(name: str, base: Path, last: int) -> Job:
+    """The job. It ends soon after step `last`, long before its last step."""
+    options = {"target": f"{HERE}:Asker", "kwargs": {"last": last}}
+    return (
+        Job(name, base=base, steps=100_000, observers=[])
+        .role("asker", use="function", options=options, resources={"cpu": 0.1})
+        .role("tool", use="function", options={"target": f"{HERE}:Tool"}, resources={"cpu": 0.1})
+        .flow(questions)
     )

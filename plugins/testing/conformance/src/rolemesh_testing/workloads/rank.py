@@ -14,11 +14,13 @@ from functools import partial
 from hashlib import blake2b
 from importlib.metadata import EntryPoint
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import GeneratorType
 from typing import Any, NoReturn
 
 import msgspec
 
+from rolemesh.api.port import LocalPort
 from rolemesh.api.service import CalledBy
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh.graph.values import join_chunks
@@ -110,6 +112,7 @@ class _Rank:
         rendezvous = None
         if order.meeting is not None:
             rendezvous = Rendezvous(*order.meeting, order.generation, self._meeting_fd)
+        tmp_dir = Path(order.tmp_dir)
         self._ctx = RankContext(
             options=cls.Options.model_validate(order.options, context={"base": order.base}),
             job="conformance",
@@ -123,12 +126,12 @@ class _Rank:
             turns=order.turns,
             rendezvous=rendezvous,
             generation=order.generation,
-            run_dir=order.tmp_dir,
-            tmp_dir=order.tmp_dir,
-            base=order.base,
+            run_dir=tmp_dir,
+            tmp_dir=tmp_dir,
+            base=Path(order.base),
             plugins={(each.kind, each.name): partial(made, each, order.base) for each in order.plugins},
+            port=LocalPort(self._calls),
         )
-        self._ctx._calls = self._calls
         # What a killed rank leaves in the system's folder for such things goes with the kit's own.
         os.environ["TMPDIR"] = tempfile.tempdir = order.tmp_dir
         self._workload = cls()
@@ -161,7 +164,7 @@ class _Rank:
         assert self._ctx is not None
         self._ctx.step = ask.step
         before = _checksum(ask.arguments)
-        with self._ctx._serving(CalledBy("caller", 0, ask.step, ask.session)):
+        with self._ctx.serving(CalledBy("caller", 0, ask.step, ask.session)):
             result = getattr(self._workload, ask.service)(*unpacked(ask.arguments))
             if inspect.iscoroutine(result):
                 result = self._loop.run_until_complete(result)

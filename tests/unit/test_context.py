@@ -1,0 +1,129 @@
+"""`RankContext` passes on to the engine's `RankPort`, which a stranger writes with public names only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rolemesh import Batch, RankContext, RolemeshError
+from rolemesh.api.partition import Balanced
+from rolemesh.api.plugin import NoOptions
+from rolemesh.api.port import LocalPort, RankPort
+from rolemesh.api.service import CalledBy
+from rolemesh.graph.items import Items
+
+
+class Port:
+    """Keeps the requests of a workload."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.notes = {"clock": 7}
+
+    def metric(self, values: Mapping[str, float], item: int | None) -> None:
+        self.asked.append(("metric", dict(values), item))
+
+    def count(self, values: Mapping[str, float], item: int | None) -> None:
+        self.asked.append(("count", dict(values), item))
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        self.asked.append(("record", dict(values)))
+
+    def finish(self, reason: str) -> None:
+        self.asked.append(("finish", reason))
+
+    def progress(self, done: int, total: int) -> bool:
+        self.asked.append(("progress", done, total))
+        return done == 3
+
+    async def call(self, *arguments: Any) -> str:
+        self.asked.append(("call", *arguments))
+        return "answer"
+
+    def call_and_wait(self, *arguments: Any) -> str:
+        self.asked.append(("call_and_wait", *arguments))
+        return "answer"
+
+    def session(self, role: str, key: str) -> str:
+        return f"{role}/{key}"
+
+
+def test_a_context_passes_on_what_a_workload_asks_for() -> None:
+    port: RankPort = (own := Port())
+    ctx = RankContext(options=NoOptions(), role="work", rank=1, port=port)
+    ctx.metric(loss=1.0)
+    ctx.count(rows=2)
+    ctx.record(text={"a": 1})
+    ctx.warn("no")
+    ctx.finish("enough")
+    assert not ctx.progress(1)
+    assert ctx.progress(3, 4)
+    assert ctx.call_and_wait("tool", "run", 1, session="s") == "answer"
+    assert asyncio.run(ctx.call("tool", "run", 1, 2, timeout=3.0)) == "answer"
+    assert ctx.session("tool", "key") == "tool/key"
+    assert ctx.notes == {"clock": 7}
+    assert own.asked == [
+        ("metric", {"loss": 1.0}, None),
+        ("count", {"rows": 2}, None),
+        ("record", {"text": {"a": 1}}),
+        ("record", {"warning work/1 #1": "no"}),
+        ("finish", "enough"),
+        ("progress", 1, 0),
+        ("progress", 3, 4),
+        ("call_and_wait", "tool", "run", (1,), "s", None),
+        ("call", "tool", "run", (1, 2), "", 3.0),
+    ]
+
+
+def test_a_report_names_the_item_in_hand() -> None:
+    port = Port()
+    ctx = RankContext(options=NoOptions(), port=port)
+
+    def work(rows: Batch) -> Batch:
+        ctx.metric(item=ctx.item)
+        return rows
+
+    list(Items(ctx, "rows", Balanced()).run(work, {"rows": Batch({"x": np.arange(2)})}, range(2)))
+    ctx.metric(item=ctx.item)
+    assert port.asked == [("metric", {"item": number}, item) for number, item in ((0, 0), (1, 1), (0, None))]
+
+
+def test_a_service_sees_its_caller_only_inside() -> None:
+    ctx = RankContext(options=NoOptions())
+    by = CalledBy("agent", 0, 3, "s")
+    with ctx.serving(by):
+        assert ctx.called_by == by
+    assert ctx.called_by is None
+
+
+def test_a_context_without_an_engine_keeps_reports_for_a_test() -> None:
+    ctx = RankContext(options=NoOptions())
+    ctx.metric(loss=1)
+    ctx.metric(loss=2)
+    ctx.count(rows=3)
+    ctx.record(text="x")
+    ctx.finish()
+    port = ctx.port
+    assert isinstance(port, LocalPort)
+    assert (port.means, port.sums, port.records) == ({"loss": [3.0, 2.0]}, {"rows": 3.0}, {"text": "x"})
+    assert port.finishing
+    assert not ctx.progress(1)
+    port.clear()
+    assert [port.means, port.sums, port.records, port.by_item] == [{}, {}, {}, {}]
+
+
+def test_a_call_in_a_role_that_calls_nobody_is_an_error_with_a_remedy() -> None:
+    with pytest.raises(RolemeshError, match="calls nobody") as caught:
+        RankContext(options=NoOptions()).call_and_wait("tool", "run")
+    assert caught.value.remedy == "say in the flow whom the operator calls: calls=[job.<role>]"
+
+
+def test_a_record_that_json_cannot_express_never_reaches_the_engine() -> None:
+    port = Port()
+    with pytest.raises(TypeError, match="record 'bad' is no JSON value"):
+        RankContext(options=NoOptions(), port=port).record(good=1, bad=object())
+    assert port.asked == []
