@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from functools import partial
+from typing import Any, Literal, TypeAlias
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -30,7 +30,7 @@ class RolemeshError(Exception):
         self.remedy = remedy
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (partial(type(self), where=self.where, remedy=self.remedy), (self.what,))
+        return (type(self), (self.what,), self.__dict__)
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what
@@ -41,8 +41,19 @@ class JobFileError(RolemeshError):
     """The job file, an override or an environment variable is wrong."""
 
 
+Fault: TypeAlias = Literal[
+    "missing", "ambiguous", "disabled", "refused", "incompatible", "broken", "misbehaved"
+]
+"""Kinds of `PluginError`. ``refused``: a lock or another policy forbids the plugin.
+``incompatible``: it needs another version. ``misbehaved``: it broke its contract when called."""
+
+
 class PluginError(RolemeshError):
     """A selected plugin is missing, ambiguous, broken, or does not fit this kernel."""
+
+    def __init__(self, what: str, *, kind: Fault = "broken", **told: Any) -> None:
+        super().__init__(what, **told)
+        self.kind = kind
 
 
 class OptionsError(RolemeshError):
@@ -96,9 +107,14 @@ def raise_all(errors: Sequence[RolemeshError]) -> None:
         raise Problems(errors)
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``did you mean 'x'?``, or "" if no known name is close."""
+    close = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``did you mean 'x'?`` or ``known: a, b, c`` — the remedy for a misspelled name."""
+    """``did you mean 'x'?`` or ``known: a, b, c``: the remedy for a misspelled name."""
     names = sorted(known)
-    if close := get_close_matches(name, names, n=1, cutoff=0.6):
-        return f"did you mean {close[0]!r}?"
-    return f"known: {', '.join(names)}" if names else "there are none"
+    listed = f"known: {', '.join(names)}" if names else "there are none"
+    return did_you_mean(name, names) or listed

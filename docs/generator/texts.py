@@ -23,13 +23,13 @@ def templates(value: ast.expr | None, names: Mapping[str, list[ast.expr]]) -> li
                 texts = _filled(part, names) if isinstance(part, ast.FormattedValue) else templates(part, names)
                 found = [head + text for head in found for text in texts]
             return found
-        case ast.IfExp(body=one, orelse=other):
+        case ast.IfExp(body=one, orelse=other) | ast.BoolOp(op=ast.Or(), values=[one, other]):
             return [*templates(one, names), *templates(other, names)]
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return [one + other for one in templates(left, names) for other in templates(right, names)]
         case ast.Call(func=ast.Attribute(value=ast.Constant(), attr="join"), args=[ast.List(elts=[first, *_])]):
             return templates(first, names)
-        case ast.Call(func=ast.Name(id="nearest")):
+        case ast.Call(func=ast.Name(id="nearest" | "did_you_mean")):
             return ["take the nearest name that there is; the message says which"]
         case ast.Name(id=name):
             inner = {key: values for key, values in names.items() if key != name}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -48,12 +47,9 @@ class Reader(Workload):
 
     deterministic = True
 
-    @classmethod
-    def check(cls, options: Any, world_size: int, plugins: Mapping[Any, Any] = {}) -> None:
-        if ("sources", "files") not in plugins:
-            raise OptionsError("no source", where="source", remedy="list files under plugins.sources")
-
     def setup(self, ctx: RankContext[Any]) -> None:
+        if ("sources", "files") not in ctx.plugins:
+            raise OptionsError("no source", where="source", remedy="list files under plugins.sources")
         self.source = ctx.plugins["sources", "files"]()
 
     @operator(returns=Broadcast())

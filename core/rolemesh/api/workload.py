@@ -245,10 +245,8 @@ class Workload:
         """Look at the options in the driver, before anything starts: files that must exist, sizes
         that must fit.
 
-        Raise `rolemesh.OptionsError` with a remedy. Import nothing heavy here. Two further
-        parameters, each with a default, are filled in by name. `base` is the job file's folder.
-        `plugins` has what the job file lists under ``plugins``: the class and the checked options
-        of each, as `cls` and `options`, by kind and name, with the keys of `RankContext.plugins`.
+        Raise `rolemesh.OptionsError` with a remedy. Import nothing heavy here. A check that needs
+        the job file's folder or other plugins belongs in `check_flow`.
         """
 
     @classmethod
@@ -256,8 +254,10 @@ class Workload:
         """Look at the whole job before it starts: settings of `role` that must agree with those of
         other roles.
 
-        `job` is what `Engine.check` is given: ``job.graph`` has the flow's `ops` (calls) and
-        `edges` between them, ``job.selection.roles[name]`` a role's `cls` and `options`. Raise
+        `job` is the `Prepared` job of `Engine.check`: ``job.graph`` has the flow's `ops` (calls)
+        and `edges` between them, ``job.selection.roles[name]`` the `cls` and `options` of a role,
+        ``job.selection.declared[kind, name]`` those of a plugin listed under ``plugins``, with the
+        keys of `RankContext.plugins`. ``job.job.base`` is the job file's folder. Raise
         `rolemesh.OptionsError` as in `check`.
         """
 

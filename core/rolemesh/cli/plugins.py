@@ -62,5 +62,7 @@ def named(name: str, kind: str | None) -> list[PluginRecord]:
         return found
     hint = nearest(name.rpartition(":")[2], {record.name for record in records})
     raise PluginError(
-        f"there is no plugin {name!r}", remedy="; ".join([hint, *map(str, leftovers())])
+        f"there is no plugin {name!r}",
+        kind="missing",
+        remedy="; ".join([hint, *map(str, leftovers())]),
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from rolemesh.errors import JobFileError, RolemeshError, nearest
+from rolemesh.errors import JobFileError, RolemeshError, did_you_mean
 from rolemesh.job_file.places import Path, Places, Quoted, dotted, parse_scalar
 
 _REFERENCE = re.compile(
@@ -60,8 +60,8 @@ class Expansion:
             return ""
         value = self.environ.get(name) or match["default"] or ""
         if name not in self.environ and match["default"] is None:
-            close = nearest(name, self.environ)
-            hint = f"; {close}" if close.startswith("did you mean") else ""
+            close = did_you_mean(name, self.environ)
+            hint = f"; {close}" if close else ""
             what = f"the environment variable {name} is not set{hint}"
             remedy = f"export {name}=…, or give a default: ${{{name}:-value}}"
             self.errors.append(JobFileError(what, where=where, remedy=remedy))

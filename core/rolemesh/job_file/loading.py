@@ -60,7 +60,8 @@ class JobFile:
         where = (
             f"{self.where(below)}: {error.where}" if unknown and error.where else self.where(path)
         )
-        placed = type(error)(error.what, where=where, remedy=error.remedy)
+        placed = copy.copy(error)
+        placed.where = where
         placed.__cause__ = error.__cause__
         return placed
 

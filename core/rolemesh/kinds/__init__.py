@@ -206,7 +206,7 @@ def kind_named(name: str, where: str | None = None) -> Kind:
                 how_to_install(owner, f"--force-reinstall {owner}")
                 + "; of a checkout, once more with --editable"
             )
-        raise PluginError(what, where=where, remedy=remedy)
+        raise PluginError(what, kind="missing", where=where, remedy=remedy)
     return found
 
 

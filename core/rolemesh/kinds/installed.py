@@ -44,7 +44,7 @@ def distribution(name: str) -> Distribution:
     of it."""
     if best := _best([*Distribution.discover(name=name)])[0]:
         return best.distribution
-    raise PluginError(f"{name} is not installed", remedy=how_to_install(name))
+    raise PluginError(f"{name} is not installed", kind="missing", remedy=how_to_install(name))
 
 
 def version(name: str) -> str:

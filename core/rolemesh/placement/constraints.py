@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
 from rolemesh.api.cluster import ClusterView, NodeView
 from rolemesh.errors import PlacementError
-
-if TYPE_CHECKING:
-    from rolemesh.placement.plan import Slot
+from rolemesh.placement.plan import Slot
 
 Ranks: TypeAlias = Mapping[str, Collection[int]]
 """Ranks by role."""
@@ -186,8 +184,8 @@ class Within(Constraint, frozen=True):
 
 
 def revived(data: Any) -> Any:
-    """A constraint that has travelled, as what it was, if its class is known here; anything else as
-    it is."""
+    """The `Constraint` that `data` encodes, if its class is imported here; anything else
+    unchanged."""
     found = Constraint.tagged(data.get("type")) if isinstance(data, dict) else ()
     return msgspec.convert(data, found[0]) if found else data
 

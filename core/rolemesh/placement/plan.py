@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
-from rolemesh.placement.constraints import revived
 
 
 class RoleRequest(msgspec.Struct, frozen=True):
@@ -116,10 +115,7 @@ class PlacementPlan(msgspec.Struct, frozen=True):
     assignments: tuple[Assignment, ...] = ()
     unplaced: tuple[Unplaced, ...] = ()
     constraints: tuple[Any, ...] = ()
-    """Each a `Constraint`; or its data, as long as nothing has imported its class here."""
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "constraints", tuple(map(revived, self.constraints)))
+    """`Constraint`s, or their data in a plan that was decoded: see `validation.revive`."""
 
     def slot(self, slot_id: int) -> Slot:
         """The slot with this id (ids are positions)."""

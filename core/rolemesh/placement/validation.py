@@ -12,6 +12,7 @@ from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import PlacementError
 from rolemesh.placement.builder import violations
 from rolemesh.placement.capacity import Capacity
+from rolemesh.placement.constraints import revived
 from rolemesh.placement.plan import Assignment, PlacementPlan, PlacementRequest
 
 TOLERANCE = 1e-6
@@ -29,6 +30,12 @@ def problems(
     yield from misplaced(request, after)
     yield from overcommitted(cluster, after)
     yield from forbidden(request, cluster, before, after)
+
+
+def revive(plan: PlacementPlan) -> PlacementPlan:
+    """The plan with decoded constraints as `Constraint`s, where this process has imported their
+    classes."""
+    return msgspec.structs.replace(plan, constraints=tuple(map(revived, plan.constraints)))
 
 
 def undone(before: PlacementPlan, after: PlacementPlan) -> Iterator[str]:
@@ -128,6 +135,7 @@ def ask(
     Raises `PlacementError`, naming the strategy, if its plan is not possible or undoes what was
     decided before.
     """
+    before = revive(before)
     after = place(request, cluster, before)
     return checked(name, request, cluster, before, before if after is None else after)
 
@@ -143,6 +151,7 @@ def checked(
     `ask` does."""
     if not isinstance(after, PlacementPlan):
         raise impossible(name, f"returned a {type(after).__name__}, not a PlacementPlan")
+    before, after = revive(before), revive(after)
     try:
         problem = next(problems(request, cluster, before, after), None)
     except PlacementError:

@@ -32,11 +32,6 @@ def breaches(record: PluginRecord, found: Any) -> Iterator[Breach]:
             f"is not a class: {record.target} is a {type(found).__name__}",
             "let the entry point name a class",
         )
-    newest = getattr(base, "api_version", 1)
-    version = getattr(found, "api_version", None)
-    if isinstance(version, int) and version > newest:
-        why = f"needs version {version} of the {record.kind} API; this kernel has {newest}"
-        yield why, f"pip install --upgrade rolemesh, or an older {record.distribution}"
     if not issubclass(found, base):
         name = base.__name__
         home = "rolemesh" if record.kind in KERNEL else base.__module__
@@ -44,7 +39,8 @@ def breaches(record: PluginRecord, found: Any) -> Iterator[Breach]:
             f"does not derive from {name}",
             f"write class {found.__name__}({name}), from {home} import {name}",
         )
-    if not isinstance(version, int):
+    if not isinstance(version := getattr(found, "api_version", None), int):
+        newest = getattr(base, "api_version", 1)
         yield f"has no api_version (it is {version!r})", f"set api_version = {newest} in the class"
     options = getattr(found, "Options", None)
     if not (isinstance(options, type) and issubclass(options, BaseModel)):

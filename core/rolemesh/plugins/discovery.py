@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from rolemesh.api.import_ref import find_module, import_paths
-from rolemesh.errors import PluginError, nearest
+from rolemesh.errors import PluginError, did_you_mean
 from rolemesh.kinds import kind_named, kind_names
 from rolemesh.kinds.installed import entry_points, how_to_install, leftovers, normalized
 
@@ -24,7 +24,7 @@ Status = Literal["available", "disabled", "duplicate", "broken", "incompatible"]
 
 class PluginRecord(msgspec.Struct, frozen=True):
     """An installed plugin. `target` is ``module:attr``; `error` says why `status` is not
-    ``available``.
+    ``available``, and `remedy` what helps a disabled one.
 
     `sha256` is what its content must be, in every process that imports it; "" if nobody says.
 
@@ -41,6 +41,7 @@ class PluginRecord(msgspec.Struct, frozen=True):
     error: str = ""
     status: Status = "available"
     sha256: str = ""
+    remedy: str = ""
 
     @property
     def entry_point(self) -> EntryPoint:
@@ -116,9 +117,7 @@ def discover(
             offers.setdefault((record.kind, record.name), []).append(record)
     for same in offers.values():
         if len(same) > 1:
-            error = "offered by " + " and ".join(
-                sorted(f"{each.distribution} {each.version}" for each in same)
-            )
+            error = f"offered by {_offering(same)}"
             for record in same:
                 records[records.index(record)] = msgspec.structs.replace(
                     record, status="duplicate", error=error
@@ -128,6 +127,10 @@ def discover(
             records, key=lambda record: (order.index(record.kind), record.name, record.distribution)
         )
     )
+
+
+def _offering(records: Iterable[PluginRecord]) -> str:
+    return " and ".join(sorted(f"{each.distribution} {each.version}" for each in records))
 
 
 def _installed(only: Iterable[str]) -> Iterator[PluginRecord]:
@@ -157,13 +160,11 @@ def _judged(record: PluginRecord, disabled: set[str], allowed: set[str]) -> Plug
 
     distribution = normalized(record.distribution)
     if among(disabled):
-        return msgspec.structs.replace(
-            record, status="disabled", error=f"switched off by {DISABLED}"
-        )
+        why, remedy = f"switched off by {DISABLED}", f"remove {record.name!r} from {DISABLED}"
+        return msgspec.structs.replace(record, status="disabled", error=why, remedy=remedy)
     if allowed and not among(allowed):
-        return msgspec.structs.replace(
-            record, status="disabled", error=f"not in the allow-list {ALLOWED}"
-        )
+        why, remedy = f"not in the allow-list {ALLOWED}", f"add {record.name!r} to {ALLOWED}"
+        return msgspec.structs.replace(record, status="disabled", error=why, remedy=remedy)
     return record
 
 
@@ -184,20 +185,14 @@ def find(
     if len(usable) == 1 and record.status != "broken":
         return msgspec.structs.replace(record, status="available", error="")
     if not usable:
-        remedy = (
-            f"remove {name!r} from {DISABLED}"
-            if DISABLED in record.error
-            else f"add {name!r} to {ALLOWED}"
-        )
-        raise PluginError(f"{record.what} is disabled: {record.error}", where=where, remedy=remedy)
+        what = f"{record.what} is disabled: {record.error}"
+        raise PluginError(what, kind="disabled", where=where, remedy=record.remedy)
     if len(usable) > 1:
         singular = kind_named(kind).singular
-        what = (
-            f"two distributions offer the {singular} {name!r}: "
-            f"{record.error.removeprefix('offered by ')}"
-        )
+        what = f"two distributions offer the {singular} {name!r}: {_offering(usable)}"
         choices = " or ".join(repr(f"{each.distribution}:{name}") for each in usable)
-        raise PluginError(what, where=where, remedy=f"write {choices}, or uninstall one of them")
+        remedy = f"write {choices}, or uninstall one of them"
+        raise PluginError(what, kind="ambiguous", where=where, remedy=remedy)
     raise PluginError(
         f"{record.what}: {record.error}", where=where, remedy=f"report it to {record.author}"
     )
@@ -221,7 +216,7 @@ def _unknown(
         hint = f"{name!r} is offered by {', '.join(offering)}"
     elif distribution := said.known.get(name):
         hint = how_to_install(distribution)
-    elif not (hint := nearest(name, {*installed, *said.known})).startswith("did"):
+    elif not (hint := did_you_mean(name, {*installed, *said.known})):
         hint = "; ".join(
             [
                 "write file.py:Class for your own, or pip install what offers it",
@@ -229,4 +224,5 @@ def _unknown(
             ]
         )
     remedy = f"{hint}; installed: {', '.join(installed) or 'none'}"
-    return PluginError(f"there is no {said.singular} {reference!r}", where=where, remedy=remedy)
+    what = f"there is no {said.singular} {reference!r}"
+    return PluginError(what, kind="missing", where=where, remedy=remedy)

@@ -40,6 +40,13 @@ def load(record: PluginRecord, where: str | None = None) -> type[Any]:
     written for a newer API, has the wrong base class or no pydantic `Options`.
     """
     found = imported(record, where)
+    newest = getattr(kind_named(record.kind).base_class(), "api_version", 1)
+    version = getattr(found, "api_version", None)
+    if isinstance(version, int) and version > newest:
+        why = f"needs version {version} of the {record.kind} API; this kernel has {newest}"
+        remedy = f"pip install --upgrade rolemesh, or an older {record.distribution}"
+        what = f"{record.what} {why}"
+        raise PluginError(what, kind="incompatible", where=where, remedy=remedy)
     for why, remedy in breaches(record, found):
         raise PluginError(f"{record.what} {why}", where=where, remedy=remedy)
     return found
@@ -64,7 +71,8 @@ def checked(record: PluginRecord) -> PluginRecord:
             load(record)
         return record
     except RolemeshError as error:
-        status = "incompatible" if "this kernel has" in error.what else "broken"
+        unfit = isinstance(error, PluginError) and error.kind == "incompatible"
+        status = "incompatible" if unfit else "broken"
         return msgspec.structs.replace(record, status=status, error=str(error))
 
 

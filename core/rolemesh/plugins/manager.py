@@ -27,7 +27,7 @@ job waits."""
 def misbehaved(record: PluginRecord, what: str) -> PluginError:
     """The error for a plugin that did something else than its hook demands."""
     remedy = f"report it to {record.author}, with the traceback in the log if there is one"
-    return PluginError(f"{record.what} {what}", remedy=remedy)
+    return PluginError(f"{record.what} {what}", kind="misbehaved", remedy=remedy)
 
 
 class JobPlugins:

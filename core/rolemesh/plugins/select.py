@@ -3,7 +3,6 @@ imported."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -129,12 +128,7 @@ def select(
     for name, selected in roles.items():
         if selected is not None:
             chooser.errors += checked(
-                job,
-                name,
-                selected,
-                selected.cls.check,
-                spec.roles[name].world_size,
-                plugins=declared,
+                job, name, selected, selected.cls.check, spec.roles[name].world_size
             )
     raise_all(chooser.errors)
     return Selection(
@@ -247,27 +241,19 @@ class _Chooser:
 
 
 def checked(
-    job: JobFile, role: str, used: Selected, check: Callable[..., None], *told: Any, **offered: Any
+    job: JobFile, role: str, used: Selected, check: Callable[..., None], *told: Any
 ) -> Iterator[RolemeshError]:
-    """What a workload's own `check` finds wrong with the role's options; `told` are its further
-    arguments.
-
-    It is given `base` and those of `offered` that it has parameters for.
-    """
+    """The errors that a workload's own `check` finds in the role's options; `told` are its further
+    arguments."""
     path: Path = ("roles", role, "options")
     try:
-        known = inspect.signature(check).parameters
-        check(
-            used.options,
-            *told,
-            **{n: value for n, value in {"base": job.base, **offered}.items() if n in known},
-        )
+        check(used.options, *told)
     except RolemeshError as error:
         yield from (job.placed(each, path) for each in getattr(error, "errors", (error,)))
     except Exception as error:
         what = f"{used.record.what} failed in {check.__name__}(): {type(error).__name__}: {error}"
         remedy = f"check its options, or report it to {used.record.author}"
-        yield PluginError(what, where=job.where(path), remedy=remedy)
+        yield PluginError(what, kind="misbehaved", where=job.where(path), remedy=remedy)
 
 
 def validate_options(

@@ -12,7 +12,7 @@ from rolemesh.job.planning import plan_job
 from rolemesh.placement import Assignment, Constraint, Placed, PlanBuilder, Slot, Strategy
 from rolemesh.placement.constraints import Ranks
 from rolemesh.placement.nodes import parse_nodes
-from rolemesh.placement.validation import ask
+from rolemesh.placement.validation import ask, revive
 from rolemesh_durable.protocol.replan import replan
 
 RACKS = parse_nodes("2x(cpu=4,label.rack=a),2x(cpu=4,label.rack=b)")
@@ -126,7 +126,7 @@ def test_another_strategy_is_held_to_it_whatever_the_order_in_which_it_places() 
 def test_it_holds_after_a_node_is_lost_as_far_as_what_is_left_lets_it() -> None:
     pack = Strategy("pack", PackScheduler(PackScheduler.Options()).place)
     plan = msgspec.json.decode(msgspec.json.encode(planned(SKEW)), type=PlacementPlan)  # as a journal has it
-    assert plan.constraints == (SKEW,)
+    assert revive(plan).constraints == (SKEW,)
     (home,) = {plan.node_of("work", rank) for rank in (1, 3)}
     moved = replan(REQUEST, plan, (home,), RACKS, [pack])
     assert not moved.unplaced
@@ -174,8 +174,19 @@ def test_one_that_is_wrong_is_named_whoever_places(how: str, why: str) -> None:
     assert caught.value.remedy == "report it to the author of mine"
 
 
-def test_one_whose_class_was_imported_after_the_plan_was_read_holds_too() -> None:
-    plan = PlacementPlan()
-    data = msgspec.to_builtins(SKEW)
-    msgspec.structs.force_setattr(plan, "constraints", (data,))  # as it is before the plugin is imported
+def test_a_decoded_constraint_holds_when_its_class_is_imported() -> None:
+    unknown = {"type": "nobody.Knows", "by": "x"}
+    plan = PlacementPlan(constraints=(msgspec.to_builtins(SKEW),))
     assert PlanBuilder(REQUEST, RACKS, plan).build().constraints == (SKEW,)
+    assert revive(PlacementPlan(constraints=(*plan.constraints, unknown))).constraints == (SKEW, unknown)
+
+
+def test_a_strategy_gets_constraints_and_keeps_decoded_ones() -> None:
+    seen = []
+
+    def place(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
+        seen.append(plan.constraints)
+        return plan
+
+    assert ask("mine", place, REQUEST, RACKS, PlacementPlan(constraints=(msgspec.to_builtins(SKEW),)))
+    assert seen == [(SKEW,)]

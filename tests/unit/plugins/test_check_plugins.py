@@ -1,4 +1,4 @@
-"""`Workload.check` sees what the job file lists under ``plugins``."""
+"""`Workload.check_flow` sees what the job file lists under ``plugins``."""
 
 from pathlib import Path
 
@@ -24,7 +24,8 @@ class Reader(Workload):
     def read(self): ...
 
     @classmethod
-    def check(cls, options, world_size, base=".", plugins={}):
+    def check_flow(cls, options, role, job):
+        plugins = job.selection.declared
         listed = {name: plugin.options.path for (kind, name), plugin in plugins.items() if kind == "sources"}
         if options.source not in listed:
             remedy = f"list it under plugins.sources; listed: {listed}"

@@ -1,5 +1,7 @@
 """Importing what was selected: every way in which a plugin can be broken names it, its version, cause and remedy."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from rolemesh.api.workload import Workload
 from rolemesh.errors import PluginError
 from rolemesh.plugins.discovery import PluginRecord, discover, find
-from rolemesh.plugins.drivers import load
+from rolemesh.plugins.drivers import checked, load
 from rolemesh_durable.resolved import load_exact
 
 Install = Callable[..., Path]
@@ -88,6 +90,22 @@ def test_a_newer_api_is_refused_with_both_numbers(install: Install, toy_source: 
         f"the workload 'newer' (newer 9.0) needs version 7 of the workloads API; this kernel has {Workload.api_version}"
     )
     assert error.remedy == "pip install --upgrade rolemesh, or an older newer"
+    assert error.kind == "incompatible"
+    assert [checked(each).status for each in discover(("workloads",)) if each.name == "newer"] == ["incompatible"]
+
+
+def test_a_broken_plugin_that_speaks_of_the_kernel_is_not_incompatible(install: Install) -> None:
+    install("bad", "2.3", {"workloads": {"bad": "bad_plugin:Bad"}}, bad_plugin="raise OSError('this kernel has none')")
+    assert refused("bad").kind == "broken"
+    assert [checked(each).status for each in discover(("workloads",)) if each.name == "bad"] == ["broken"]
+
+
+def test_the_kind_of_an_error_survives_a_place_and_a_pickle(install: Install, toy_source: str) -> None:
+    error = PluginError("gone", kind="missing", where="roles.a", remedy="install it")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.kind) == (PluginError, str(error), "missing")
+    (moved := copy.copy(error)).where = "job.yaml:3"
+    assert (moved.kind, moved.where, error.where) == ("missing", "job.yaml:3", "roles.a")
 
 
 def test_a_scheduler_that_forgot_hookimpl_is_refused(install: Install) -> None:

@@ -78,9 +78,9 @@ class Script(Workload):
         return cls.preload if options.preload else (), given
 
     @classmethod
-    def check(cls, options: ScriptOptions, world_size: int, base: Path | None = None) -> None:
-        """See `Workload.check`."""
-        if options.how == "path" and base is not None and not Path(base, options.target).is_file():
+    def check_flow(cls, options: ScriptOptions, role: str, job: Any) -> None:
+        """See `Workload.check_flow`: the script is there."""
+        if options.how == "path" and not Path(job.job.base, options.target).is_file():
             remedy = "give its path, or -m and a module's name"
             raise OptionsError(f"there is no script {options.target!r}", where="target", remedy=remedy)
 

@@ -42,12 +42,12 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         same = (entry for entry in self.plugins if (entry.kind, entry.name) == (record.kind, record.name))
         if (entry := next(same, None)) is None:
-            raise PluginError(f"{record.what} is not in the lock", where=where, remedy=_AGAIN)
+            raise PluginError(f"{record.what} is not in the lock", kind="refused", where=where, remedy=_AGAIN)
         if (entry.distribution, entry.version) != (record.distribution, record.version):
             exactly = f"{entry.distribution}=={entry.version}"
             remedy = f"{how_to_install(entry.distribution, exactly)}, or {_AGAIN}"
             what = f"{record.what} is locked to {entry.distribution} {entry.version}"
-            raise PluginError(what, where=where, remedy=remedy)
+            raise PluginError(what, kind="refused", where=where, remedy=remedy)
         check_content(found := msgspec.structs.replace(record, sha256=entry.sha256), where)
         return found
 
@@ -55,9 +55,8 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Raise `PluginError` if this is another kernel."""
         if self.rolemesh != (here := version("rolemesh")):
             what = f"the job is locked to rolemesh {self.rolemesh}, and this is {here}"
-            raise PluginError(
-                what, where=where, remedy=f"{how_to_install('rolemesh', 'rolemesh==' + self.rolemesh)}, or {_AGAIN}"
-            )
+            remedy = f"{how_to_install('rolemesh', 'rolemesh==' + self.rolemesh)}, or {_AGAIN}"
+            raise PluginError(what, kind="refused", where=where, remedy=remedy)
 
 
 def lock_file(job: Path) -> Path:
@@ -81,4 +80,4 @@ def read_lock(path: Path) -> Lock:
         what = "there is no lock"
     except (OSError, UnicodeDecodeError, yaml.YAMLError, msgspec.ValidationError) as error:
         what = f"the lock cannot be read: {error}"
-    raise PluginError(what, where=str(path), remedy="rolemesh plugins lock makes one")
+    raise PluginError(what, kind="missing", where=str(path), remedy="rolemesh plugins lock makes one")

@@ -90,7 +90,8 @@ def new(
     without rolemesh: `cookiecutter REPO --directory cookiecutter/workload`.
     """
     if kind not in KINDS:
-        raise PluginError(f"there is no kind {kind!r} of plugins to make", remedy=nearest(kind, list(KINDS)))
+        what = f"there is no kind {kind!r} of plugins to make"
+        raise PluginError(what, kind="missing", remedy=nearest(kind, list(KINDS)))
     folder = into / f"rolemesh-{name}"
     offered = {"name": name, "author": author, "email": email, "description": description}
     given = {each: value for each, value in offered.items() if value is not None}

@@ -17,7 +17,7 @@ def check_content(record: PluginRecord, where: str | None = None) -> None:
     """Raise `PluginError` if the record has a hash and the plugin's content here has another."""
     if record.sha256 and content_hash(record) != record.sha256:
         what = f"{record.what} has another content here than the lock says"
-        raise PluginError(what, where=where, remedy=f"{_reinstall(record)}, or {_AGAIN}")
+        raise PluginError(what, kind="refused", where=where, remedy=f"{_reinstall(record)}, or {_AGAIN}")
 
 
 def content_hash(record: PluginRecord) -> str:
@@ -37,7 +37,8 @@ def content_hash(record: PluginRecord) -> str:
     if not files and single.is_file():
         files = [(Path(single.name), single)]
     if not files:
-        raise PluginError(f"the package {name!r} of {record.what} is not here", remedy=_reinstall(record))
+        what = f"the package {name!r} of {record.what} is not here"
+        raise PluginError(what, kind="missing", remedy=_reinstall(record))
     digest = hashlib.sha256()
     for inside, path in files:
         name, content = inside.as_posix(), path.read_bytes()

@@ -46,18 +46,22 @@ def _check_installed(record: PluginRecord, where: str | None) -> None:
         installed = distribution(record.distribution)
     except PluginError:
         remedy = f"on every node: {how_to_install(record.distribution, exactly)}"
-        raise PluginError(f"{record.what} is not installed here", where=where, remedy=remedy) from None
+        raise PluginError(f"{record.what} is not installed here", kind="missing", where=where, remedy=remedy) from None
     if (version := _version(installed)) != record.version:
         who = f"the {kind_named(record.kind).singular} {record.name!r}"
         what = f"{who} was resolved to {resolved}, but {version} is installed here"
-        raise PluginError(what, where=where, remedy=f"on every node: {how_to_install(record.distribution, exactly)}")
+        remedy = f"on every node: {how_to_install(record.distribution, exactly)}"
+        raise PluginError(what, kind="incompatible", where=where, remedy=remedy)
     check_content(record, where)
     point = record.entry_point
     declared = {(each.group, each.name, each.value.partition("[")[0].strip()) for each in installed.entry_points}
     if (point.group, record.name, record.target) not in declared:
         what = f"{resolved} does not declare {record.name} = {record.target} in {point.group} any more"
         raise PluginError(
-            what, where=where, remedy=how_to_install(record.distribution, f"--force-reinstall {record.distribution}")
+            what,
+            kind="incompatible",
+            where=where,
+            remedy=how_to_install(record.distribution, f"--force-reinstall {record.distribution}"),
         )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from rolemesh.errors import OptionsError, nearest
+from rolemesh.errors import OptionsError, did_you_mean, nearest
 
 __all__ = ["ENV", "check_task", "make_dataset"]
 
@@ -24,11 +24,10 @@ def check_task(task: str, config: Mapping[str, Any]) -> None:
     from reasoning_gym.factory import DATASETS
 
     if task not in DATASETS:
-        close = nearest(task, DATASETS)
         raise OptionsError(
             f"reasoning-gym has no task {task!r}",
             where="task",
-            remedy=close if close.startswith("did you mean") else f"there are {len(DATASETS)}, e.g. {min(DATASETS)!r}",
+            remedy=did_you_mean(task, DATASETS) or f"there are {len(DATASETS)}, e.g. {min(DATASETS)!r}",
         )
     kind = DATASETS[task][1]
     fields = {field.name for field in dataclasses.fields(kind)} - _SET_BY_WORKLOAD.keys()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rolemesh.api.batch import Shard
-from rolemesh.errors import OptionsError, nearest
+from rolemesh.errors import OptionsError, did_you_mean
 
 __all__ = ["check_adapted_layers", "check_same_model", "checkpoint_shapes", "complete_names", "in_pieces"]
 __all__ += ["check_weight_files", "missing_layer", "tied_embedding", "weight_files"]
@@ -153,5 +153,4 @@ def complete_names(
 
 
 def _hint(name: str, expected: Mapping[str, Any]) -> str:
-    close = nearest(name, expected)
-    return close if close.startswith("did you mean") else f"it has names like {min(expected)!r}."
+    return did_you_mean(name, expected) or f"it has names like {min(expected)!r}."

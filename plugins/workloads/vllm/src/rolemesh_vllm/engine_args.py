@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rolemesh.errors import OptionsError, PluginError, nearest
+from rolemesh.errors import OptionsError, PluginError, did_you_mean
 from rolemesh.kinds.installed import version as installed_version
 from rolemesh_vllm.options import NUCLEUS, PENALTIES
 
@@ -100,8 +100,7 @@ def check_engine(
                 )
             )
         elif name not in known:
-            close = nearest(name, known)
-            hint = close if close.startswith("did you mean") else "see `vllm serve --help=all` for the engine arguments"
+            hint = did_you_mean(name, known) or "see `vllm serve --help=all` for the engine arguments"
             errors.append(OptionsError(f"vllm has no engine argument {name!r}", where=where, remedy=hint))
         elif name in single and value != 1:
             message = f"this workload's engine cannot be spread by {name}"

@@ -56,7 +56,8 @@ class Resolver:
             ) from None
         except RolemeshError as error:
             remedy = _as_before(base) if not record.distribution else error.remedy
-            raise PluginError(error.what, where=error.where or where, remedy=remedy) from error
+            kind = error.kind if isinstance(error, PluginError) else "broken"
+            raise PluginError(error.what, kind=kind, where=error.where or where, remedy=remedy) from error
 
     def _base_of(self, reference: str) -> Path:
         """The folder that paths are relative to: the first that there is, of a class in a file the first with it."""

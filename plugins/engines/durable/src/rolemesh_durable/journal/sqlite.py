@@ -215,6 +215,7 @@ def _keep_a_log(connection: sqlite3.Connection) -> None:
             connection.cursor().execute("PRAGMA journal_mode=WAL").fetchall()
             return
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
+            locked = error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            if not locked or time.monotonic() > deadline:
                 raise
         time.sleep(0.01)

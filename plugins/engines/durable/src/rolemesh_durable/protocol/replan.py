@@ -9,7 +9,7 @@ import msgspec
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import RolemeshError
 from rolemesh.placement import PlacementPlan, PlacementRequest, Strategy, Unplaced
-from rolemesh.placement.validation import ask, checked, impossible
+from rolemesh.placement.validation import ask, checked, impossible, revive
 
 __all__ = ["replan", "stranded_in"]
 
@@ -29,6 +29,7 @@ def replan(
     numbered again. A strategy that raises (some plan whole roles only), or whose plan is not possible, is passed over:
     its objection is told where ranks stay without a place.
     """
+    plan = revive(plan)
     present = {node.id for node in cluster.nodes}
     gone = {*lost, *(slot.node for slot in plan.slots if slot.node not in present)}
     alive = cluster.without(gone)

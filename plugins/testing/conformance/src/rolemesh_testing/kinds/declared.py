@@ -28,7 +28,7 @@ def declared(name: str | None = None) -> list[PluginRecord]:
     if called := [record for record in found if record.is_called(name)]:
         return called
     remedy = nearest(name.rpartition(":")[2], [record.name for record in found])
-    raise PluginError(f"no distribution declares a kind {name!r}", remedy=remedy)
+    raise PluginError(f"no distribution declares a kind {name!r}", kind="missing", remedy=remedy)
 
 
 def singular(kind: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,7 +17,7 @@ from rolemesh.graph.tracer import SETTINGS
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_testing.conformance import HEAVY, PluginConformance, modules_after, needed
 from rolemesh_testing.workloads.journey import Kill, boundaries, differences
-from rolemesh_testing.workloads.listed import checked, listed
+from rolemesh_testing.workloads.listed import listed
 from rolemesh_testing.workloads.ranks import Ranks, Stage, Stages, Subject
 from rolemesh_testing.workloads.travelled import Travelled, cannot_be_set_up
 
@@ -88,15 +87,12 @@ class WorkloadConformance(PluginConformance):
         return cls.stateful(checked_options)
 
     @pytest.fixture
-    def sizes(
-        self, cls: type[Workload], checked_options: BaseModel, base: Path, request: pytest.FixtureRequest
-    ) -> tuple[int, ...]:
+    def sizes(self, cls: type[Workload], checked_options: BaseModel, request: pytest.FixtureRequest) -> tuple[int, ...]:
         """Those of `world_sizes` that the workload accepts with these options."""
-        return needed(request, "it accepts none of the world sizes", lambda: self._accepted(cls, checked_options, base))
+        return needed(request, "it accepts none of the world sizes", lambda: self._accepted(cls, checked_options))
 
-    def _accepted(self, cls: type[Workload], options: BaseModel, base: Path) -> tuple[int, ...]:
-        plugins = checked(listed(self.plugins, base), base)
-        refusals = {size: _refusal(cls, options, size, base, plugins) for size in self.world_sizes}
+    def _accepted(self, cls: type[Workload], options: BaseModel) -> tuple[int, ...]:
+        refusals = {size: _refusal(cls, options, size) for size in self.world_sizes}
         accepted = tuple(size for size, refusal in refusals.items() if refusal is None)
         assert accepted, f"check() accepts none of the world sizes {self.world_sizes}: {refusals[self.world_sizes[0]]}"
         return accepted
@@ -374,21 +370,13 @@ class WorkloadConformance(PluginConformance):
 
     def check_options(self, cls: type[Any], options: BaseModel, base: Path) -> None:
         """`Workload.check`, in every world size that the test has."""
-        plugins = checked(listed(self.plugins, base), base)
         for size in self.world_sizes:
-            _check(cls, options, size, base, plugins)
+            cls.check(options, size)
 
 
-def _check(cls: type[Workload], options: BaseModel, size: int, base: Path, plugins: Mapping[Any, Any]) -> None:
-    known, offered = inspect.signature(cls.check).parameters, {"base": base, "plugins": plugins}
-    cls.check(options, size, **{name: value for name, value in offered.items() if name in known})
-
-
-def _refusal(
-    cls: type[Workload], options: BaseModel, size: int, base: Path, plugins: Mapping[Any, Any]
-) -> OptionsError | None:
+def _refusal(cls: type[Workload], options: BaseModel, size: int) -> OptionsError | None:
     try:
-        _check(cls, options, size, base, plugins)
+        cls.check(options, size)
     except OptionsError as error:
         return error
     return None

@@ -1,19 +1,18 @@
-"""What a job of the workload under test lists under ``plugins``: for `ctx.plugins`, and for `Workload.check`."""
+"""The plugins that a job of the workload under test lists under ``plugins``, for `ctx.plugins`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 from rolemesh.api.import_ref import ImportRef
-from rolemesh.plugins.discovery import PluginRecord, discover, resolve
+from rolemesh.plugins.discovery import discover, resolve
 from rolemesh.plugins.drivers import load
 
-__all__ = ["Listed", "checked", "listed", "made"]
+__all__ = ["Listed", "listed", "made"]
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -38,16 +37,6 @@ def listed(plugins: Mapping[str, Sequence[Mapping[str, Any]]], base: Path) -> tu
     return tuple(found)
 
 
-def checked(plugins: Sequence[Listed], base: Path) -> dict[tuple[str, str], Any]:
-    """`cls` and `options` of each by kind and name, as `Workload.check` is given them."""
-    found = {}
-    for each in plugins:
-        cls = _class(each)
-        options = cls.Options.model_validate(each.options, context={"base": str(base)})
-        found[each.kind, each.name] = SimpleNamespace(cls=cls, options=options, record=_record(each))
-    return found
-
-
 def made(plugin: Listed, base: str) -> Any:
     """An object of it."""
     cls = _class(plugin)
@@ -56,7 +45,3 @@ def made(plugin: Listed, base: str) -> Any:
 
 def _class(plugin: Listed) -> Any:
     return ImportRef(plugin.target).resolve()
-
-
-def _record(plugin: Listed) -> PluginRecord:
-    return PluginRecord(plugin.kind, plugin.name, "", "", plugin.target)
