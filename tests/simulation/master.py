@@ -16,7 +16,6 @@ from rolemesh_durable.protocol.master.clocks import by_another_clock
 from rolemesh_durable.protocol.master.head import Head
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.replay import follow
-from rolemesh_durable.protocol.master.resizing import sizes_now
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.merge import LineAssembler
@@ -113,7 +112,7 @@ class SimMaster:
         world = self.world
         world.note(f"master {self.epoch}", f"begins after {len(self.journal.events)} events")
         self.journal.replay(self.machine, world.now + self.clock)
-        self.lines.resized(sizes_now(self.machine.state))
+        self.lines.resized(self.machine.state.sizes)
         self.lines.moved(self.machine.state.homes)
         self.machine.progress.published = max(self.machine.progress.published, len(world.checks.lines) - 1)
         self.handle(me.Begin())
@@ -168,7 +167,7 @@ class SimMaster:
                 self.die()
                 return
         if "layout_changed" in kinds:
-            self.lines.resized(sizes_now(self.machine.state))
+            self.lines.resized(self.machine.state.sizes)
         if {"replanned", "layout_changed"} & set(kinds):
             self.lines.moved(self.machine.state.homes)
         if dies:
@@ -233,10 +232,8 @@ class SimMaster:
                 self.handle_soon(me.Published(self.lines.published))
             case me.Record(kind="rolled_back", data=data):
                 self.lines.rolled_back(data["step"])
-            case me.Replan():
-                world.at(world.between(0.01, 0.3), self._replan, effect)
-            case me.FindLayout():
-                world.at(world.between(0.01, 0.3), self._find_layout, effect)
+            case me.Places(sizes=sizes):
+                world.at(world.between(0.01, 0.3), self._find_layout if sizes else self._replan, effect)
             case me.FindOrigin():
                 self._origins += 1
                 world.at(world.between(0.01, 0.3), self._find_origin)
@@ -267,26 +264,26 @@ class SimMaster:
         if self.alive:
             self.handle(me.OriginFound(f"step-{step}" if step >= 0 else "", step))
 
-    def _find_layout(self, wanted: me.FindLayout) -> None:
+    def _find_layout(self, wanted: me.Places) -> None:
         world, state = self.world, self.machine.state
         if not self.alive:
             return
-        number, step = wanted.number, wanted.step
+        step = wanted.at_step
         if fixed := [role for role in wanted.sizes if world.job.kinds[role] not in RESIZABLE]:
-            self.handle(me.LayoutFound(number, step, why=f"{fixed} keep what belongs to their ranks"))
+            self.handle(me.PlacesFound(wanted, f"{fixed} keep what belongs to their ranks"))
             return
         if step >= 0 and step not in world.disk.complete:
-            self.handle(me.LayoutFound(number, step, why=f"there is no snapshot of {step}"))
+            self.handle(me.PlacesFound(wanted, f"there is no snapshot of {step}"))
             return
         nodes = [n for n in world.scenario.nodes_now(world.now) if n not in world.dead_nodes and n not in wanted.away]
         agents = {a.place.node: name for name, a in state.agents.items() if not a.node_lost}
         homes = {key: state.agents[record.agent].place.node for key, record in state.ranks.items()}
         found = {(role, rank): homes.get((role, rank), "") for role, n in wanted.sizes.items() for rank in range(n)}
-        if number < 0:
+        if not wanted.others_stay:
             found |= {key: home for key, home in homes.items() if key[0] not in wanted.sizes and home not in nodes}
         others = {key: home for key, home in homes.items() if key not in found and key[0] not in wanted.sizes}
         if not nodes or (world.scenario.family == "shrink" and not self._seated(nodes, others, found)):
-            self.handle(me.LayoutFound(number, step, why="there is no room", gone=self._gone()))
+            self.handle(me.PlacesFound(wanted, "there is no room", gone=self._gone()))
             return
         moves, places = [], {}
         for (role, rank), home in found.items():
@@ -297,7 +294,9 @@ class SimMaster:
                 places[node] = AgentPlace(agents[node], node, {"cpu": 1.0})
             moves.append(Move(role, rank, agents[node], 0, 1))
         self.handle(
-            me.LayoutFound(number, step, f"step-{step}" if step >= 0 else "", tuple(moves), tuple(places.values()))
+            me.PlacesFound(
+                wanted, moves=tuple(moves), places=tuple(places.values()), folder=f"step-{step}" if step >= 0 else ""
+            )
         )
 
     def _gone(self) -> tuple[str, ...]:
@@ -322,9 +321,9 @@ class SimMaster:
                 found[key] = node
         return True
 
-    def _replan(self, wanted: me.Replan) -> None:
+    def _replan(self, wanted: me.Places) -> None:
         """Move what is on the lost nodes to nodes with room."""
-        world, machine, lost, dry = self.world, self.machine, wanted.lost, wanted.dry
+        world, machine, lost = self.world, self.machine, wanted.away
         if not self.alive:
             return
         scenario = world.scenario
@@ -338,7 +337,7 @@ class SimMaster:
             elif node in room and scenario.needs_room(key):
                 room[node] -= 1
         homes: dict[tuple[str, int], str] = {}
-        answer = me.Replanned(None, lost=lost, dry=dry, resources=wanted.resources, gone=self._gone())
+        answer = me.PlacesFound(wanted, gone=self._gone())
         has = self.machine.state.resources | wanted.resources
         memory = dict.fromkeys(nodes, scenario.memory)
         for key, rank in machine.state.ranks.items():

@@ -45,7 +45,6 @@ from rolemesh_durable.protocol.master import (
     draining,
     hangs,
     ladder,
-    machine,
     own_time,
     progress,
     reports,
@@ -161,8 +160,8 @@ def _to_one_level(original: Any) -> Any:
 
 def _any_answer(original: Any) -> Any:
     def answered(self: Any, recovery: Any, event: Any) -> Any:
-        if isinstance(event, me.Replanned):
-            event = msgspec.structs.replace(event, lost=self._away(recovery))
+        if isinstance(event, me.PlacesFound):
+            event = msgspec.structs.replace(event, wanted=self._places(recovery))
         return original(self, recovery, event)
 
     return answered
@@ -482,8 +481,8 @@ def _lets_a_resize_go_first(original: Any) -> Any:
 
 
 def _drained_or_not(original: Any) -> Any:
-    def away(self: Any, recovery: Any) -> Any:
-        return tuple(sorted({*original(self, recovery)} - self._context.state.drained))
+    def away(self: JobState, nodes: Any = ()) -> Any:
+        return tuple(sorted({*original(self, nodes)} - self.drained))
 
     return away
 
@@ -824,7 +823,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a role gives up more ranks than it can do without, and nobody looks",
              "a role has no fewer ranks than its least", "shrink", lambda: all_of(
                  method(ShrinkLevel, "recover", _below_the_least)(),
-                 patch.object(machine, "refusal", lambda *asked: ""))),
+                 patch.object(coordinator, "refusal", lambda *asked, **job: ""))),
     Mutation("failures of a plan that fails escalate together, from the lowest level", "the job ends as it must",
              "shrink", lambda: patch.object(coordinator, "escalated", _to_one_level(coordinator.escalated))),
     Mutation("a plan fails before the loss is told that is why there is no place", "the job ends as it must", "shrink",
@@ -977,7 +976,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("ranks leave after a step to which they may have come already", "who leaves is told", "drain calm",
              method(MasterContext, "tell", _one_step_early)),
     Mutation("a node that was drained is used again", "no rank is on a drained node", "drain",
-             method(CarryingOut, "_away", _drained_or_not)),
+             method(JobState, "away", _drained_or_not)),
     Mutation("what a rank has left in the memory of its node is not fetched", "a drain loses no step",
              "drain calm", lambda: patch.object(carrying_out, "_left_behind", lambda seen, launch, steps: ())),
     Mutation("an agent that leaves cleans up at once", "nothing restarts without a failure", "leave",

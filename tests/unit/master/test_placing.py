@@ -15,7 +15,7 @@ from rolemesh.job.planning import plan_job
 from rolemesh.placement import PlacementPlan, PlacementRequest, PlanBuilder, RoleRequest, Strategy
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_durable.checkpoint.reshard import owned
-from rolemesh_durable.master.placing import find_places, sized
+from rolemesh_durable.master.placing import find_places
 from rolemesh_durable.protocol.master import events as e
 
 pack = PackScheduler(NoOptions())
@@ -27,9 +27,9 @@ AGENTS = {"node0": "node-0", "node1": "node-1"}
 HOMES = {(a.role, a.rank): {n: name for name, n in AGENTS.items()}[PLAN.slot(a.slot).node] for a in PLAN.assignments}
 
 
-def found(cluster: ClusterView = CLUSTER, agents: Mapping[str, str] = AGENTS, **sizes: int) -> e.LayoutFound:
-    wanted = e.FindLayout(1, -1, sizes)
-    return find_places(wanted, sized(REQUEST, sizes), PLAN, (), cluster, (PACK,), HOMES, agents)
+def found(cluster: ClusterView = CLUSTER, agents: Mapping[str, str] = AGENTS, **sizes: int) -> e.PlacesFound:
+    wanted = e.Places((), sizes, others_stay=True)
+    return find_places(wanted, REQUEST, PLAN, cluster, (PACK,), HOMES, agents)
 
 
 def test_an_agent_on_a_new_node_has_a_name_that_no_lost_one_had() -> None:
@@ -53,6 +53,17 @@ def test_fewer_ranks_give_their_slots_back() -> None:
     assert len(fewer.plan.slots) == 2
 
 
+def test_ranks_of_other_roles_leave_a_node_only_where_they_may() -> None:
+    node = AGENTS[HOMES["a", 0]]
+    stays, moves = (
+        find_places(e.Places((node,), {"b": 1}, others_stay=stay), REQUEST, PLAN, CLUSTER, (PACK,), HOMES, AGENTS)
+        for stay in (True, False)
+    )
+    assert stays.why == "there is no room unless a/0 move, which are not resized"
+    assert (moves.why, {move.role for move in moves.moves}) == ("", {"a", "b"})
+    assert all(AGENTS[move.agent] != node for move in moves.moves)
+
+
 def test_what_does_not_fit_is_said() -> None:
     assert found(b=4).why.startswith("there is no room: b/3: ")
 
@@ -69,8 +80,8 @@ def test_the_remedy_of_a_strategy_is_said_once() -> None:
         return builder.build()
 
     strategy = Strategy("racks", refuse)
-    wanted = e.FindLayout(1, -1, {"b": 4})
-    why = find_places(wanted, sized(REQUEST, wanted.sizes), PLAN, (), CLUSTER, (strategy,), HOMES, AGENTS).why
+    wanted = e.Places((), {"b": 4}, others_stay=True)
+    why = find_places(wanted, REQUEST, PLAN, CLUSTER, (strategy,), HOMES, AGENTS).why
     assert why == "there is no room: b/2: the rack is full; b/3: the rack is full → ask for rack 3"
 
 

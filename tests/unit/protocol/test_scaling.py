@@ -13,8 +13,8 @@ from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.context import MasterContext
-from rolemesh_durable.protocol.master.resizing import refusal, sizes_now
 from rolemesh_durable.protocol.master.scaling import LATE_S, Scaling
+from rolemesh_durable.protocol.master.sizes import refusal
 from rolemesh_durable.protocol.master_config import MasterConfig, ScalerPlan, SnapshotPlan
 from rolemesh_durable.scalers import Load, Wanted
 
@@ -106,7 +106,7 @@ def test_an_answer_counts_when_it_was_given_twice_in_a_row_and_within_limits() -
         assert job.said(Wanted({"work": 9, "data": 4}, "why")) == [{"work": 3}] * times
     assert job.context.state.asked.resize is not None
     assert job.context.state.asked.resize.reason == "scaler mine: why"
-    assert sizes_now(job.context.state) == {"data": 1, "work": 1}
+    assert job.context.state.sizes == {"data": 1, "work": 1}
     assert not any(job.turn(now + after) for after in range(60)), "nobody is asked meanwhile"
 
 

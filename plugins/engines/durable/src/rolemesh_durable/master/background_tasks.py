@@ -20,16 +20,13 @@ from rolemesh.errors import RolemeshError
 from rolemesh.placement import PlacementPlan, Strategy
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
-from rolemesh_durable.master.moving import moves_of
-from rolemesh_durable.master.placing import find_places, grown, resourced, room_for, sized, why_not_cut
+from rolemesh_durable.master.placing import find_places, resourced, room_for, sized, why_not_cut
 from rolemesh_durable.protocol.job import JobBundle, agent_start
 from rolemesh_durable.protocol.launcher import AgentPlace, Launcher
 from rolemesh_durable.protocol.master import events as e
-from rolemesh_durable.protocol.master.resizing import sizes_now
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import known
 from rolemesh_durable.protocol.rank_key import RankKey
-from rolemesh_durable.protocol.replan import replan
 from rolemesh_durable.scalers import Wanted
 
 __all__ = ["BackgroundTasks"]
@@ -108,56 +105,37 @@ class BackgroundTasks:
 
         self._run("attach", task, lambda error: e.StartFailed(error, tuple(numbers)))
 
-    def replan(self, wanted: e.Replan, state: JobState) -> None:
-        """Find places for the ranks on lost nodes, and of roles that are to have other resources; see `e.Replan`."""
-        lost, dry, resources = wanted.lost, wanted.dry, wanted.resources
-        homes, agents, known = _homes(state, lost)
+    def find_places(self, wanted: e.Places, state: JobState) -> None:
+        """Find places, and the snapshot that roles of other sizes start from; reserve what they need."""
+        homes, agents, known = _homes(state, wanted.away)
 
         def task() -> None:
             cluster = self._launcher.cluster()
             self._hosts |= {node.id: node.host for node in cluster.nodes}
-            request, before = resourced(self._request, resources), self.plan
-            if resources:
-                before = grown(self._request, request, before, resources, cluster.without(lost))
-            plan = replan(request, before, lost, cluster, self._strategies)
-            found = moves_of(plan, {key: agent for key, agent in homes.items() if key[0] not in resources}, agents)
-            if found.moves is not None and not dry and not self._reserved(found.places):
-                return
-            gone = tuple(known - {node.id for node in cluster.nodes})
-            self._answer(msgspec.structs.replace(found, lost=lost, dry=dry, resources=resources, plan=plan, gone=gone))
+            found = find_places(wanted, self._request, self.plan, cluster, self._strategies, homes, agents)
+            if wanted.sizes and not found.why:
+                found = self._with_snapshot(found)
+            if found.why or wanted.dry or self._reserved(found.places):
+                gone = known - {node.id for node in cluster.nodes}
+                self._answer(msgspec.structs.replace(found, gone=tuple(gone)))
 
-        failed = e.Replanned(None, why="", lost=lost, dry=dry, resources=resources)
-        self._run("replan", task, lambda error: msgspec.structs.replace(failed, why=error))
+        self._run("find-places", task, lambda error: e.PlacesFound(wanted, error))
+
+    def _with_snapshot(self, found: e.PlacesFound) -> e.PlacesFound:
+        """With the folder of the snapshot that is to be cut, or why it cannot be."""
+        wanted = found.wanted
+        step = disk.newest_complete(self._run_dir, self._bundle.job_id) if wanted.dry else wanted.at_step
+        if step < 0:
+            return found
+        folder = Path(wanted.folder) if wanted.folder else disk.step_folder(self._run_dir, step)
+        why = why_not_cut(folder, wanted.sizes, self._bundle.outline.collective)
+        return msgspec.structs.replace(found, folder=str(folder), why=why)
 
     def relaid(self, state: JobState) -> None:
         """The job has these world sizes and resources now, by this plan."""
-        self._sizes = sizes_now(state)
+        self._sizes = state.sizes
         self._request = resourced(sized(self._bundle.request, self._sizes), state.resources)
         self.plan = state.plan if state.plan is not None else self.plan
-
-    def find_layout(self, wanted: e.FindLayout, state: JobState) -> None:
-        """Find places for resized roles, and the snapshot that they start from; see `find_places`."""
-        gone = (record.place.node for record in state.agents.values() if record.node_lost)
-        lost = (*gone, *state.unfit, *state.drained, *wanted.away)
-        homes, agents, known = _homes(state, lost)
-
-        def task() -> None:
-            cluster = self._launcher.cluster()
-            self._hosts |= {node.id: node.host for node in cluster.nodes}
-            request = sized(self._request, wanted.sizes)
-            found = find_places(wanted, request, self.plan, lost, cluster, self._strategies, homes, agents)
-            found = msgspec.structs.replace(found, gone=tuple(known - {node.id for node in cluster.nodes}))
-            step, step_is_to_come = wanted.step, wanted.step < 0 < wanted.number
-            if step_is_to_come:
-                step = disk.newest_complete(self._run_dir, self._bundle.job_id)
-            if not found.why and step >= 0:
-                folder = Path(wanted.folder) if wanted.folder else disk.step_folder(self._run_dir, step)
-                why = why_not_cut(folder, wanted.sizes, self._bundle.outline.collective)
-                found = msgspec.structs.replace(found, folder=str(folder), why=why)
-            if found.why or step_is_to_come or self._reserved(found.places):
-                self._answer(found)
-
-        self._run("find-layout", task, lambda error: e.LayoutFound(wanted.number, wanted.step, why=error))
 
     def _reserved(self, places: Sequence[AgentPlace]) -> bool:
         """Reserve what is missing of these places; False while that is being done already, for who has asked before.

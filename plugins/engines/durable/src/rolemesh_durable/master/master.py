@@ -45,7 +45,6 @@ from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.launcher import Launcher
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.machine import MasterMachine
-from rolemesh_durable.protocol.master.resizing import sizes_now
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import known
 from rolemesh_durable.protocol.merge import LineAssembler
@@ -264,10 +263,8 @@ class Master:
                     self._tasks.attach(agents)
                 case e.KillAgent(agent, incarnation):
                     self._launcher.kill(agent, incarnation)
-                case e.Replan():
-                    self._tasks.replan(effect, self._machine.state)
-                case e.FindLayout():
-                    self._tasks.find_layout(effect, self._machine.state)
+                case e.Places():
+                    self._tasks.find_places(effect, self._machine.state)
                 case e.AskScaler(index, load):
                     self._tasks.ask(index, partial(self._plugins.decide, index, load, tuple(self._recent)))
                 case e.FindOrigin():
@@ -285,7 +282,7 @@ class Master:
 
     def _relaid(self) -> None:
         """The job has other world sizes now."""
-        self._lines.resized(sizes := sizes_now(self._machine.state))
+        self._lines.resized(sizes := self._machine.state.sizes)
         self._run = run = msgspec.structs.replace(self._run, roles=sizes)
         self._files.submit(RUN_FILE, lambda: write_json(self.run_dir / RUN_FILE, run))
 

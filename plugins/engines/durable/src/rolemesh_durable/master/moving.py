@@ -6,14 +6,16 @@ from collections.abc import Collection, Mapping
 
 from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol.launcher import AgentPlace
-from rolemesh_durable.protocol.master.events import Replanned
+from rolemesh_durable.protocol.master.events import Places, PlacesFound
 from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.turns import taking_turns
 
 __all__ = ["moves_of"]
 
 
-def moves_of(plan: PlacementPlan, homes: Mapping[tuple[str, int], str], agents: Mapping[str, str]) -> Replanned:
+def moves_of(
+    wanted: Places, plan: PlacementPlan, homes: Mapping[tuple[str, int], str], agents: Mapping[str, str]
+) -> PlacesFound:
     """What `plan` changes: `homes` is the agent of each rank now, `agents` the node of each agent that there ever was,
     or "" if it may not be used.
 
@@ -22,7 +24,7 @@ def moves_of(plan: PlacementPlan, homes: Mapping[tuple[str, int], str], agents: 
     if plan.unplaced:
         missing = "; ".join(f"{u.role}/{u.rank}: {u.reason}" for u in plan.unplaced)
         remedies = "; ".join(dict.fromkeys(u.remedy for u in plan.unplaced if u.remedy))
-        return Replanned(None, why=f"{missing} → {remedies}" if remedies else missing)
+        return PlacesFound(wanted, f"{missing} → {remedies}" if remedies else missing)
     at = {node: agent for agent, node in agents.items() if node}
     taken: Collection[str] = {*agents, *homes.values()}
     number = len(taken)
@@ -48,4 +50,4 @@ def moves_of(plan: PlacementPlan, homes: Mapping[tuple[str, int], str], agents: 
             on_slot = turns.get(slot.id, ())
             moves.append(Move(a.role, a.rank, agent, mates.index(a.rank), len(mates), gpus, on_slot))
     places = tuple(AgentPlace.of(at[node], node, plan) for node in used)
-    return Replanned(tuple(moves), places)
+    return PlacesFound(wanted, "", tuple(moves), places, plan)

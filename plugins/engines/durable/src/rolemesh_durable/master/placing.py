@@ -41,36 +41,42 @@ def resourced(request: PlacementRequest, resources: Mapping[str, Mapping[str, fl
 
 
 def find_places(
-    wanted: e.FindLayout,
-    request: PlacementRequest,
+    wanted: e.Places,
+    now: PlacementRequest,
     plan: PlacementPlan,
-    lost: Collection[str],
     cluster: ClusterView,
     strategies: Sequence[Strategy],
     homes: Mapping[tuple[str, int], str],
     agents: Mapping[str, str],
-) -> e.LayoutFound:
-    """Places for all ranks of the roles in `wanted`: who has one keeps it, and all others keep theirs, or find another
-    in a recovery if they have lost it.
+) -> e.PlacesFound:
+    """Places for all ranks, where `now` asks for what they have, and `plan` has their places.
 
-    `homes` is the agent of each rank now, `agents` the node of each, or "" if it may not be used, `lost` are nodes that
-    are gone.
+    A rank keeps its place as far as `wanted` lets it. `homes` is the agent of each rank now, `agents` the node of each,
+    or "" if it may not be used.
+
+    Raises `PlacementError` (see `grown`).
     """
-    kept = [a for a in plan.assignments if a.rank < wanted.sizes.get(a.role, a.rank + 1)]
-    found = replan(request, _only(plan, kept), lost, cluster, strategies)
-    of = {key: agent for key, agent in homes.items() if key[0] not in wanted.sizes}
-    moved = moves_of(found, of, agents)
-    if moved.moves is None:
-        return e.LayoutFound(wanted.number, wanted.step, why=f"there is no room: {moved.why}")
-    others = sorted({f"{m.role}/{m.rank}" for m in moved.moves if m.role not in wanted.sizes})
-    if others and wanted.number > 0:
+    request = resourced(sized(now, wanted.sizes), wanted.resources)
+    if wanted.sizes:
+        plan = _only(plan, [a for a in plan.assignments if a.rank < wanted.sizes.get(a.role, a.rank + 1)])
+    if wanted.resources:
+        plan = grown(now, request, plan, wanted.resources, cluster.without(wanted.away))
+    changing = {*wanted.sizes, *wanted.resources}
+    unchanged = {key: agent for key, agent in homes.items() if key[0] not in changing}
+    found = moves_of(wanted, replan(request, plan, wanted.away, cluster, strategies), unchanged, agents)
+    if not wanted.sizes:
+        return found
+    others = sorted({f"{m.role}/{m.rank}" for m in found.moves if m.role not in changing})
+    turns = {mate for m in found.moves if m.role in changing for mate in m.turns if mate[0] != m.role}
+    why = ""
+    if found.why:
+        why = f"there is no room: {found.why}"
+    elif others and wanted.others_stay:
         why = f"there is no room unless {', '.join(others)} move, which are not resized"
-        return e.LayoutFound(wanted.number, wanted.step, why=why)
-    new = [move for move in moved.moves if move.role in wanted.sizes]
-    if turns := sorted({f"{role}/{rank}" for m in new for role, rank in m.turns if role != m.role}):
-        why = f"there is no room but on slots of {', '.join(turns)}, with which new ranks would take turns"
-        return e.LayoutFound(wanted.number, wanted.step, why=why)
-    return e.LayoutFound(wanted.number, wanted.step, "", moved.moves, moved.places, found)
+    elif turns:
+        mates = ", ".join(sorted(f"{role}/{rank}" for role, rank in turns))
+        why = f"there is no room but on slots of {mates}, with which new ranks would take turns"
+    return e.PlacesFound(wanted, why) if why else found
 
 
 def grown(

@@ -148,7 +148,7 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
             for record in state.ranks.values():
                 record.finished = record.durable = step
         case t.RanksMoved(moves, places, plan, resources):
-            state.plan, state.resources = plan or state.plan, state.resources | resources
+            state.plan, state.resources = plan, state.resources | resources
             for place in places:
                 st.place(state, place)
             for move in moves:

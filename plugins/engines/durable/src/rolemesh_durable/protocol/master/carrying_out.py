@@ -49,23 +49,21 @@ class CarryingOut:
             case "launching":
                 return self._launching(recovery)
 
-    def answered(self, recovery: Recovery, event: e.Replanned | e.OriginFound | e.LayoutFound) -> str:
+    def answered(self, recovery: Recovery, event: e.PlacesFound | e.OriginFound) -> str:
         """The shell has found an origin, or places; why the plan has failed, if it has."""
         if isinstance(event, e.OriginFound):
             if recovery.phase == "origin":
                 self._roll_back(recovery, event)
+        elif recovery.phase != "placing" or event.wanted != self._places(recovery):
+            pass  # an earlier plan had asked
         elif event.why and self._unheard(recovery, event.gone):
-            return ""  # asked again in a while
-        elif isinstance(event, e.LayoutFound):
-            if event.number == -recovery.number and recovery.phase == "placing":
-                return event.why or self._change_layout(recovery, event)
-        elif recovery.phase == "placing" and event.lost == self._away(recovery):
-            given = _given(recovery, self._context)
-            if event.resources != given or (_changes(recovery, self._context.state) and not given):
-                return ""  # an earlier plan had asked
-            if event.moves is None:
-                return self._no_place(recovery, event.why)
-            self._context.tell(t.RanksMoved(event.moves, event.places, event.plan, given))
+            pass  # asked again in a while
+        elif event.wanted.sizes:
+            return event.why or self._change_layout(recovery, event)
+        elif event.why:
+            return self._no_place(recovery, event.why)
+        else:
+            self._context.tell(t.RanksMoved(event.moves, event.places, event.plan, event.wanted.resources))
             recovery.asked = None  # the layout may have to change, too
         return ""
 
@@ -75,10 +73,13 @@ class CarryingOut:
         living = (a.place.node for a in self._context.state.agents.values() if a.state in ("starting", "up"))
         return self._context.now <= recovery.since + TOLD_S and not set(gone).isdisjoint(living)
 
-    def _away(self, recovery: Recovery) -> tuple[str, ...]:
-        """The nodes that the ranks must leave: what was answered for others is of a plan that is no longer."""
-        gone = {agent.place.node for agent in self._context.state.agents.values() if agent.node_lost}
-        return tuple(sorted(gone | self._context.state.unfit | self._context.state.drained | set(recovery.plan.avoid)))
+    def _places(self, recovery: Recovery) -> e.Places:
+        """What is asked: for what the plan gives roles, and only then for the numbers of ranks that it gives them."""
+        state = self._context.state
+        away, origin = state.away(recovery.plan.avoid), state.origin
+        if (given := _given(recovery, self._context)) or not (changes := _changes(recovery, state)):
+            return e.Places(away, resources=given)
+        return e.Places(away, changes, at_step=origin.step, folder=origin.folder)
 
     def _enter(self, recovery: Recovery, phase: Any) -> None:
         recovery.phase, recovery.since = phase, self._context.now
@@ -126,22 +127,21 @@ class CarryingOut:
 
     def _placing(self, recovery: Recovery) -> tuple[bool, str]:
         context, state = self._context, self._context.state
-        avoid, changes, given = self._away(recovery), _changes(recovery, state), _given(recovery, context)
-        misplaced = {key for key in state.ranks if context.node(key) in avoid}
-        if not misplaced and not changes and not given:
+        wanted = self._places(recovery)
+        misplaced = {key for key in state.ranks if context.node(key) in wanted.away}
+        if not misplaced and not wanted.sizes and not wanted.resources:
             self._enter(recovery, "agents")
             return GOES_ON
         if not misplaced <= set(recovery.restart):
-            return False, f"ranks on {', '.join(avoid)} are not part of the plan"
+            return False, f"ranks on {', '.join(wanted.away)} are not part of the plan"
         if recovery.asked is None or context.now >= recovery.asked + ASK_AGAIN_S:
-            recovery.asked, origin = context.now, state.origin
-            found = e.FindLayout(-recovery.number, origin.step, changes, origin.folder, avoid)
-            context.want(found if changes and not given else e.Replan(avoid, resources=given))
+            recovery.asked = context.now
+            context.want(wanted)
         return WAITS
 
-    def _change_layout(self, recovery: Recovery, found: e.LayoutFound) -> str:
+    def _change_layout(self, recovery: Recovery, found: e.PlacesFound) -> str:
         """Every rank starts again from the origin, and roles with another number of ranks; none of them runs."""
-        context, state, changes = self._context, self._context.state, _changes(recovery, self._context.state)
+        context, state, changes = self._context, self._context.state, found.wanted.sizes
         if (asked := state.asked.resize) is not None:
             why = "the job has gone back to its last snapshot, to go on with other numbers of ranks"
             context.tell(t.ResizeRefused(asked.number, why, context.now))
@@ -283,8 +283,8 @@ def _left_behind(seen: m.RankReport, launch: m.RankLaunch, steps: tuple[int, ...
 
 def _changes(recovery: Recovery, state: JobState) -> dict[str, int]:
     """The world sizes of the plan that the job has not got yet."""
-    sizes = {role: record.launch.world_size for (role, _), record in state.ranks.items()}
-    return {role: size for role, size in recovery.plan.resize.items() if sizes[role] != size}
+    now = state.sizes
+    return {role: size for role, size in recovery.plan.resize.items() if now[role] != size}
 
 
 def _given(recovery: Recovery, context: MasterContext) -> dict[str, dict[str, float]]:

@@ -8,6 +8,7 @@ failure ─▶ diagnosis ─▶ ladder ─▶ plan ─▶ carried out (`carrying
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -22,6 +23,7 @@ from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.ladder import Proposal, Refuse, diagnosed, escalated, propose
 from rolemesh_durable.protocol.master.progress import Progress
+from rolemesh_durable.protocol.master.sizes import refusal
 from rolemesh_durable.protocol.master.state import Recovery
 from rolemesh_durable.protocol.rank_key import RankKey
 
@@ -41,11 +43,8 @@ RESIZE = "resize"
 class Coordinator:
     """Sees to one recovery at a time."""
 
-    def __init__(
-        self, context: MasterContext, progress: Progress, checkpoints: Checkpoints, refuse: Refuse = lambda sizes: ""
-    ) -> None:
-        """`refuse` says why the job cannot have other world sizes."""
-        self._context, self._refuse = context, refuse
+    def __init__(self, context: MasterContext, progress: Progress, checkpoints: Checkpoints) -> None:
+        self._context = context
         self._carrying_out = CarryingOut(context, progress, checkpoints)
         self._progress = progress
         self._open_since: float | None = None
@@ -68,7 +67,7 @@ class Coordinator:
         if verdict is not None and not context.state.busy and context.ladder:
             context.failed(failure)
 
-    def answered(self, event: e.Replanned | e.OriginFound | e.LayoutFound) -> None:
+    def answered(self, event: e.PlacesFound | e.OriginFound) -> None:
         """The shell has found an origin, or places."""
         if (recovery := self._context.state.recovery) is not None:
             self._escalate(self._carrying_out.answered(recovery, event), no_place=True)
@@ -113,7 +112,8 @@ class Coordinator:
     def _plan(self, found: list[Failure], floors: Sequence[int] = (), why: str = "") -> None:
         """A new plan, which takes in what the present one has not done yet; `why` that one has failed, if it has."""
         context, before = self._context, self._context.state.recovery
-        proposal = propose(found, context.view(), context.ladder, context.diagnosers, floors, self._refuse)
+        refuse: Refuse = partial(refusal, outline=context.outline, state=context.state)
+        proposal = propose(found, context.view(), context.ladder, context.diagnosers, floors, refuse)
         if proposal.plan is None:
             trail = [*proposal.trail, *([f"  {before.plan.level}: {why}"] if before is not None and why else [])]
             what = describe(primary(found))

@@ -11,7 +11,7 @@ from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
-from rolemesh_durable.protocol.master.resizing import NO_SNAPSHOTS
+from rolemesh_durable.protocol.master.sizes import NO_SNAPSHOTS
 from rolemesh_durable.protocol.master.state import AgentRecord, Drain
 from rolemesh_durable.protocol.master.stop_points import StopPoints
 from rolemesh_durable.protocol.messages import NOTICE_S
@@ -85,15 +85,20 @@ class Draining:
 
     # -------------------------------------------------------------------------------------------------- what is done
 
-    def answered(self, found: e.Replanned) -> None:
+    def answered(self, found: e.PlacesFound) -> None:
         """The shell has looked whether there is room."""
         nodes, state = self._asked, self._context.state
-        if found.lost != self._lost(nodes) or not nodes or state.busy or not set(nodes) <= state.asked.drains.keys():
+        if (
+            not nodes
+            or found.wanted != self._places(nodes)
+            or state.busy
+            or not set(nodes) <= state.asked.drains.keys()
+        ):
             return
-        if found.moves is not None:
-            self._room = nodes
-        else:
+        if found.why:
             self._wait(nodes, found.why)
+        else:
+            self._room = nodes
 
     def turn(self) -> None:
         """Whatever can be done now."""
@@ -121,10 +126,9 @@ class Draining:
         else:
             self._leave(self._room, [key for node in self._room for key in here[node]])
 
-    def _lost(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
-        state = self._context.state
-        gone = {agent.place.node for agent in state.agents.values() if agent.node_lost}
-        return tuple(sorted(gone | state.unfit | state.drained | set(nodes)))
+    def _places(self, nodes: tuple[str, ...]) -> e.Places:
+        """What is asked: whether there is room elsewhere for the ranks of these nodes."""
+        return e.Places(self._context.state.away(nodes), dry=True)
 
     def _ask(self, nodes: list[str]) -> None:
         """Whether there is room: for all of them, or, the next time, for one."""
@@ -133,7 +137,7 @@ class Draining:
             choices = [tuple(nodes), *((node,) for node in nodes if len(nodes) > 1)]
             self._asked, self._asked_at = choices[self._round % len(choices)], self._context.now
             self._round += 1
-            self._context.want(e.Replan(self._lost(self._asked), dry=True))
+            self._context.want(self._places(self._asked))
 
     def _wait(self, nodes: tuple[str, ...], missing: str) -> None:
         state = self._context.state

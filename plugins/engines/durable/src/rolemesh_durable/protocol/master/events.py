@@ -42,19 +42,43 @@ class StartFailed(msgspec.Struct, frozen=True):
     agents: tuple[str, ...] = ()
 
 
-class Replanned(msgspec.Struct, frozen=True):
-    """The answer to `Replan` without the nodes `lost`: new places (`places` of agents that hold moved ranks) by `plan`,
-    or None and what is missing. `dry`: it was only to be known. `gone`: nodes of living agents, as far as the master
-    knew, that there are no longer."""
+class Places(msgspec.Struct, frozen=True):
+    """Effect: find places for all ranks that have none, or that are to have others; answer with `PlacesFound`."""
 
-    moves: tuple[Move, ...] | None
-    places: tuple[AgentPlace, ...] = ()
-    why: str = ""
-    lost: tuple[str, ...] = ()
-    dry: bool = False
+    away: tuple[str, ...]
+    """The nodes on which no rank may be."""
+    sizes: dict[str, int] = {}
+    """How many ranks roles are to have, where these are other numbers than now."""
     resources: dict[str, dict[str, float]] = {}
-    plan: PlacementPlan | None = None
+    """What roles are to have per rank, where that is something else than now."""
+    at_step: int = -1
+    """The step of the persisted snapshot that is to be cut for the roles in `sizes`. -1: the ranks start without one;
+    with `dry`: the step is not known yet, and the newest checkpoint is looked at."""
+    folder: str = ""
+    """The folder of that snapshot; "" for the one that this job has written."""
+    others_stay: bool = False
+    """The ranks of roles that are not in `sizes` keep their places."""
+    dry: bool = False
+    """Nothing is reserved: the master only wants to know."""
+
+
+class PlacesFound(msgspec.Struct, frozen=True):
+    """The answer to `Places`."""
+
+    wanted: Places
+    """The question."""
+    why: str = ""
+    """Why there are no such places; "" if there are."""
+    moves: tuple[Move, ...] = ()
+    """The new places of all ranks of roles that change, and of all others that cannot stay."""
+    places: tuple[AgentPlace, ...] = ()
+    """The places of the agents that run them."""
+    plan: PlacementPlan = PlacementPlan()
+    """The plan with these places."""
+    folder: str = ""
+    """The folder of the snapshot that roles with other numbers of ranks start from."""
     gone: tuple[str, ...] = ()
+    """The nodes of agents that live, as far as the master knew, and that there are no longer."""
 
 
 class NodesSeen(msgspec.Struct, frozen=True):
@@ -150,20 +174,6 @@ class DrainWanted(msgspec.Struct, frozen=True):
     back: bool = False
 
 
-class LayoutFound(msgspec.Struct, frozen=True):
-    """The answer to `FindLayout`: places for all ranks of its roles (and for others that must move), and the folder of
-    the step's persisted snapshot, if there is a step; `why` says why it cannot be, "" if it can. `gone` as above."""
-
-    number: int
-    step: int
-    folder: str = ""
-    moves: tuple[Move, ...] = ()
-    places: tuple[AgentPlace, ...] = ()
-    plan: PlacementPlan = PlacementPlan()
-    why: str = ""
-    gone: tuple[str, ...] = ()
-
-
 class Tick(msgspec.Struct, frozen=True):
     """Time has passed."""
 
@@ -173,7 +183,7 @@ Event: TypeAlias = (
     | FromAgent
     | AgentLost
     | StartFailed
-    | Replanned
+    | PlacesFound
     | NodesSeen
     | ScalerSaid
     | CheckpointCommitted
@@ -185,7 +195,6 @@ Event: TypeAlias = (
     | FinishAsked
     | ResizeWanted
     | DrainWanted
-    | LayoutFound
     | OwnerSeen
     | Disown
     | Tick
@@ -248,30 +257,6 @@ class Publish(msgspec.Struct, frozen=True):
     metrics: tuple[m.Block, ...]
 
 
-class Replan(msgspec.Struct, frozen=True):
-    """Find places for the ranks on the nodes in `lost`, and for those of the roles in `resources`, which are to have so
-    much each, or (`dry`) see whether there are any; answer with `Replanned`."""
-
-    lost: tuple[str, ...]
-    dry: bool = False
-    resources: dict[str, dict[str, float]] = {}
-
-
-class FindLayout(msgspec.Struct, frozen=True):
-    """Find places for roles of `sizes`, beside what the others have, and, with `step`, see whether the persisted
-    snapshot of that step can be cut for them; answer with `LayoutFound`.
-
-    A negative `number` is that of a recovery in which all ranks start again, from the snapshot in `folder` ("": from
-    the beginning), on other nodes than those `away`.
-    """
-
-    number: int
-    step: int
-    sizes: dict[str, int]
-    folder: str = ""
-    away: tuple[str, ...] = ()
-
-
 class AskScaler(msgspec.Struct, frozen=True):
     """Ask scaler number `index` about the job's load; answer with `ScalerSaid`."""
 
@@ -316,8 +301,7 @@ Effect: TypeAlias = (
     | Record
     | Committed
     | Publish
-    | Replan
-    | FindLayout
+    | Places
     | AskScaler
     | FindOrigin
     | FindCheckpoints

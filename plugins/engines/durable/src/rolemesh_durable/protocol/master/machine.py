@@ -26,7 +26,7 @@ from rolemesh_durable.protocol.master.ladder import Diagnose, Ladder
 from rolemesh_durable.protocol.master.own_time import OwnTime
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.reports import Reports
-from rolemesh_durable.protocol.master.resizing import Resizing, refusal
+from rolemesh_durable.protocol.master.resizing import Resizing
 from rolemesh_durable.protocol.master.scaling import Scaling
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 from rolemesh_durable.protocol.master.stop_points import StopPoints
@@ -48,9 +48,7 @@ class MasterMachine:
         self.state = context.state
         self.progress = Progress(context)
         self._checkpoints = Checkpoints(context, self.progress)
-        self._coordinator = Coordinator(
-            context, self.progress, self._checkpoints, lambda sizes: refusal(sizes, outline, context.state)
-        )
+        self._coordinator = Coordinator(context, self.progress, self._checkpoints)
         self._fitness = Fitness(context)
         self._stops = StopPoints(context, self.progress)
         self.resizing = Resizing(context, self._stops, self._checkpoints, self._coordinator)
@@ -103,9 +101,10 @@ class MasterMachine:
                 self._reports.gone(agent, incarnation, why, node_lost)
             case e.StartFailed(why, agents):
                 self._reports.not_started(why, agents)
-            case e.Replanned(dry=True):
-                self.draining.answered(event)
-            case e.Replanned() | e.OriginFound():
+            case e.PlacesFound():
+                for asker in (self._coordinator, self.resizing, self.draining):
+                    asker.answered(event)  # each knows its own question
+            case e.OriginFound():
                 self._coordinator.answered(event)
             case e.NodesSeen(nodes, room):
                 self._context.nodes, self._context.room = nodes, room
@@ -127,8 +126,6 @@ class MasterMachine:
                 self.resizing.asked(sizes, reason)
             case e.DrainWanted():
                 self.draining.wanted(event)
-            case e.LayoutFound(number):
-                (self.resizing if number > 0 else self._coordinator).answered(event)
             case e.OwnerSeen():
                 self._owner_seen, self._owner_known = self.now, True
             case e.Disown():

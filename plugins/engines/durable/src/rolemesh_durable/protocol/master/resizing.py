@@ -8,64 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rolemesh.graph.routes import RouteError, route
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
-from rolemesh_durable.protocol.master.state import JobState, Resize
+from rolemesh_durable.protocol.master.sizes import refusal
+from rolemesh_durable.protocol.master.state import Resize
 from rolemesh_durable.protocol.master.stop_points import StopPoints
-from rolemesh_durable.protocol.master_config import MasterConfig
 
-__all__ = ["NO_SNAPSHOTS", "Resizing", "refusal", "sizes_now"]
+__all__ = ["Resizing"]
 
-NO_SNAPSHOTS = "the job takes no snapshots, from which ranks could start: give it a ladder, or snapshots.persist_every"
 ASK_AGAIN_S = 5.0
 """After so long without an answer places are looked for again."""
-
-
-def sizes_now(state: JobState) -> dict[str, int]:
-    """How many ranks each role has."""
-    return {role: record.launch.world_size for (role, _), record in state.ranks.items()}
-
-
-def refusal(wanted: Mapping[str, int], outline: MasterConfig, state: JobState) -> str:
-    """Why the job cannot have these world sizes, whatever room there is; "" if it may. Pure."""
-    sizes = sizes_now(state)
-    for role, size in wanted.items():
-        if role not in sizes:
-            return f"the job has no role {role!r}; it has {', '.join(sizes)}"
-        least, most = outline.ranges.get(role, (1, 1 << 30))
-        if not least <= size <= most:
-            limits = f"from {least} to {most} ranks" if role in outline.ranges else "at least one rank"
-            return f"role {role} may have {limits} (its world_size in the job file), not {size}"
-    changing = {role for role, size in wanted.items() if sizes[role] != size}
-    if not outline.snapshots.enabled:
-        return NO_SNAPSHOTS
-    for edge in outline.graph.edges:
-        call = outline.graph.ops[edge.dst]
-        if edge.first and call.role in changing:
-            return f"each rank of {call.role} has taken other rows of {edge.param!r}, as they were finished"
-    for (role, rank), record in state.ranks.items():
-        if record.launch.peers and role in changing:
-            return f"{role}/{rank} is packed with {', '.join(f'{r}/{n}' for r, n in record.launch.peers)}"
-        if len(record.launch.turns) > 1 and changing & {mate for mate, _ in record.launch.turns}:
-            return f"{role}/{rank} takes turns on its slot: ranks that share one cannot be resized"
-    return _no_route({**sizes, **wanted}, sizes, changing, outline)
-
-
-def _no_route(after: Mapping[str, int], before: Mapping[str, int], changing: set[str], outline: MasterConfig) -> str:
-    graph = outline.graph
-    for edge in graph.edges:
-        src, dst = graph.ops[edge.src].role, graph.ops[edge.dst].role
-        try:
-            route(edge.src_partition, after[src], edge.dst_partition, after[dst])
-            if dst in changing and edge.lag:  # what is under way is cut again
-                route(edge.dst_partition, before[dst], edge.dst_partition, after[dst])
-        except RouteError as error:
-            return f"{edge.param!r} of {graph.ops[edge.dst].label}: {error}"
-    return ""
 
 
 class Resizing:
@@ -99,21 +54,21 @@ class Resizing:
             self._asked_at = float("-inf")
 
     def _changes(self, wanted: Mapping[str, int]) -> dict[str, int]:
-        now = sizes_now(self._context.state)
+        now = self._context.state.sizes
         return {role: size for role, size in wanted.items() if now.get(role) != size}
 
-    def answered(self, found: e.LayoutFound) -> None:
+    def answered(self, found: e.PlacesFound) -> None:
         """The shell has looked for places, and at the snapshot of the step, if there was one already."""
         state = self._context.state
         resize = state.asked.resize
-        self._asked_at = float("-inf")
-        if resize is None or found.number != resize.number or state.phase != "running" or self._changed(resize):
+        if resize is None or found.wanted != self._places(resize) or state.phase != "running" or self._changed(resize):
             return
+        self._asked_at = float("-inf")
         if found.why:
             self._refuse(resize, found.why)
-        elif state.stop.then != "relayout":
+        elif found.wanted.dry:
             self._room = resize.number
-        elif found.step == state.stop.step and self._stops.reached() and self._can_take(found):
+        elif self._stops.reached() and self._can_take(found):
             self._change(resize, found)
 
     def turn(self) -> None:
@@ -146,12 +101,14 @@ class Resizing:
     def _ask(self, resize: Resize) -> None:
         if self._context.now >= self._asked_at + ASK_AGAIN_S:
             self._asked_at = self._context.now
-            self._context.want(e.FindLayout(resize.number, self._step, resize.sizes))
+            self._context.want(self._places(resize))
 
-    @property
-    def _step(self) -> int:
-        """The step at which the layout changes; -1 before it is decided."""
-        return self._context.state.stop.step if self._context.state.stop.then == "relayout" else -1
+    def _places(self, resize: Resize) -> e.Places:
+        """What is asked: whether there is room, or, once the step is decided, for places."""
+        state = self._context.state
+        if state.stop.then == "relayout":
+            return e.Places(state.away(), resize.sizes, at_step=state.stop.step, others_stay=True)
+        return e.Places(state.away(), resize.sizes, others_stay=True, dry=True)
 
     def _decide(self, resize: Resize, given_up: int) -> None:
         state, newest = self._context.state, self._stops.newest()
@@ -168,12 +125,12 @@ class Resizing:
         else:
             self._stops.decide("relayout", step, resize.reason)
 
-    def _can_take(self, found: e.LayoutFound) -> bool:
+    def _can_take(self, found: e.PlacesFound) -> bool:
         """The places are still there: an agent may have been lost since."""
         agents = self._context.state.agents
         return all(move.agent not in agents or agents[move.agent].state == "up" for move in found.moves)
 
-    def _change(self, resize: Resize, found: e.LayoutFound) -> None:
+    def _change(self, resize: Resize, found: e.PlacesFound) -> None:
         context, state, outline = self._context, self._context.state, self._context.outline
         layout = state.layout.next(resize.number, state.stop.step, found.folder, resize.sizes)
         groups = tuple(role for role, size in resize.sizes.items() if role in outline.collective and size > 1)

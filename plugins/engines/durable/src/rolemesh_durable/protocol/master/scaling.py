@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.context import MasterContext
-from rolemesh_durable.protocol.master.resizing import Resizing, sizes_now
+from rolemesh_durable.protocol.master.resizing import Resizing
 from rolemesh_durable.protocol.master_config import ScalerPlan
 from rolemesh_durable.protocol.messages import RankReport
 from rolemesh_durable.protocol.rank_key import RankKey
@@ -111,7 +111,7 @@ class Scaling:
         after: Mapping[RankKey, tuple[float, RankReport]],
         window_s: float,
     ) -> Load:
-        graph, ranges, sizes = self._context.outline.graph, self._context.outline.ranges, sizes_now(self._context.state)
+        graph, ranges, sizes = self._context.outline.graph, self._context.outline.ranges, self._context.state.sizes
         spent: dict[tuple[str, int], float] = {}
         for key, (at, report) in after.items():
             since, earlier = before[key]
@@ -140,7 +140,7 @@ class Scaling:
             return
         context.warnings.pop(f"scaler {watch.plan.name}", None)
         wanted = self._within(said.wanted.sizes) if said.wanted is not None else {}
-        now = sizes_now(context.state)
+        now = context.state.sizes
         grows = {role: size > now[role] for role, size in wanted.items()}
         watch.agreed = watch.agreed + 1 if grows == watch.grows else 1
         watch.grows = grows
@@ -156,7 +156,7 @@ class Scaling:
 
     def _within(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Those that are others than now, within the limits of their roles."""
-        now, ranges = sizes_now(self._context.state), self._context.outline.ranges
+        now, ranges = self._context.state.sizes, self._context.outline.ranges
         found = {
             role: max(ranges[role][0], min(size, ranges[role][1])) for role, size in sizes.items() if role in ranges
         }

@@ -286,6 +286,16 @@ class JobState(msgspec.Struct):
         """The nodes that are without ranks, and stay so."""
         return {node for node, drain in self.asked.drains.items() if drain.done}
 
+    def away(self, nodes: Iterable[str] = ()) -> tuple[str, ...]:
+        """The nodes on which no rank may be: those that are lost, unfit or drained, and `nodes`."""
+        lost = {agent.place.node for agent in self.agents.values() if agent.node_lost}
+        return tuple(sorted(lost | self.unfit | self.drained | set(nodes)))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many ranks each role has."""
+        return {role: record.launch.world_size for (role, _), record in self.ranks.items()}
+
     @property
     def homes(self) -> Iterable[tuple[str, str]]:
         """Role and agent of each rank."""

@@ -368,7 +368,7 @@ class RanksMoved(Transition, frozen=True, tag="replanned"):
 
     moves: tuple[Move, ...]
     places: tuple[AgentPlace, ...]
-    plan: PlacementPlan | None = None
+    plan: PlacementPlan
     resources: dict[str, dict[str, float]] = {}
 
 

@@ -1,0 +1,51 @@
+"""Whether a job may have other numbers of ranks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rolemesh.graph.routes import RouteError, route
+from rolemesh_durable.protocol.master.state import JobState
+from rolemesh_durable.protocol.master_config import MasterConfig
+
+__all__ = ["NO_SNAPSHOTS", "refusal"]
+
+NO_SNAPSHOTS = "the job takes no snapshots, from which ranks could start: give it a ladder, or snapshots.persist_every"
+
+
+def refusal(wanted: Mapping[str, int], outline: MasterConfig, state: JobState) -> str:
+    """Why the job cannot have these world sizes, whatever room there is; "" if it may."""
+    sizes = state.sizes
+    for role, size in wanted.items():
+        if role not in sizes:
+            return f"the job has no role {role!r}; it has {', '.join(sizes)}"
+        least, most = outline.ranges.get(role, (1, 1 << 30))
+        if not least <= size <= most:
+            limits = f"from {least} to {most} ranks" if role in outline.ranges else "at least one rank"
+            return f"role {role} may have {limits} (its world_size in the job file), not {size}"
+    changing = {role for role, size in wanted.items() if sizes[role] != size}
+    if not outline.snapshots.enabled:
+        return NO_SNAPSHOTS
+    for edge in outline.graph.edges:
+        call = outline.graph.ops[edge.dst]
+        if edge.first and call.role in changing:
+            return f"each rank of {call.role} has taken other rows of {edge.param!r}, as they were finished"
+    for (role, rank), record in state.ranks.items():
+        if record.launch.peers and role in changing:
+            return f"{role}/{rank} is packed with {', '.join(f'{r}/{n}' for r, n in record.launch.peers)}"
+        if len(record.launch.turns) > 1 and changing & {mate for mate, _ in record.launch.turns}:
+            return f"{role}/{rank} takes turns on its slot: ranks that share one cannot be resized"
+    return _no_route({**sizes, **wanted}, sizes, changing, outline)
+
+
+def _no_route(after: Mapping[str, int], before: Mapping[str, int], changing: set[str], outline: MasterConfig) -> str:
+    graph = outline.graph
+    for edge in graph.edges:
+        src, dst = graph.ops[edge.src].role, graph.ops[edge.dst].role
+        try:
+            route(edge.src_partition, after[src], edge.dst_partition, after[dst])
+            if dst in changing and edge.lag:  # what is under way is cut again
+                route(edge.dst_partition, before[dst], edge.dst_partition, after[dst])
+        except RouteError as error:
+            return f"{edge.param!r} of {graph.ops[edge.dst].label}: {error}"
+    return ""
