@@ -129,7 +129,7 @@ def heartbeats(seconds: int) -> dict[str, float]:
     agents, each, turns = 1250, 8, 20
     names = [f"node{i}" for i in range(agents)]
     launches = {
-        name: tuple(m.RankLaunch("work", i * each + k, agents * each, k, each, 0, {}, {}) for k in range(each))
+        name: tuple(m.RankLaunch("work", i * each + k, agents * each, k, each, 0) for k in range(each))
         for i, name in enumerate(names)
     }
     graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())

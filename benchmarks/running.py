@@ -19,6 +19,7 @@ from rolemesh.job.planning import check_placed
 from rolemesh.job.prepared import prepare
 from rolemesh_durable.backends import Backend
 from rolemesh_durable.bundle import bundle_job
+from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.runs import Run
 
 __all__ = ["JOBS", "ROOT", "BenchmarkError", "run_job", "start_job", "times"]
@@ -78,7 +79,7 @@ def start_job(
                 owned=False,
                 ray_address=backend.address,
             )
-            backend.start(msgspec.structs.replace(bundle, preload={**bundle.preload, **preload}), -1)
+            backend.start(_preloading(bundle, preload), -1)
             result = _result(run_dir, backend)
         finally:
             backend.close()
@@ -86,6 +87,14 @@ def start_job(
             logs = "\n".join(path.read_text()[-2000:] for path in sorted((run_dir / "logs").iterdir()))
             raise BenchmarkError(f"the job {job.name} {result['status']}: {result['message']}\n{logs}")
         return {**times(run_dir), "driver": {"called_ns": called}}
+
+
+def _preloading(bundle: JobBundle, preload: Mapping[str, tuple[str, ...]]) -> JobBundle:
+    roles = {
+        name: msgspec.structs.replace(role, preload=preload.get(name, role.preload))
+        for name, role in bundle.config.roles.items()
+    }
+    return msgspec.structs.replace(bundle, config=msgspec.structs.replace(bundle.config, roles=roles))
 
 
 def _result(run_dir: Path, backend: Backend) -> dict[str, Any]:

@@ -83,10 +83,7 @@ class Cluster:
         self.ranks = len(ranks)
         groups = [ranks[at : at + EACH] for at in range(0, len(ranks), EACH)]
         launches = {
-            f"node{i}": tuple(
-                m.RankLaunch(role, rank, roles[role], k, EACH, 0, {"name": role}, {})
-                for k, (role, rank) in enumerate(group)
-            )
+            f"node{i}": tuple(m.RankLaunch(role, rank, roles[role], k, EACH, 0) for k, (role, rank) in enumerate(group))
             for i, group in enumerate(groups)
         }
         places = tuple(AgentPlace(name, name, {"cpu": 8.0}) for name in launches)

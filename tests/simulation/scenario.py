@@ -423,7 +423,7 @@ class Scenario:
         for key in self.job.keys:
             role, rank = key
             collective = self.job.kinds[role] in GROUPS
-            launch = m.RankLaunch(role, rank, self.job.sizes[role], 0, 1, 0, {}, {}, collective=collective)
+            launch = m.RankLaunch(role, rank, self.job.sizes[role], 0, 1, 0, collective=collective)
             launches[self.homes[key]].append(msgspec.structs.replace(launch, memory_gb=1.0))
         outline = MasterConfig(
             name="simulated",

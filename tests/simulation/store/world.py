@@ -142,7 +142,7 @@ class Masters:
     def fresh(self) -> JobState:
         """The state that the job's first master begins with."""
         places = (AgentPlace("a0", "n0", {"cpu": 1.0}),)
-        launches = {"a0": tuple(m.RankLaunch("work", i, 2, i, 2, 0, {}, {}) for i in range(2))}
+        launches = {"a0": tuple(m.RankLaunch("work", i, 2, i, 2, 0) for i in range(2))}
         outline = MasterConfig(
             "job", 1, 10, 4, places, launches, 60.0, 1.0, None, graph=self.graph, snapshots=SnapshotPlan(enabled=False)
         )

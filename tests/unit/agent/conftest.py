@@ -24,7 +24,7 @@ from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_durable.agent.agent import Agent
 from rolemesh_durable.agent.resource_guard import remove_agent, shm_folder
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.job import AgentConfig, Environment, JobConfig, PluginUse
+from rolemesh_durable.protocol.job import AgentConfig, JobConfig, PluginUse, RoleConfig
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.transports import TransportKeys
 
@@ -73,17 +73,22 @@ class Node:
         self.targets = dict.fromkeys(operators, "") | {role: f"work.py:{role.capitalize()}" for role in operators}
         calls = tuple(OpCall(i, role, op, f"{role}.{op}", None) for i, (role, op) in enumerate(operators.items()))
         keys = TransportKeys(*(key.decode() for _ in range(2) for key in zmq.curve_keypair()))
+        roles = {
+            role: RoleConfig(
+                PluginUse(FUNCTION, {"target": target, "kwargs": {}}),
+                settings.get("preload", ()),
+                settings.get("env", {}),
+            )
+            for role, target in self.targets.items()
+        }
         job = JobConfig(
             "node", self.job_id, self.steps, 7, str(self.run_dir), str(root), LogicalGraph("node", calls, ()),
             dict.fromkeys(operators, settings.get("size", 1)), 1, True, 1 << 30, SHM, SHM, False, keys,
-            settings.get("snapshots", SnapshotPlan(enabled=True)), *[settings.get("stateful", ())] * 2,
+            settings.get("snapshots", SnapshotPlan(enabled=True)), *[settings.get("stateful", ())] * 2, roles=roles,
         )  # fmt: skip
-        preload: dict[str, tuple[str, ...]] = dict.fromkeys(operators, settings.get("preload", ()))
-        env: dict[str, dict[str, str]] = {role: settings.get("env", {}) for role in operators}
         self.config = AgentConfig(
-            "node0", "here", "127.0.0.1", settings.get("lease_s", 600.0), job, preload, env,
-            dict.fromkeys(operators, Environment()), settings.get("incarnation", 0),
-        )  # fmt: skip
+            "node0", "here", "127.0.0.1", settings.get("lease_s", 600.0), job, settings.get("incarnation", 0)
+        )
         self.size, self.shm_size = settings.get("size", 1), settings.get("shm", "")
         self.sent: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.error: BaseException | None = None
@@ -128,8 +133,7 @@ class Node:
         self.agent.deliver(m.encode(message))
 
     def launch(self, role: str, rank: int = 0, generation: int = 0, **fields: Any) -> None:
-        options = {"target": self.targets[role], "kwargs": {}}
-        ranks = (m.RankLaunch(role, rank, self.size, rank, self.size, generation, FUNCTION, options, **fields),)
+        ranks = (m.RankLaunch(role, rank, self.size, rank, self.size, generation, **fields),)
         self.deliver(m.Launch(self.epoch, self.timeline, ranks))
 
     def until(self, condition: Callable[[m.Report], Any], what: str) -> Any:

@@ -213,9 +213,7 @@ def test_a_zygote_that_does_not_read_holds_nobody_up(node: Callable[..., Node]) 
     here.rank("work", "up", 0)
     os.kill(zygote(here), signal.SIGSTOP)
     try:
-        options = {"target": here.targets["work"], "kwargs": {}}
-        plugin = here.agent._machine.ranks["work", 0].launch.plugin  # type: ignore[union-attr]
-        ranks = tuple(m.RankLaunch("work", n, 300, n, 300, 0, plugin, options) for n in range(1, 300))
+        ranks = tuple(m.RankLaunch("work", n, 300, n, 300, 0) for n in range(1, 300))
         here.deliver(m.Launch(1, 0, ranks))
         here.until(lambda report: len(report.ranks) == 300, "the agent goes on reporting")
         seq = here.last.seq if here.last else 0

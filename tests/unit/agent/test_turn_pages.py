@@ -23,7 +23,7 @@ TurnPage(sys.argv[1], (("actor", 0), ("critic", 0))).write(("critic", 0), Row(7,
 
 
 def launch(role: str, generation: int = 0, turns: tuple[tuple[str, int], ...] = ()) -> RankLaunch:
-    return RankLaunch(role, 0, 1, 0, 1, generation, {}, {}, turns=turns)
+    return RankLaunch(role, 0, 1, 0, 1, generation, turns=turns)
 
 
 @pytest.fixture

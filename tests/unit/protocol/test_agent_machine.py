@@ -23,7 +23,7 @@ NOBODY = Neighbours(LogicalGraph("", (), ()), {})
 
 
 def order(role: str = "work", rank: int = 0, generation: int = 0, **more: Any) -> m.RankLaunch:
-    return m.RankLaunch(role, rank, 2, rank, 2, generation, {}, {}, **more)
+    return m.RankLaunch(role, rank, 2, rank, 2, generation, **more)
 
 
 def started(*orders: m.RankLaunch, epoch: int = 1, lease_s: float = 5.0) -> AgentMachine:

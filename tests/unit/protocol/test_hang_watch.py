@@ -30,7 +30,7 @@ class Job:
 
     def __init__(self) -> None:
         graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())
-        launches = {"a0": (m.RankLaunch("work", 0, 1, 0, 1, 0, {}, {}),)}
+        launches = {"a0": (m.RankLaunch("work", 0, 1, 0, 1, 0),)}
         outline = MasterConfig(
             "job", 1, 10, 4, (AgentPlace("a0", "n0", {}),), launches, 60.0, 1.0, None, graph,
             hang_after_s=AFTER_S, stacks=False, snapshots=SnapshotPlan(enabled=True),

@@ -40,7 +40,7 @@ def scans(agents: int, checks: tuple[Limits, ...]) -> int:
     """How often the master looks at all ranks in a turn in which each of `agents` reports."""
     names = [f"node{i}" for i in range(agents)]
     launches = {
-        name: tuple(m.RankLaunch("work", i * EACH + k, agents * EACH, k, EACH, 0, {}, {}) for k in range(EACH))
+        name: tuple(m.RankLaunch("work", i * EACH + k, agents * EACH, k, EACH, 0) for k in range(EACH))
         for i, name in enumerate(names)
     }
     graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())

@@ -27,7 +27,7 @@ def job(ranks: int = 1, agents: int = 1, ladder: tuple[LadderLevel, ...] = (), *
     names = [f"a{i}" for i in range(agents)]
     launches: dict[str, tuple[m.RankLaunch, ...]] = dict.fromkeys(names, ())
     for i in range(ranks):
-        launches[names[i % agents]] += (m.RankLaunch("work", i, ranks, i, ranks, 0, {}, {}),)
+        launches[names[i % agents]] += (m.RankLaunch("work", i, ranks, i, ranks, 0),)
     graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())
     places = tuple(AgentPlace(name, f"n{i}", {"cpu": 1.0}) for i, name in enumerate(names))
     known: dict[str, Any] = {

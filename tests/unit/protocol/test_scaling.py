@@ -45,7 +45,7 @@ class Job:
     """Two roles that run: data/0 is held up by work/0, which computes all the time."""
 
     def __init__(self, snapshots: bool = True) -> None:
-        launches = tuple(m.RankLaunch(role, 0, 1, 0, 1, 0, {}, {}) for role in ("data", "work"))
+        launches = tuple(m.RankLaunch(role, 0, 1, 0, 1, 0) for role in ("data", "work"))
         self.context = MasterContext(
             MasterConfig(
                 "j", 1, 100, 4, (AgentPlace("a", "n", {}),), {"a": launches}, 10.0, 1.0, None, GRAPH,

@@ -29,7 +29,7 @@ from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.blocks import lines_of
-from rolemesh_durable.protocol.job import JobConfig, PluginUse, RankStart
+from rolemesh_durable.protocol.job import JobConfig, PluginUse, RankStart, RoleConfig
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.rank.main import main, prepare
 from rolemesh_durable.rank.status_page import StatusPage
@@ -127,15 +127,16 @@ class Village:
         name, kwargs = self.classes[role]
         options = {"target": f"roles.py:{name}", "kwargs": kwargs, **self._options(role)}
         launch = m.RankLaunch(
-            role, rank, self.sizes[role], rank, self.sizes[role], generation, FUNCTION, options,
+            role, rank, self.sizes[role], rank, self.sizes[role], generation,
             collective=role in self.collective, resume=resume, restore=restore,
             origin=self.origin, origin_step=self.origin_step,
         )  # fmt: skip
+        job = msgspec.structs.replace(self.job, roles={role: RoleConfig(PluginUse(FUNCTION, options))})
         status_page = self._status_page(role, rank)
         mates = tuple(str(self._status_page(role, r)) for r in range(self.sizes[role]) if r != rank)
         known = self.ranks[role, rank] = Rank(launch, status_page=StatusPage.create(status_page))
         start = RankStart(
-            launch, self.job, self.nodes.get((role, rank), "here"), "127.0.0.1", str(self._shm(role, rank)),
+            launch, job, self.nodes.get((role, rank), "here"), "127.0.0.1", str(self._shm(role, rank)),
             str(self.root), str(self.root), self.address, str(status_page), mates if role in self.collective else (),
         )  # fmt: skip
         encoded = msgspec.msgpack.encode(start)

@@ -20,7 +20,7 @@ from rolemesh_durable.content import own_version
 from rolemesh_durable.environments import environment_of
 from rolemesh_durable.journal.event_log import store_named
 from rolemesh_durable.protocol.fitness import Limits
-from rolemesh_durable.protocol.job import CheckUse, JobBundle, JobConfig, PluginUse
+from rolemesh_durable.protocol.job import CheckUse, JobBundle, JobConfig, PluginUse, RoleConfig
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master_config import ENDLESS, MasterConfig, ScalerPlan, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
@@ -76,7 +76,14 @@ def job_config(
         unrepeated=tuple(n for n in stateful if not (s := selection.roles[n]).cls.repeats(s.options)),
         trust_pickles=trust_pickles,
         plugins=_of_ranks(selection),
+        roles={name: _role(job, name, selected) for name, selected in selection.roles.items()},
     )
+
+
+def _role(job: JobFile, name: str, selected: Selected) -> RoleConfig:
+    preload, env = selected.cls.process(selected.options)
+    variables = {**env, **job.spec.roles[name].runtime_env.env_vars}
+    return RoleConfig(plugin_use(selected), tuple(preload), variables, environment_of(job, name))
 
 
 def _drops(op: OpCall) -> bool:
@@ -168,7 +175,6 @@ def bundle_job(
         checks=tuple(limits for _, limits in checks),
         scalers=tuple(plan for _, plan in scalers),
     )
-    processes = {name: s.cls.process(s.options) for name, s in selection.roles.items()}
     return JobBundle(
         outline=outline,
         config=config,
@@ -186,9 +192,6 @@ def bundle_job(
         hosts={node.id: node.host for node in cluster.nodes},
         lease_s=max(spec.lease_s, 5.0),
         until=spec.until.model_dump(),
-        preload={name: tuple(preload) for name, (preload, _) in processes.items()},
-        env={name: {**env, **spec.roles[name].runtime_env.env_vars} for name, (_, env) in processes.items()},
-        environments={name: environment_of(job, name) for name in spec.roles},
         ray_address=ray_address,
         checks=tuple(use for use, _ in checks),
         scalers=tuple(use for use, _ in scalers),
@@ -262,7 +265,6 @@ def _launches(
     launches = []
     for a in here:
         role, slot, selected = spec.roles[a.role], plan.slot(a.slot), selection.roles[a.role]
-        use = plugin_use(selected)
         launches.append(
             RankLaunch(
                 role=a.role,
@@ -271,9 +273,6 @@ def _launches(
                 local_rank=local[a.role].index(a.rank),
                 local_world_size=len(local[a.role]),
                 generation=0,
-                plugin=use.record,
-                options=use.options,
-                env=dict(role.runtime_env.env_vars),
                 cpus=_share(role.resources.cpu, slot.cpu),
                 memory_gb=role.resources.memory_gb,
                 gpus=tuple(index for index, _ in slot.gpus),

@@ -43,7 +43,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.reporting import Identity
-from rolemesh_durable.protocol.job import AgentConfig, Environment, RankStart, laid_out
+from rolemesh_durable.protocol.job import AgentConfig, RankStart, for_rank
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE
 
@@ -89,7 +89,7 @@ class Agent:
         self._poller = zmq.Poller()
         self._zygote_sockets: dict[int, socket.socket] = {}
         self._zygotes = ZygotePool(logs, self._guard.mark, self._guard.tmp, self._watch_zygote, config.lease_s)
-        rows = self._zygotes.adopt(config.incarnation, self._home)
+        rows = self._zygotes.adopt(config.incarnation, lambda role: config.job.roles[role].zygote)
         if not rows:
             self._guard.sweep()  # nothing lives but what nobody can command any more
         found = adopt(rows, self._status_pages, self._turns, self._memory, self._channels, self._ended)
@@ -142,7 +142,7 @@ class Agent:
         self._poller.register(self._wake, zmq.POLLIN)
         threading.Thread(target=self._say_at_work, name="at-work", daemon=True).start()
         for role in () if self.config.checks else self.config.warm:  # what is being imported would be measured, too
-            self._zygotes.boot(*self._home(role))
+            self._zygotes.boot(*self.config.job.roles[role].zygote)
         while not self._over:
             due = min(self._machine.report_due, self._next_sample if self._unseen else math.inf)
             self._turn(min(max(due - time.monotonic(), 0.0), SAMPLE_S))
@@ -299,7 +299,7 @@ class Agent:
         self._memory.started(role, rank, launch.resume, launch.generation, collective=launch.collective)
         start = RankStart(
             launch=launch,
-            job=laid_out(self.config.job, launch.layout),
+            job=for_rank(self.config.job, launch),
             node=self.config.node,
             host=self.config.host,
             shm_dir=str(self._guard.shm),
@@ -312,12 +312,9 @@ class Agent:
             turns=self._turns.starting(launch),
         )
         used = [gpu for known in self._machine.ranks.values() for gpu in known.launch.gpus]
-        env = {**launch.env, "CUDA_VISIBLE_DEVICES": visible_devices(launch.gpus, used, os.environ)}
-        self._zygotes.fork(*self._home(role), zygote.Fork(key, msgspec.msgpack.encode(start), log, env))
-
-    def _home(self, role: str) -> tuple[tuple[str, ...], dict[str, str], Environment]:
-        """What kind of zygote the role's ranks are forked from."""
-        return self.config.preload[role], self.config.env[role], self.config.environments[role]
+        env = {"CUDA_VISIBLE_DEVICES": visible_devices(launch.gpus, used, os.environ)}
+        fork = zygote.Fork(key, msgspec.msgpack.encode(start), log, env)
+        self._zygotes.fork(*start.job.roles[role].zygote, fork)
 
     def _connect(self, hello: m.RankHello) -> None:
         known = self._machine.ranks.get((hello.role, hello.rank))

@@ -9,7 +9,6 @@ import msgspec
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart
-from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.transports import TransportKeys
@@ -22,8 +21,9 @@ __all__ = [
     "JobConfig",
     "PluginUse",
     "RankStart",
+    "RoleConfig",
     "agent_start",
-    "laid_out",
+    "for_rank",
 ]
 
 
@@ -39,6 +39,36 @@ class CheckUse(msgspec.Struct, frozen=True):
 
     name: str
     use: PluginUse
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """What a role's processes are started in, beside their variables.
+
+    `pip` are lines of a requirements file with absolute paths, `working_dir` is an absolute path or "" for the agent's
+    own, `where` the place in the job file. Lines may hold secrets.
+    """
+
+    pip: tuple[str, ...] = ()
+    working_dir: str = ""
+    where: str = ""
+
+
+class RoleConfig(msgspec.Struct, frozen=True):
+    """What is the same for all ranks of a role, whenever they start. Holds expanded secrets: it is never journalled."""
+
+    use: PluginUse
+    """The workload, and its options."""
+    preload: tuple[str, ...] = ()
+    """The modules that its zygote imports before it forks ranks."""
+    env: dict[str, str] = {}
+    """The variables of its zygote."""
+    environment: Environment = Environment()
+    """The packages and the folder of its zygote."""
+
+    @property
+    def zygote(self) -> tuple[tuple[str, ...], dict[str, str], Environment]:
+        """The kind of zygote that its ranks are forked from."""
+        return self.preload, self.env, self.environment
 
 
 class JobConfig(msgspec.Struct, frozen=True):
@@ -70,24 +100,12 @@ class JobConfig(msgspec.Struct, frozen=True):
     """Pickled objects in the snapshot that the job was resumed from may be read."""
     plugins: dict[str, dict[str, PluginUse]] = {}
     """Plugins of declared kinds that ranks use, by kind and name."""
-
-
-class Environment(msgspec.Struct, frozen=True):
-    """What a role's processes are started in, beside their variables.
-
-    `pip` are lines of a requirements file with absolute paths, `working_dir` is an absolute path or "" for the agent's
-    own, `where` the place in the job file. Lines may hold secrets.
-    """
-
-    pip: tuple[str, ...] = ()
-    working_dir: str = ""
-    where: str = ""
+    roles: dict[str, RoleConfig] = {}
+    """What the ranks of each role are; a rank knows only its own role."""
 
 
 class AgentConfig(msgspec.Struct, frozen=True):
-    """What an agent is started with.
-
-    `preload`, `env` and `environments`, per role, say which zygote its ranks are forked from. `timed`: see
+    """What an agent is started with. `timed`: see
     `RankProgress.times`. `serves`: its ranks may have to go to where there is more of something, and then
     fetch their snapshots from here. `environ`: see `JobBundle`.
     """
@@ -97,9 +115,6 @@ class AgentConfig(msgspec.Struct, frozen=True):
     host: str
     lease_s: float
     job: JobConfig
-    preload: dict[str, tuple[str, ...]]
-    env: dict[str, dict[str, str]]
-    environments: dict[str, Environment]
     incarnation: int = 0
     warm: tuple[str, ...] = ()
     checks: tuple[CheckUse, ...] = ()
@@ -147,9 +162,6 @@ class JobBundle(msgspec.Struct, frozen=True):
     plugins: dict[str, dict[str, str]]
     hosts: dict[str, str]
     lease_s: float
-    preload: dict[str, tuple[str, ...]]
-    env: dict[str, dict[str, str]]
-    environments: dict[str, Environment]
     ray_address: str = ""
     until: dict[str, Any] = {}
     """The job file's `until`, as data."""
@@ -161,9 +173,10 @@ class JobBundle(msgspec.Struct, frozen=True):
     """Variables of the command that started the job, for processes that do not inherit them."""
 
 
-def laid_out(job: JobConfig, layout: Layout) -> JobConfig:
-    """`job` with the world sizes of `layout`."""
-    return msgspec.structs.replace(job, world_sizes=layout.world_sizes(job.world_sizes)) if layout.number else job
+def for_rank(job: JobConfig, launch: RankLaunch) -> JobConfig:
+    """`job` as this rank is to know it: with the world sizes of its layout, and its own role."""
+    sizes, roles = launch.layout.world_sizes(job.world_sizes), {launch.role: job.roles[launch.role]}
+    return msgspec.structs.replace(job, world_sizes=sizes, roles=roles)
 
 
 def agent_start(bundle: JobBundle, place: AgentPlace, incarnation: int, host: str) -> AgentStart:
@@ -174,9 +187,6 @@ def agent_start(bundle: JobBundle, place: AgentPlace, incarnation: int, host: st
         host=host,
         lease_s=bundle.lease_s,
         job=bundle.config,
-        preload=bundle.preload,
-        env=bundle.env,
-        environments=bundle.environments,
         incarnation=incarnation,
         checks=bundle.checks,
         timed=bool(bundle.scalers),

@@ -8,7 +8,7 @@ master: an agent speaks for the ranks on its node, over sockets that lose nothin
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -22,7 +22,7 @@ FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk", "zygote"
 
 
 class RankLaunch(msgspec.Struct, frozen=True):
-    """All that an agent needs to start a rank. `options` is expanded and therefore never journalled.
+    """Where and how a rank starts; all of it may change from one start to the next. See `RoleConfig` for its plugin.
 
     The rank's first step is ``resume + 1``. `restore` says where its state after step `resume` is: nowhere (a fresh
     start), in the node's memory, or in the folder `origin` of a persisted snapshot of step `origin_step`, which is then
@@ -38,9 +38,6 @@ class RankLaunch(msgspec.Struct, frozen=True):
     local_rank: int
     local_world_size: int
     generation: int
-    plugin: dict[str, Any]
-    options: dict[str, Any]
-    env: dict[str, str] = {}
     cpus: float = 1.0
     memory_gb: float = 0.0
     gpus: tuple[int, ...] = ()

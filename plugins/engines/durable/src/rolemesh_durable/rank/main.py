@@ -52,7 +52,7 @@ _decode = msgspec.msgpack.Decoder(RankStart).decode
 def prepare(start: bytes) -> RankStart:
     """Before the fork, what is the same for many ranks: decode what to start, and look at the plugins it names."""
     decoded = _decode(start)
-    uses = (PluginUse(decoded.launch.plugin, decoded.launch.options), decoded.job.local, decoded.job.remote)
+    uses = (decoded.job.roles[decoded.launch.role].use, decoded.job.local, decoded.job.remote)
     for use in uses:
         check_before_forks(msgspec.convert(use.record, PluginRecord))
     return decoded
@@ -190,7 +190,7 @@ class _Rank:
         admission = self._admission()
         begun = time.monotonic()
         self.operator = "setup"
-        use = PluginUse(launch.plugin, launch.options)
+        use = job.roles[launch.role].use
         cls = load_exact(msgspec.convert(use.record, PluginRecord))
         options = cls.Options.model_validate(use.options, context={"base": job.base})
         ctx: RankContext[Any] = RankContext(

@@ -125,4 +125,4 @@ def last_states(ranks: Iterable[AgentRank]) -> tuple[list[m.Persisted], str, int
 
 def unknown(role: str, rank: int) -> m.RankLaunch:
     """Of a rank that was never started here."""
-    return m.RankLaunch(role, rank, 1, 0, 1, -1, {}, {})
+    return m.RankLaunch(role, rank, 1, 0, 1, -1)
