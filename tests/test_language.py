@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests import language, readability
-from tests.prose import Text, in_document, in_python, sentences
+from tests.prose import ROOT, Text, documents, in_document, in_python, sentences
 
 BAD = [
     ("opening", "docstring", "Of one rank."),
@@ -78,3 +80,15 @@ def test_long_sentences_with_long_words_are_not_easy() -> None:
     heavy = " ".join(["Organizational responsibilities necessitate comprehensive documentation"] * 5) + "."
     assert readability.measure(plain).easy
     assert not readability.measure(heavy).easy
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_document_is_easy_to_read(path: Path) -> None:
+    pytest.importorskip("textstat")
+    reading = readability.measure(path.read_text())
+    assert reading.median <= readability.MOST_WORDS
+    assert reading.ease >= readability.LEAST_EASE
+
+
+def test_the_readme_has_at_most_1200_words() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 1200
