@@ -64,6 +64,7 @@ lint: install ## ruff, mypy --strict on kernel and engine, which room may import
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	$(PY) -m tests.structure
+	$(PY) -m tests.house
 	$(PY) -m tests.language
 
 bench: install ## the benchmarks; their table on the console, JSON in benchmarks/results/

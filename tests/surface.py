@@ -17,6 +17,7 @@ from dataclasses import fields, is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, get_args
 
 import msgspec
@@ -25,6 +26,7 @@ from pydantic import BaseModel
 
 import rolemesh
 import rolemesh_durable
+import rolemesh_durable.api
 from rolemesh import cli, errors, hookspecs
 from rolemesh.cli.verbs import verbs
 from rolemesh.kinds import kinds
@@ -64,6 +66,7 @@ def surface() -> str:
         ("hooks: name, arguments, answer", hooks()),
         ("plugins: entry-point group, base class, api_version", kind_lines()),
         *((f"{name}: __all__", module(name)) for name in ("rolemesh", *MODULES) if find_spec(name) is not None),
+        ("rolemesh_durable.api: names", api_names()),
         ("command line: verbs, arguments, options", commands()),
         ("exit codes", exit_codes()),
         ("errors: class, bases, exit code", error_classes()),
@@ -103,6 +106,12 @@ def hooks() -> Iterator[str]:
         if settings is not None:
             first = "; the first answer counts" if settings["firstresult"] else ""
             yield f"{name}{_signature(value)}{first}"
+
+
+def api_names() -> Iterator[str]:
+    """A line per name in the modules of ``rolemesh_durable.api``."""
+    for each in iter_modules(rolemesh_durable.api.__path__, "rolemesh_durable.api."):
+        yield from (f"{each.name}.{name}" for name in import_module(each.name).__all__)
 
 
 def kind_lines() -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import rolemesh
-from rolemesh.cli._output import print_error
+from rolemesh.cli.output import print_error
 from rolemesh.cli.verbs import verbs
 from rolemesh.errors import EXIT_INTERRUPTED, EXIT_NOT_STARTED, RolemeshError
 from rolemesh.kinds.installed import how_to_install, leftovers

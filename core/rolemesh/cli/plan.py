@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from rolemesh.api.command import PlanOption
-from rolemesh.cli._output import print_json
 from rolemesh.cli.arguments import JobArgument, JsonFlag, Overrides, chosen, with_options
+from rolemesh.cli.output import print_json
 from rolemesh.cli.verbs import options_of
 from rolemesh.job.explain import explain
 from rolemesh.job.planning import check_placed
@@ -30,11 +30,11 @@ def verb(given: Sequence[str]) -> Any:
     """The verb, with the options of those who tell more of a plan."""
     extra = options_of("plan")
     return with_options(
-        lambda **values: _plan(chosen(extra, values), values), _fixed, [e.Options for e in extra]
+        lambda **values: _plan(chosen(extra, values), values), fixed, [e.Options for e in extra]
     )
 
 
-def _fixed(
+def fixed(
     job: JobArgument,
     overrides: Overrides = None,
     nodes: Annotated[

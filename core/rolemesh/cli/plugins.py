@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from rolemesh.cli._output import print_json, print_table
 from rolemesh.cli.arguments import JsonFlag
+from rolemesh.cli.output import print_json, print_table
 from rolemesh.errors import PluginError, nearest
 from rolemesh.kinds import kind_names
 from rolemesh.kinds.installed import leftovers

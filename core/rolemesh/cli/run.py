@@ -34,10 +34,10 @@ def verb(given: Sequence[str]) -> Any:
     def do(**values: Any) -> None:
         raise typer.Exit(_run(engine, options, chosen(extra, values), values))
 
-    return with_options(do, _fixed, [options, *(each.Options for each in extra)])
+    return with_options(do, fixed, [options, *(each.Options for each in extra)])
 
 
-def _fixed(
+def fixed(
     job: JobArgument,
     overrides: Overrides = None,
     engine: Annotated[

@@ -6,8 +6,8 @@ import sys
 
 import typer
 
-from rolemesh.cli._output import error_records, print_error, print_json
 from rolemesh.cli.arguments import JobArgument, JsonFlag, Overrides
+from rolemesh.cli.output import error_records, print_error, print_json
 from rolemesh.errors import RolemeshError
 from rolemesh.job.prepared import instances, prepare
 from rolemesh.job.run import engine_named

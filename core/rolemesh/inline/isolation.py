@@ -33,9 +33,9 @@ class Isolated:
         buffers: list[pickle.PickleBuffer] = []
         _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
         self._pickle = file.getvalue()
-        self._buffers = [bytes(buffer.raw()) for buffer in buffers]
-        self.nbytes = len(self._pickle) + sum(map(len, self._buffers))
+        self._blocks = [bytes(buffer.raw()) for buffer in buffers]
+        self.nbytes = len(self._pickle) + sum(map(len, self._blocks))
 
     def value(self) -> Any:
         """A new copy."""
-        return pickle.loads(self._pickle, buffers=self._buffers)
+        return pickle.loads(self._pickle, buffers=self._blocks)

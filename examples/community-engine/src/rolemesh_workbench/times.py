@@ -6,7 +6,7 @@ import typer
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.runs.jsonl import read_metrics
 from rolemesh.runs.run import METRICS_FILE, runs_folder
-from rolemesh_durable.runs import find_run
+from rolemesh_durable.api.jobs import find_run
 
 
 def slowest(job: JobName, runs_dir: RunsDir = None) -> None:

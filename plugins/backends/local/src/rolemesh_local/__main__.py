@@ -11,12 +11,8 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.runs.run import LOGS_DIR
-from rolemesh_durable.agent.limits import raise_limits
-from rolemesh_durable.agent.resource_guard import ResourceGuard, remove_job
-from rolemesh_durable.dispositions import pass_over
-from rolemesh_durable.hosting.giving_up import give_up
-from rolemesh_durable.protocol.job import JobBundle
-from rolemesh_durable.title import entitle
+from rolemesh_durable.api.hosting import JobBundle, ResourceGuard, give_up, remove_job
+from rolemesh_durable.api.processes import entitle, pass_over, raise_limits
 from rolemesh_local.messages import SupervisorStart
 from rolemesh_local.processes import run_agent, run_master
 from rolemesh_local.supervisor import Supervisor

@@ -15,9 +15,8 @@ from pydantic import BaseModel, Field
 from rolemesh.api.cluster import ClusterView
 from rolemesh.placement.nodes import parse_nodes, this_machine
 from rolemesh.runs.run import CONTROL_FILE, LOGS_DIR
+from rolemesh_durable.api.hosting import JobBundle, await_master
 from rolemesh_durable.backends import Backend
-from rolemesh_durable.hosting.start import await_master
-from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_local.messages import SupervisorStart
 
 __all__ = ["LocalBackend", "LocalOptions"]

@@ -13,9 +13,16 @@ import zmq
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import BackendError
-from rolemesh_durable.agent.resource_guard import remove_agent, remove_job
-from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
-from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart, Lost, Received
+from rolemesh_durable.api.hosting import (
+    UNREADABLE,
+    AgentPlace,
+    AgentStart,
+    Dropped,
+    Lost,
+    Received,
+    remove_agent,
+    remove_job,
+)
 from rolemesh_local.forking import how_it_ended
 from rolemesh_local.messages import Agents, AgentState, Beat, Exited, Kill, Link, Spawn, ToMaster
 from rolemesh_local.nodes import lose_node, lost_nodes, present

@@ -7,12 +7,9 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.errors import PluginError
-from rolemesh_durable.agent.agent import Agent
-from rolemesh_durable.ending import disown_finalizers, end_program, flush_files
-from rolemesh_durable.master.master import Master
-from rolemesh_durable.protocol.job import AgentConfig, JobBundle
+from rolemesh_durable.api.hosting import Agent, AgentConfig, JobBundle, Master
+from rolemesh_durable.api.processes import disown_finalizers, end_program, entitle, flush_files
 from rolemesh_durable.stores import JournalDamagedError
-from rolemesh_durable.title import entitle
 from rolemesh_local.launcher import LocalLauncher, agent_identity, agents_address
 from rolemesh_local.messages import Link, Refuse, SupervisorStart, ToMaster
 from rolemesh_local.question import master_comes

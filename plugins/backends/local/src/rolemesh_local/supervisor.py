@@ -21,7 +21,7 @@ from typing import Protocol
 
 import msgspec
 
-from rolemesh_durable.hosting.restarts import Restarts
+from rolemesh_durable.api.hosting import Restarts
 from rolemesh_local import messages as m
 from rolemesh_local.forking import fork, how_it_ended
 from rolemesh_local.question import Answering

@@ -22,14 +22,9 @@ import ray
 
 from rolemesh.errors import PluginError
 from rolemesh.runs.run import LOGS_DIR
-from rolemesh_durable.agent.limits import raise_limits
-from rolemesh_durable.agent.resource_guard import ResourceGuard
-from rolemesh_durable.carried import taken_up
-from rolemesh_durable.control.lock import hold
-from rolemesh_durable.dispositions import handle_unless_ignored
-from rolemesh_durable.ending import flush_files
-from rolemesh_durable.hosting.restarts import Restarts
-from rolemesh_durable.protocol.job import AgentConfig, JobBundle, agent_start
+from rolemesh_durable.api.hosting import AgentConfig, JobBundle, ResourceGuard, Restarts, agent_start, taken_up
+from rolemesh_durable.api.jobs import hold
+from rolemesh_durable.api.processes import flush_files, handle_unless_ignored, raise_limits
 from rolemesh_ray.launcher import RayLauncher
 from rolemesh_ray.names import master_actor, remove_reservations
 from rolemesh_ray.nodes import kill_actor, state_of
@@ -97,7 +92,7 @@ class MasterActor:
         guard = ResourceGuard(self._job.job_id, "master")
         started = time.monotonic()
         try:
-            from rolemesh_durable.master.master import Master
+            from rolemesh_durable.api.hosting import Master
 
             Master(self._job, self._launcher, guard.tmp, ray.util.get_node_ip_address()).run()
         except BaseException as error:
@@ -114,7 +109,7 @@ class MasterActor:
 
     def _failed(self, error: BaseException, lived_s: float) -> None:
         """Return if no other master is to try; else leave it to Ray to start one."""
-        from rolemesh_durable.hosting.giving_up import give_up
+        from rolemesh_durable.api.hosting import give_up
         from rolemesh_durable.stores import JournalDamagedError
 
         log = Path(self._job.config.run_dir, LOGS_DIR, "master.log")
@@ -151,7 +146,7 @@ class AgentActor:
     """An agent. It is not restarted by Ray: the master starts its next incarnation, where it wants it."""
 
     def __init__(self, config: bytes, master: Any) -> None:
-        from rolemesh_durable.agent.agent import Agent
+        from rolemesh_durable.api.hosting import Agent
 
         raise_limits()
         decoded = msgspec.msgpack.decode(config, type=AgentConfig)

@@ -19,9 +19,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import BackendError, NameInUseError
 from rolemesh.runs.run import CONTROL_FILE, RESULT_FILE
-from rolemesh_durable.control.client import ControlClient, MasterGoneError
-from rolemesh_durable.hosting.start import await_master
-from rolemesh_durable.protocol.job import JobBundle
+from rolemesh_durable.api.hosting import JobBundle, await_master
+from rolemesh_durable.api.jobs import ControlClient, MasterGoneError
 from rolemesh_ray.actors import DEBUGGER, ElsewhereError, MasterActor, in_parts
 from rolemesh_ray.launcher import LOOK_S, RESERVE_TIMEOUT_S
 from rolemesh_ray.names import NAMESPACE, agent_actors, master_actor, master_name, placement_groups, remove_reservations

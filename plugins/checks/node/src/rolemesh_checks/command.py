@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rolemesh.api.command import Command
-from rolemesh.cli._output import print_json
 from rolemesh.cli.arguments import JsonFlag, RunsDir
+from rolemesh.cli.output import print_json
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, JobFailedError, JobFileError, nearest
 from rolemesh.job.engine import RunHandle
 from rolemesh.job.run import JobRun, engine_named, options_for

@@ -13,8 +13,8 @@ import msgspec
 import typer
 
 from rolemesh.api.command import Command
-from rolemesh.cli._output import print_json
 from rolemesh.cli.arguments import JsonFlag, RunsDir
+from rolemesh.cli.output import print_json
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, RolemeshError
 from rolemesh.plugins.discovery import PluginRecord, discover
 from rolemesh.plugins.drivers import load

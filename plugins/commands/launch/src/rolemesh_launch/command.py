@@ -18,7 +18,7 @@ from rolemesh.job.run import JobRun, engine_named, options_for
 from rolemesh.placement.nodes import this_machine
 from rolemesh.runs.claim import is_run
 from rolemesh.runs.run import RUNS_ENV
-from rolemesh_durable.runs import SCRIPT_RUNS
+from rolemesh_durable.api.jobs import SCRIPT_RUNS
 from rolemesh_launch.flags import (
     OWN_VARIABLES,
     RESTARTS,

@@ -13,7 +13,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-from rolemesh_durable.ending import awaited, end_program, flush_files
+from rolemesh_durable.api.processes import awaited, end_program, flush_files
 
 __all__ = ["after_import", "as_python_ends", "as_python_starts"]
 

@@ -11,8 +11,7 @@ import msgspec
 
 from rolemesh.runs.claim import is_run
 from rolemesh.runs.run import write_json
-from rolemesh_durable.checkpoint.resume import Unfinished, unfinished
-from rolemesh_durable.control.lock import is_held
+from rolemesh_durable.api.jobs import Unfinished, is_held, unfinished
 from rolemesh_launch.flags import Asked
 
 __all__ = ["NOTE_FILE", "Before", "GoingOn", "Note", "decided", "left_by"]

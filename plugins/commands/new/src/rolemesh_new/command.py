@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from rolemesh.api.command import Command
-from rolemesh.cli._output import print_json
+from rolemesh.cli.output import print_json
 from rolemesh.errors import PluginError, RolemeshError, nearest, raise_all
 from rolemesh.kinds.installed import distribution
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from rolemesh.api.command import Command
-from rolemesh.cli._output import print_json
+from rolemesh.cli.output import print_json
 from rolemesh.plugins.discovery import discover
 from rolemesh_schema.schema import job_schema
 

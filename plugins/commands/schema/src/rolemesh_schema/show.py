@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from rolemesh.api.command import Command
-from rolemesh.cli._output import print_json
 from rolemesh.cli.arguments import JsonFlag
+from rolemesh.cli.output import print_json
 from rolemesh.cli.plugins import KindOption, named
 from rolemesh.errors import EXIT_NOT_STARTED
 from rolemesh_schema.describe import describe

@@ -14,8 +14,8 @@ import typer
 
 from rolemesh.api.command import Command
 from rolemesh.api.import_ref import find_module
-from rolemesh.cli._output import print_json
 from rolemesh.cli.arguments import JsonFlag
+from rolemesh.cli.output import print_json
 from rolemesh.cli.plugins import named
 from rolemesh.errors import EXIT_FAILED
 from rolemesh.kinds import kind_names

@@ -16,10 +16,7 @@ import msgspec
 from rolemesh.api.observer import JobStatus
 from rolemesh.errors import EXIT_FAILED, RolemeshError
 from rolemesh.runs.run import EVENTS_FILE
-from rolemesh_durable.control.client import ControlClient, MasterGoneError, RefusedError
-from rolemesh_durable.control.living import LivingRun
-from rolemesh_durable.control.watch import ANSWER_S
-from rolemesh_durable.faults import LASTING_S
+from rolemesh_durable.api.jobs import ANSWER_S, LASTING_S, ControlClient, LivingRun, MasterGoneError, RefusedError
 from rolemesh_rehearsal.schedule import AGAIN_S, Fault, Moment, has_hit, is_told, moments, next_fault, progress
 from rolemesh_rehearsal.spec import Rehearsal
 

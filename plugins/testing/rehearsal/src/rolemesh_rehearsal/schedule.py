@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rolemesh.api.observer import JobStatus
-from rolemesh_durable.protocol.messages import FaultKind
+from rolemesh_durable.api.jobs import FaultKind
 from rolemesh_rehearsal.spec import Rehearsal, kind_of
 
 __all__ = ["Fault", "Moment", "has_hit", "is_told", "moments", "next_fault", "progress"]

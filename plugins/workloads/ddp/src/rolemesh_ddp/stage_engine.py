@@ -46,7 +46,7 @@ class StageEngine(Engine):
         """See `StageWorkload.loss`."""
         with self._timed("forward", micro):
             self.model.train()
-            output = self._loss_of(self.graphs.receive(batch, micro))
+            output = self.loss_of(self.graphs.receive(batch, micro))
             self.graphs.send(output.total, micro)
             add_output(self._sums, output)
 
@@ -67,9 +67,9 @@ class StageEngine(Engine):
         self.passed()
         if weight is None:
             weight = counted(*self.group.sums(*weights(sums)))
-            self._update(sums)
+            self.learn_from(sums)
         else:
-            self._step(weight)
+            self.step(weight)
         self.version += 1
         return weight
 

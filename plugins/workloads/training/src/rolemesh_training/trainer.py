@@ -191,7 +191,7 @@ class Trainer(ABC):
         try:
             more = self.lockstep or bool(parts)
             while more:
-                output = self._loss_of(parts.popleft()) if parts else self._idle_pass()
+                output = self.loss_of(parts.popleft()) if parts else self._idle_pass()
                 weight = float(output.weight)
                 share, more = self._turn(weight, len(parts))
                 self.backward(output, share, last=not more)
@@ -203,19 +203,19 @@ class Trainer(ABC):
             versions = np.asarray(batch["weight_version"], dtype=np.float64)
             add(sums, "staleness", float((self.version - versions).sum()), float(batch.rows))
         self.ctx.count(trained_tokens=sums.get("loss", [0.0, 0.0])[1])
-        self._update(sums, batch, whole)
+        self.learn_from(sums, batch, whole)
 
-    def _update(self, sums: dict[str, list[float]], batch: Batch | None = None, whole: Batch | None = None) -> None:
+    def learn_from(self, sums: dict[str, list[float]], batch: Batch | None = None, whole: Batch | None = None) -> None:
         """Step the optimizer on the mean over all ranks, and report that mean, equal on every rank."""
         merged: dict[str, list[float]] = {}
         for part in self.group.gather(sums):
             for name, (total, weight) in part.items():
                 add(merged, name, total, weight)
         merged.setdefault("loss", [0.0, 0.0])[1] = weight = counted(*weights(merged))
-        self._step(weight, batch, whole)
+        self.step(weight, batch, whole)
         self.ctx.metric(**{name: total / share for name, (total, share) in merged.items() if share > 0})
 
-    def _step(self, weight: float, batch: Batch | None = None, whole: Batch | None = None) -> None:
+    def step(self, weight: float, batch: Batch | None = None, whole: Batch | None = None) -> None:
         """Step the optimizer unless there is nothing to learn, and count what becomes of it, alike on every rank."""
         if weight > 0:
             done = self.update(weight)
@@ -381,7 +381,8 @@ class Trainer(ABC):
         with self.precision():
             return LossOutput(self.model(input_ids=token, use_cache=False).logits.float().sum() * 0.0, 0.0)
 
-    def _loss_of(self, part: Batch) -> LossOutput:
+    def loss_of(self, part: Batch) -> LossOutput:
+        """Compute the loss of a part of a batch, forwards only."""
         before = self._forwards
         context = LossContext(self.device, self.ctx.step, self.version, self.options.loss_options)
         with self.precision():

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rolemesh.cli._output import print_json, print_table
 from rolemesh.cli.arguments import JsonFlag, RunsDir
+from rolemesh.cli.output import print_json, print_table
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOT_STARTED, PluginError, RolemeshError
 from rolemesh.graph.flow import place_of_error
 from rolemesh.job_file.model import Use

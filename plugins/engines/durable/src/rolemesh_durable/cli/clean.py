@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from rolemesh.cli._output import print_table
 from rolemesh.cli.arguments import RunsDir
+from rolemesh.cli.output import print_table
 from rolemesh.errors import NameInUseError
 from rolemesh.runs.run import runs_folder
 from rolemesh_console.text import amount

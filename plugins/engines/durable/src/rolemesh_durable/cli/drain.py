@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from rolemesh.api.observer import Event
-from rolemesh.cli._output import print_json
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
+from rolemesh.cli.output import print_json
 from rolemesh.errors import EXIT_FAILED
 from rolemesh.runs.run import runs_folder
 from rolemesh_console.sentences import sentence

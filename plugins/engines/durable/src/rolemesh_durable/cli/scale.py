@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from rolemesh.api.observer import Event
-from rolemesh.cli._output import print_json
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
+from rolemesh.cli.output import print_json
 from rolemesh.errors import EXIT_FAILED, EXIT_NOT_STARTED, JobFileError
 from rolemesh.runs.run import runs_folder
 from rolemesh_console.sentences import sentence

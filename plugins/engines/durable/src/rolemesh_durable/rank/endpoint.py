@@ -115,16 +115,19 @@ class Endpoint:
             known = self._peers.get(key)
             if known is not None and (known.generation > peer.generation or known == peer):
                 continue
-            if key in self._senders:
-                self._senders.pop(key).close(0)
+            self.disconnect(*key)
             self._peers[key] = peer
 
     def forget(self, roles: Collection[str]) -> None:
         """The ranks of these roles are gone; where their next ones are is told."""
         for key in [key for key in self._peers if key[0] in roles]:
             del self._peers[key]
-            if key in self._senders:
-                self._senders.pop(key).close(0)
+            self.disconnect(*key)
+
+    def disconnect(self, role: str, rank: int, linger_ms: int = 0) -> None:
+        """Close the connection to a peer, if there is one. Queued frames have `linger_ms` to leave."""
+        if (sender := self._senders.pop((role, rank), None)) is not None:
+            sender.close(linger_ms)
 
     def generation(self, role: str, rank: int) -> int:
         """The newest generation of a peer that has been heard of; -1 if none has."""

@@ -16,8 +16,8 @@ import pytest
 from pydantic import BaseModel
 
 from rolemesh.api.observer import JobStatus
+from rolemesh_durable.api.testing import DurableEngine
 from rolemesh_durable.backends import Backend
-from rolemesh_durable.engine import DurableEngine
 from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.engines.job import summing
 

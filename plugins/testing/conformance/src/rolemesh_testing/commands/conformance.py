@@ -134,7 +134,7 @@ class CommandConformance(PluginConformance):
 
     def test_its_options_are_nobody_elses(self, extra: type[Command], record: PluginRecord) -> None:
         """Of two options with one name, only one could be given."""
-        side, fixed = ("run.", run._fixed) if issubclass(extra, RunOption) else ("plan.", plan._fixed)
+        side, fixed = ("run.", run.fixed) if issubclass(extra, RunOption) else ("plan.", plan.fixed)
         taken = dict.fromkeys(inspect.signature(fixed).parameters, f"rolemesh {side[:-1]}")
         if side == "run.":
             for each in discover(("engines",)):

@@ -14,7 +14,7 @@ from rolemesh.errors import RolemeshError
 from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
-from rolemesh_durable.master.plugins import asked
+from rolemesh_durable.api.testing import asked
 from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.failover.troubles import NOW, ROLES, Trouble, each_kind, trouble
 from rolemesh_testing.pools import Pool, pooled

@@ -15,7 +15,7 @@ from rolemesh.api.failures import Attempt, Failure, JobView, NodeState, RankView
 from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh_durable.protocol.master.ladder import propose
+from rolemesh_durable.api.testing import propose
 from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.failover.level import Level, recover_there
 from rolemesh_testing.failover.troubles import NOW, ROLES, Trouble, each_kind, trouble

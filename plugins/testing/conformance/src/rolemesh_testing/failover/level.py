@@ -12,8 +12,7 @@ from rolemesh.errors import RolemeshError
 from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
-from rolemesh_durable.master.plugins import asked
-from rolemesh_durable.protocol.master.ladder import LadderLevel
+from rolemesh_durable.api.testing import LadderLevel, asked
 from rolemesh_testing.subprocess_probe import Subject
 
 __all__ = ["Level", "recover_there"]

@@ -11,7 +11,7 @@ from rolemesh.errors import PluginError
 from rolemesh.placement import Constraint, PlacementPlan, PlacementRequest
 from rolemesh.placement.validation import forbidden, misplaced, overcommitted, undone
 from rolemesh.plugins.contract import hooks_of
-from rolemesh_durable.protocol.replan import stranded_in
+from rolemesh_durable.api.testing import stranded_in
 from rolemesh_testing.schedulers.losses import LossConformance
 from rolemesh_testing.schedulers.planner import Case, Planner, Refused, plan_there
 from rolemesh_testing.schedulers.situations import Situation, answered, multiplied, planned

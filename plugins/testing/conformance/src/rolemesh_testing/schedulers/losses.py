@@ -11,7 +11,7 @@ from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Slot
 from rolemesh.placement.validation import forbidden, misplaced, overcommitted, undone
-from rolemesh_durable.protocol.replan import replan, stranded_in
+from rolemesh_durable.api.testing import replan, stranded_in
 from rolemesh_testing.schedulers.planner import Planner, Refused
 from rolemesh_testing.schedulers.situations import PACK, PlacementConformance, Situation, planned
 

@@ -17,8 +17,7 @@ import pytest
 
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh_durable.dataplane.codec import encode
-from rolemesh_durable.rank.out_port import INLINE_BYTES
+from rolemesh_durable.api.testing import INLINE_BYTES, encode
 from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.transports.party import PATIENCE_S, Distant, Meeting, Party
 
@@ -307,9 +306,8 @@ def _next(peer: Any) -> Any:
 
 def _again(one: Party, peer: Any) -> None:
     """Connect to a peer again, as to another generation of it."""
-    key = (peer.role, peer.rank)
     one.send(peer, 1)
-    one.endpoint._senders.pop(key).close(1000)
+    one.endpoint.disconnect(peer.role, peer.rank, linger_ms=1000)
 
 
 def _talk(meeting: Meeting) -> None:

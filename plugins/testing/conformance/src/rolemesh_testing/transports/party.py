@@ -15,12 +15,7 @@ from typing import Any, Self
 
 import msgspec
 
-from rolemesh_durable.dataplane.curve import new_keys
-from rolemesh_durable.dataplane.transport import Payload
-from rolemesh_durable.protocol.messages import Peer
-from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.rank.out_port import INLINE_BYTES
-from rolemesh_durable.rank.ports import Arrived
+from rolemesh_durable.api.testing import INLINE_BYTES, Arrived, Endpoint, Payload, Peer, new_keys
 from rolemesh_durable.transports import Site, Transport, TransportKeys
 
 __all__ = ["EDGE", "Distant", "Got", "Meeting", "Party"]

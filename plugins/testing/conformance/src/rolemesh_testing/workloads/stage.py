@@ -16,8 +16,7 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from rolemesh_durable.agent.openmp import end_threads
-from rolemesh_durable.agent.zygote import die_with_parent
+from rolemesh_durable.api.processes import die_with_parent, end_threads
 
 __all__ = ["Started"]
 

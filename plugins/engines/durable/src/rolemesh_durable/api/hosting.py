@@ -1,0 +1,48 @@
+"""For backends: the objects that start a job's master and agents, watch them, and clean up after them.
+
+A backend implements `rolemesh_durable.backends.Backend`. It gives each process a `JobBundle` or an `AgentConfig`, and
+runs `Master` or `Agent` there. `Restarts` says when a master that has died starts again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rolemesh_durable.api import importer, names
+
+if TYPE_CHECKING:
+    from rolemesh_durable.agent.agent import Agent as Agent
+    from rolemesh_durable.agent.output import write_to as write_to
+    from rolemesh_durable.agent.resource_guard import ResourceGuard as ResourceGuard
+    from rolemesh_durable.agent.resource_guard import remove_agent as remove_agent
+    from rolemesh_durable.agent.resource_guard import remove_job as remove_job
+    from rolemesh_durable.carried import taken_up as taken_up
+    from rolemesh_durable.dataplane.malformed import UNREADABLE as UNREADABLE
+    from rolemesh_durable.dataplane.malformed import Dropped as Dropped
+    from rolemesh_durable.hosting.giving_up import give_up as give_up
+    from rolemesh_durable.hosting.restarts import Restarts as Restarts
+    from rolemesh_durable.hosting.start import await_master as await_master
+    from rolemesh_durable.master.master import Master as Master
+    from rolemesh_durable.protocol.job import AgentConfig as AgentConfig
+    from rolemesh_durable.protocol.job import JobBundle as JobBundle
+    from rolemesh_durable.protocol.job import agent_start as agent_start
+    from rolemesh_durable.protocol.launcher import AgentPlace as AgentPlace
+    from rolemesh_durable.protocol.launcher import AgentStart as AgentStart
+    from rolemesh_durable.protocol.launcher import Lost as Lost
+    from rolemesh_durable.protocol.launcher import Received as Received
+
+_HOMES = {
+    "agent.agent": "Agent",
+    "agent.output": "write_to",
+    "agent.resource_guard": "ResourceGuard remove_agent remove_job",
+    "carried": "taken_up",
+    "dataplane.malformed": "UNREADABLE Dropped",
+    "hosting.giving_up": "give_up",
+    "hosting.restarts": "Restarts",
+    "hosting.start": "await_master",
+    "master.master": "Master",
+    "protocol.job": "AgentConfig JobBundle agent_start",
+    "protocol.launcher": "AgentPlace AgentStart Lost Received",
+}
+__all__ = names(_HOMES)
+__getattr__ = importer(__name__, _HOMES)

@@ -1,0 +1,219 @@
+"""How our distributions use each other: what is listed, what is declared, and whose private names are used.
+
+``python -m tests.house`` prints what is wrong, and fails then; ``make lint`` runs it. The contracts of
+``[tool.importlinter]`` say which distribution may import which. This module checks that they name all of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["Distribution", "Use", "distributions", "private_uses", "problems"]
+
+ROOT = Path(__file__).resolve().parents[1]
+PUBLIC = ("api", "backends", "checks", "content", "scalers", "stores", "transports")
+"""The modules of the engine that other distributions may import."""
+ENGINE = "rolemesh_durable"
+LAYERS = "distributions depend downwards"
+"""The name of the contract that has a layer for each distribution."""
+_OWN = ("self", "cls")
+_REFLECTION = ("delattr", "getattr", "hasattr", "setattr")
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """One of ours: its name, its package, the folder of the package, and those of ours that it depends on, by name."""
+
+    name: str
+    package: str
+    folder: Path
+    needs: frozenset[str]
+
+    @cached_property
+    def modules(self) -> dict[str, ast.Module]:
+        """The parsed modules by dotted name, without templates."""
+        paths = [path for path in sorted(self.folder.rglob("*.py")) if "_templates" not in path.parts]
+        return {_dotted(path, self.folder.parent): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+    @cached_property
+    def attributes(self) -> set[str]:
+        """The private attributes that classes of the distribution define."""
+        return set().union(*map(_attributes, self.modules.values()))
+
+
+class Use(NamedTuple):
+    """A line that uses a private name of another distribution."""
+
+    module: str
+    line: int
+    code: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line}: {self.code} uses the private name {self.name} of another distribution"
+
+
+def distributions(root: Path) -> dict[str, Distribution]:
+    """All distributions below `root`, by name: the kernel, and each folder of plugins with a ``pyproject.toml``."""
+    found = {}
+    for project in [root / "pyproject.toml", *sorted(root.glob("plugins/*/*/pyproject.toml"))]:
+        told = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+        source = root / "core" if project.parent == root else project.parent / "src"
+        (folder,) = (path.parent for path in source.glob("*/__init__.py"))
+        names = {re.split(r"[\[<>=~! ]", need, maxsplit=1)[0] for need in told.get("dependencies", ())}
+        needs = frozenset(name for name in names if name.startswith("rolemesh"))
+        found[told["name"]] = Distribution(told["name"], folder.name, folder, needs)
+    return found
+
+
+def problems(root: Path) -> Iterator[str]:
+    """Yield everything that is wrong."""
+    ours = distributions(root)
+    linter = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    yield from _unlisted(ours, linter)
+    yield from _unprotected(ours, linter)
+    yield from _undeclared(ours)
+    yield from map(str, private_uses(ours))
+
+
+def private_uses(ours: Mapping[str, Distribution]) -> Iterator[Use]:
+    """Yield each use of another distribution's private name.
+
+    An attribute ``x._name`` belongs to another distribution if classes of one that this distribution depends on define
+    ``_name``, unless a class in the same module defines it too. The type of ``x`` is not known, so a name that both
+    distributions define must be accessed in the module that defines it. For ``self`` and ``cls`` it is enough that the
+    own distribution defines the name.
+    """
+    packages = {each.package for each in ours.values()}
+    for each in ours.values():
+        foreign = set().union(*(other.attributes for other in _closure(each, ours)))
+        for module, tree in each.modules.items():
+            here = _attributes(tree)
+            for node in ast.walk(tree):
+                for line, code, name in _imported(node, packages - {each.package}):
+                    yield Use(module, line, code, name)
+                name, own = _accessed(node)
+                known = each.attributes if own else here
+                if name in foreign - known:
+                    yield Use(module, node.lineno, ast.unparse(node), name)  # type: ignore[attr-defined]
+
+
+def _unlisted(ours: Mapping[str, Distribution], linter: Mapping[str, Any]) -> Iterator[str]:
+    packages = {each.package for each in ours.values()}
+    (layers,) = (each["layers"] for each in linter["contracts"] if each["name"] == LAYERS)
+    for what, listed in (
+        ("root_packages", linter["root_packages"]),
+        ("the layers of distributions", [name for layer in layers for name in layer.split(" | ")]),
+    ):
+        for package in sorted(packages.symmetric_difference(listed)):
+            yield f"pyproject.toml: {what} of [tool.importlinter] and the distributions differ by {package}"
+
+
+def _unprotected(ours: Mapping[str, Distribution], linter: Mapping[str, Any]) -> Iterator[str]:
+    (contract,) = (each for each in linter["contracts"] if each["type"] == "protected")
+    (engine,) = (each for each in ours.values() if each.package == ENGINE)
+    rooms = {name.split(".")[1] for name in engine.modules if "." in name}
+    wanted = {f"{ENGINE}.{room}" for room in rooms - set(PUBLIC)}
+    for module in sorted(wanted.symmetric_difference(contract["protected_modules"])):
+        yield f"pyproject.toml: the protected modules of the engine and its modules differ by {module}"
+    yield from (f"tests/house.py: the engine has no module {name}" for name in PUBLIC if name not in rooms)
+
+
+def _undeclared(ours: Mapping[str, Distribution]) -> Iterator[str]:
+    owners = {each.package: each.name for each in ours.values()}
+    for each in ours.values():
+        for module, tree in each.modules.items():
+            for node in ast.walk(tree):
+                for name in _modules_imported(node):
+                    owner = owners.get(name.split(".")[0], each.name)
+                    if owner != each.name and owner not in each.needs:
+                        yield f"{module} imports {name}, and {each.name} does not depend on {owner}"
+
+
+def _closure(each: Distribution, ours: Mapping[str, Distribution]) -> list[Distribution]:
+    """The distributions of ours that this one depends on, at first or second hand."""
+    found: dict[str, Distribution] = {}
+    open_ = list(each.needs)
+    while open_:
+        name = open_.pop()
+        if name in ours and name not in found:
+            found[name] = ours[name]
+            open_ += ours[name].needs
+    return list(found.values())
+
+
+def _attributes(tree: ast.Module) -> set[str]:
+    """The private attributes that the classes of a module define: in their bodies, or by assignment to ``self``."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for statement in node.body:
+                if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    found.add(statement.name)
+                elif isinstance(statement, ast.Assign | ast.AnnAssign):
+                    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                    found |= {part.id for each in targets for part in ast.walk(each) if isinstance(part, ast.Name)}
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_own(node.value):
+            found.add(node.attr)
+    return {name for name in found if _is_private(name)}
+
+
+def _accessed(node: ast.AST) -> tuple[str, bool]:
+    """The private attribute that a node accesses, "" for none, and whether on ``self``, ``cls`` or ``super()``."""
+    match node:
+        case ast.Attribute(value=value, attr=name) if _is_private(name):
+            return name, _is_own(value)
+        case ast.Call(func=ast.Name(id=function), args=[value, ast.Constant(value=str(name)), *_]):
+            if function in _REFLECTION and _is_private(name):
+                return name, _is_own(value)
+    return "", False
+
+
+def _is_own(value: ast.expr) -> bool:
+    if isinstance(value, ast.Call):
+        return isinstance(value.func, ast.Name) and value.func.id == "super"
+    return isinstance(value, ast.Name) and value.id in _OWN
+
+
+def _imported(node: ast.AST, others: set[str]) -> Iterator[tuple[int, str, str]]:
+    """Yield line, code and name of each private name, or module, that an import takes from these packages."""
+    if not isinstance(node, ast.Import | ast.ImportFrom):
+        return
+    names = {alias.name for alias in node.names}
+    for module in _modules_imported(node):
+        if module.split(".")[0] in others:
+            parts = {*module.split("."), *(names if isinstance(node, ast.ImportFrom) else ())}
+            yield from ((node.lineno, ast.unparse(node), name) for name in sorted(parts) if _is_private(name))
+
+
+def _modules_imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and name.strip("_") != "" and not (name.startswith("__") and name.endswith("__"))
+
+
+def _dotted(path: Path, root: Path) -> str:
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
+def main() -> int:
+    """Print the problems; 1 if there are any."""
+    found = list(problems(ROOT))
+    print(*found, sep="\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

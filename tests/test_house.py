@@ -1,0 +1,123 @@
+"""Our distributions are all in the import contracts, and none uses another one's private names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.house import PUBLIC, ROOT, distributions, private_uses, problems
+
+PROJECT = """\
+[project]
+name = "{name}"
+dependencies = {needs}
+"""
+LINTER = """
+[tool.importlinter]
+root_packages = ["rolemesh", "rolemesh_durable", "rolemesh_tea"]
+
+[[tool.importlinter.contracts]]
+name = "distributions depend downwards"
+type = "layers"
+layers = ["rolemesh_tea", "rolemesh_durable", "rolemesh"]
+
+[[tool.importlinter.contracts]]
+name = "other distributions import the engine's public modules only"
+type = "protected"
+protected_modules = ["rolemesh_durable.rank"]
+"""
+KERNEL = "class Context:\n    _calls = 0\n\n    def __init__(self):\n        self._steps = 0\n"
+ENGINE = {f"{name}.py": "" for name in ("rank", *PUBLIC)}
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Write:
+    """``house(tea=code)``: a kernel, an engine and a plugin with this code, and the contracts of all three."""
+
+    def write(tea: str = "", needs: str = '["rolemesh>=0.1"]', **more: str) -> Path:
+        _write(tmp_path, "core/rolemesh", {"__init__.py": KERNEL})
+        (tmp_path / "pyproject.toml").write_text(PROJECT.format(name="rolemesh", needs="[]") + LINTER)
+        _add(tmp_path, "engines/durable", "rolemesh-durable", ENGINE)
+        _add(tmp_path, "observers/tea", "rolemesh-tea", {"__init__.py": "", "cup.py": tea}, needs)
+        for name, code in more.items():
+            _add(tmp_path, f"observers/{name}", f"rolemesh-{name}", {"__init__.py": code})
+        return tmp_path
+
+    return write
+
+
+def _add(root: Path, where: str, name: str, files: dict[str, str], needs: str = "[]") -> None:
+    _write(root / "plugins" / where, f"src/{name.replace('-', '_')}", {"__init__.py": "", **files})
+    (root / "plugins" / where / "pyproject.toml").write_text(PROJECT.format(name=name, needs=needs))
+
+
+def _write(root: Path, folder: str, files: dict[str, str]) -> None:
+    (root / folder).mkdir(parents=True)
+    for name, code in files.items():
+        (root / folder / name).write_text(code)
+
+
+def test_nothing_is_wrong_with_our_distributions() -> None:
+    assert list(problems(ROOT)) == []
+
+
+def test_a_small_house_in_which_nothing_is_wrong_passes(house: Write) -> None:
+    assert list(problems(house("from rolemesh import Context\n\n\ndef cup(self):\n    self.full = Context()\n"))) == []
+
+
+def test_a_new_distribution_must_be_in_the_contracts(house: Write) -> None:
+    told = list(problems(house(milk="")))
+    assert [each.rpartition(" ")[2] for each in told] == ["rolemesh_milk", "rolemesh_milk"]
+
+
+def test_a_new_module_of_the_engine_must_be_public_or_protected(house: Write) -> None:
+    root = house()
+    (root / "plugins/engines/durable/src/rolemesh_durable/kettle.py").write_text("")
+    (told,) = problems(root)
+    assert told.endswith("differ by rolemesh_durable.kettle")
+
+
+def test_a_distribution_must_declare_the_ones_that_it_imports(house: Write) -> None:
+    (told,) = problems(house("from rolemesh_durable.api import Cup\n"))
+    assert told == "rolemesh_tea.cup imports rolemesh_durable.api, and rolemesh-tea does not depend on rolemesh-durable"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def pour(ctx):\n    return ctx._calls\n",
+        "def pour(ctx):\n    ctx._steps = 1\n",
+        "def pour(cups):\n    del cups[0].context()._steps\n",
+        "def pour(ctx):\n    return getattr(ctx, '_steps')\n",
+        "class Cup(Context):\n    def pour(self):\n        return self._steps\n",
+        "class Cup(Context):\n    def pour(self):\n        return super()._calls\n",
+        "from rolemesh import _calls\n",
+        "from rolemesh.cli._output import show\n",
+        "import rolemesh._steps\n",
+    ],
+)
+def test_a_private_name_of_another_distribution_is_found(house: Write, code: str) -> None:
+    (found,) = private_uses(distributions(house(code)))
+    assert (found.module, found.name in ("_calls", "_steps", "_output")) == ("rolemesh_tea.cup", True)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\n\nos._exit(0)\n",  # no distribution of ours defines it
+        "def pour(ctx):\n    return ctx.__dict__\n",
+        "class Cup:\n    _steps = 0\n\n\ndef pour(cup):\n    return cup._steps\n",  # this module defines it, too
+    ],
+)
+def test_private_names_of_the_own_module_and_of_strangers_are_left_alone(house: Write, code: str) -> None:
+    assert list(private_uses(distributions(house(code)))) == []
+
+
+def test_a_name_that_two_distributions_define_is_accessed_where_it_is_defined(house: Write) -> None:
+    """The type of the object is not known: in another module it might be the other distribution's."""
+    root = house("def pour(cup):\n    return cup._steps\n")
+    (root / "plugins/observers/tea/src/rolemesh_tea/__init__.py").write_text("class Cup:\n    _steps = 0\n")
+    (found,) = private_uses(distributions(root))
+    assert found.name == "_steps"
