@@ -24,7 +24,7 @@ for _ in range(5):
 class TestScript(WorkloadConformance):
     plugin = "script"
     options = {"target": "train.py"}
-    bad_options = ({"target": "nowhere.py"}, {"how": "folder"}, {"max_restarts": -1})
+    bad_options = ({"how": "folder"}, {"max_restarts": -1})
     world_sizes = (1, 2)
     steps = 1
 
