@@ -283,46 +283,49 @@ class Workload:
         raise NotImplementedError(f"{cls.__name__} has no export()")
 
     def setup(self, ctx: RankContext[Any]) -> None:
-        """Build models, engines, iterators. Heavy imports belong here."""
+        """Build models, engines and iterators; heavy imports belong here."""
 
     def snapshot(self) -> State | None:
-        """The rank's whole state between two steps, or None if it has none (it is then restored by
-        replay)."""
+        """Return the rank's whole state between two steps, or None if it has none.
+
+        A rank without state is restored by replay: see `stateful`.
+        """
         return None
 
     def restore(self, state: State) -> None:
-        """Take the state of `snapshot` back, after `setup`, in a new process."""
+        """Restore the state that `snapshot` returned, after `setup` in a new process."""
         raise NotImplementedError(f"{type(self).__name__} gives snapshots but has no restore()")
 
     def committed(self, step: int) -> None:
-        """All ranks have `step` and those before in snapshots in memory (without snapshots: have
-        finished them).
+        """Note that every rank has `step` and all steps before in snapshots in memory, or has
+        finished them where the job keeps no snapshots.
 
-        Called between operators, at least once for the newest step known and for ever later ones in
-        one life of the rank; a new one begins where it is restored. Only a job that goes back to
-        the disk goes back behind it.
+        Called between operators with strictly increasing steps; intermediate steps may be skipped.
+        After a restart the sequence continues from the restored step. It decreases only when the
+        whole job rolls back to a checkpoint on disk.
         """
 
     def persisted(self, step: int) -> None:
-        """The checkpoint of `step` is complete on disk: nothing up to it is done again. Called as
-        `committed` is; the place to acknowledge to a broker what was taken from it up to that step.
+        """Note that the checkpoint of `step` is complete on disk, and acknowledge to brokers what
+        was read up to that step.
+
+        Called as `committed` is. The job never repeats a step up to this one.
         """
 
     def drain(self, left_s: float) -> None:
-        """This rank is about to leave its node, which goes in `left_s` seconds (infinity: nobody
-        has said when).
+        """Release what belongs to this node, which goes away in `left_s` seconds (infinity if
+        unknown).
 
-        Called between two steps, before the last snapshot here, from which the rank goes on
-        elsewhere: the place to give back what is of this node. A node that goes at once, or too
-        soon, does so without a word.
+        Called between two steps, before the last snapshot on this node; the rank then continues on
+        another node. Not called when the node disappears without enough notice.
         """
 
     def offload(self) -> None:
-        """Give device memory back: another role's turn has come on the same devices.
+        """Free device memory, because another role has its turn on the same devices.
 
-        Called only where the placement lets roles take turns (`RankContext.turns`), between
-        operators. Nothing but `onload` and `teardown` is called until it is this rank's turn again.
-        By default everything stays where it is.
+        Called between operators, and only where the placement lets roles take turns
+        (`RankContext.turns`). Until this rank's next turn only `onload` and `teardown` are called.
+        By default the memory stays as it is.
         """
 
     def onload(self) -> None:
@@ -330,13 +333,12 @@ class Workload:
         `offload`."""
 
     def verdict(self) -> str:
-        """Why the job has failed although every step is finished; "" if it has not.
+        """Return why the job has failed although every step is finished; "" if it has not.
 
         Called once in each rank's life, after its last step. The state after that step is kept as
-        of any job.
+        in any job.
         """
         return ""
 
     def teardown(self) -> None:
-        """Release what the end of the process would not: child processes, files, remote
-        sessions."""
+        """Release what the end of the process does not: child processes, files, remote sessions."""

@@ -10,26 +10,19 @@ from typing import Any
 
 from pydantic import BaseModel, Field, field_validator
 
+from rolemesh import hookspecs
 from rolemesh.api.import_ref import ImportRef
 from rolemesh.api.partition import Balanced, Broadcast, Partial, Partition, Sharded, Split
 from rolemesh.api.service import ServiceSpec, services_of
 from rolemesh.api.workload import OperatorSpec, RankContext, Workload, operator_spec
 from rolemesh.errors import OptionsError, nearest
 from rolemesh.graph.flow import place_of_error
+from rolemesh.kinds import KERNEL
+from rolemesh.kinds.methods import method_breaches
 
 _PARTITION = re.compile(r"(split|broadcast|partial|sharded)(?:\((\w+)\))?")
 _BALANCED = re.compile(r"balanced(?:\((\d+)(?:, *(\d+))?(?:, *(fail|drop))?\))?")
-_LIFE = {
-    "setup",
-    "snapshot",
-    "restore",
-    "offload",
-    "onload",
-    "drain",
-    "committed",
-    "persisted",
-    "teardown",
-}
+_LIFE = set(KERNEL["workloads"].hooks)
 _SAYS = {"preload", "env", "group", "deterministic", "api_version", "Options"}
 _TAKEN = _LIFE | _SAYS | {"check", "operators", "services"}
 
@@ -143,6 +136,16 @@ class FunctionWorkload(Workload):
         """Import the target in the driver, where a mistake in it costs nothing."""
         cls.operators(options)
 
+    @classmethod
+    def check_flow(cls, options: FunctionOptions, role: str, job: Any) -> None:
+        """Compare the target's hooks with their specifications, as those of a `Workload`."""
+        if isinstance(target := _resolve(options.target), type):
+            specs = {name: getattr(hookspecs, name) for name in _LIFE}
+            called = {op.operator for op in job.graph.ops if op.role == role}
+            for why, remedy in method_breaches(target, object, specs, called):
+                what = f"the class {options.target} {why}"
+                raise OptionsError(what, where="target", remedy=remedy)
+
     def setup(self, ctx: RankContext[FunctionOptions]) -> None:
         """Make the class's instance, and an attribute for each operator, and for what else it has
         of a life."""
@@ -156,7 +159,7 @@ class FunctionWorkload(Workload):
         self._instance = instance = _give_ctx(target, ctx)(**options.kwargs)
         for name in _LIFE - {"setup"}:
             if hasattr(instance, name):
-                setattr(self, name, getattr(instance, name))
+                setattr(self, name, _give_ctx(getattr(instance, name), ctx))
         if hasattr(instance, "setup"):
             _give_ctx(instance.setup, ctx)()
         for name in (*_members(target, options), *services_of(target)):

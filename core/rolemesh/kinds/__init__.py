@@ -115,10 +115,14 @@ def _own(name: str, singular: str, base: str, *runs_in: Place, **more: Any) -> K
 _PLACES = {"hooks": ("place", "replace"), "required": ("place",)}
 _RECOVERS = {"hooks": ("diagnose", "recover"), "required": ("recover",)}
 _JUDGES = {"hooks": ("diagnose",), "required": ("diagnose",)}
+_LIVES = (
+    *("setup", "restore", "snapshot", "committed", "persisted", "drain", "offload", "onload"),
+    "teardown",
+)
 _WATCHES = {"hooks": ("job_started", "event", "steps_finished", "status", "missed", "job_ended")}
 
 BUILTIN = (
-    _own("workloads", "workload", "api.workload:Workload", "rank"),
+    _own("workloads", "workload", "api.workload:Workload", "rank", hooks=_LIVES),
     _own(
         "schedulers",
         "scheduler",

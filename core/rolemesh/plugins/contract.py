@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Iterator
-from difflib import get_close_matches
-from typing import Any, ClassVar, Literal, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from rolemesh import hookspecs
 from rolemesh.errors import nearest
 from rolemesh.kinds import KERNEL, kind_named
+from rolemesh.kinds.methods import Breach, function_of, method_breaches
 from rolemesh.plugins.discovery import PluginRecord
-
-Breach: TypeAlias = tuple[str, str]
-"""What is wrong with a class, after its name, and what to do about it."""
-
-MISSPELLED = 0.86
-"""How alike a name must be to that of a method that the kernel calls to be taken for it."""
 
 
 def breaches(record: PluginRecord, found: Any) -> Iterator[Breach]:
@@ -55,7 +48,9 @@ def breaches(record: PluginRecord, found: Any) -> Iterator[Breach]:
                 f"mark def {hook}(self, …) with @hookimpl",
             )
     yield from _attributes(found, base)
-    yield from _methods(found, base)
+    public = {n: f for n, v in vars(base).items() if n[0] != "_" and (f := function_of(v))}
+    named = {hook: getattr(hookspecs, hook) for hook in kind.hooks if hook in public}
+    yield from method_breaches(found, base, public | named)
     yield from hook_breaches(record, found)
 
 
@@ -116,49 +111,3 @@ def _attributes(cls: type[Any], base: type[Any]) -> Iterator[Breach]:
                 )
             else:
                 yield f"sets {name} = {value!r}: {first['msg'].lower()}", f"{name} is a {meant}"
-
-
-def _methods(cls: type[Any], base: type[Any]) -> Iterator[Breach]:
-    public = {
-        name: _function(value) for name, value in vars(base).items() if not name.startswith("_")
-    }
-    called = {name: function for name, function in public.items() if function is not None}
-    for name, theirs in called.items():
-        ours = _function(inspect.getattr_static(cls, name))
-        wanted = inspect.signature(theirs)
-        if ours is None:
-            yield f"has {name} that is no method", f"write def {name}{wanted}"
-        elif ours is not theirs:
-            named = [p.name for p in wanted.parameters.values() if p.kind is p.KEYWORD_ONLY]
-            try:
-                inspect.signature(ours).bind(
-                    *(n for n in wanted.parameters if n not in named), **dict.fromkeys(named)
-                )
-            except TypeError as error:
-                yield (
-                    f"has {name}{_plain(inspect.signature(ours))}: {error}",
-                    f"write def {name}{_plain(wanted)}",
-                )
-    for name in (name for each in cls.__mro__[: cls.__mro__.index(base)] for name in vars(each)):
-        value = inspect.getattr_static(cls, name)
-        marked = hasattr(value, "__rolemesh_operator__") or hasattr(value, "rolemesh_impl")
-        if name.startswith("_") or name in called or marked or _function(value) is None:
-            continue
-        close = get_close_matches(name, called, n=1, cutoff=MISSPELLED)
-        if close and _function(inspect.getattr_static(cls, close[0])) is called[close[0]]:
-            yield f"has a method {name!r}, which nobody calls", f"did you mean {close[0]!r}?"
-
-
-def _function(value: Any) -> types.FunctionType | None:
-    """The function behind a method, whatever sort it is."""
-    value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-    return value if isinstance(value, types.FunctionType) else None
-
-
-def _plain(signature: inspect.Signature) -> str:
-    """Without annotations."""
-    bare = [
-        parameter.replace(annotation=inspect.Parameter.empty)
-        for parameter in signature.parameters.values()
-    ]
-    return str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))

@@ -30,6 +30,8 @@ class ResourceGuard(Workload):
     def snapshot(self):
         return {}
 
+    def restore(self, state): ...
+
 class Exporter(ResourceGuard):
     @classmethod
     def export(cls, options, state, folder):
