@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 from functools import partial
 from typing import Annotated
 
@@ -11,11 +9,10 @@ import typer
 
 from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
-from rolemesh.cli.output import print_json
 from rolemesh.errors import EXIT_FAILED
 from rolemesh.runs.run import runs_folder
 from rolemesh_console.sentences import sentence
-from rolemesh_durable.cli.scale import is_over, running
+from rolemesh_durable.cli.asking import is_over, reason, running, tell
 from rolemesh_durable.control.asking import ask
 from rolemesh_durable.control.client import ControlClient
 
@@ -53,32 +50,27 @@ def command(
       rolemesh drain grpo node-2 --back
     """
     run = running(job, runs_folder(runs_dir))
-    reason = f"rolemesh drain{' --back' if back else ''}, by {getpass.getuser()} (pid {os.getpid()})"
+    why = reason(f"drain{' --back' * back}")
     name = ""
 
     def send(client: ControlClient) -> None:
         nonlocal name
         nodes = {agent.node for agent in client.status().agents if agent.node.startswith(node)}
         name = nodes.pop() if len(nodes) == 1 else node
-        client.drain(name, reason, within, back=back)
+        client.drain(name, why, within, back=back)
 
     def is_it(event: Event) -> bool:
-        return reason in (event.data.get("reason"), event.data.get("why"))
+        return why in (event.data.get("reason"), event.data.get("why"))
 
     def comes_of(asked: Event, event: Event) -> bool:
         return event.kind in ("drained", "drain_over") and event.data["node"] == asked.data["node"]
 
-    def tell(event: Event) -> None:
+    def say(event: Event) -> None:
         if event.kind in ("drain_waiting", "stop_point"):
             typer.echo(sentence(event), err=True)
 
-    told = ask(run.path, send, is_it, comes_of, partial(is_over, run), wait=wait and not back, tell=tell)
-    if as_json:
-        data = {name: value for name, value in (told.data if told is not None else {}).items() if name != "at"}
-        print_json({"job": run.name, "outcome": told.kind if told is not None else "ended", "node": name} | data)
-    elif told is None:
-        typer.echo(f"{run.name} has ended before", err=True)
-    else:
-        typer.echo(f"{run.name}: {sentence(told)}")
-    if told is None or (told.kind == "drain_over" and not back):
+    told = ask(run.path, send, is_it, comes_of, partial(is_over, run), wait=wait and not back, tell=say)
+    said = f"{run.name}: {sentence(told)}" if told is not None else ""
+    tell(run, told, said, {"node": name}, as_json=as_json, refused=False)
+    if told is not None and told.kind == "drain_over" and not back:
         raise typer.Exit(EXIT_FAILED)

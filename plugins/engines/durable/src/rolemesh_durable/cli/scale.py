@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
-from rolemesh.cli.output import print_json
-from rolemesh.errors import EXIT_FAILED, EXIT_NOT_STARTED, JobFileError
+from rolemesh.errors import EXIT_NOT_STARTED, JobFileError
 from rolemesh.runs.run import runs_folder
 from rolemesh_console.sentences import sentence
-from rolemesh_durable.control.client import MasterGoneError
-from rolemesh_durable.control.lock import is_held
+from rolemesh_durable.cli.asking import is_over, reason, running, tell
 from rolemesh_durable.control.resizing import resize
-from rolemesh_durable.runs import Run, find_run
+from rolemesh_durable.runs import Run
 
-__all__ = ["command", "is_over", "running"]
+__all__ = ["command"]
 
 Sizes = Annotated[list[str], typer.Argument(metavar="ROLE=N", help="How many ranks each role is to have.")]
 
@@ -52,18 +47,11 @@ def command(
     """
     wanted = _parsed(sizes)
     run = running(job, runs_folder(runs_dir))
-    reason = f"rolemesh scale, by {getpass.getuser()} (pid {os.getpid()})"
-    told = resize(run.path, wanted, reason, partial(is_over, run), wait=wait)
-    if as_json:
-        data = {name: value for name, value in (told.data if told is not None else {}).items() if name != "at"}
-        print_json({"job": run.name, "outcome": told.kind if told is not None else "ended", "sizes": wanted} | data)
-    elif told is None:
-        typer.echo(f"{run.name} has ended before", err=True)
-    else:
-        typer.echo(_said(run, told, wanted), err=told.kind == "resize_refused")
-    if told is None:
-        raise typer.Exit(EXIT_FAILED)
-    if told.kind == "resize_refused":
+    told = resize(run.path, wanted, reason("scale"), partial(is_over, run), wait=wait)
+    refused = told is not None and told.kind == "resize_refused"
+    said = _said(run, told, wanted) if told is not None else ""
+    tell(run, told, said, {"sizes": wanted}, as_json=as_json, refused=refused)
+    if refused:
         raise typer.Exit(EXIT_NOT_STARTED)
 
 
@@ -84,21 +72,3 @@ def _said(run: Run, told: Event, wanted: Mapping[str, int]) -> str:
         case "had":
             return f"{run.name} has that already: " + ", ".join(f"{role} {size}" for role, size in wanted.items())
     return f"{run.name}: {sentence(told)}"
-
-
-def running(job: str, folder: Path) -> Run:
-    """A run that has not ended. Raises `MasterGoneError` if it has."""
-    run = find_run(job, folder)
-    if (result := run.result()) is not None:
-        raise MasterGoneError(f"{run.name} has ended already: {result.get('status')}", where=str(run.path))
-    return run
-
-
-def is_over(run: Run) -> bool:
-    """Raises `MasterGoneError` if the job has no master any more, and has left no result."""
-    if run.result() is not None:
-        return True
-    if not is_held(run.path):
-        what = f"the master of job {run.name} is gone"
-        raise MasterGoneError(what, where=str(run.path), remedy="rolemesh events shows what it journalled last")
-    return False

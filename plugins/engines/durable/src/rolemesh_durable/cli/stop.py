@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import time
 from functools import partial
 from typing import Annotated
@@ -13,6 +11,7 @@ import typer
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import EXIT_FAILED
 from rolemesh.runs.run import runs_folder
+from rolemesh_durable.cli.asking import reason
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 from rolemesh_durable.control.lock import is_held
 from rolemesh_durable.control.watch import await_end
@@ -56,7 +55,7 @@ def command(
         typer.echo(f"{run.name} has ended already: {result.get('status')}")
         return
     try:
-        _ask(run, f"rolemesh stop{' --drain' * drain}, by {getpass.getuser()} (pid {os.getpid()})", drain=drain)
+        _ask(run, reason(f"stop{' --drain' * drain}"), drain=drain)
     except MasterGoneError as error:
         if (result := run.result()) is None:
             remedy = "its agents end by themselves when their lease runs out; 'rolemesh status' shows what is known"
@@ -72,7 +71,7 @@ def command(
     typer.echo(f"{run.name} {result.get('status')} · {result.get('committed_steps')}{of} steps")
 
 
-def _ask(run: Run, reason: str, *, drain: bool) -> None:
+def _ask(run: Run, why: str, *, drain: bool) -> None:
     """Return when the master has been asked: one that does not answer may be about to be started again. To drain is
     asked until it is journalled, so that no death of a master loses it.
     """
@@ -81,9 +80,9 @@ def _ask(run: Run, reason: str, *, drain: bool) -> None:
         while True:
             try:
                 if not drain:
-                    client.stop(reason)
+                    client.stop(why)
                     return
-                if client.finish(reason).status.finishing or run.result() is not None:
+                if client.finish(why).status.finishing or run.result() is not None:
                     return
             except MasterGoneError:
                 if run.result() is not None or not is_held(run.path):

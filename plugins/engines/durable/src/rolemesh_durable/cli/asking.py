@@ -1,0 +1,60 @@
+"""The frame of the verbs that ask something of a running job: the run, the reason, the outcome, and the exit code."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from rolemesh.api.observer import Event
+from rolemesh.cli.output import print_json
+from rolemesh.errors import EXIT_FAILED
+from rolemesh_durable.control.client import MasterGoneError
+from rolemesh_durable.control.lock import is_held
+from rolemesh_durable.runs import Run, find_run
+
+__all__ = ["is_over", "reason", "running", "tell"]
+
+
+def reason(verb: str) -> str:
+    """The reason that the job's journal gives: the verb with its options, the user, and this process."""
+    return f"rolemesh {verb}, by {getpass.getuser()} (pid {os.getpid()})"
+
+
+def running(job: str, folder: Path) -> Run:
+    """Return a run that has not ended. Raises `MasterGoneError` if it has."""
+    run = find_run(job, folder)
+    if (result := run.result()) is not None:
+        raise MasterGoneError(f"{run.name} has ended already: {result.get('status')}", where=str(run.path))
+    return run
+
+
+def is_over(run: Run) -> bool:
+    """Whether the job has left a result. Raises `MasterGoneError` if it has no master and has left none."""
+    if run.result() is not None:
+        return True
+    if not is_held(run.path):
+        what = f"the master of job {run.name} is gone"
+        raise MasterGoneError(what, where=str(run.path), remedy="rolemesh events shows what it journalled last")
+    return False
+
+
+def tell(run: Run, told: Event | None, said: str, asked: Mapping[str, Any], *, as_json: bool, refused: bool) -> None:
+    """Print the outcome of a question: as JSON with the keys of `asked`, or the sentence `said`.
+
+    A refusal goes to stderr. `told` is the event that answers, None if the job has ended before; then this raises
+    `typer.Exit` with `EXIT_FAILED`.
+    """
+    if as_json:
+        data = {name: value for name, value in (told.data if told is not None else {}).items() if name != "at"}
+        print_json({"job": run.name, "outcome": told.kind if told is not None else "ended", **asked} | data)
+    elif told is None:
+        typer.echo(f"{run.name} has ended before", err=True)
+    else:
+        typer.echo(said, err=refused)
+    if told is None:
+        raise typer.Exit(EXIT_FAILED)
