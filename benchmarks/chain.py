@@ -15,7 +15,7 @@ def measure(quick: bool) -> Report:
     """≥ 40 × the ref chain, ≥ 15 × Compiled Graphs; with default settings ≥ 25,000 steps/s, with a ladder ≥ 15,000."""
     report = Report("chain", "steps/s of a 3-stage chain of 1 KB", quick)
     rounds, steps, ray_steps, bare = (1, 2000, 200, 20_000) if quick else (5, 50_000, 2000, 500_000)
-    tuned = (f"edges.credits={CREDITS}", f"metrics.every={METRICS_EVERY}", f"grant={steps}")
+    tuned = (f"edges.credits={CREDITS}", f"metrics.every={METRICS_EVERY}", f"engine.options.grant={steps}")
     found: dict[str, list[float]] = {
         name: [] for name in ("tuned", "default", "ladder", "refs", "sync", "graph", "bare")
     }

@@ -48,4 +48,4 @@ def measure(quick: bool) -> Report:
 
 def tuned(credits: int, steps: int) -> tuple[str, ...]:
     """Overrides of the job for throughput."""
-    return (f"edges.credits={credits}", "metrics.every=100", f"grant={steps}")
+    return (f"edges.credits={credits}", "metrics.every=100", f"engine.options.grant={steps}")

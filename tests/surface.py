@@ -324,7 +324,11 @@ def builtin_options() -> Iterator[str]:
     """The options that a job file may give to the plugins that come with the kernel."""
     for record in discover(environ={}):
         if record.distribution in ("rolemesh", "rolemesh-durable", "rolemesh-console", "rolemesh-sources"):
-            yield f"{record.kind} {record.name}: {_json(_without_wording(load(record).Options.model_json_schema()))}"
+            found = load(record)
+            yield f"{record.kind} {record.name}: {_json(_without_wording(found.Options.model_json_schema()))}"
+            if record.kind == "engines":
+                run = found.RunOptions.model_json_schema()
+                yield f"{record.kind} {record.name}, of a run: {_json(_without_wording(run))}"
 
 
 def event_kinds() -> list[str]:

@@ -34,6 +34,7 @@ from rolemesh.kinds import kind_named
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh.plugins.manager import LIMITS_S
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_durable.options import DurableOptions
 from rolemesh_durable.protocol.master.state import Phase, RankRecord, Recovery
 from rolemesh_rehearsal.spec import TARGETS
 
@@ -333,7 +334,7 @@ def key_rows(model: type[BaseModel], prefix: str = "") -> list[tuple[str, str, s
 def test_every_job_file_key_is_documented_with_its_type_and_default() -> None:
     text = (ROOT / "docs/job-file.md").read_text()
     documented = re.findall(r"^\| `([a-z_A-Z.]+)` \| ([^|]+) \| ([^|]+) \| [^|]+ \|$", text, flags=re.MULTILINE)
-    assert sorted(documented) == sorted(key_rows(JobSpec))
+    assert sorted(documented) == sorted([*key_rows(JobSpec), *key_rows(DurableOptions, "engine.options.")])
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/job-file.md", "docs/fault-tolerance.md"])
@@ -521,7 +522,7 @@ def test_the_table_of_plugins_names_every_distribution_with_its_plugins() -> Non
         assert said, f"{project['name']} has no row"
         kinds = project.get("entry-points", {})
         names = {name for kind, found in kinds.items() if kind.startswith("rolemesh.") for name in found}
-        inside = {name for kind in ("kinds", "doctor") for name in kinds.get(f"rolemesh.{kind}", ())}
+        inside = {name for kind in ("kinds", "doctor", "defaults") for name in kinds.get(f"rolemesh.{kind}", ())}
         hidden = {"plan.traffic", "room"} | inside  # an option of `plan`, and an examination of `doctor`
         shown = {
             word.removeprefix("rolemesh ").replace(" --", ".").replace(" ", ".")

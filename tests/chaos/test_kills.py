@@ -18,8 +18,8 @@ Make = Callable[..., ChaosJob]
 KILLS = 6
 LOCAL, NODES, RAY = range(15), range(15, 20), range(20, 26)
 """The seeds."""
-TWO_NODES = ("--nodes", "2x(cpu=1)", "roles.trainer.resources.cpu=0.7", "snapshots.replicas=1")
-ON_RAY = ("roles.trainer.resources.cpu=1.4", "snapshots.replicas=1")
+TWO_NODES = ("--nodes", "2x(cpu=1)", "roles.trainer.resources.cpu=0.7", "engine.options.snapshots.replicas=1")
+ON_RAY = ("roles.trainer.resources.cpu=1.4", "engine.options.snapshots.replicas=1")
 
 
 def seeds(of: range) -> list[Any]:

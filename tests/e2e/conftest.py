@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import FLOW, JOB, ROLES, Job, nothing_is_left, until
+from tests.e2e.harness import FLOW, JOB, ROLES, Job, nothing_is_left, one_engine, until
 
 
 def job_in(folder: Path, name: str, backend: tuple[str, ...] = ("--backend", "local"), extra: str = "") -> Job:
@@ -18,7 +18,7 @@ def job_in(folder: Path, name: str, backend: tuple[str, ...] = ("--backend", "lo
     folder.mkdir(exist_ok=True)
     (folder / "roles.py").write_text(ROLES)
     (folder / "flow.py").write_text(FLOW)
-    (folder / "job.yaml").write_text(JOB.format(name=name) + textwrap.dedent(extra))
+    (folder / "job.yaml").write_text(one_engine(JOB.format(name=name) + textwrap.dedent(extra)))
     return Job(folder, name, backend)
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+import yaml
+
 from rolemesh.api.observer import JobStatus
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 
@@ -107,9 +109,20 @@ roles:
   source: {{use: function, options: {{target: "roles.py:Source"}}, resources: {{cpu: 0.1}}}}
   work: {{use: function, world_size: 2, options: {{target: "roles.py:Work", kwargs: {{}}}}, resources: {{cpu: 0.1}}}}
   sink: {{use: function, options: {{target: "roles.py:Sink"}}, resources: {{cpu: 0.1}}}}
-lease_s: 2
-stop_grace_s: 2
+engine: {{options: {{lease_s: 2, stop_grace_s: 2}}}}
 """
+
+
+def one_engine(text: str) -> str:
+    """The job file with its lines ``engine: {options: {…}}`` made one, since YAML has each key once."""
+    found: dict[str, Any] = {}
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("engine: {"):
+            found |= yaml.safe_load(line)["engine"]["options"]
+        else:
+            lines.append(line)
+    return "\n".join([*lines, f"engine: {json.dumps({'options': found})}", ""]) if found else text
 
 
 def leftovers(job_ids: Iterable[str]) -> set[str]:

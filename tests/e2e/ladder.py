@@ -13,8 +13,7 @@ LADDER = """
 failover:
   - {use: process, options: {max_attempts: 20}}
   - {use: job, options: {max_attempts: 5}}
-snapshots: {every: 1, persist_every: 5}
-hang: {after_s: 60}
+engine: {options: {snapshots: {every: 1, persist_every: 5}, hang: {after_s: 60}}}
 """
 STEPS = 150
 SLOW = (f"steps={STEPS}", "roles.work.options.kwargs.sleep=0.02")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, nothing_is_left, until
+from tests.e2e.harness import Job, nothing_is_left, one_engine, until
 from tests.e2e.ladder import of_kind, pids
 
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
@@ -141,8 +141,7 @@ roles:
     resources: {{cpu: 0.1}}
   sink: {{use: function, options: {{target: "shared_roles.py:Sink"}}, world_size: 2, resources: {{cpu: 0.1}}}}
 failover: [{{use: process}}, {{use: job}}]
-lease_s: 2
-stop_grace_s: 2
+engine: {{options: {{lease_s: 2, stop_grace_s: 2}}}}
 """
 
 
@@ -200,7 +199,7 @@ def test_whoever_is_killed_each_row_is_there_once(shared: Job, operator: str, ta
 def test_ranks_that_share_rows_out_become_more_and_fewer_while_others_are_killed(
     shared: Job, given: tuple[str, ...]
 ) -> None:
-    process = shared.start("steps=100000", "grant=20", "roles.work.world_size=2", *given)
+    process = shared.start("steps=100000", "engine.options.grant=20", "roles.work.world_size=2", *given)
     first = pids(shared.running(3))
     moments = (("layout_changed", "sink/0"), ("stop_point", "work/0"), ("layout_changed", "master"))
     with ControlClient(shared.run_dir) as client:
@@ -278,7 +277,9 @@ def test_what_is_finished_first_is_taken_first(shared: Job, chaos: str) -> None:
 @pytest.mark.soak
 def test_what_was_taken_is_known_to_a_job_that_goes_on_from_the_disk(shared: Job) -> None:
     text = (shared.folder / "job.yaml").read_text()
-    (shared.folder / "job.yaml").write_text(text + "snapshots: {every: 1, persist_every: 25}\n")
+    (shared.folder / "job.yaml").write_text(
+        one_engine(text + "engine: {options: {snapshots: {every: 1, persist_every: 25}}}\n")
+    )
     assert shared.run("steps=50", "params.first=3").returncode == 0
     before = shared.metrics()
     resumed = shared.run("--resume", "shared", "params.first=3")
@@ -307,7 +308,9 @@ def test_a_job_that_goes_on_from_the_disk_has_the_rows_that_were_on_their_way(sh
     check(shared)
     whole = shared.result()["state_sha256"]
     text = (shared.folder / "job.yaml").read_text()
-    (shared.folder / "job.yaml").write_text(text + "snapshots: {every: 1, persist_every: 25}\n")
+    (shared.folder / "job.yaml").write_text(
+        one_engine(text + "engine: {options: {snapshots: {every: 1, persist_every: 25}}}\n")
+    )
     assert shared.run("steps=50").returncode == 0
     resumed = shared.run("--resume", "shared", "roles.work.world_size=2", "roles.sink.world_size=2")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr

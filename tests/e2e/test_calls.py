@@ -117,8 +117,7 @@ roles:
   box: {{use: function, world_size: {CALLEES}, options: {{target: "called_roles.py:Box"}}, resources: {{cpu: 0.1}}}}
   sink: {{use: function, options: {{target: "called_roles.py:Sink"}}, resources: {{cpu: 0.1}}}}
 failover: [{{use: process, options: {{max_attempts: 10}}}}]
-lease_s: 2
-stop_grace_s: 2
+engine: {{options: {{lease_s: 2, stop_grace_s: 2}}}}
 """
 
 
@@ -353,7 +352,7 @@ def test_roles_that_call_and_are_called_become_more_and_fewer_and_sessions_are_l
     (job.folder / "called_roles.py").write_text(KEPT)
     text = JOB.replace(f", kwargs: {{each: {EACH}}}", "").replace(f"world_size: {CALLERS}", "world_size: 1")
     (job.folder / "job.yaml").write_text(text)
-    process = job.start("steps=100000", "grant=20")
+    process = job.start("steps=100000", "engine.options.grant=20")
     job.running(3)
     asked = ({"box": 1}, {"box": 4}, {"agent": 3}, {"agent": 1, "box": 2}, {"sink": 2})
     with ControlClient(job.run_dir) as client:
@@ -480,7 +479,8 @@ def test_ranks_that_call_each_other_and_wait_are_named_as_a_circle(job: Job) -> 
         for name in ("One", "Two")
     )
     (job.folder / "job.yaml").write_text(
-        f"name: called\nflow: called_flow.py:called\nsteps: 3\nroles:\n{roles}hang: {{after_s: 2}}\n"
+        f"name: called\nflow: called_flow.py:called\nsteps: 3\nroles:\n{roles}"
+        "engine: {options: {hang: {after_s: 2}}}\n"
     )
     ended = job.run()
     assert ended.returncode == 1, ended.stdout

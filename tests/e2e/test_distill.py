@@ -32,7 +32,7 @@ def test_the_student_learns_the_same_though_the_teacher_is_killed(tmp_path: Path
     for job in jobs:
         job.folder.mkdir()
     assert jobs[0].run("steps=6", timeout=500).returncode == 0
-    process = jobs[1].start("steps=6", "snapshots.persist_every=100")
+    process = jobs[1].start("steps=6", "engine.options.snapshots.persist_every=100")
     os.kill(pids(jobs[1].running(1, timeout_s=300))["teacher/0"], signal.SIGKILL)
     out, _ = process.communicate(timeout=500)
     assert process.returncode == 0, out

@@ -14,7 +14,7 @@ from tests.e2e.ladder import ENDLESS, LADDER, ended_well, of_kind, pids
 
 from rolemesh_durable.control.client import ControlClient
 
-ALONE = ("grant=20", "roles.sink.resources.cpu=0.95")
+ALONE = ("engine.options.grant=20", "roles.sink.resources.cpu=0.95")
 """On nodes of one core the sink has one for itself."""
 
 

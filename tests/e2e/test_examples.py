@@ -233,7 +233,9 @@ def test_grpo_ends_with_the_same_weights_though_the_engine_and_then_a_trainer_ar
     example: Any, grpo: Example
 ) -> None:
     job = example("grpo")
-    process = job.start(*SMALL_GRPO, "failover=[{use: process}, {use: job}]", "snapshots.persist_every=100")
+    process = job.start(
+        *SMALL_GRPO, "failover=[{use: process}, {use: job}]", "engine.options.snapshots.persist_every=100"
+    )
     for victim, times in (("rollout/0", 1), ("trainer/1", 2)):
         status = job.running(0, timeout_s=200)
         os.kill(pids(status)[victim], signal.SIGKILL)
@@ -254,7 +256,7 @@ def test_grpo_ends_with_the_same_weights_though_the_engine_and_then_a_trainer_ar
 def test_grpo_with_adapters_is_on_policy_and_ends_with_the_same_ones_though_a_trainer_is_killed(
     example: Any, smollm2: Path
 ) -> None:
-    adapters = (*SMALL_GRPO, "roles.trainer.options.lora={}", "snapshots.persist_every=100")
+    adapters = (*SMALL_GRPO, "roles.trainer.options.lora={}", "engine.options.snapshots.persist_every=100")
     job = example("grpo")
     assert job.run(*adapters, timeout=600).returncode == 0
     assert all(line["logprob_diff"] < 1e-4 for line in job.metrics())
@@ -274,7 +276,12 @@ def test_grpo_with_adapters_is_on_policy_and_ends_with_the_same_ones_though_a_tr
 def test_dapo_fills_its_batch_and_ends_with_the_same_weights_though_the_pool_is_killed(
     example: Any, smollm2: Path
 ) -> None:
-    small = ("steps=3", "roles.data.options.eval_size=4", "roles.pool.options.groups=3", "snapshots.persist_every=100")
+    small = (
+        "steps=3",
+        "roles.data.options.eval_size=4",
+        "roles.pool.options.groups=3",
+        "engine.options.snapshots.persist_every=100",
+    )
     job = example("dapo")
     assert job.run(*small, timeout=600).returncode == 0
     undisturbed = job.result()["state_sha256"]

@@ -275,7 +275,7 @@ def test_a_job_can_be_watched_while_it_is_brought_back(make_job: Make) -> None:
 
 def test_a_stopped_rank_is_named_with_its_stacks_and_brought_back(make_job: Make) -> None:
     job = make_job(extra=LADDER)
-    process = job.start(*SLOW, "hang.after_s=3")
+    process = job.start(*SLOW, "engine.options.hang.after_s=3")
     before = pids(job.running(10))
     os.kill(before["work/1"], signal.SIGSTOP)
     out, _ = process.communicate(timeout=90)
@@ -313,7 +313,7 @@ def blocking(job: Job, once: bool) -> None:
 def test_an_operator_that_blocks_in_a_lock_is_found_and_restarted(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     blocking(job, once=True)
-    done = job.run("hang.after_s=2")
+    done = job.run("engine.options.hang.after_s=2")
     assert done.returncode == 0, done.stdout + done.stderr
     (hang,) = of_kind(job, "hang")
     assert (hang["data"]["role"], hang["data"]["rank"], hang["data"]["step"]) == ("work", 0, 7)
@@ -325,7 +325,7 @@ def test_an_operator_that_blocks_in_a_lock_is_found_and_restarted(make_job: Make
 def test_an_operator_that_blocks_every_time_ends_the_job(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     blocking(job, once=False)
-    failed = job.run("hang.after_s=2", "failover=[{use: process, options: {max_attempts: 1}}]")
+    failed = job.run("engine.options.hang.after_s=2", "failover=[{use: process, options: {max_attempts: 1}}]")
     assert failed.returncode == 1
     failure = job.result()["failure"]
     assert (failure["cause"], failure["role"], failure["rank"], failure["step"]) == ("hang", "work", 0, 7)
@@ -339,7 +339,7 @@ def test_an_operator_that_takes_three_times_what_is_allowed_comes_through(make_j
     roles = (job.folder / "roles.py").read_text()
     slow = "        time.sleep(3.2 if self.ctx.step in (7, 12) and self.ctx.rank == 0 else 0)\n"
     (job.folder / "roles.py").write_text(roles.replace("        time.sleep(self.sleep)\n", slow))
-    done = job.run("hang.after_s=1", "failover=[{use: process}]")
+    done = job.run("engine.options.hang.after_s=1", "failover=[{use: process}]")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [(hang["data"]["step"], hang["data"]["next_s"]) for hang in of_kind(job, "hang")] == [(7, 2), (7, 4)]
     (proved,) = of_kind(job, "slow_operator")
@@ -360,7 +360,7 @@ def test_an_operator_that_takes_three_times_what_is_allowed_comes_through(make_j
         (("--chaos", "kills=1", "--detach"), ("--chaos", "--detach")),
         (("--chaos", "kills=1", "--inline"), ("--chaos", "--inline")),
         (("--chaos-compare",), ("--chaos-compare", "--chaos kills=5")),
-        (("--chaos", "targets=stop", "hang.after_s=null"), ("stopped rank", "hang.after_s")),
+        (("--chaos", "targets=stop", "engine.options.hang.after_s=null"), ("stopped rank", "hang.after_s")),
         (("--chaos", "targets=node"), ("only node", "targets")),
         (("--chaos", "kills=1", "failover=[]"), ("no failover level", "failover")),
     ],
@@ -385,11 +385,11 @@ def test_a_rehearsal_with_every_target_ends_exactly_as_an_undisturbed_run(make_j
     chaos = "kills=8,seed=5,targets=rank,agent,master,stop,disk,node"
     done = job.run(
         *SLOW,
-        "hang.after_s=2",
+        "engine.options.hang.after_s=2",
         "--nodes",
         "4x(cpu=1)",
         "roles.sink.resources.cpu=0.9",
-        "snapshots.replicas=1",
+        "engine.options.snapshots.replicas=1",
         "failover=[{use: process, options: {max_attempts: 20}}, {use: node, options: {when_full: fail}}, {use: job}]",
         "--chaos",
         chaos,

@@ -64,7 +64,7 @@ def sockets_of(job_id: str) -> list[Path]:
 
 def test_garbage_on_every_socket_of_a_job_is_dropped_counted_and_said(make_job: Callable[..., Job]) -> None:
     job = make_job(extra="failover: [{use: process}]\n")
-    process = job.start("steps=100000", "grant=20", "roles.work.options.kwargs.sleep=0.01")
+    process = job.start("steps=100000", "engine.options.grant=20", "roles.work.options.kwargs.sleep=0.01")
     job.running()
     (job_id,) = job.ids()
     sockets = sockets_of(job_id)

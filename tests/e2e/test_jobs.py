@@ -102,7 +102,7 @@ def test_a_rank_that_is_killed_ends_the_job_and_is_named(make_job: Make, backend
 
 def test_ranks_that_end_with_their_agent_end_the_job_and_are_named(make_job: Make, backend: tuple[str, ...]) -> None:
     job = make_job(backend=backend)
-    process = job.start("steps=100000", "roles.work.options.kwargs.sleep=0.01", "lease_s=10")
+    process = job.start("steps=100000", "roles.work.options.kwargs.sleep=0.01", "engine.options.lease_s=10")
     status = job.running(3)
     os.kill(status.agents[0].pid, signal.SIGKILL)
     for rank in status.ranks:
@@ -279,7 +279,9 @@ def test_a_stopped_jobs_workloads_clean_up_after_themselves(make_job: Callable[.
     (job.folder / "roles.py").write_text(DAWDLER)
     (job.folder / "flow.py").write_text("from rolemesh import flow\n\n\n@flow\ndef f(job):\n    job.dawdler.dawdle()\n")
     roles = "roles: {dawdler: {use: function, options: {target: 'roles.py:Dawdler'}, resources: {cpu: 0.1}}}"
-    (job.folder / "job.yaml").write_text(f"name: squares\nflow: flow.py:f\nsteps: 3\n{roles}\nstop_grace_s: 4\n")
+    (job.folder / "job.yaml").write_text(
+        f"name: squares\nflow: flow.py:f\nsteps: 3\n{roles}\nengine: {{options: {{stop_grace_s: 4}}}}\n"
+    )
     job.start("--detach")
     log = job.run_dir / "logs" / "dawdler-0.log"
     until(lambda: log.exists() and "begins" in log.read_text(), 60, "it computes")

@@ -35,7 +35,7 @@ def killed(server: Any) -> None:
 
 
 def test_a_job_with_its_journal_in_postgresql_survives_its_masters(make_job: Make, postgres: str) -> None:
-    job = make_job(extra=LADDER + f'state: "{postgres}"\n')
+    job = make_job(extra=LADDER + f'engine: {{options: {{state: "{postgres}"}}}}\n')
     process = job.start(*SLOW)
     before = job.running(10)
     for times in (1, 2):
@@ -57,7 +57,7 @@ def test_a_job_with_its_journal_in_postgresql_survives_its_masters(make_job: Mak
 def test_a_job_waits_for_the_server_of_its_journal_says_so_and_goes_on_when_it_is_back(
     make_job: Make, postgres: str, postgres_server: Any
 ) -> None:
-    job = make_job(extra=LADDER + f'state: "{postgres}"\n')
+    job = make_job(extra=LADDER + f'engine: {{options: {{state: "{postgres}"}}}}\n')
     process = job.start(*SLOW)
     before = job.running(10)
     killed(postgres_server)

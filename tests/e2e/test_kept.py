@@ -41,7 +41,7 @@ def test_a_job_that_ends_early_keeps_its_last_state_and_another_goes_on_from_it(
 
 def test_a_job_that_keeps_none_leaves_none_although_it_has_a_ladder(make_job: Make) -> None:
     job = make_job(extra=LADDER)
-    done = job.run("steps=5", "snapshots.keep=none", "snapshots.persist_every=2")
+    done = job.run("steps=5", "engine.options.snapshots.keep=none", "engine.options.snapshots.persist_every=2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert (job.result()["kept"], job.result()["not_kept"]) == (None, "")
     assert not disk.snapshots_folder(job.run_dir).exists()

@@ -114,11 +114,10 @@ roles:
   work: {{use: function, world_size: 2, options: {{target: "roles.py:Work"}}, resources: {{cpu: 0.1}}}}
   judge: {{use: function, world_size: 2, options: {{target: "roles.py:Judge"}}, resources: {{cpu: 0.1}}}}
   sink: {{use: function, options: {{target: "roles.py:Sink"}}, resources: {{cpu: 0.1}}}}
-lease_s: 2
-stop_grace_s: 2
+engine: {{options: {{lease_s: 2, stop_grace_s: 2}}}}
 """
-NODES = ("--nodes", "2x(cpu=0.4)", "snapshots.replicas=1")
-LITTLE = ("edges.retention.max_bytes=8000000",)
+NODES = ("--nodes", "2x(cpu=0.4)", "engine.options.snapshots.replicas=1")
+LITTLE = ("engine.options.edges.retention.max_bytes=8000000",)
 
 
 def ended(make_job: Make, name: str, *args: str) -> tuple[Job, dict[str, Any], list[dict[str, Any]]]:

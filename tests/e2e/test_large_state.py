@@ -66,8 +66,7 @@ roles:
   source: {{use: function, options: {{target: "roles.py:Source"}}, resources: {{cpu: 0.1}}}}
   model: {{use: function, options: {{target: "roles.py:Model"}}, resources: {{cpu: 0.1}}}}
 failover: [{{use: process}}, {{use: job}}]
-lease_s: 2
-stop_grace_s: 2
+engine: {{options: {{lease_s: 2, stop_grace_s: 2}}}}
 """
 
 
@@ -94,7 +93,9 @@ def test_few_snapshots_are_taken_and_a_killed_rank_ends_as_if_it_had_not_been(ma
 @pytest.mark.soak
 def test_who_may_keep_little_does_not_wait_for_a_snapshot_that_is_far_off(make_job: Make) -> None:
     job = large(make_job)
-    done = job.run("steps=150", "edges.retention.max_bytes=1048576", "roles.model.options.kwargs.pause=0.001")
+    done = job.run(
+        "steps=150", "engine.options.edges.retention.max_bytes=1048576", "roles.model.options.kwargs.pause=0.001"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     waited = [line["roles"]["model"]["waiting_s"] for line in job.metrics()]
     assert max(waited) < 4.0, "as long as one takes, not as long as they are apart: a hundred times that"

@@ -45,7 +45,7 @@ class Hungry(Work):
 MEMORY = (
     "steps=300", "roles.work.options.target=hungry.py:Hungry", "roles.work.options.kwargs.sleep=0.02",
     "roles.work.world_size=2", "roles.work.resources={cpu: 0.1, memory_gb: 0.1, most: {memory_gb: 0.6}}",
-    "snapshots.persist_every=100",
+    "engine.options.snapshots.persist_every=100",
 )  # fmt: skip
 LADDER = "failover=[{use: more-memory}, {use: process, options: {max_attempts: 1}}]"
 

@@ -57,7 +57,7 @@ def is_exact(job: Any, events: int) -> None:
 @pytest.mark.parametrize("kind", ["redis", pytest.param("nats", marks=pytest.mark.soak)])
 def test_each_click_is_learned_from_once_though_trainer_source_and_broker_are_killed(online: Any, kind: str) -> None:
     events = 20_000
-    job, driver = online(events, 3000, "snapshots.persist_every=20", kind=kind)
+    job, driver = online(events, 3000, "engine.options.snapshots.persist_every=20", kind=kind)
     job.running(3)
     for target in ("clicks/0", "trainer/0", "broker", "server/0"):  # the source first: it is done before the others
         job.kill(target)

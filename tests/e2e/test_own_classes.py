@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Job, nothing_is_left, until
+from tests.e2e.harness import Job, nothing_is_left, one_engine, until
 
 OWN = '''
 import atexit
@@ -155,8 +155,7 @@ failover: [{use: "own.py:Again"}]
 diagnosers: [{use: "own.py:Judge"}]
 observers: [{use: "own.py:Notes"}]
 edges: {local: {use: "own.py:Wire", options: {note: as the job file says}}}
-lease_s: 2
-stop_grace_s: 2
+engine: {options: {lease_s: 2, stop_grace_s: 2}}
 """
 FLOW = """
 from rolemesh import flow
@@ -214,7 +213,9 @@ def test_a_group_whose_steps_are_short_leaves_out_the_same_snapshots_in_all_of_i
     own: Callable[..., Job],
 ) -> None:
     text = JOB.replace("own.py:Group", "own.py:Brief").replace(", options: {die_at: 5}", "")
-    job = own(text.replace('"own.py:Again"', "process") + "snapshots: {persist_every: 100}\n")
+    job = own(
+        one_engine(text.replace('"own.py:Again"', "process") + "engine: {options: {snapshots: {persist_every: 100}}}\n")
+    )
     done = job.run("steps=1200", "--chaos", "kills=2,seed=1,targets=rank", "--chaos-compare")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the run with failures ended exactly as the undisturbed one" in done.stdout
@@ -275,9 +276,8 @@ roles:
   work: {use: function, world_size: 4, options: {target: even_flow.py:Work}, resources: {cpu: 1}}
 placement: [{use: "even.py:Even"}]
 failover: [{use: node, options: {node_wait_s: 0.1}}]
-snapshots: {replicas: 1}
 observers: []
-lease_s: 2
+engine: {options: {snapshots: {replicas: 1}, lease_s: 2}}
 """
 EVEN_FLOW = """
 import time

@@ -69,7 +69,7 @@ roles:
   first: {use: "own.py:Sum", options: {scale: "scales.py:twice"}, resources: {cpu: 0.1}}
   second: {use: "parts.sums:Sum", options: {scale: "parts.sums:once"}, resources: {cpu: 0.1}}
 observers: [{use: "own.py:Watch", options: {tell: "scales.py:twice"}}]
-snapshots: {enabled: true, persist_every: 2}
+engine: {options: {snapshots: {enabled: true, persist_every: 2}}}
 """
 FILES = {
     "own.py": OWN,

@@ -40,7 +40,8 @@ def job_file(job: Job, steps: int) -> None:
     every = {"resources": {"cpu": 0.1}}
     found = {**function, **trained, "advantages": advantages}
     spec = {
-        "name": job.name, "flow": "flow.py:ppo", "steps": steps, "seed": 0, "lease_s": 2, "stop_grace_s": 2,
+        "name": job.name, "flow": "flow.py:ppo", "steps": steps, "seed": 0,
+        "engine": {"options": {"lease_s": 2, "stop_grace_s": 2}},
         "roles": {name: role | every for name, role in found.items()},
     }  # fmt: skip
     (job.folder / "job.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))

@@ -66,7 +66,7 @@ def test_a_slow_observer_costs_no_shared_memory(tmp_path: Path, monkeypatch: pyt
     slow = tmp_path / "slow"
     slow.touch()
     body = f"[time.sleep(0.05) for line in metrics if os.path.exists({str(slow)!r})]"
-    extra = "failover: [{use: process}]\nsnapshots: {every: 1, persist_every: 100000}\n"
+    extra = "failover: [{use: process}]\nengine: {options: {snapshots: {every: 1, persist_every: 100000}}}\n"
     with watched_by(tmp_path, body, extra, monkeypatch) as job:
         chatty = ROLES.replace("self.ctx.count(", 'self.ctx.record(text="x" * 10_000)\n        self.ctx.count(')
         (job.folder / "roles.py").write_text(chatty)
@@ -109,7 +109,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_holds_what_is_told_and_loses_no_line(tmp_path: Path, small_disk: Path) -> None:
-    job = job_in(tmp_path / "full", "full", extra=f"state: sqlite:///{tmp_path}/state.sqlite\n")
+    job = job_in(
+        tmp_path / "full", "full", extra=f"engine: {{options: {{state: sqlite:///{tmp_path}/state.sqlite}}}}\n"
+    )
     (job.folder / "runs").symlink_to(small_disk, target_is_directory=True)
     process = job.start("steps=100000")
     try:

@@ -105,7 +105,14 @@ def test_a_random_flow_ends_alike_in_one_process_in_many_and_on_three_nodes(
     job = make_job()
     (job.folder / "flow.py").write_text(flow)
     (job.folder / "roles.py").write_text(ROLES)
-    lines = ["name: squares", "flow: flow.py:squares", "steps: 13", f"seed: {seed}", "stop_grace_s: 2", "roles:"]
+    lines = [
+        "name: squares",
+        "flow: flow.py:squares",
+        "steps: 13",
+        f"seed: {seed}",
+        "engine: {options: {stop_grace_s: 2}}",
+        "roles:",
+    ]
     for role, size in sizes.items():
         use = "use: function, resources: {cpu: 0.1}, options: {target: 'roles.py:Stage'}"
         lines.append(f"  {role}: {{{use}, world_size: {size}}}")

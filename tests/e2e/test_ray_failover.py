@@ -34,11 +34,10 @@ failover:
   - {use: process}
   - {use: node, options: {node_wait_s: 120}}
   - {use: job}
-snapshots: {every: 1, persist_every: 5, replicas: 1}
-hang: {after_s: 60}
+engine: {options: {snapshots: {every: 1, persist_every: 5, replicas: 1}, hang: {after_s: 60}}}
 """
 ON_AWAY = "roles.sink.resources.custom.away=1"
-IN_MEMORY_ONLY = "snapshots.persist_every=1000"
+IN_MEMORY_ONLY = "engine.options.snapshots.persist_every=1000"
 WAIT_WORDS = ("waiting up to", "sink/0", "away")
 
 
@@ -76,7 +75,7 @@ def away(ray_cluster: Any) -> Iterator[AwayNodes]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The sink's sha256 at the end of a run in which nothing fails."""
     job = job_in(tmp_path_factory.mktemp("undisturbed"), "squares", extra=LADDER)
-    done = job.run(f"steps={STEPS}", "snapshots.replicas=0")
+    done = job.run(f"steps={STEPS}", "engine.options.snapshots.replicas=0")
     assert done.returncode == 0, done.stdout + done.stderr
     return str(job.result()["state_sha256"]["sink"])
 
@@ -101,7 +100,7 @@ def as_undisturbed(job: Job, sha256: str) -> None:
 @pytest.mark.parametrize("who", ["ray", "sigterm", "command"])
 def test_a_node_that_leaves_with_notice_costs_no_step(on_ray: Job, away: AwayNodes, who: str) -> None:
     away.have(2)
-    process = on_ray.start(*ENDLESS, ON_AWAY, "snapshots.replicas=0")
+    process = on_ray.start(*ENDLESS, ON_AWAY, "engine.options.snapshots.replicas=0")
     before = on_ray.running(20)
     node = node_of(before, "sink")
     if who == "ray":
@@ -133,7 +132,7 @@ def test_a_node_that_leaves_with_notice_costs_no_step(on_ray: Job, away: AwayNod
 def test_a_spot_node_is_left_for_one_that_comes_after_the_notice(on_ray: Job, away: AwayNodes) -> None:
     away.have(0)
     away.have(1)
-    process = on_ray.start(*ENDLESS, ON_AWAY, "snapshots.replicas=0")
+    process = on_ray.start(*ENDLESS, ON_AWAY, "engine.options.snapshots.replicas=0")
     node = node_of(on_ray.running(20), "sink")
     preempted, deadline_ms = 2, int((time.time() + 120) * 1e3)
     told, why = GcsClient(ray.get_runtime_context().gcs_address).drain_node(node, preempted, "spot", deadline_ms)
@@ -187,7 +186,7 @@ def test_without_a_replica_a_lost_node_takes_the_whole_job_back_to_the_disk(
     on_ray: Job, away: AwayNodes, undisturbed: str
 ) -> None:
     away.have(2)
-    process = on_ray.start(*SLOW, ON_AWAY, "snapshots.replicas=0")
+    process = on_ray.start(*SLOW, ON_AWAY, "engine.options.snapshots.replicas=0")
     until(lambda: of_kind(on_ray, "persisted") if on_ray.running() else [], 60, "a snapshot on disk")
     away.lose(node_of(on_ray.running(), "sink"))
     out = ended_well(on_ray, process)
@@ -258,8 +257,8 @@ def test_where_no_place_is_left_a_job_that_is_not_to_wait_for_long_fails(
 # ------------------------------------------------------------------------------------------------- more and fewer ranks
 
 GROWS = (
-    "roles.work.world_size={min: 1, max: 2}", "roles.work.resources.custom.away=1", "grant=20",
-    "snapshots.replicas=0",
+    "roles.work.world_size={min: 1, max: 2}", "roles.work.resources.custom.away=1", "engine.options.grant=20",
+    "engine.options.snapshots.replicas=0",
 )  # fmt: skip
 
 
@@ -338,7 +337,7 @@ def test_a_rank_that_moves_to_a_living_agent_has_its_place_reserved(
         assert ray.get(neighbour.node.remote()) == large.node_id
         away.have(1)
         needs = ("roles.source.resources.custom.away=1", "roles.source.resources.custom.large=1")
-        process = on_ray.start(*ENDLESS, ON_AWAY, *needs, "snapshots.replicas=0")
+        process = on_ray.start(*ENDLESS, ON_AWAY, *needs, "engine.options.snapshots.replicas=0")
         (small,) = away.nodes
         assert node_of(on_ray.running(5), "sink") == small
         assert reserved(large.node_id) == 1.0
@@ -358,7 +357,7 @@ def test_a_rank_that_moves_to_a_living_agent_has_its_place_reserved(
 
 @pytest.mark.soak  # test_the_masters_node_may_go kills it with its node
 def test_a_killed_master_actor_costs_no_rank(on_ray: Job, undisturbed: str) -> None:
-    process = on_ray.start(*SLOW, "roles.work.options.kwargs.sleep=0.1", "snapshots.replicas=0")
+    process = on_ray.start(*SLOW, "roles.work.options.kwargs.sleep=0.1", "engine.options.snapshots.replicas=0")
     before = on_ray.running(10)
     os.kill(before.master_pid, signal.SIGKILL)
     held: list[bool] = []
@@ -437,7 +436,9 @@ def test_a_master_that_takes_long_to_come_back_costs_no_rank(
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     job = make_job(backend=(), extra=LADDER)
-    process = job.start(*SLOW, "roles.work.options.kwargs.sleep=0.2", "snapshots.replicas=0", "lease_s=5")
+    process = job.start(
+        *SLOW, "roles.work.options.kwargs.sleep=0.2", "engine.options.snapshots.replicas=0", "engine.options.lease_s=5"
+    )
     before = job.running(10)
     closed.touch()
     for pid in [*idle_workers(before.master_pid), before.master_pid]:
@@ -462,7 +463,9 @@ def idle_workers(sibling: int) -> list[int]:
 
 def test_a_killed_agent_actor_costs_no_rank(on_ray: Job, away: AwayNodes, undisturbed: str) -> None:
     away.have(1)
-    process = on_ray.start(*SLOW, "roles.work.options.kwargs.sleep=0.1", ON_AWAY, IN_MEMORY_ONLY, "lease_s=10")
+    process = on_ray.start(
+        *SLOW, "roles.work.options.kwargs.sleep=0.1", ON_AWAY, IN_MEMORY_ONLY, "engine.options.lease_s=10"
+    )
     before = on_ray.running(20)
     agent = next(agent for agent in before.agents if agent.node == node_of(before, "sink"))
     os.kill(agent.pid, signal.SIGKILL)
@@ -482,7 +485,9 @@ def test_an_agent_actor_that_ray_kills_costs_no_rank(on_ray: Job, undisturbed: s
     """As `ray.kill` does it, the worker ends by itself, and Ray kills what it has started."""
     import ray
 
-    process = on_ray.start(*SLOW, "roles.work.options.kwargs.sleep=0.1", "snapshots.replicas=0", "lease_s=10")
+    process = on_ray.start(
+        *SLOW, "roles.work.options.kwargs.sleep=0.1", "engine.options.snapshots.replicas=0", "engine.options.lease_s=10"
+    )
     before = on_ray.running(20)
     handle = next(iter(agent_actors("squares").values()))
     ray.kill(handle)

@@ -13,7 +13,7 @@ from tests.e2e.harness import Job, until
 pytestmark = pytest.mark.ray
 
 Make = Callable[..., Job]
-BIG = ("roles.work.resources.cpu=1.4", "stop_grace_s=1")
+BIG = ("roles.work.resources.cpu=1.4", "engine.options.stop_grace_s=1")
 ENDLESS = ("steps=100000", "roles.work.options.kwargs.sleep=0.01")
 
 
@@ -48,7 +48,7 @@ def test_a_job_for_which_there_is_no_room_says_what_it_waits_for_and_runs_when_t
     first, second = (make_job(name, ("--address", ray_address)) for name in ("first", "second"))
     one = started(first, *BIG, *ENDLESS)
     first.running(3)
-    two = started(second, *BIG, "room_wait_s=60")
+    two = started(second, *BIG, "engine.options.room_wait_s=60")
     waits(two, second)
     said = (second.folder / "said").read_text()
     assert "needs cpu 1.4" in said
@@ -65,7 +65,7 @@ def test_a_job_that_has_waited_long_enough_starts_nothing(make_job: Make, ray_ad
     first, second = (make_job(name, ("--address", ray_address)) for name in ("first", "second"))
     one = started(first, *BIG, *ENDLESS)
     first.running(3)
-    refused = second.run(*BIG, "room_wait_s=1")
+    refused = second.run(*BIG, "engine.options.room_wait_s=1")
     assert refused.returncode == 2, refused.stdout + refused.stderr
     assert "no room after 1 s" in refused.stderr
     assert "jobs here: first" in refused.stderr
@@ -79,9 +79,9 @@ def test_of_two_that_wait_the_one_with_the_higher_priority_goes_first(make_job: 
     first, low, high = (make_job(name, ("--address", ray_address)) for name in ("first", "low", "high"))
     one = started(first, *BIG, *ENDLESS)
     first.running(3)
-    two = started(low, *BIG, "room_wait_s=120")
+    two = started(low, *BIG, "engine.options.room_wait_s=120")
     waits(two, low)
-    three = started(high, *BIG, "room_wait_s=120", "priority=5", *ENDLESS)
+    three = started(high, *BIG, "engine.options.room_wait_s=120", "engine.options.priority=5", *ENDLESS)
     waits(three, high)
     until(lambda: "job high, priority 5, is before this one" in (low.folder / "said").read_text(), 30, "low is behind")
     one.send_signal(signal.SIGINT)
@@ -96,7 +96,7 @@ def test_of_two_that_wait_the_one_with_the_higher_priority_goes_first(make_job: 
 @pytest.mark.soak
 def test_two_jobs_that_start_at_once_do_not_both_get_half(make_job: Make, ray_address: str) -> None:
     jobs = [make_job(name, ("--address", ray_address)) for name in ("one", "two")]
-    processes = [started(job, *BIG, "room_wait_s=90") for job in jobs]
+    processes = [started(job, *BIG, "engine.options.room_wait_s=90") for job in jobs]
     for process in processes:
         ended(process, 0)
     times = []

@@ -45,7 +45,7 @@ def test_failures_of_a_quick_job_that_commits_nothing_all_happen(tmp_path: Path)
         "hello",
         "steps=3000",
         LADDER,
-        "snapshots.every=3000",
+        "engine.options.snapshots.every=3000",
         "--chaos",
         "kills=3,seed=3,targets=rank",
         "--chaos-compare",
@@ -78,7 +78,7 @@ def test_a_rehearsal_that_cannot_hit_what_it_was_asked_for_says_so(tmp_path: Pat
 def test_a_job_ends_as_undisturbed_whatever_befalls_its_processes(tmp_path: Path, target: str) -> None:
     made = job_in(tmp_path / "job", "squares", extra="failover: [{use: process}, {use: job}]\n")
     chaos = f"kills=3,seed=5,targets={target}"
-    snapshots = "snapshots={every: 1, persist_every: 20}"
+    snapshots = "engine.options.snapshots={every: 1, persist_every: 20}"
     job, said = rehearse(
         made.folder,
         "squares",

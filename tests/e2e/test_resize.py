@@ -14,7 +14,7 @@ from tests.e2e.ladder import LADDER, ended_well, of_kind, pids
 
 from rolemesh_durable.control.client import ControlClient, RefusedError
 
-SLOW = ("steps=100000", "grant=20", "roles.work.options.kwargs.sleep=0.02")
+SLOW = ("steps=100000", "engine.options.grant=20", "roles.work.options.kwargs.sleep=0.02")
 """Until it is drained: however slow the machine is, no job ends before it has been resized."""
 
 
@@ -129,8 +129,8 @@ def test_an_fsdp_group_is_formed_again_while_it_trains(make_job: Callable[..., J
     shutil.copytree(POST_TRAINING, job.folder, dirs_exist_ok=True)
     roles = job.folder / "roles.py"
     roles.write_text(roles.read_text().replace("PER_STEP * 24", f"PER_STEP * {SHARDS}"))
-    always = (f"roles.trainer.options.model={MODEL}", "snapshots.keep=99")
-    process = job.start(f"steps={SHARDS}", "grant=4", *always)
+    always = (f"roles.trainer.options.model={MODEL}", "engine.options.snapshots.keep=99")
+    process = job.start(f"steps={SHARDS}", "engine.options.grant=4", *always)
     first = pids(job.running(1))
     for size in (1, 2):
         now = scaled(job, trainer=size)

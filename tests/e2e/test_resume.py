@@ -111,7 +111,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on(make_job: Make, undisturb
 
 
 def test_a_resumed_job_that_was_stopped_before_its_first_snapshot_goes_on(ten: Job, undisturbed: str) -> None:
-    process = ten.start("--resume", "squares", f"steps={STEPS}", *SLOWER, "snapshots.persist_every=50")
+    process = ten.start("--resume", "squares", f"steps={STEPS}", *SLOWER, "engine.options.snapshots.persist_every=50")
     ten.running(11)
     assert ten.cli("stop", "squares").returncode == 0
     process.communicate(timeout=60)
@@ -167,7 +167,7 @@ def test_a_rank_of_a_resumed_job_that_dies_at_once_is_brought_back(ten: Job, und
         ("squares", ("steps=10",), ("after step 9", "raise `steps`")),
         ("runs/squares/snapshots/step-5", (), ("step-5",)),
         ("squares", ("--inline",), ("No such option", "--resume")),
-        ("squares", (f"steps={STEPS}", "snapshots={enabled: false}"), ("snapshots.enabled", "resumes")),
+        ("squares", (f"steps={STEPS}", "engine.options.snapshots={enabled: false}"), ("snapshots.enabled", "resumes")),
     ],
 )
 def test_what_cannot_be_resumed_is_refused_and_changes_nothing(
@@ -348,7 +348,7 @@ def test_checkpoints_are_listed_verified_and_not_exported_where_a_role_has_no_ex
 
 
 def test_the_snapshots_of_a_job_without_a_ladder_can_be_resumed_from(make_job: Make, undisturbed: str) -> None:
-    job = make_job(extra="snapshots: {persist_every: 5}\n")
+    job = make_job(extra="engine: {options: {snapshots: {persist_every: 5}}}\n")
     assert job.run("steps=7").returncode == 0
     goes_on(job, undisturbed, 6)
 
@@ -400,7 +400,7 @@ def test_a_full_disk_does_not_stop_the_job_is_told_and_over_when_there_is_room(
 ) -> None:
     job = make_job(extra=LADDER)
     # A source that is far ahead would give its last snapshot up while the disk is full, and nobody tries that again.
-    process = job.start(f"steps={STEPS}", *SLOW, "grant=8")
+    process = job.start(f"steps={STEPS}", *SLOW, "engine.options.grant=8")
     ballast = small_disk(job)
     job.running()
     (trouble, *_) = until(lambda: of_kind(job, "snapshot_warning"), 60, "the full disk is told")

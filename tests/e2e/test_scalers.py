@@ -25,7 +25,8 @@ def drained(job: Job) -> int:
 def test_a_slow_consumer_gets_more_ranks_and_the_result_is_exact(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     process = job.start(
-        "steps=100000", "grant=20", "roles.work.world_size={min: 1, max: 2}", "roles.work.options.kwargs.sleep=0.02",
+        "steps=100000", "engine.options.grant=20", "roles.work.world_size={min: 1, max: 2}",
+        "roles.work.options.kwargs.sleep=0.02",
         f"plugins={{scalers: [{BACKLOG.format(1)}]}}",
     )  # fmt: skip
     with ControlClient(job.run_dir) as client:
@@ -52,9 +53,10 @@ def test_scalers_without_a_role_that_may_have_other_sizes_are_refused_before_the
 
 
 SHRINKS = (
-    "steps=100000", "grant=20", RANGE, "roles.work.resources.cpu=0.8", "roles.work.options.kwargs.sleep=0.01",
+    "steps=100000", "engine.options.grant=20", RANGE, "roles.work.resources.cpu=0.8",
+    "roles.work.options.kwargs.sleep=0.01",
     "failover=[{use: process}, {use: node, options: {when_full: fail}}, {use: shrink}, {use: job}]",
-    "snapshots.persist_every=5",
+    "engine.options.snapshots.persist_every=5",
 )  # fmt: skip
 NODES = ("--backend", "local", "--nodes", "3x(cpu=1)")
 
@@ -107,7 +109,11 @@ def test_a_scaler_of_ones_own_resizes_again_and_again_while_others_are_killed(ma
     (job.folder / "ours.py").write_text(FICKLE)
     often = "{use: 'ours.py:Fickle', options: {period_s: 0.5, agree: 1, cool_down_s: 0.5}}"
     process = job.start(
-        "steps=100000", "grant=20", RANGE, "roles.work.options.kwargs.sleep=0.01", f"plugins={{scalers: [{often}]}}"
+        "steps=100000",
+        "engine.options.grant=20",
+        RANGE,
+        "roles.work.options.kwargs.sleep=0.01",
+        f"plugins={{scalers: [{often}]}}",
     )
     job.running(1)
     for times, target in enumerate(("master", "source/0", "agent:node0", "sink/0", "master", "work/0"), 1):

@@ -97,7 +97,7 @@ def made(factory: Any, seed: int) -> Any:
 
 def killed(job: Example, victim: str, *args: str) -> list[list[str]]:
     """Run to the end, with one rank killed on the way; who was started again."""
-    process = job.start(*args, "failover=[{use: process}, {use: job}]", "snapshots.persist_every=1000")
+    process = job.start(*args, "failover=[{use: process}, {use: job}]", "engine.options.snapshots.persist_every=1000")
     os.kill(pids(job.running(2, timeout_s=150))[victim], signal.SIGKILL)
     until(lambda: of_kind(job, "recovered"), 100, "it is brought back")
     out, _ = process.communicate(timeout=240)

@@ -25,7 +25,7 @@ LEASE_S = 5.0
 
 def test_a_journal_that_is_locked_for_longer_than_a_lease_costs_nothing_and_the_status_says_so(make_job: Make) -> None:
     job = make_job(extra=LADDER)
-    process = job.start(*SLOW, f"lease_s={LEASE_S}")
+    process = job.start(*SLOW, f"engine.options.lease_s={LEASE_S}")
     before = job.running(10)
     with closing(sqlite3.connect(job.run_dir / SQLITE_FILE, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -73,7 +73,7 @@ def test_a_disk_that_is_full_for_longer_than_a_lease_costs_nothing_though_a_mast
     small_disk: Path, make_job: Make
 ) -> None:
     job = make_job(extra=LADDER)
-    process = job.start(*SLOW, f"lease_s={LEASE_S}")
+    process = job.start(*SLOW, f"engine.options.lease_s={LEASE_S}")
     before = job.running(10)
     filler = fill(small_disk)
     warned = until(lambda: (status := job.status()) and status.warnings, 30, "somebody says so")

@@ -46,7 +46,7 @@ steps: 100
 roles:
   data: {use: "roles.py:Data", resources: {cpu: 0.1}}
   group: {use: "roles.py:Group", world_size: 3, resources: {cpu: 0.1}}
-stragglers: {for_s: 6}
+engine: {options: {stragglers: {for_s: 6}}}
 failover: [{use: process}]
 """
 FLOW = """

@@ -15,7 +15,7 @@ from rolemesh_durable.control.lock import is_held
 
 def test_the_folder_of_a_job_whose_processes_are_all_stopped_stays_its_own(make_job: Callable[..., Job]) -> None:
     job = make_job(extra="failover: [{use: process}]\n")
-    process = job.start("steps=100", "roles.work.options.kwargs.sleep=0.01", "lease_s=60")
+    process = job.start("steps=100", "roles.work.options.kwargs.sleep=0.01", "engine.options.lease_s=60")
     status = job.running()
     supervisor = psutil.Process(status.master_pid).parent()
     assert supervisor is not None

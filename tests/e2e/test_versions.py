@@ -124,9 +124,7 @@ roles:
   b: {CONSUMER}
   c: {CONSUMER}
 failover: [{{use: process, options: {{max_attempts: 40}}}}, {{use: node}}, {{use: job, options: {{max_attempts: 20}}}}]
-snapshots: {{every: 2, persist_every: 10}}
-lease_s: 2
-stop_grace_s: 2
+engine: {{options: {{snapshots: {{every: 2, persist_every: 10}}, lease_s: 2, stop_grace_s: 2}}}}
 """
 LARGE = ("roles.rollout.options.kwargs.rows=8192",)
 STREAM = ("roles.rollout.options.kwargs.rows=8192", "roles.rollout.options.kwargs.parts=4")
@@ -136,7 +134,7 @@ BY_DEMAND = (
     "roles.a.options.kwargs.tells=16",
 )
 GROUP = ("roles.rollout.use=roles.py:Together", "roles.rollout.options={}")
-COPIES = ("snapshots.replicas=1", "snapshots.every=1")
+COPIES = ("engine.options.snapshots.replicas=1", "engine.options.snapshots.every=1")
 NODES = ("--nodes", "4x(cpu=0.2)", *COPIES)
 MANY_NODES = ("--nodes", "11x(cpu=0.2)", *COPIES)
 """Three are used, and each of eight kills may take one away."""

@@ -37,7 +37,7 @@ def test_a_job_that_always_runs_out_of_device_memory_says_so(gpu_job: Make, devi
 
 
 def test_a_kernel_that_never_ends_is_a_hang_and_the_rank_starts_again(gpu_job: Make, device: str) -> None:
-    done = run(gpu_job("hang"), device, "hang", "hang.after_s=8")
+    done = run(gpu_job("hang"), device, "hang", "engine.options.hang.after_s=8")
     assert done.returncode == 0
     assert "hang: faulty/0 has been in take at step 3" in done.stdout
     assert "roles.py" in done.stdout

@@ -81,7 +81,7 @@ roles:
     options: {target: "endless_roles.py:Sink", inputs: {rows: broadcast}}
     resources: {cpu: 0.1}
 failover: [{use: process, options: {max_attempts: 1000}}, {use: job, options: {max_attempts: 1000}}]
-snapshots: {every: 1, persist_every: 50}
+engine: {options: {snapshots: {every: 1, persist_every: 50}}}
 """
 TARGETS = ("data/0", "sink/0", "work/0", "agent:node0", "master")
 SIZES = (2, 1, 3)

@@ -72,7 +72,7 @@ roles:
   source: {{use: function, options: {{target: "roles.py:Source"}}, resources: {{cpu: 0.1}}}}
   sink: {{use: function, options: {{target: "roles.py:Sink"}}, resources: {{cpu: 0.1}}}}
 failover: [{{use: process}}, {{use: job}}]
-snapshots: {{every: 1, persist_every: 5000}}
+engine: {{options: {{snapshots: {{every: 1, persist_every: 5000}}}}}}
 metrics: {{every: 10000}}
 """
 

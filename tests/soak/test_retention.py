@@ -71,9 +71,12 @@ steps: {STEPS}
 roles:
   source: {{use: function, options: {{target: "roles.py:Source"}}, resources: {{cpu: 0.1}}}}
   sink: {{use: function, options: {{target: "roles.py:Sink"}}, resources: {{cpu: 0.1}}}}
-edges: {{credits: 64, retention: {{max_bytes: {MAX_MIB << 20}}}}}
+edges: {{credits: 64}}
 failover: [{{use: process, options: {{max_attempts: 1000}}}}]
-snapshots: {{every: {EVERY}, persist_every: 10000}}
+engine:
+  options:
+    edges: {{retention: {{max_bytes: {MAX_MIB << 20}}}}}
+    snapshots: {{every: {EVERY}, persist_every: 10000}}
 metrics: {{every: 1000}}
 """
 

@@ -22,18 +22,22 @@ from rolemesh.job_file import model as spec
 from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.drivers import load
 from rolemesh_durable.effects import _parsed, needs_of, without_effect
+from rolemesh_durable.options import DurableOptions, Retention
 
 TABLE = ROOT / "tests/data/effects.txt"
 JOB = spec.JobSpec(name="j", flow="f.py:f", steps=1, roles={"r": spec.RoleSpec(use="function")})
+OPTIONS = DurableOptions()
 ANOTHER = "another value"
 
 
 def models() -> Iterator[tuple[str, type[BaseModel], tuple[BaseModel, ...]]]:
     """Every model of keys: its name in the table, and the models around it."""
     yield "job", spec.JobSpec, ()
-    for section in ("hang", "stragglers", "snapshots", "edges", "metrics", "until"):
+    for section in ("edges", "metrics", "until"):
         yield section, type(getattr(JOB, section)), (JOB,)
-    yield "edges.retention", spec.RetentionSpec, (JOB, JOB.edges)
+    for section in ("hang", "stragglers", "snapshots", "edges"):
+        yield f"engine.{section}", type(getattr(OPTIONS, section)), (JOB, OPTIONS)
+    yield "engine.edges.retention", Retention, (JOB, OPTIONS, OPTIONS.edges)
     yield "roles", spec.RoleSpec, (JOB,)
     yield "roles.resources", spec.Resources, (JOB, JOB.roles["r"])
     yield "roles.runtime_env", spec.RuntimeEnv, (JOB, JOB.roles["r"])
@@ -42,6 +46,9 @@ def models() -> Iterator[tuple[str, type[BaseModel], tuple[BaseModel, ...]]]:
             options = getattr(load(record, "here"), "Options", None)
             if isinstance(options, type) and issubclass(options, BaseModel):
                 yield f"{record.kind}.{record.name}", options, (JOB,)
+            of_run = getattr(load(record, "here"), "RunOptions", None)
+            if of_run is not None:
+                yield f"{record.kind}.{record.name}.run", of_run, (JOB,)
 
 
 def lines() -> dict[str, str]:
@@ -91,8 +98,8 @@ def test_a_key_is_reported_with_what_it_needs_and_only_then(where):
         ("workloads.fsdp", {"min_lr_ratio": 0.1}, {"min_lr_ratio": "schedule is not constant"}),
         ("workloads.deepspeed", {"schedule_updates": 9, "config": {"scheduler": {"type": "WarmupDecayLR"}}}, {}),
         ("workloads.vllm", {"top_p": 0.5, "temperature": 0.0}, {"top_p": "temperature is set"}),
-        ("edges.retention", {"max_bytes": 1 << 21}, {"max_bytes": "enabled is set or failover is set"}),
-        ("job", {"priority": 3}, {}),
+        ("engine.edges.retention", {"max_bytes": 1 << 21}, {"max_bytes": "enabled is set or failover is set"}),
+        ("engines.durable", {"priority": 3}, {}),
     ],
 )
 def test_a_key_set_alone(where, values, needs):
@@ -105,7 +112,7 @@ def test_what_only_a_cluster_has_is_reported_where_the_backend_is_known(backend,
     class Chosen(BaseModel):
         backend: str | None = None
 
-    assert (found(spec.JobSpec, (Chosen(backend=backend),), priority=3) != {}) is reported
+    assert (found(DurableOptions, (Chosen(backend=backend),), priority=3) != {}) is reported
 
 
 def test_options_of_somebody_elses_plugin_state_what_they_need():
@@ -128,12 +135,15 @@ def test_validate_reports_the_key_with_its_place(tmp_path: Path, capsys: pytest.
     (tmp_path / "data.py").write_text("def give(ctx):\n    return None\n")
     job = tmp_path / "job.yaml"
     job.write_text(
-        "name: t\nflow: flow.py:f\nsteps: 1\nedges: {retention: {max_bytes: 2097152}}\n"
+        "name: t\nflow: flow.py:f\nsteps: 1\nengine: {options: {edges: {retention: {max_bytes: 2097152}}}}\n"
         "roles: {data: {use: function, options: {target: 'data.py:give'}}}\n"
     )
     validate.command(job)
     [line] = capsys.readouterr().err.splitlines()
-    assert "job.yaml:4: edges.retention.max_bytes: it has no effect unless enabled is set or failover is" in line
+    assert (
+        "job.yaml:4: engine.options.edges.retention.max_bytes: it has no effect unless enabled is set or failover is"
+        in line
+    )
     validate.command(job, as_json=True)
     assert [f"warning: {text}" for text in json.loads(capsys.readouterr().out)["warnings"]] == [line]
 
@@ -141,14 +151,14 @@ def test_validate_reports_the_key_with_its_place(tmp_path: Path, capsys: pytest.
 def test_the_engine_inline_reports_what_it_does_not_read(tmp_path: Path):
     said: list[str] = []
     (tmp_path / "data.py").write_text("def give(ctx):\n    return None\n")
-    more = {"grant": 2, "snapshots": {"every": 2, "keep": "none"}, "failover": [{"use": "process"}]}
+    more = {"engine": {"options": {"grant": 2}}, "edges": {"credits": 3}, "failover": [{"use": "process"}]}
     job = Job("t", base=tmp_path, steps=1, observers=[], **more)
     job.role("data", use="function", options={"target": "data.py:give"}, world_size={"min": 1, "max": 2})
-    prepared = job.flow(one_call).validate()
+    prepared = job.flow(one_call).validate("inline")
     InlineEngine(NoOptions()).start(prepared, tmp_path / "t", say=said.append)
     assert said == [f"warning: {text}" for text in InlineEngine.check(prepared)]
     keys = [text.split(": ")[-2].split(":")[-1] for text in said]
-    assert sorted(keys) == ["failover", "grant", "roles.data", "snapshots.every"]
+    assert sorted(keys) == ["edges", "engine.options.grant", "failover", "roles.data"]
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def test_an_unknown_key_is_refused_with_its_line(tmp_path: Path) -> None:
 def test_one_process_can_have_variables_but_no_packages_or_folder_of_a_role(tmp_path: Path) -> None:
     def start(**environment: object) -> None:
         asked = f"roles.source.runtime_env={json.dumps(environment)}"
-        InlineEngine(InlineEngine.Options()).start(prepare(HELLO, [asked]), tmp_path, say=print)
+        InlineEngine(InlineEngine.RunOptions()).start(prepare(HELLO, [asked], engine="inline"), tmp_path, say=print)
 
     start(env_vars={"A": 1})
     with pytest.raises(Problems) as caught:

@@ -6,8 +6,9 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,22 +18,26 @@ from rolemesh.api.command import RunOption
 from rolemesh.api.failures import job_failed
 from rolemesh.cli.arguments import JobArgument, Overrides, RunsDir, chosen, with_options
 from rolemesh.cli.verbs import options_of
-from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, JobFileError
+from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, JobFileError, RolemeshError
 from rolemesh.job.engine import Engine, RunHandle
 from rolemesh.job.prepared import prepare
 from rolemesh.job.run import JobRun, engine_named
+from rolemesh.job_file.places import parse_yaml
 from rolemesh.runs.run import runs_folder
+
+INLINE = "inline"
 
 
 def verb(given: Sequence[str]) -> Any:
     """The verb, with the options of the engine that the arguments `given` choose."""
     known = _known(given)
-    engine = engine_named("inline" if "inline" in known else known.get("engine"))
+    name = INLINE if INLINE in known else known.get("engine")
+    engine = engine_named(name or _in_job_file(given))
     options = engine.options_for(known)
     extra = options_of("run")
 
     def do(**values: Any) -> None:
-        raise typer.Exit(_run(engine, options, chosen(extra, values), values))
+        raise typer.Exit(_run(name, engine, options, chosen(extra, values), values))
 
     return with_options(do, fixed, [options, *(each.Options for each in extra)])
 
@@ -41,10 +46,7 @@ def fixed(
     job: JobArgument,
     overrides: Overrides = None,
     engine: Annotated[
-        str | None,
-        typer.Option(
-            help="Which engine runs it.", show_default="durable if it is installed, or inline"
-        ),
+        str | None, typer.Option(help="Which engine runs it.", show_default="the job file's")
     ] = None,
     inline: Annotated[
         bool,
@@ -71,14 +73,28 @@ def fixed(
 
       rolemesh run examples/hello/job.yaml
 
-      rolemesh run examples/sft/job.yaml steps=10 --backend local
+      rolemesh run examples/sft/job.yaml steps=10 roles.trainer.world_size=4
 
-      rolemesh run examples/grpo/job.yaml --address auto --detach
+      rolemesh run examples/grpo/job.yaml --detach
 
-      rolemesh run examples/grpo/job.yaml --resume grpo steps=30 roles.trainer.world_size=4
-
-      rolemesh run job.yaml --backend local --chaos kills=10,seed=7 --chaos-compare
+      rolemesh run examples/hello/job.yaml --inline
     """
+
+
+def _in_job_file(given: Sequence[str]) -> str | None:
+    """The engine that a job file or an override in `given` names, if one does."""
+    found: str | None = None
+    for argument in given:
+        key, equals, value = argument.partition("=")
+        if equals and key.rstrip(":") in ("engine", "engine.use"):
+            found = value
+        elif argument.endswith((".yaml", ".yml")):
+            with suppress(OSError, ValueError, RolemeshError):
+                data, _ = parse_yaml(Path(argument).read_text(encoding="utf-8"), argument)
+                written = data.get("engine") if isinstance(data, dict) else None
+                use = written.get("use") if isinstance(written, dict) else written
+                found = found or (use if isinstance(use, str) else None)
+    return found
 
 
 def _known(given: Sequence[str]) -> dict[str, str]:
@@ -93,6 +109,7 @@ def _known(given: Sequence[str]) -> dict[str, str]:
 
 
 def _run(
+    name: str | None,
     engine: type[Engine],
     options: type[BaseModel],
     extra: Sequence[RunOption],
@@ -105,7 +122,13 @@ def _run(
         )
     of_engine = options(**{name: values[name] for name in options.model_fields if name in values})
     admission = next(filter(None, (option.admission(values["job"]) for option in extra)), None)
-    job = prepare(values["job"], values["overrides"] or (), admit=admission)
+    job = prepare(values["job"], values["overrides"] or (), admit=admission, engine=name)
+    if job.selection.engine.cls is not engine:
+        raise JobFileError(
+            f"the engine is {job.selection.engine.record.name!r}",
+            where=job.selection.engine.where,
+            remedy=f"name it on the command line: --engine {job.selection.engine.record.name}",
+        )
     folder = runs_folder(values["runs_dir"])
     run = JobRun(job, engine, of_engine, folder, _say, detached=values["detach"], finish=_finish)
     with ExitStack() as after:

@@ -10,12 +10,11 @@ from rolemesh.cli.arguments import JobArgument, JsonFlag, Overrides
 from rolemesh.cli.output import error_records, print_error, print_json
 from rolemesh.errors import RolemeshError
 from rolemesh.job.prepared import instances, prepare
-from rolemesh.job.run import engine_named
 
 
 def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = False) -> None:
-    """Check a job file, its plugins, their options and the flow, without Ray. Exit code 2 if
-    something is wrong."""
+    """Check a job file, its plugins, their options and the flow; start nothing. Exit code 2
+    if something is wrong."""
     try:
         prepared = prepare(job, overrides or ())
         file = prepared.job
@@ -23,7 +22,7 @@ def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = F
         graph = prepared.graph
         instances((*selection.failover, *selection.diagnosers, *selection.observers))
         prepared.plan_with_plenty()
-        warnings = [*(engine_named(None).check(prepared) or ())]
+        warnings = [*(selection.engine.cls.check(prepared) or ())]
     except RolemeshError as error:
         failed = {"valid": False, "warnings": [], "problems": error_records(error)}
         print_json(failed) if as_json else print_error(error)

@@ -11,7 +11,7 @@ from rolemesh.plugins.static import attribute
 
 OWN = {
     "run": "Run a job.",
-    "validate": "Check a job file, its plugins and its flow, without Ray.",
+    "validate": "Check a job file, its plugins and its flow.",
     "plan": "Show what would run where, without starting anything.",
     "plugins": "List installed plugins, show, check or lock them.",
 }

@@ -57,7 +57,7 @@ READ = {
     "metrics",
     "observers",
     "plugins",
-    "snapshots",
+    "engine",
 }
 """Keys of the job file that this engine reads."""
 INLINE_KEEPS = "--inline writes no snapshots; without it the last state stays on disk"
@@ -76,7 +76,6 @@ class InlineEngine(Engine):
         paths: list[tuple[str, ...]] = [
             (key,) for key in JobSpec.model_fields if key in spec.model_fields_set - READ
         ]
-        paths += [("snapshots", key) for key in spec.snapshots.model_fields_set - {"keep"}]
         paths += [("plugins", kind) for kind, _ in job.selection.declared if kind == "scalers"]
         unread = [f"{where(path)}: it has no effect with --inline" for path in paths]
         fewest = [
@@ -364,7 +363,7 @@ class InlineRun(RunHandle):
         message = describe(failure) if failure else self._verdict
         spec = self._spec
         self._tell("job_ended", {"status": status, "message": message, "committed": self._finished})
-        not_kept = INLINE_KEEPS if any(digests.values()) and spec.snapshots.keep != "none" else ""
+        not_kept = INLINE_KEEPS if any(digests.values()) else ""
         reason = self._steps.reason if self._steps is not None else ""
         result: dict[str, Any] = {
             "name": spec.name,

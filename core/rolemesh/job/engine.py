@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from pydantic import BaseModel
 
 from rolemesh.api.observer import JobStatus
-from rolemesh.api.plugin import Plugin
+from rolemesh.api.plugin import NoOptions, Plugin
 
 if TYPE_CHECKING:
     from rolemesh.job.prepared import Prepared
@@ -62,25 +62,32 @@ class RunHandle(ABC):
 class Engine(Plugin, ABC):
     """Base of engines (entry-point group ``rolemesh.engines``).
 
-    The fields of its `Options` are options of ``rolemesh run`` where it is chosen, and keywords of
-    `rolemesh.Job.run`.
+    `Options` are what a job file says under ``engine.options``: `job.selection.engine.options` in
+    `start`. A field of type `Use` with ``json_schema_extra={"plugins": "transports"}`` names a
+    plugin of that kind, which is then in `job.selection.used_by_engine`.
+
+    The fields of `RunOptions` are options of ``rolemesh run`` where the engine is chosen, and
+    keywords of `rolemesh.Job.run`. An engine is made with these, as `options`.
     """
+
+    RunOptions: ClassVar[type[BaseModel]] = NoOptions
+    """A pydantic model: what is chosen for one run of a job."""
 
     outlives: ClassVar[bool] = False
     """Whether a job can go on when the process that has started it ends."""
 
     @classmethod
     def options_for(cls, chosen: Mapping[str, str]) -> type[BaseModel]:
-        """`Options`, with what depends on other choices: `chosen` are the fields that are known
+        """`RunOptions`, with what depends on other choices: `chosen` are the fields that are known
         already, as text."""
-        return cls.Options
+        return cls.RunOptions
 
     @classmethod
     def check(cls, job: Prepared) -> Sequence[str]:
         """Raise `RolemeshError` for what the engine cannot run of `job`, and return warnings, one
         sentence each.
 
-        ``rolemesh validate`` calls it for the default engine.
+        ``rolemesh validate`` calls it for the engine of the job file.
         """
         return job.warnings()
 

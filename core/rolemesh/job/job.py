@@ -39,7 +39,7 @@ class Job:
         self._flow: Flow | None = None
 
     def set(self, **settings: Any) -> Self:
-        """Top-level keys of the job file: ``steps=10``, ``snapshots={"every": 2}``."""
+        """Top-level keys of the job file: ``steps=10``, ``engine={"options": {"lease_s": 5}}``."""
         self._data |= settings
         return self
 
@@ -89,11 +89,13 @@ class Job:
         """The job file. Raises `JobFileError` for a value that YAML cannot express."""
         return dump_yaml(literal(self._data, self._called))
 
-    def validate(self) -> Prepared:
-        """Check everything that needs no cluster. Raises `RolemeshError` with every problem that
-        was found."""
+    def validate(self, engine: str | None = None) -> Prepared:
+        """Check everything that needs no cluster, for `engine` or the job's own engine.
+
+        Raises `RolemeshError` with every problem that was found.
+        """
         written = Written(self.text(), self._base, self._called)
-        return prepare(written, flow=self._flow)
+        return prepare(written, flow=self._flow, engine=engine)
 
     def plan(self, nodes: str | ClusterView | None = None) -> PlacementPlan:
         """Where its ranks would go: on `nodes` (``4x(cpu=32,gpu=8)``), or on this machine."""
@@ -152,8 +154,9 @@ class Job:
         *,
         detached: bool,
     ) -> JobRun:
-        cls = engine_named(engine)
+        if engine is not None:
+            engine_named(engine)  # an unknown one is the first thing to say
+        job = self.validate(engine)
+        cls = job.selection.engine.cls
         options = options_for(cls, given, self._called)
-        return JobRun(
-            self.validate(), cls, options, runs_folder(runs_dir), _silent, detached=detached
-        )
+        return JobRun(job, cls, options, runs_folder(runs_dir), _silent, detached=detached)

@@ -4,7 +4,7 @@ one."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ NO_SIZES: Mapping[str, int] = {}
 class Prepared:
     """A checked job: its file, the plugins that it uses, its graph.
 
-    `source`, `overrides`, `admit` and `flow` are what it was prepared from.
+    `source`, `overrides`, `admit`, `flow` and `engine` are what it was prepared from.
     """
 
     job: JobFile
@@ -46,10 +46,12 @@ class Prepared:
     overrides: tuple[str, ...] = ()
     admit: Admission | None = None
     flow: Flow | None = None
+    engine: str | None = None
 
     def again(self, overrides: Sequence[str]) -> Prepared:
         """The same job with more overrides, prepared from scratch."""
-        return prepare(self.source, (*self.overrides, *overrides), admit=self.admit, flow=self.flow)
+        overrides = (*self.overrides, *overrides)
+        return prepare(self.source, overrides, admit=self.admit, flow=self.flow, engine=self.engine)
 
     @property
     def elastic(self) -> dict[str, tuple[int, int]]:
@@ -89,12 +91,24 @@ class Prepared:
         return PlacementRequest(tuple(roles), found)
 
     def warnings(self) -> list[str]:
-        """What workloads say about the job: place and cause, and in a second line the remedy."""
+        """What workloads say about the job: place and cause, and in a second line the remedy.
+
+        Before that, the options of an engine that is not the one that was chosen.
+        """
         roles = self.selection.roles.items()
         found = [
             (n, each) for n, used in roles for each in used.cls.warnings(used.options, n, self)
         ]
-        return [str(self.job.placed(each, ("roles", n, "options"))) for n, each in found]
+        said = [str(self.job.placed(each, ("roles", n, "options"))) for n, each in found]
+        return [*self._unread(), *said]
+
+    def _unread(self) -> Iterator[str]:
+        """Engine options of the job file that the chosen engine was not given."""
+        chosen = self.selection.engine
+        if chosen.where == "--engine":
+            for key in self.job.spec.engine.options:
+                where = self.job.where(("engine", "options", key))
+                yield f"{where}: it has no effect with the engine {chosen.record.name!r}"
 
     def plan(
         self, cluster: ClusterView, world_sizes: Mapping[str, int] = NO_SIZES
@@ -165,20 +179,22 @@ def prepare(
     *,
     admit: Admission | None = None,
     flow: Flow | None = None,
+    engine: str | None = None,
 ) -> Prepared:
     """Load, select plugins, trace. With `admit`, plugins must be those that it lets in.
 
-    `flow`: the flow itself, where it need not be imported.
+    `flow`: the flow itself, where it need not be imported. `engine`: the engine that is chosen
+    instead of the job file's.
 
     Raises `RolemeshError` with every problem that was found.
     """
     job = load(source, overrides, types=partial(types_of_plugins, admit=admit))
-    selection = select(job, admit=admit)
+    selection = select(job, admit=admit, engine=engine)
     try:
         graph = trace_job(job, selection.roles, flow)
     except RolemeshError as error:
         raise job.placed(error) from error
-    found = Prepared(job, selection, graph, source, tuple(overrides), admit, flow)
+    found = Prepared(job, selection, graph, source, tuple(overrides), admit, flow, engine)
     roles = selection.roles.items()
     raise_all(
         [

@@ -12,19 +12,16 @@ from pydantic import BaseModel, ValidationError
 from rolemesh.errors import JobFileError
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.prepared import Prepared
+from rolemesh.plugins.defaults import default_plugin
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.plugins.drivers import load
-
-DEFAULT_ENGINES = ("durable", "inline")
-"""The engine that runs a job if nobody chooses one: the first of these that is installed."""
 
 
 def engine_named(name: str | None) -> type[Engine]:
     """The class of an engine; of the default one for None. Raises `PluginError`."""
     records = discover(("engines",))
     if name is None:
-        there = [record.name for record in records if record.status == "available"]
-        name = next((known for known in DEFAULT_ENGINES if known in there), DEFAULT_ENGINES[-1])
+        name = default_plugin("engines", records)
     found: type[Engine] = load(find("engines", name, records, "--engine"), "--engine")
     return found
 
@@ -32,8 +29,8 @@ def engine_named(name: str | None) -> type[Engine]:
 def options_for(
     engine: type[Engine], given: Mapping[str, Any], where: str, remedy: str = ""
 ) -> BaseModel:
-    """The engine's options. Raises `JobFileError` for one that it does not have, or of another
-    type."""
+    """The engine's options for a run. Raises `JobFileError` for one that it does not have, or of
+    another type."""
     model = engine.options_for({name: str(value) for name, value in given.items()})
     try:
         return model(**given)

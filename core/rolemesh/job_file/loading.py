@@ -7,6 +7,7 @@ import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from rolemesh.errors import JobFileError, Problems, RolemeshError, raise_all
 from rolemesh.job_file.environment import Expansion
 from rolemesh.job_file.model import JobSpec
+from rolemesh.job_file.moved import moved
 from rolemesh.job_file.overrides import Types, apply_overrides, types_of_spec
 from rolemesh.job_file.places import Path as Keys, Places, dump_yaml, parse_yaml
 from rolemesh.job_file.problems import problems
@@ -105,7 +107,8 @@ def load(
             remedy="begin with 'name:', 'flow:' and 'roles:'",
         )
     base = path.resolve().parent
-    errors = apply_overrides(data, places, overrides, types(base))
+    types_here = types(base)
+    errors = apply_overrides(data, places, overrides, types_here)
     expansion = Expansion(os.environ if environ is None else environ, places)
     expanded = expansion.expand(data)
     errors += expansion.errors
@@ -115,7 +118,8 @@ def load(
         spec = JobSpec.model_validate(expanded, context={"base": base})
     except ValidationError as error:
         hidden = JobFile(path, base, JobSpec.model_construct(), {}, places, from_env)
-        raise_all(problems(error, JobSpec, hidden, (), JobFileError))
+        elsewhere = partial(moved, types_here(data, ("engine", "options")))
+        raise_all(problems(error, JobSpec, hidden, (), JobFileError, elsewhere))
         raise
     raw = _with_defaults(data, spec.model_dump(mode="json"))
     return JobFile(path, base, spec, raw, places, from_env)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -46,6 +46,25 @@ Named = Annotated[
     ),
 ]
 """A plugin selected by its bare name, or with options."""
+
+
+class EngineUse(_Strict):
+    """The engine that runs a job, with its options."""
+
+    use: str | None = None
+    """The engine's name; null: the default one."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """The engine's own options."""
+
+
+EngineField = Annotated[
+    EngineUse,
+    BeforeValidator(
+        lambda use: {"use": use} if isinstance(use, str) else use,
+        json_schema_input_type=str | EngineUse,
+    ),
+]
+"""An engine selected by its bare name, or with options."""
 
 
 OneOrMore = Annotated[
@@ -96,63 +115,12 @@ class RoleSpec(Use):
     """Packages, variables and a folder of this role's own."""
 
 
-class SnapshotsSpec(_Strict):
-    """When ranks write their state: into shared memory, and from there to disk."""
-
-    enabled: bool | None = None
-    """Take snapshots while the job runs. Default: on if there is a failover ladder, or
-    `persist_every` is given."""
-    every: int = Field(default=1, ge=1)
-    """Steps between snapshots in shared memory."""
-    every_s: float | None = Field(default=None, ge=0)
-    """Steps go without one for so long at most."""
-    persist_every: int | None = Field(default=None, ge=1)
-    """Steps between snapshots on disk."""
-    keep: Literal["none", "last"] | Annotated[int, Field(ge=1)] = 2
-    """Snapshots on disk that stay, the newest first. A job without `enabled` writes one, after its
-    last step. 'last' keeps one; 'none' leaves none when the job is done."""
-    replicas: int = Field(default=0, ge=0, le=1)
-    """Copies of each snapshot in another node's memory."""
-
-
-class HangSpec(_Strict):
-    """When silence is called a hang."""
-
-    after_s: float | None = Field(default=1800.0, gt=0)
-    """Seconds in which no rank gets any further; null: never."""
-    stacks: bool = True
-    """Take the culprit's stacks with py-spy."""
-
-
-class StragglerSpec(_Strict):
-    """When a rank is called much slower than the others of its role."""
-
-    factor: float = Field(default=2.0, gt=1)
-    """Above so many times what the median of the others needs for a step."""
-    for_s: float = Field(default=60.0, gt=0)
-    """After so many seconds of it."""
-
-
-class RetentionSpec(_Strict):
-    """How long producers keep what they sent, for consumers that come back."""
-
-    enabled: bool | None = None
-    """Default: on where the failover ladder is not empty."""
-    max_bytes: int = Field(default=1 << 30, ge=1 << 20)
-    """Per rank; a producer waits for a commit above it."""
-
-
 class EdgesSpec(_Strict):
     """Defaults of all edges."""
 
     credits: int | None = Field(default=None, ge=1)
     """Values a producer may be ahead on an edge, beyond its lag. Default: two, or many small ones.
     """
-    local: Named = Use(use="shm")
-    """Transport between ranks on one node."""
-    remote: Named = Use(use="tcp")
-    """Transport between ranks on different nodes."""
-    retention: RetentionSpec = Field(default_factory=RetentionSpec)
     sizes: dict[str, ByteSize] = Field(default_factory=dict)
     """What a step's call of an operator returns, all ranks together, by its label, e.g.
     {rollout.generate: 20MB}: strategies keep what moves most on one node. `rolemesh plan --profile`
@@ -223,30 +191,14 @@ class JobSpec(_Strict):
     """The ladder: levels in the order they are tried."""
     diagnosers: list[Use] = Field(default_factory=lambda: [Use(use="standard")])
     """Who judges a failure; the first that can, does."""
-    hang: HangSpec = Field(default_factory=HangSpec)
-    stragglers: StragglerSpec = Field(default_factory=StragglerSpec)
-    snapshots: SnapshotsSpec = Field(default_factory=SnapshotsSpec)
     edges: EdgesSpec = Field(default_factory=EdgesSpec)
     metrics: MetricsSpec = Field(default_factory=MetricsSpec)
     observers: list[Use] = Field(default_factory=lambda: [Use(use="console")])
     """Who watches the job."""
     plugins: dict[str, list[Named]] = Field(default_factory=dict)
     """Plugins of kinds that other distributions declare, by the kind's name."""
-    grant: int | None = Field(default=None, ge=1)
-    """K: steps that ranks may run ahead of what all have finished. Default: what takes them some
-    seconds."""
-    state: str = "sqlite"
-    """The journal: 'sqlite' (in the run's folder) or a database's URL."""
-    lease_s: float = Field(default=10.0, gt=0)
-    """Seconds without its driver after which a job ends itself."""
-    priority: int = 0
-    """Of jobs that wait for room on a Ray, the highest goes first."""
-    room_wait_s: float = Field(default=30, ge=0)
-    """Seconds to wait for room that other jobs have."""
-    start_timeout_s: float = Field(default=600.0, gt=0)
-    """Seconds that all ranks may take to get ready."""
-    stop_grace_s: float = Field(default=5.0, ge=0)
-    """Seconds between asking a rank to stop and killing it; half of them to finish its operator."""
+    engine: EngineField = Field(default_factory=EngineUse)
+    """The engine that runs the job, and its options."""
 
     @field_validator("name")
     @classmethod

@@ -22,6 +22,7 @@ from pydantic import BaseModel, SecretStr
 from rolemesh.errors import JobFileError, RolemeshError, nearest
 from rolemesh.job_file.environment import literal
 from rolemesh.job_file.model import JobSpec
+from rolemesh.job_file.moved import moved
 from rolemesh.job_file.places import COMMAND_LINE, Path, Places, dotted, parse_scalar, parse_yaml
 from rolemesh.job_file.problems import annotations_at, known_keys
 
@@ -87,7 +88,7 @@ def _apply(data: Any, places: Places, text: str, types: Types) -> None:
             "there is no value: is a variable of the shell unset?", where=place, remedy=remedy
         )
     value = parse_yaml(found[3], place)[0] if found[2] else literal(_read(found[3], kinds, place))
-    container, path = _container(data, parts, place, places)
+    container, path = _container(data, parts, place, places, types)
     key = _step(container, parts[-1], path, place)
     container[key] = value
     places.replace((*path, key), place, value)
@@ -131,7 +132,9 @@ def _kinds(types: Sequence[Any]) -> set[str]:
     return found if found and "any" not in found else {"any"}
 
 
-def _container(data: Any, parts: list[str], place: str, places: Places) -> tuple[Any, Path]:
+def _container(
+    data: Any, parts: list[str], place: str, places: Places, types: Types
+) -> tuple[Any, Path]:
     """The mapping or list that holds the last part, made on the way where the job file may have
     it."""
     current: Any = data
@@ -142,6 +145,9 @@ def _container(data: Any, parts: list[str], place: str, places: Places) -> tuple
         if isinstance(current, dict) and (part not in current or current[part] is None):
             known = list(current) if path == ("roles",) else known_keys(JobSpec, path)
             if known and part not in known:
+                options = types(data, ("engine", "options"))
+                if error := moved(options, tuple(parts), place, ...):
+                    raise error
                 raise JobFileError(
                     f"there is no {dotted((*path, part))}", where=place, remedy=nearest(part, known)
                 )

@@ -7,6 +7,7 @@ unlike PyYAML's default. Duplicate keys are errors. A variable may stand unquote
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -223,6 +224,19 @@ def parse_scalar(text: str) -> Any:
     if tag in {f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool")}:
         return yaml.load(text, Loader=_Loader)
     return text
+
+
+def flow_yaml(data: Any) -> str:
+    """Plain data as YAML on one line."""
+    text = yaml.dump(
+        data,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=True,
+        width=math.inf,
+    )
+    return text.removesuffix("...\n").strip()
 
 
 def dump_yaml(data: Any) -> str:

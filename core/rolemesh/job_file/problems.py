@@ -4,9 +4,9 @@ nearest known key."""
 from __future__ import annotations
 
 import types
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rolemesh.job_file.loading import JobFile
 
 
+Elsewhere: TypeAlias = Callable[[Path, str, Any], RolemeshError | None]
+"""Takes the path of an unknown key, its place and its value (`...` for a secret one)."""
 _EXPECTED = (
     {
         "int": "an integer",
@@ -42,9 +44,13 @@ def problems(
     job: JobFile,
     base: Path,
     kind: type[RolemeshError],
+    elsewhere: Elsewhere = lambda path, where, value: None,
 ) -> list[RolemeshError]:
     """One error of `kind` per place, in the document's order. `base` is the path of the validated
-    value in it."""
+    value in it.
+
+    `elsewhere` gives the error for an unknown key that belongs to another place, else None.
+    """
     grouped: dict[tuple[Path, bool], list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
         wrong_type = _expected(details) is not None
@@ -58,7 +64,12 @@ def problems(
             expected = " or ".join(dict.fromkeys(filter(None, map(_expected, group))))
             result.append(_wrong_type(expected, group[0]["input"], path, job, kind))
         else:
-            result += [_other(details, path, model, job, kind) for details in group]
+            for details in group:
+                error_here = None
+                if details["type"] == "extra_forbidden":
+                    value = ... if job.is_secret(path) else details["input"]
+                    error_here = elsewhere(path, job.where(path), value)
+                result.append(error_here or _other(details, path, model, job, kind))
     return result
 
 
@@ -179,6 +190,14 @@ def annotations_at(model: type[BaseModel], path: Path) -> list[Any]:
             deeper = [inner for annotation in items for inner in _below(annotation, part)]
         found = deeper or found
     return found
+
+
+def has_key(annotations: Sequence[Any], path: Path) -> bool:
+    """Whether values of one of these types, which is a model, may have a key at `path`."""
+    found = [annotation for annotation in annotations if _is_model(annotation)]
+    for part in path:
+        found = [inner for annotation in found for inner in _below(annotation, part)]
+    return bool(found)
 
 
 def known_keys(model: type[BaseModel], path: Path) -> list[str]:

@@ -26,6 +26,7 @@ from rolemesh.job_file.overrides import Types, types_of_spec
 from rolemesh.job_file.places import Path
 from rolemesh.job_file.problems import annotations_at, problems
 from rolemesh.kinds import KERNEL, job_keys, kinds
+from rolemesh.plugins.defaults import default_plugin
 from rolemesh.plugins.discovery import PluginRecord, discover, resolve
 from rolemesh.plugins.drivers import load
 
@@ -65,8 +66,11 @@ class Selection:
     failover: tuple[Selected, ...]
     diagnosers: tuple[Selected, ...]
     observers: tuple[Selected, ...]
-    transports: Mapping[str, Selected]
-    """By where an edge runs: ``local`` or ``remote``."""
+    engine: Selected
+    """The engine that runs the job. Its options are the job file's, or the defaults if another
+    engine than the job file's was chosen."""
+    used_by_engine: Mapping[str, Selected]
+    """Plugins that the engine's options name, by the path of the option: ``edges.local``."""
     declared: Mapping[tuple[str, str], Selected]
     """Those of kinds that the kernel does not know, by kind and name; several of one name are told
     apart by numbers."""
@@ -78,7 +82,7 @@ class Selection:
         used = [
             *self.roles.values(),
             *decides,
-            *self.transports.values(),
+            *self.used_by_engine.values(),
             *self.observers,
             *self.declared.values(),
         ]
@@ -90,12 +94,18 @@ class Selection:
 
 
 def select(
-    job: JobFile, environ: Mapping[str, str] | None = None, admit: Admission | None = None
+    job: JobFile,
+    environ: Mapping[str, str] | None = None,
+    admit: Admission | None = None,
+    engine: str | None = None,
 ) -> Selection:
     """Resolve every plugin that a job file names, check its options, and run `Workload.check`.
 
-    With `admit`, no plugin is imported that it refuses. Raises `PluginError`, `OptionsError`, or
-    `Problems` with all of them, each with its place in the job file.
+    With `admit`, no plugin is imported that it refuses; the engine is not looked at. `engine` is
+    chosen instead of the job file's.
+
+    Raises `PluginError`, `OptionsError`, or `Problems` with all of them, each with its place in the
+    job file.
     """
     import_paths(job.base)
     chooser = _Chooser(job, discover(environ=environ), admit)
@@ -116,24 +126,19 @@ def select(
         for kind, uses in spec.plugins.items()
         for key, each in chooser.declared(kind, uses)
     }
-    transports = {
-        side: chooser.choose("transports", use.use, use.options, ("edges", side))
-        for side, use in (("local", spec.edges.local), ("remote", spec.edges.remote))
-        if side in spec.edges.model_fields_set or chooser.installed("transports", use.use)
-    }
-    if (remote := transports.get("remote")) is not None and remote.cls.reach == "node":
-        what = f"{remote.record.what} reaches ranks of its own node only"
-        remedy = "name it in edges.local"
-        chooser.errors.append(JobFileError(what, where=remote.where, remedy=remedy))
+    runs = chooser.engine(engine)
+    used_by_engine = dict(chooser.used_by(runs)) if runs is not None else {}
     for name, selected in roles.items():
         if selected is not None:
             chooser.errors += checked(
                 job, name, selected, selected.cls.check, spec.roles[name].world_size
             )
     raise_all(chooser.errors)
+    assert runs is not None  # or there was an error
     return Selection(
         roles={name: selected for name, selected in roles.items() if selected},
-        transports={side: selected for side, selected in transports.items() if selected},
+        engine=runs,
+        used_by_engine=used_by_engine,
         declared=declared,
         **{key: tuple(filter(None, chosen)) for key, chosen in lists.items()},
     )
@@ -151,19 +156,33 @@ def types_of_plugins(base: FilePath, admit: Admission | None = None) -> Types:
         record = resolve(kind, reference, discover(), base)
         return load(admit.look(record, "") if admit is not None else record).Options
 
+    def of_engine(data: Any, path: Path) -> Sequence[Any]:
+        """The types at `path` below the engine's options."""
+        written = data.get("engine") or {}
+        use = written if isinstance(written, str) else written.get("use")
+        model = options_of("engines", use or default_plugin("engines", discover()))
+        for at, kind, default in plugin_fields(model):
+            if path[: len(at) + 1] == (*at, "options"):
+                named = written["options"]
+                for part in at:
+                    named = named.get(part, {})
+                chosen = named if isinstance(named, str) else named.get("use", default.use)
+                return annotations_at(options_of(kind, chosen), path[len(at) + 1 :])
+        return annotations_at(model, path)
+
     def types(data: Any, path: Path) -> Sequence[Any]:
-        named = 1 + (path[0] in ("roles", "edges", "plugins"))
-        if "options" not in path[named:]:
-            return types_of_spec(data, path)
-        end = path.index("options", named)
-        holders = {"roles": "workloads", "edges": "transports", "plugins": str(path[1])} | dict(
-            job_keys()
-        )
         try:
+            if path[:2] == ("engine", "options"):
+                return of_engine(data, path[2:])
+            named = 1 + (path[0] in ("roles", "plugins"))
+            if "options" not in path[named:]:
+                return types_of_spec(data, path)
+            end = path.index("options", named)
+            holders = {"roles": "workloads", "plugins": str(path[1])} | dict(job_keys())
             for part in path[:end]:
                 data = data[int(part) if isinstance(data, list) else part]
             return annotations_at(options_of(holders[str(path[0])], data["use"]), path[end + 1 :])
-        except (RolemeshError, LookupError, TypeError, ValueError):
+        except (RolemeshError, LookupError, TypeError, ValueError, AttributeError):
             return ()  # select says what is wrong with it
 
     return types
@@ -217,12 +236,57 @@ class _Chooser:
             for each in self.records
         )
 
+    def engine(self, chosen: str | None) -> Selected | None:
+        """The engine `chosen`, or the job file's, or the default one."""
+        spec = self.job.spec.engine
+        try:
+            written = spec.use or default_plugin("engines", self.records)
+        except PluginError as error:
+            if chosen is None:
+                self.errors.append(error)
+                return None
+            written = chosen
+        unlooked = _Chooser(self.job, self.records, None)
+        if chosen is None or self._same("engines", chosen, written):
+            options = spec.options
+            where = self.job.where(("engine", "use"))
+        else:
+            options = {}
+            where = "--engine"
+        found = unlooked.choose("engines", chosen or written, options, ("engine",), where)
+        self.errors += unlooked.errors
+        return found
+
+    def used_by(self, engine: Selected) -> Iterator[tuple[str, Selected]]:
+        """The plugins that the engine's options name."""
+        for at, kind, _ in plugin_fields(type(engine.options)):
+            use = engine.options
+            for part in at:
+                use = getattr(use, part)
+            path = ("engine", "options", *at)
+            assert isinstance(use, Use)
+            if found := self.choose(kind, use.use, use.options, path, self.job.where(path)):
+                yield ".".join(at), found
+
+    def _same(self, kind: str, one: str, other: str) -> bool:
+        """Whether two references mean one plugin."""
+        try:
+            found = [resolve(kind, each, self.records, self.job.base) for each in (one, other)]
+        except PluginError:
+            return one == other
+        return found[0].target == found[1].target
+
     def choose(
-        self, kind: str, reference: str, options: dict[str, Any], path: Path
+        self,
+        kind: str,
+        reference: str,
+        options: dict[str, Any],
+        path: Path,
+        where: str | None = None,
     ) -> Selected | None:
         """None if there was an error, which is in `errors`; the same plugin is complained about
         once."""
-        where = self.job.where(path if kind == "transports" else (*path, "use"))
+        where = where or self.job.where((*path, "use"))
         if (kind, reference) in self._failed:
             return None
         try:
@@ -238,6 +302,22 @@ class _Chooser:
         except RolemeshError as error:
             self.errors += getattr(error, "errors", (error,))
         return None
+
+
+def plugin_fields(
+    model: type[BaseModel], above: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str, Use]]:
+    """The fields of a model that name plugins: path, kind and default of each.
+
+    Such a field is a `Use` with ``json_schema_extra={"plugins": "transports"}``.
+    """
+    for name, field in model.model_fields.items():
+        extra = field.json_schema_extra
+        kind = extra.get("plugins") if isinstance(extra, dict) else None
+        if kind is not None:
+            yield (*above, name), str(kind), field.get_default(call_default_factory=True)
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from plugin_fields(field.annotation, (*above, name))
 
 
 def checked(

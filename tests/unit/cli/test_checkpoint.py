@@ -41,7 +41,7 @@ JOB = """
 name: demo
 flow: flow.py:flow
 steps: 100
-state: ${NOT_SET_HERE}
+engine: {options: {state: ${NOT_SET_HERE}}}
 roles:
   trainer: {use: exporter, world_size: 2, options: {name: w.txt}}
   data: {use: keeper}

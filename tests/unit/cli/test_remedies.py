@@ -92,7 +92,7 @@ def test_a_remedy_names_what_its_command_has() -> None:
         ("choose another name (name=…), or end it", "choose another name (--name …), or end it"),
         ("write it as path.to.key=value, e.g. steps=10", "write it as path.to.key=value, e.g. --set steps=10"),
         ("give one; 'steps:=null' sets null", "give one; --set 'steps:=null' sets null"),
-        ("add hang.after_s=5 for it", "add --hang-after 5 for it"),
+        ("add engine.options.hang.after_s=5 for it", "add --hang-after 5 for it"),
         ("lower roles.worker.world_size or add nodes", "lower --nproc-per-node or add nodes"),
         ("use 0 to 3; at=5 never comes", "use 0 to 3; at=5 never comes"),
     ],

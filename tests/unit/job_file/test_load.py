@@ -74,7 +74,7 @@ def test_paths_refer_to_the_folder_of_the_job_file(job: Load, tmp_path: Path) ->
         ("steps=[1", "steps=[1", "not valid YAML", "brackets"),
         ("roles.trainer.use:=null", "roles.trainer.use:=null", "expected a string, got nothing", "leave the key out"),
         ("roles.a-b={use: x}", "roles.a-b={use: x}", "not a Python identifier", ""),
-        ("grant=0", "grant=0", "greater than or equal to 1", ""),
+        ("seed=-1", "seed=-1", "greater than or equal to 0", ""),
     ],
 )
 def test_a_wrong_override_is_quoted(job: Load, override: str, where: str, what: str, remedy: str) -> None:
@@ -226,7 +226,7 @@ def test_a_dump_loads_to_the_same_job(job: Load, tmp_path: Path) -> None:
 
 def test_raw_has_the_defaults(job: Load) -> None:
     raw = job().raw
-    assert raw["grant"] == JobSpec.model_fields["grant"].default
+    assert raw["seed"] == JobSpec.model_fields["seed"].default
     assert raw["roles"]["data"]["resources"] == {"cpu": 1.0, "gpu": 0.0, "memory_gb": 0.0, "custom": {}, "most": {}}
     assert raw["placement"] == [{"use": "pack", "options": {"depth": 1}}]
 
@@ -255,7 +255,7 @@ def test_where_finds_file_line_and_command_line(job: Load, tmp_path: Path) -> No
     assert loaded.where(("roles", "trainer", "use")) == f"{tmp_path}/job.yaml:6: roles.trainer.use"
     assert loaded.where(("placement", 0, "use")) == f"{tmp_path}/job.yaml:10: placement.use"
     assert loaded.where(("roles", "data", "world_size")) == "command line: roles.data.world_size=2"
-    assert loaded.where(("edges", "local")) == f"{tmp_path}/job.yaml:1: edges.local"
+    assert loaded.where(("edges", "credits")) == f"{tmp_path}/job.yaml:1: edges.credits"
 
 
 def test_an_error_that_names_a_path_gets_its_line(job: Load, tmp_path: Path) -> None:

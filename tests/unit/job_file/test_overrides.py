@@ -58,10 +58,10 @@ def with_hostile_examples(test: Any) -> Any:
 
 @with_hostile_examples
 def test_an_option_that_is_a_string_gets_the_text_itself(text: str) -> None:
-    job = loaded(f"state={text}", f"roles.a.options.target={text}")
+    job = loaded(f"engine.options.state={text}", f"roles.a.options.target={text}")
     again = loaded(text=job.dump())
     for found in (job.spec, again.spec):
-        assert (found.state, found.roles["a"].options["target"]) == (text, text)
+        assert (found.engine.options["state"], found.roles["a"].options["target"]) == (text, text)
 
 
 @settings(max_examples=50)
@@ -106,15 +106,15 @@ def test_every_other_text_stays_as_it_was_typed(text: str) -> None:
     [
         ("steps=1_000", "steps", 1000),
         ("steps=null", "steps", None),
-        ("lease_s=1e2", "lease_s", 100.0),
-        ("hang.stacks=false", "hang", None),
+        ("engine.options.lease_s=1e2", "engine", {"lease_s": 100.0}),
+        ("engine.options.hang.stacks=false", "engine", {"hang": {"stacks": False}}),
         ("metrics={every: 5}", "metrics", None),
     ],
 )
 def test_other_types_get_what_the_text_means(override: str, key: str, value: Any) -> None:
     spec = loaded(override).spec
-    assert getattr(spec, key) == value or key in ("hang", "metrics")
-    assert spec.hang.stacks is (key != "hang")
+    assert getattr(spec, key) == value or key in ("engine", "metrics")
+    assert spec.engine.options == (value if key == "engine" else {})
     assert spec.metrics.every == (5 if key == "metrics" else 1)
 
 
@@ -126,7 +126,8 @@ def test_a_string_that_may_be_null_is_null_only_for_this_word() -> None:
 
 
 @pytest.mark.parametrize(
-    "override", ["steps=", "lease_s=", f"{TEXT}=", "metrics=", "steps:=", "state:=", "state:= # x"]
+    "override",
+    ["steps=", "engine.options.lease_s=", f"{TEXT}=", "metrics=", "steps:=", "name:=", "engine.options.state:= # x"],
 )
 def test_a_missing_value_is_refused_where_it_is_no_string(override: str) -> None:
     error = refusal(override)
@@ -149,10 +150,10 @@ def test_a_piece_of_a_job_file_has_its_rules_and_its_variables() -> None:
     assert text_of(f"{TEXT}:=${{N}}", env={"N": "5"}) == 5
     assert text_of(f'{TEXT}:="${{N}}"', env={"N": "5"}) == "5"
     assert text_of(f'{TEXT}:=""') == ""
-    job = loaded("state:=postgresql://u:${PW}@h/d", env={"PW": "s3cret"})
-    assert job.spec.state == "postgresql://u:s3cret@h/d"
+    job = loaded("engine.options.state:=postgresql://u:${PW}@h/d", env={"PW": "s3cret"})
+    assert job.spec.engine.options["state"] == "postgresql://u:s3cret@h/d"
     assert "s3cret" not in job.dump()
-    assert job.is_secret(("state",))
+    assert job.is_secret(("engine", "options", "state"))
 
 
 def test_text_that_only_looks_like_a_variable_is_no_secret() -> None:

@@ -44,7 +44,10 @@ def test_every_use_is_resolved(toy: object, basics: object, tmp_path: Path) -> N
     assert selection.roles["b"].where == f"{tmp_path}/job.yaml:7: roles.b.use"
     assert [placed.record.name for placed in selection.placement] == ["pack2"]
     assert selection.failover == ()
-    assert {side: used.record.name for side, used in selection.transports.items()} == {"local": "shm", "remote": "tcp"}
+    assert {path: used.record.name for path, used in selection.used_by_engine.items()} == {
+        "edges.local": "shm",
+        "edges.remote": "tcp",
+    }
     assert [record.name for record in selection.records] == ["toy", "pack2", "standard", "shm", "tcp"]
 
 
@@ -97,11 +100,15 @@ def test_an_exception_in_check_names_the_plugin(
 
 
 def test_all_problems_come_together_and_a_plugin_is_complained_about_once(basics: object, tmp_path: Path) -> None:
-    found = errors(tmp_path, JOB.replace("use: toy", "use: fsdpp") + "failover: [{use: procss}]\n", "edges.local=rdma")
+    found = errors(
+        tmp_path,
+        JOB.replace("use: toy", "use: fsdpp") + "failover: [{use: procss}]\n",
+        "engine.options.edges.local=rdma",
+    )
     assert [(error.where or "").replace(f"{tmp_path}/", "") for error in found] == [
         "job.yaml:5: roles.a.use",
         "job.yaml:11: failover.0.use",
-        "command line: edges.local=rdma",
+        "command line: engine.options.edges.local=rdma",
     ]
 
 

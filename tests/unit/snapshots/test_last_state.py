@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from rolemesh.api.batch import Shard
-from rolemesh.job_file import load
 from rolemesh.runs.digest import digest
 from rolemesh_console.kept import export_command, kept_lines
 from rolemesh_console.text import amount
@@ -22,6 +20,7 @@ from rolemesh_durable.bundle import snapshot_plan
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.attempt import Attempt
 from rolemesh_durable.master.kept import DRAIN, ENDED_EARLY, Kept, described, settle
+from rolemesh_durable.options import Snapshots
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.rank import last_state
 
@@ -89,11 +88,10 @@ def test_a_disk_that_is_full_leaves_no_file_and_is_named(tmp_path: Path, monkeyp
     ],
 )
 def test_which_jobs_take_snapshots_and_which_write_their_last_state_only(
-    tmp_path: Path, extra: dict[str, Any], stateful: bool, enabled: bool, last: bool, keep: int
+    extra: dict[str, Any], stateful: bool, enabled: bool, last: bool, keep: int
 ) -> None:
-    job = {"name": "j", "flow": "f.py:f", "steps": 3, "roles": {"a": {"use": "function"}}} | extra
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    plan = snapshot_plan(load(tmp_path / "job.yaml"), resumes=False, stateful=stateful)
+    given = Snapshots(**extra.get("snapshots", {}))
+    plan = snapshot_plan(given, bool(extra.get("failover")), resumes=False, stateful=stateful)
     assert (plan.enabled, plan.last, plan.keep) == (enabled, last, keep)
 
 

@@ -46,7 +46,7 @@ class MasterOutside:
         self.on_stop: Callable[[], None] = lambda: self.end("interrupted", 130, "asked to stop")
         self._job_id = f"{name}-1"
         (self.run_dir / "logs").mkdir(parents=True)
-        (self.run_dir / "job.yaml").write_text(f"name: {name}\nstate: sqlite\n")
+        (self.run_dir / "job.yaml").write_text(f"name: {name}\nengine: {{options: {{state: sqlite}}}}\n")
         self._context = zmq.Context()
         self._sockets = tempfile.mkdtemp(prefix="rolemesh-test-")
         self._started = time.time()

@@ -61,7 +61,7 @@ def test_a_pipe_in_the_place_of_a_file_is_an_error_and_no_wait(tmp_path: Path, n
     run = Run(tmp_path)
     read: dict[str, Any] = {"result.json": run.result, "control.json": run.control, "run.json": run.info}
     with pytest.raises(RolemeshError, match="no regular file"):
-        read.get(name, lambda: run.job_value("state"))()
+        read.get(name, lambda: run.job_value("seed"))()
 
 
 def test_a_pipe_in_the_place_of_lines_is_an_error_and_no_wait(tmp_path: Path) -> None:

@@ -174,7 +174,9 @@ def test_the_journals_url_may_come_from_the_environment(
     master = start_master()
     master.journal("job_started")
     master.end()
-    (master.run_dir / "job.yaml").write_text("name: grpo\nstate: ${JOURNAL}\nseed: ${NOT_SET_AND_NOT_ASKED_FOR}\n")
+    (master.run_dir / "job.yaml").write_text(
+        "name: grpo\nengine: {options: {state: ${JOURNAL}}}\nseed: ${NOT_SET_AND_NOT_ASKED_FOR}\n"
+    )
 
     assert main(["events", "grpo"]) == 2
     assert "JOURNAL is not set" in capsys.readouterr().err
@@ -211,7 +213,8 @@ def test_a_job_file_that_others_may_have_written_opens_no_database(
     job_file = master.run_dir / "job.yaml"
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
-        job_file.write_text(f"name: grpo\nstate: {url.replace('{host}', f'127.0.0.1:{server.getsockname()[1]}')}\n")
+        state = url.replace("{host}", f"127.0.0.1:{server.getsockname()[1]}")
+        job_file.write_text(f"name: grpo\nengine: {{options: {{state: {state}}}}}\n")
         job_file.chmod(file)
         master.run_dir.chmod(folder)
         if owner is not None:
@@ -230,10 +233,10 @@ def test_a_run_is_its_users_alone_whatever_the_umask(runs: Path) -> None:
     before = os.umask(0)
     try:
         with claim(runs / "grpo"):
-            write_job_file(runs / "grpo", "state: sqlite:///${NAME:-state}.sqlite\n")
+            write_job_file(runs / "grpo", "engine: {options: {state: sqlite:///${NAME:-state}.sqlite}}\n")
     finally:
         os.umask(before)
-    assert Run(runs / "grpo").job_value("state") == "sqlite:///state.sqlite"
+    assert Run(runs / "grpo").job_value("engine", None, "options", "state") == "sqlite:///state.sqlite"
 
 
 def test_a_damaged_journal_is_exit_code_1(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:

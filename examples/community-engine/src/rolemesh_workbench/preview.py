@@ -12,7 +12,7 @@ from rolemesh.job.prepared import Prepared
 
 
 class PreviewOptions(BaseModel, extra="forbid"):
-    """Options of the engine."""
+    """Options of a run."""
 
     steps: int = Field(default=3, ge=1, description="How many steps are run, at most.")
 
@@ -20,7 +20,7 @@ class PreviewOptions(BaseModel, extra="forbid"):
 class Preview(Engine):
     """Runs a job's first steps, all ranks in this process, to see whether it works at all."""
 
-    Options: ClassVar[type[BaseModel]] = PreviewOptions
+    RunOptions: ClassVar[type[BaseModel]] = PreviewOptions
     api_version: ClassVar[int] = 1
 
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
@@ -28,4 +28,4 @@ class Preview(Engine):
         steps = min(self.options.steps, job.job.spec.steps)
         say(f"preview: {steps} of {job.job.spec.steps} steps")
         shorter = job.again([f"steps={steps}"])
-        return InlineEngine(InlineEngine.Options()).start(shorter, run_dir, detached=detached, say=say)
+        return InlineEngine(InlineEngine.RunOptions()).start(shorter, run_dir, detached=detached, say=say)

@@ -75,7 +75,15 @@ def test_an_interrupted_script_goes_on_and_what_it_keeps_in_runs_itself_stays(tm
     (tmp_path / "runs" / "train").mkdir(parents=True)
     (tmp_path / "runs" / "train" / "last.pt").write_text("5")
     plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-    command = [str(BIN / "rolemesh"), "launch", "--max-restarts", "0", "--set", "snapshots.persist_every=2", "train.py"]
+    command = [
+        str(BIN / "rolemesh"),
+        "launch",
+        "--max-restarts",
+        "0",
+        "--set",
+        "engine.options.snapshots.persist_every=2",
+        "train.py",
+    ]
     first = subprocess.Popen(
         command, cwd=tmp_path, env=plain, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

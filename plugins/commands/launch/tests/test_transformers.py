@@ -128,7 +128,7 @@ def test_wherever_a_trainer_is_killed_its_weights_and_losses_are_those_of_an_und
     (tmp_path / "train.py").write_text(KINDS)
     plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     ends = []
-    for command in (("torchrun",), ("rolemesh", "launch", "--set", "snapshots.every_s=0")):
+    for command in (("torchrun",), ("rolemesh", "launch", "--set", "engine.options.snapshots.every_s=0")):
         killed = kills if command[0] == "rolemesh" else []
         done = subprocess.run(
             [str(BIN / command[0]), *command[1:], "--max-restarts", "3", "train.py", kind, *killed],

@@ -20,16 +20,14 @@ class {{ cookiecutter.__class }}(Engine):
     """Runs a job in the process that waits for it, and writes its time and memory into the run's folder."""
 
     class Options(BaseModel, extra="forbid"):
-        """Options of `rolemesh run` where this engine is chosen."""
+        """What a job file says under `engine.options`."""
 
         file: str = Field(default="usage.json", pattern=r"^[^/]+$", description="The file in the run's folder.")
 
-    options: Options
-
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
         """Check that the job can run here; it runs when somebody waits for it."""
-        inner = InlineEngine(InlineEngine.Options()).start(job, run_dir, detached=detached, say=say)
-        return Measured(inner, self.options.file)
+        inner = InlineEngine(InlineEngine.RunOptions()).start(job, run_dir, detached=detached, say=say)
+        return Measured(inner, job.selection.engine.options.file)
 
 
 class Measured(RunHandle):

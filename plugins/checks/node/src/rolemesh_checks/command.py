@@ -105,7 +105,13 @@ def check(
     job = probing(names, name, gpus=gpus, slower=slower, timeout_s=timeout, given=given)
     try:
         run = JobRun(
-            job.validate(), engine, options, folder, lambda text: console.print(text, style="dim"), False, finish
+            job.validate("durable"),
+            engine,
+            options,
+            folder,
+            lambda text: console.print(text, style="dim"),
+            False,
+            finish,
         )
         run.run()
     finally:

@@ -244,7 +244,7 @@ def launch(
     if print_job:
         typer.echo(job.text(), nl=False)
         return
-    prepared = job.validate()
+    prepared = job.validate("durable")
     if override:
         prepared = prepared.again(override)
     engine = engine_named("durable")

@@ -35,14 +35,15 @@ def job_of(asked: Asked, folder: Path) -> Job:
     if asked.nodes[1] > 1:
         spread = {"spread": {ROLE: {"over": "node", "most": asked.per_node}}}
         more["placement"] = {"use": "separation", "options": spread}
+    of_engine: dict[str, Any] = {"hang": {"after_s": asked.hang_after_s}}
     if asked.keeps_state and not asked.max_restarts:
-        more["snapshots"] = {"enabled": True}  # for --resume
+        of_engine["snapshots"] = {"enabled": True}  # for --resume
     if asked.grace_s != Asked.grace_s:
-        more["stop_grace_s"] = asked.grace_s
+        of_engine["stop_grace_s"] = asked.grace_s
     if asked.max_restarts or elastic:
         counted = {"use": "standard", "options": {"max_restarts": asked.max_restarts, "repeats": None}}
         more["diagnosers"] = [counted]
-    job = Job(asked.name, base=folder, steps=None, hang={"after_s": asked.hang_after_s}, observers=[], **more)
+    job = Job(asked.name, base=folder, steps=None, engine={"options": of_engine}, observers=[], **more)
     job.role(
         ROLE,
         use="script",

@@ -18,8 +18,8 @@ __all__ = ["for_launch", "with_own_remedies"]
 
 OWN = {
     "name": "--name",
-    "hang.after_s": "--hang-after",
-    "stop_grace_s": "--shutdown-timeout",
+    "engine.options.hang.after_s": "--hang-after",
+    "engine.options.stop_grace_s": "--shutdown-timeout",
     "roles.worker.world_size": "--nproc-per-node",
 }
 """Options of the command, by the key of the job file that they set."""

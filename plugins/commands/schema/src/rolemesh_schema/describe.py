@@ -1,4 +1,4 @@
-"""What a plugin offers, as JSON values: its options, and its operators and services, or hooks."""
+"""A plugin as JSON values: its options, and its operators and services, or hooks."""
 
 from __future__ import annotations
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
-from rolemesh.errors import RolemeshError
+from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.job_file.model import JobSpec
 from rolemesh.kinds import KERNEL, job_keys, kinds
+from rolemesh.plugins.defaults import default_plugin
 from rolemesh.plugins.discovery import PluginRecord, find
 from rolemesh.plugins.drivers import load
 
@@ -33,6 +35,13 @@ def job_schema(records: Sequence[PluginRecord]) -> tuple[dict[str, Any], list[st
         if key == "placement":
             described = {k: written.pop(k) for k in ("title", "description", "default") if k in written}
             schema["properties"][key] = {"anyOf": [items, written], **described}
+    engines = definitions["EngineUse"] | _choices("engines", records, definitions, notes)
+    with suppress(PluginError):
+        default = find("engines", default_plugin("engines", records), records)
+        options = _hoisted(load(default).Options.model_json_schema(), "engine", definitions)
+        unnamed = {"not": {"required": ["use"]}}
+        engines.setdefault("allOf", []).append({"if": unnamed, "then": {"properties": {"options": options}}})
+    definitions["EngineUse"] = engines
     for kind in (kind.name for kind in kinds().values() if kind.name not in KERNEL and kind.listed):
         use = definitions[f"Use_{kind}"] = definitions["Use"] | _choices(kind, records, definitions, notes)
         either = {"anyOf": [{"type": "string"}, {"$ref": f"#/$defs/Use_{kind}"}]}
@@ -58,7 +67,7 @@ def _choices(
         then |= {"required": ["options"]} if options.get("required") else {}
         cases.append({"if": {"properties": {"use": {"enum": spelled}}, "required": ["use"]}, "then": then})
     use = {"type": "string", "examples": sorted(names), "description": "Name of an installed plugin."}
-    model = definitions["RoleSpec" if kind == "workloads" else "Use"]
+    model = definitions[{"workloads": "RoleSpec", "engines": "EngineUse"}.get(kind, "Use")]
     return {"properties": model["properties"] | {"use": use}, **({"allOf": cases} if cases else {})}
 
 

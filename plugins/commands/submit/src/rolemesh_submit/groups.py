@@ -19,7 +19,7 @@ USUAL_GPUS = 8
 """No node has more, unless somebody says so."""
 GB_PER_CPU = 8
 SHARED = 2
-"""A node has so many times the memory that its ranks reserve: ``/dev/shm``, with its snapshots, counts as memory."""
+"""Factor from the memory that ranks reserve to the memory of a node. ``/dev/shm``, with its snapshots, counts too."""
 
 
 class Asked(NamedTuple):

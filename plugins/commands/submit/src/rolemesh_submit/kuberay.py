@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import yaml
 
+from rolemesh_durable.options import options_in
 from rolemesh_submit.groups import Group
 from rolemesh_submit.submission import OBJECT_STORE_BYTES, Submission, comment, memory_gb, ray_version
 
@@ -25,7 +26,7 @@ EXPANDED = re.compile(r"\$(?=[$(])")
 STOP_MORE_S, END_MORE_S = 25, 55
 KEPT_S = 600
 SHARED = 0.5
-"""Of a pod's memory, at most so much is shared memory."""
+"""Maximum share of a pod's memory that is shared memory."""
 
 
 class Pods(NamedTuple):
@@ -138,7 +139,7 @@ def _job(submission: Submission) -> dict[str, Any]:
 
 def _cluster(submission: Submission, pods: Pods) -> dict[str, Any]:
     store = {"object-store-memory": str(OBJECT_STORE_BYTES)}
-    stop_s = math.ceil(submission.prepared.job.spec.stop_grace_s)
+    stop_s = math.ceil(options_in(submission.prepared.selection).stop_grace_s)
     secrets = [
         {
             "name": name,

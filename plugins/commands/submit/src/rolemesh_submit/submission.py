@@ -14,6 +14,7 @@ from rolemesh.job_file import JobFile
 from rolemesh.job_file.environment import Expansion
 from rolemesh.job_file.model import NAME
 from rolemesh.kinds.installed import distribution, version
+from rolemesh_durable.options import options_in
 from rolemesh_submit.groups import GB_PER_CPU, Group
 
 ENGINE = ("rolemesh", "rolemesh-durable", "rolemesh-ray")
@@ -74,7 +75,7 @@ class Submission(NamedTuple):
         """What must be installed on every node: names and versions, as they are here."""
         prepared = self.prepared
         names = {*ENGINE, *(record.distribution for record in prepared.selection.records if record.distribution)}
-        if "://" in prepared.job.spec.state:
+        if "://" in options_in(prepared.selection).state:
             names.add("rolemesh-sql")
         return {name: _version(name) for name in sorted(names)} | {"ray": ray_version()}
 

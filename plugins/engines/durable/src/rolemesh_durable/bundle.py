@@ -19,6 +19,7 @@ from rolemesh_durable.checkpoint.export import can_export
 from rolemesh_durable.content import own_version
 from rolemesh_durable.environments import environment_of
 from rolemesh_durable.journal.event_log import store_named
+from rolemesh_durable.options import Snapshots, options_in
 from rolemesh_durable.protocol.fitness import Limits
 from rolemesh_durable.protocol.job import CheckUse, JobBundle, JobConfig, PluginUse, RoleConfig
 from rolemesh_durable.protocol.launcher import AgentPlace
@@ -44,14 +45,15 @@ def job_config(
     resumes: bool = False,
     trust_pickles: bool = False,
 ) -> JobConfig:
-    """What every process of the job must know.
+    """Return the configuration that every process of the job has.
 
     `resumes`: it starts from a persisted snapshot; `trust_pickles`: of which it may unpickle objects.
     """
     from rolemesh_durable.dataplane.curve import new_keys
 
     spec = job.spec
-    retention = spec.edges.retention
+    options = options_in(selection)
+    retention = options.edges.retention
     varying = {op.role for op in graph.ops if op.streaming == "arrival" or _drops(op)}
     stateful = tuple(name for name, s in selection.roles.items() if s.cls.stateful(s.options))
     return JobConfig(
@@ -66,11 +68,11 @@ def job_config(
         metrics_every=spec.metrics.every,
         retention=bool(spec.failover) if retention.enabled is None else retention.enabled,
         retention_bytes=retention.max_bytes,
-        local=plugin_use(selection.transports["local"]),
-        remote=plugin_use(selection.transports["remote"]),
+        local=plugin_use(selection.used_by_engine["edges.local"]),
+        remote=plugin_use(selection.used_by_engine["edges.remote"]),
         several_nodes=several_nodes,
         keys=new_keys(),
-        snapshots=snapshot_plan(job, resumes=resumes, stateful=bool(stateful)),
+        snapshots=snapshot_plan(options.snapshots, bool(spec.failover), resumes=resumes, stateful=bool(stateful)),
         stateful=stateful,
         varying=tuple(n for n, s in selection.roles.items() if n in varying or s.cls.varies(s.options)),
         unrepeated=tuple(n for n in stateful if not (s := selection.roles[n]).cls.repeats(s.options)),
@@ -91,11 +93,13 @@ def _drops(op: OpCall) -> bool:
     return isinstance(op.returns, Balanced) and op.returns.on_error == "drop"
 
 
-def snapshot_plan(job: JobFile, *, resumes: bool, stateful: bool = True) -> SnapshotPlan:
-    """When ranks write their state. By default while the job runs, if a failover level may restart them, the job was
-    resumed, or somebody wants checkpoints on disk; else after the last step, if some role is `stateful`."""
-    spec = job.spec.snapshots
-    wanted = bool(job.spec.failover) or resumes or spec.persist_every is not None
+def snapshot_plan(spec: Snapshots, ladder: bool, *, resumes: bool, stateful: bool = True) -> SnapshotPlan:
+    """When ranks write their state.
+
+    By default they write it while the job runs, if there is a failover `ladder`, the job `resumes`, or `persist_every`
+    is given. Otherwise they write it after the last step, if some role is `stateful`.
+    """
+    wanted = ladder or resumes or spec.persist_every is not None
     enabled = wanted if spec.enabled is None else spec.enabled
     keep = spec.keep if isinstance(spec.keep, int) else {"none": 0, "last": 1}[spec.keep]
     named = {} if spec.persist_every is None else {"persist_every": spec.persist_every, "paced": False}
@@ -130,6 +134,7 @@ def bundle_job(
     in it may be unpickled.
     """
     spec = job.spec
+    options = options_in(selection)
     job_id = secrets.token_hex(4)
     nodes = [node.id for node in cluster.nodes if any(slot.node == node.id for slot in plan.slots)]
     agents = {node: f"node{index}" for index, node in enumerate(nodes)}
@@ -151,14 +156,14 @@ def bundle_job(
         name=spec.name,
         epoch=0,
         steps=spec.steps or ENDLESS,
-        grant=spec.grant,
+        grant=options.grant,
         places=places,
         launches={agents[node]: tuple(_launches(job, selection, plan, node, origin, turns)) for node in nodes},
-        start_timeout_s=spec.start_timeout_s,
-        stop_grace_s=spec.stop_grace_s,
-        owner_lease_s=spec.lease_s if owned else None,
+        start_timeout_s=options.start_timeout_s,
+        stop_grace_s=options.stop_grace_s,
+        owner_lease_s=options.lease_s if owned else None,
         graph=graph,
-        lease_s=max(spec.lease_s, 5.0),
+        lease_s=max(options.lease_s, 5.0),
         snapshots=config.snapshots,
         stateful=config.stateful,
         collective=tuple(name for name, s in selection.roles.items() if s.cls.group == "collective"),
@@ -167,9 +172,9 @@ def bundle_job(
         most={name: dict(role.resources.most) for name, role in spec.roles.items()},
         origin=origin[0],
         origin_step=origin[1],
-        hang_after_s=spec.hang.after_s,
-        stacks=spec.hang.stacks,
-        stragglers=(spec.stragglers.factor, spec.stragglers.for_s),
+        hang_after_s=options.hang.after_s,
+        stacks=options.hang.stacks,
+        stragglers=(options.stragglers.factor, options.stragglers.for_s),
         metrics_every=spec.metrics.every,
         rehearsed=rehearsed,
         checks=tuple(limits for _, limits in checks),
@@ -180,8 +185,8 @@ def bundle_job(
         config=config,
         job_id=job_id,
         backend=backend,
-        state=spec.state,
-        store=PluginUse(msgspec.to_builtins(store_named(spec.state, job.where(("state",)))), {}),
+        state=options.state,
+        store=PluginUse(msgspec.to_builtins(store_named(options.state, job.where(("engine", "options", "state")))), {}),
         observers=tuple(plugin_use(s) for s in selection.observers if s.cls.side == "master"),
         ladder=tuple(plugin_use(s) for s in selection.failover),
         diagnosers=tuple(plugin_use(s) for s in selection.diagnosers),
@@ -190,7 +195,7 @@ def bundle_job(
         plan=plan,
         plugins=_versions(selection),
         hosts={node.id: node.host for node in cluster.nodes},
-        lease_s=max(spec.lease_s, 5.0),
+        lease_s=max(options.lease_s, 5.0),
         until=spec.until.model_dump(),
         ray_address=ray_address,
         checks=tuple(use for use, _ in checks),

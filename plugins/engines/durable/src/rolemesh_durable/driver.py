@@ -38,6 +38,7 @@ from rolemesh_durable.control.living import LivingRun, answers
 from rolemesh_durable.control.scale_up import Growth, held_by, with_own
 from rolemesh_durable.control.watch import ANSWER_S, PATIENCE_S, follow
 from rolemesh_durable.hosting.admission import Shared, find_room
+from rolemesh_durable.options import options_in
 from rolemesh_durable.runs import PLAN_FILE, write_json
 
 __all__ = ["Driver", "in_background", "stop_job", "watchers"]
@@ -140,8 +141,9 @@ class Driver(RunHandle):
         plan = on(cluster)
         check_placed(plan, self._job.job)
         if isinstance(backend, Shared):
-            where = self._asked.job.where(("room_wait_s",))
-            plan, cluster = find_room(backend, spec.name, spec.priority, on, spec.room_wait_s, where, self._say)
+            options = options_in(self._asked.selection)
+            where = self._asked.job.where(("engine", "options", "room_wait_s"))
+            plan, cluster = find_room(backend, spec.name, options.priority, on, options.room_wait_s, where, self._say)
         origin = self._origin(self._resume) if self._resume else ("", -1)
         with claim(self.run_dir, lambda: backend.knows(spec.name), answers) as (earlier, lock):
             if earlier is not None:
@@ -173,11 +175,11 @@ class Driver(RunHandle):
     def _origin(self, reference: str) -> tuple[str, int]:
         """Folder and step of the snapshot to start from."""
         job = self._job
-        if job.job.spec.snapshots.enabled is False:
+        if options_in(job.selection).snapshots.enabled is False:
             raise JobFileError(
                 "a job that resumes restores its ranks from snapshots, and takes some itself",
-                where=job.job.where(("snapshots", "enabled")),
-                remedy="leave snapshots.enabled out",
+                where=job.job.where(("engine", "options", "snapshots", "enabled")),
+                remedy="leave engine.options.snapshots.enabled out",
             )
         roles = job.selection.roles
         stateful = [name for name, selected in roles.items() if selected.cls.stateful(selected.options)]
@@ -214,7 +216,8 @@ class Driver(RunHandle):
         sizes = {role: int(self._job.job.spec.roles[role].world_size) for role in ranges}
         if not isinstance(backend, Shared) or not ranges or _has_scalers(self._job.selection):
             return None
-        if not snapshot_plan(self._job.job, resumes=False).enabled:
+        job = self._job
+        if not snapshot_plan(options_in(job.selection).snapshots, bool(job.job.spec.failover), resumes=False).enabled:
             self._say("elastic roles stay as they are: a job grows from a snapshot, and this one takes none")
             return None
         growth = Growth(self.run_dir, sizes, lambda: self._room(backend), self._say)
@@ -312,6 +315,8 @@ def in_background(job: Prepared, run_dir: Path, options: Any, say: Say) -> RunHa
     command += ["--runs-dir", str(run_dir.parent)]
     if options.resume is not None:
         command += ["--resume", options.resume]
+    if job.engine is not None:
+        command += ["--engine", job.engine]
     if job.admit is not None:
         command.append(job.admit.argument)
     if options.trust_pickles:

@@ -15,35 +15,19 @@ from typing import Any
 from pydantic import BaseModel
 
 from rolemesh.job.prepared import Prepared
-from rolemesh.job_file.model import HangSpec, JobSpec, Resources, RetentionSpec, SnapshotsSpec
+from rolemesh.job_file.model import JobSpec, Resources
 
 __all__ = ["needs_of", "warnings", "without_effect"]
 
 _ALTERNATIVE = re.compile(r"([\w.]+)(?: (!?=) (\S+))?")
 _UNKNOWN = object()
-_OF_JOB_FILE: Mapping[str, str] = {
-    "diagnosers": "failover",
-    "edges.retention.max_bytes": "enabled or failover",
-    "hang.stacks": "after_s",
-    "priority": "backend != local",
-    "room_wait_s": "backend != local",
-    "snapshots.every": "enabled or failover or persist_every",
-    "snapshots.every_s": "enabled or failover or persist_every",
-    "snapshots.replicas": "enabled or failover or persist_every",
-    "resources.most": "failover",
-}
-"""What the engine's keys of the job file need, by the last parts of their paths."""
-_SECTIONS: Mapping[type[BaseModel], str] = {
-    JobSpec: "",
-    RetentionSpec: "edges.retention.",
-    HangSpec: "hang.",
-    SnapshotsSpec: "snapshots.",
-    Resources: "resources.",
-}
+_OF_JOB_FILE: Mapping[str, str] = {"diagnosers": "failover", "resources.most": "failover"}
+"""Needs of the kernel's keys with this engine, by the last parts of their paths."""
+_SECTIONS: Mapping[type[BaseModel], str] = {JobSpec: "", Resources: "resources."}
 
 
 def needs_of(model: type[BaseModel], name: str) -> list[str]:
-    """What the field `name` of a model needs."""
+    """Return the needs of the field `name` of a model."""
     extra = model.model_fields[name].json_schema_extra
     needs: Any = extra.get("needs", []) if isinstance(extra, dict) else []
     if model in _SECTIONS:
@@ -80,6 +64,7 @@ def warnings(job: Prepared, options: BaseModel | None) -> list[str]:
     spec, chosen = job.job.spec, job.selection
     around = (spec,) if options is None else (options, spec)
     found = list(without_effect(*around))
+    found += without_effect(*around, chosen.engine.options, path=("engine", "options"))
     for role, each in chosen.roles.items():
         found += without_effect(*around, spec.roles[role], each.options, path=("roles", role, "options"))
     lists = {"placement": chosen.placement, "failover": chosen.failover, "diagnosers": chosen.diagnosers}

@@ -21,16 +21,17 @@ from rolemesh.plugins.drivers import load
 from rolemesh_durable.backends import Backend
 from rolemesh_durable.effects import warnings
 from rolemesh_durable.environments import wrong_environments
+from rolemesh_durable.options import DurableOptions, options_in
 from rolemesh_durable.protocol.turns import taking_turns
 
-__all__ = ["DurableEngine", "DurableOptions"]
+__all__ = ["DurableEngine", "DurableRunOptions"]
 
 DEFAULT_BACKENDS = ("ray", "local")
 """The backend if nobody chooses one: the first of these that is installed."""
 
 
-class DurableOptions(BaseModel, extra="forbid"):
-    """Options of the engine. Those of the chosen backend come beside them."""
+class DurableRunOptions(BaseModel, extra="forbid"):
+    """Options of a run. Those of the chosen backend come beside them."""
 
     backend: str | None = Field(
         default=None, description="Where master and agents live, e.g. 'local'; default: ray, if it is installed."
@@ -53,6 +54,7 @@ class DurableEngine(Engine):
     """Starts a master on a backend, and follows it."""
 
     Options: ClassVar[type[BaseModel]] = DurableOptions
+    RunOptions: ClassVar[type[BaseModel]] = DurableRunOptions
     outlives: ClassVar[bool] = True
 
     @classmethod
@@ -62,7 +64,7 @@ class DurableEngine(Engine):
         fields: dict[str, Any] = {
             name: (field.annotation, field) for name, field in backend.Options.model_fields.items()
         }
-        return create_model("DurableOptions", __base__=DurableOptions, **fields)
+        return create_model("DurableRunOptions", __base__=DurableRunOptions, **fields)
 
     @classmethod
     def check(cls, job: Prepared) -> Sequence[str]:
@@ -75,7 +77,9 @@ class DurableEngine(Engine):
 
     @classmethod
     def _check(cls, job: Prepared) -> None:
-        raise_all([*_switched_off(job), *wrong_environments(job.job), *_called_in_turns(job)])
+        raise_all(
+            [*_switched_off(job), *_reaches_too_little(job), *wrong_environments(job.job), *_called_in_turns(job)]
+        )
         if any(kind == "scalers" for kind, _ in job.selection.declared) and not job.elastic:
             raise JobFileError(
                 "there are scalers, and no role may have another number of ranks",
@@ -117,12 +121,23 @@ def backend_named(name: str | None) -> type[Backend]:
 
 def _switched_off(job: Prepared) -> Iterator[JobFileError]:
     """Yield the error for `persist_every` in a job whose snapshots are off."""
-    spec = job.job.spec.snapshots
+    spec = options_in(job.selection).snapshots
     if spec.enabled is False and spec.persist_every is not None:
         yield JobFileError(
             f"snapshots.persist_every is {spec.persist_every}, and snapshots.enabled is false: none is written",
-            where=job.job.where(("snapshots", "enabled")),
+            where=job.job.where(("engine", "options", "snapshots", "enabled")),
             remedy="leave out snapshots.enabled, or snapshots.persist_every",
+        )
+
+
+def _reaches_too_little(job: Prepared) -> Iterator[JobFileError]:
+    """Yield the error for a transport between nodes that reaches ranks of its own node only."""
+    remote = job.selection.used_by_engine["edges.remote"]
+    if remote.cls.reach == "node":
+        yield JobFileError(
+            f"{remote.record.what} reaches ranks of its own node only",
+            where=remote.where,
+            remedy="name it in engine.options.edges.local",
         )
 
 

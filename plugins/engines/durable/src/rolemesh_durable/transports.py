@@ -1,6 +1,6 @@
 """The API of a transport: how what one rank sends gets to another. A kind of plugin of this engine's.
 
-A job file names transports under ``edges``. What the frames say is not theirs to know.
+A job file names transports under ``engine.options.edges``. Transports do not read the content of frames.
 
 A rank has one `Inbox`. A transport makes it reachable for peers (`Transport.open`) and gives a `Sender` per peer; what
 it receives it delivers into the inbox, so a rank waits in one place whatever the transports.

@@ -25,7 +25,7 @@ __all__ = ["Preview", "compared"]
 
 PROFILE_STEPS = 3
 SHOWN = 4
-"""So many nodes of a role are named."""
+"""Maximum number of nodes that are named for a role."""
 
 
 class PreviewOptions(BaseModel, extra="forbid"):
@@ -51,7 +51,7 @@ class Preview(PlanOption):
         self._measured: dict[str, int] = {}
 
     def overrides(self, job: Path, given: Sequence[str]) -> Sequence[str]:
-        """What has been measured."""
+        """The measured sizes."""
         if self.options.profile:
             self._measured = profile(job, given)
         return [f"edges.sizes={json.dumps(self._measured)}"] if self._measured else []
@@ -145,7 +145,7 @@ def profile(path: Path, overrides: Sequence[str] = ()) -> dict[str, int]:
     steps = min(steps, known.job.spec.steps or steps)
     few = prepare(path, [*overrides, f"steps={steps}", "until={}", "observers=[]"])
     with TemporaryDirectory(prefix="rolemesh-profile-") as folder:
-        engine = InlineEngine(InlineEngine.Options())
+        engine = InlineEngine(InlineEngine.RunOptions())
         result = engine.start(few, Path(folder, few.job.spec.name), say=print).wait()
     if result is None or result["status"] != "done":
         message = result["message"] if result else "it has no result"

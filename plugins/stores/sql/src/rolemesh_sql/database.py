@@ -28,7 +28,7 @@ def parse(url: str) -> URL:
     except (ArgumentError, ValueError) as error:
         raise StateError(
             f"`state` is not a database URL: {error}",
-            where="state",
+            where="engine.options.state",
             remedy="write `sqlite`, or a SQLAlchemy URL such as postgresql+psycopg://user:${PASSWORD}@host/database",
         ) from error
     except ImportError as error:
@@ -52,7 +52,7 @@ def _no_driver(where: str, error: ImportError) -> StateError:
     return StateError(
         f"the driver of this database is not installed: {error}",
         where=where,
-        remedy=f"pip install {error.name or 'its driver'}, or use state: sqlite",
+        remedy=f"pip install {error.name or 'its driver'}, or use engine: {{options: {{state: sqlite}}}}",
     )
 
 

@@ -76,7 +76,7 @@ class InstalledConformance:
 
     @pytest.fixture
     def loaded(self, record: PluginRecord, request: pytest.FixtureRequest) -> Any:
-        """What the entry point names."""
+        """The object that the entry point names."""
         return needed(request, "the plugin cannot be used", lambda: self.load(record))
 
     def found(self) -> PluginRecord:
@@ -204,7 +204,8 @@ class PluginConformance(InstalledConformance):
 
     def test_defaults_are_not_shared(self, cls: type[Any], checked_options: BaseModel, base: Path) -> None:
         """Two roles with the same plugin do not write into each other's options."""
-        one, other = checked_options, type(checked_options).model_validate(self.options, context={"base": str(base)})
+        given = checked_options.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        one, other = checked_options, type(checked_options).model_validate(given, context={"base": str(base)})
         for name in cls.Options.model_fields:
             value = getattr(one, name)
             if isinstance(value, (list, dict, set)) and name not in self.options:
@@ -228,7 +229,7 @@ class PluginConformance(InstalledConformance):
         return None
 
     def check_options(self, cls: type[Any], options: BaseModel, base: Path) -> None:
-        """What looks at options beyond their model."""
+        """Look at options beyond their model."""
         if self.kind != "workloads":
             cls(options)
 

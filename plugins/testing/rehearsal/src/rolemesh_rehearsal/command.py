@@ -14,6 +14,7 @@ from rolemesh.job.engine import RunHandle
 from rolemesh.job.run import JobRun
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_durable.api.jobs import Run
+from rolemesh_durable.options import options_in
 
 __all__ = ["Chaos", "ChaosOptions"]
 
@@ -116,9 +117,10 @@ def _check(run: JobRun, rehearsal: Any) -> None:
         )
     if "node" in rehearsal.kinds and len(parse_nodes(options.nodes or "(cpu=1)").nodes) < 2:
         raise JobFileError("the only node cannot be lost in a rehearsal", remedy="leave node out of its targets")
-    if "stop" in rehearsal.kinds and (job.spec.hang.after_s is None or job.spec.hang.after_s > 60):
+    after_s = options_in(run.job.selection).hang.after_s if "stop" in rehearsal.kinds else 0.0
+    if after_s is None or after_s > 60:
         raise JobFileError(
-            f"a stopped rank is noticed after hang.after_s = {job.spec.hang.after_s} s",
-            where=job.where(("hang", "after_s")),
-            remedy="add hang.after_s=5 for the rehearsal, or leave `stop` out of its targets",
+            f"a stopped rank is noticed after hang.after_s = {after_s} s",
+            where=job.where(("engine", "options", "hang", "after_s")),
+            remedy="add engine.options.hang.after_s=5 for the rehearsal, or leave `stop` out of its targets",
         )

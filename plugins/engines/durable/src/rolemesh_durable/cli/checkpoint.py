@@ -53,7 +53,9 @@ def list_(where: Where, step: Step = None, as_json: JsonFlag = False, runs_dir: 
         rows = [(f"{each.step}", *_described(each), str(each.path)) for each in checkpoints]
         print_table(("step", "state", "ranks", "size", "folder"), rows)
     else:
-        typer.echo(f"no snapshots of {where} on disk; snapshots.persist_every=N writes one every N steps")
+        typer.echo(
+            f"no snapshots of {where} on disk; engine.options.snapshots.persist_every=N writes one every N steps"
+        )
 
 
 @app.command()

@@ -49,12 +49,12 @@ class LivingRun(Run):
         return found
 
     def store(self) -> EventLog:
-        """The journal, from `state` in the run's ``job.yaml``.
+        """The journal, from ``engine.options.state`` in the run's ``job.yaml``.
 
         Raises `ForeignRunError` for a database outside the folder of a run that is not this user's alone: a driver may
         log in there with what is in this user's environment and home.
         """
-        url = str(self.job_value("state", "sqlite"))
+        url = str(self.job_value("engine", "sqlite", "options", "state"))
         if url != "sqlite":
             self.require_own("a database that the job file names is not opened")
         return EventLog.open(url, self.path, self.job_id())

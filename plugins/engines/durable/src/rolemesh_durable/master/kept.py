@@ -16,8 +16,8 @@ from rolemesh_durable.protocol.master.state import JobState
 __all__ = ["Kept", "described", "settle"]
 
 ENDED_EARLY = (
-    "the job ended before its last step, and no snapshot was on disk by then: snapshots.persist_every=N writes one "
-    "every N steps"
+    "the job ended before its last step, and no snapshot was on disk by then: "
+    "engine.options.snapshots.persist_every=N writes one every N steps"
 )
 DRAIN = ", and `rolemesh stop --drain` ends a job after a step whose state is kept"
 UNKNOWN = "it could not be written; `rolemesh events` tells why"

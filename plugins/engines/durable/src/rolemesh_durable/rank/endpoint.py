@@ -151,7 +151,7 @@ class Endpoint:
             raise TransportError(
                 f"role {role}, rank {rank} on node {peer.node} offers {sorted(peer.addresses)}, not {name}",
                 where=where,
-                remedy="edges.local and edges.remote of the job file must be the same for all ranks",
+                remedy="engine.options.edges of the job file must be the same for all ranks",
             )
         return self._senders.setdefault((role, rank), self._transports[name].connect(peer.addresses[name]))
 
@@ -224,7 +224,7 @@ class Endpoint:
 
     @property
     def inbox(self) -> zmq.Socket[bytes]:
-        """What the rank waits for."""
+        """The sources that the rank waits for."""
         return self._socket
 
     def look(self) -> bool:

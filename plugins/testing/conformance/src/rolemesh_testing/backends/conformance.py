@@ -73,7 +73,7 @@ class BackendConformance(PluginConformance):
         options = DurableEngine.options_for(chosen)(backend=str(self.plugin), **self.options)
 
         def begin(**job: Any) -> _Live:
-            checked = summing(f"conformance-{len(live)}", tmp_path, **job).set(failover=[]).validate()
+            checked = summing(f"conformance-{len(live)}", tmp_path, **job).set(failover=[]).validate("durable")
             run_dir = tmp_path / "runs" / checked.job.spec.name
             start = partial(DurableEngine(options).start, checked, run_dir, say=lambda text: None)
             live.append(_Live(needed(request, "no job can be started there", start)))

@@ -27,34 +27,42 @@ Start = Callable[..., RunHandle]
 
 
 class EngineConformance(PluginConformance):
-    """Subclass it with `plugin` and `options`, which are those that a job is run with.
+    """Subclass it with `plugin` and `options`, which are those of a run. `job_options` are those of the job file.
 
     It runs a job of three ranks in two roles, to its end, into a failure, and until somebody stops it.
     """
 
     kind = "engines"
     timeout_s: ClassVar[float] = 120.0
+    job_options: ClassVar[dict[str, Any]] = {}
 
     # ------------------------------------------------------------------------------------------------------ fixtures
 
     @pytest.fixture
     def checked_options(self, cls: type[Engine], base: Path) -> BaseModel:
+        """`job_options` as a job file gives them."""
+        found: BaseModel = cls.Options.model_validate(self.job_options, context={"base": str(base)})
+        return found
+
+    @pytest.fixture
+    def run_options(self, cls: type[Engine]) -> BaseModel:
         """`options` as the engine gets them."""
         chosen = {name: str(value) for name, value in self.options.items()}
         return cls.options_for(chosen).model_validate(self.options)
 
     @pytest.fixture
     def start(
-        self, cls: type[Engine], checked_options: BaseModel, tmp_path: Path, request: pytest.FixtureRequest
+        self, cls: type[Engine], run_options: BaseModel, tmp_path: Path, request: pytest.FixtureRequest
     ) -> Iterator[Start]:
         """``start(job)``: a handle, in ``runs/NAME`` below the test's folder; closed at the end of the test."""
         handles: list[RunHandle] = []
 
         def begin(job: Job, *, detached: bool = False) -> RunHandle:
-            checked = job.validate()
+            named = self.plugin if isinstance(self.plugin, str) else f"{cls.__module__}:{cls.__qualname__}"
+            checked = job.validate(named)
             run_dir = tmp_path / "runs" / checked.job.spec.name
             said: list[str] = []
-            made = needed(request, "it cannot be created", lambda: cls(checked_options))
+            made = needed(request, "it cannot be created", lambda: cls(run_options))
             handles.append(made.start(checked, run_dir, detached=detached, say=said.append))
             return handles[-1]
 
@@ -83,7 +91,7 @@ class EngineConformance(PluginConformance):
         if cls is InlineEngine:
             pytest.skip("it is what others are compared with")
         job = summing("job", tmp_path)
-        alone = InlineEngine(InlineEngine.Options()).start(job.validate(), tmp_path / "alone", say=_silent)
+        alone = InlineEngine(InlineEngine.RunOptions()).start(job.validate("inline"), tmp_path / "alone", say=_silent)
         expected, result = self._end(alone), self._end(start(job))
         assert result["state_sha256"]["sink"] == expected["state_sha256"]["sink"]
         theirs, ours = (_lines(tmp_path / place / METRICS_FILE) for place in ("alone", "runs/job"))
@@ -103,7 +111,7 @@ class EngineConformance(PluginConformance):
         assert [line["records"].get("warning asker/0 #1") for line in lines[:2]] == ["be careful", None]
 
     def test_an_operator_that_raises_is_a_failed_job(self, start: Start, tmp_path: Path) -> None:
-        """With the role, the step and the user's own lines; not an exception in whoever waits."""
+        """With the role, the step and the user's own lines; not an exception in the thread that waits."""
         result = self._end(start(summing("job", tmp_path, fail_at=3)))
         failure = result["failure"]
         assert (result["status"], result["exit_code"]) == ("failed", EXIT_FAILED)

@@ -1,0 +1,33 @@
+"""Keys that a job file does not have, and the options of its engine do: how to write them there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rolemesh.errors import JobFileError
+from rolemesh.job_file.places import COMMAND_LINE, Path, dotted, flow_yaml
+from rolemesh.job_file.problems import has_key
+
+SHOWN = 60
+"""Characters of a value that a remedy shows; longer values are left out."""
+
+
+def moved(options: Sequence[Any], path: Path, where: str, value: Any) -> JobFileError | None:
+    """The error for a key at `path` that the engine's `options` have; None if they do not.
+
+    `options` are the types of the engine's options, `where` is the key's place. `value` is what it
+    was given, `...` if the remedy must not show it.
+    """
+    if not has_key(options, path):
+        return None
+    if where.startswith(f"{COMMAND_LINE}: "):
+        line = f"engine.options.{where.removeprefix(f'{COMMAND_LINE}: ')}"
+    else:
+        text = "…" if value is ... else flow_yaml(value)
+        shown: Any = text if len(text) <= SHOWN else "…"
+        for part in reversed(path):
+            shown = f"{{{part}: {shown}}}"
+        line = f"engine: {{options: {shown}}}"
+    what = f"{dotted(path)} is an option of the engine"
+    return JobFileError(what, where=where, remedy=f"write {line}")

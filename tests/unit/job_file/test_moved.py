@@ -1,0 +1,63 @@
+"""A key of the job file that is an option of the engine: the error shows the line to write."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rolemesh.errors import JobFileError, Problems
+from rolemesh.job_file.loading import JobFile, Written, load
+from rolemesh.plugins.select import types_of_plugins
+
+JOB = "name: t\nflow: flow.py:f\nsteps: 3\nroles: {a: {use: function}}\n"
+
+
+def loaded(*overrides: str, more: str = "", env: dict[str, str] | None = None) -> JobFile:
+    written = Written(JOB + more, Path("/nowhere"), "job.yaml")
+    return load(written, overrides, env or {}, partial(types_of_plugins, admit=None))
+
+
+def refused(*overrides: str, more: str = "", env: dict[str, str] | None = None) -> list[tuple[str, str, str]]:
+    with pytest.raises((JobFileError, Problems)) as caught:
+        loaded(*overrides, more=more, env=env)
+    found = getattr(caught.value, "errors", [caught.value])
+    return [(each.where or "", each.what, each.remedy or "") for each in found]
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "new"),
+    [
+        ("lease_s: 5", "lease_s", "engine: {options: {lease_s: 5}}"),
+        ("state: sqlite", "state", "engine: {options: {state: sqlite}}"),
+        ("hang: {after_s: 5, stacks: false}", "hang", "engine: {options: {hang: {after_s: 5, stacks: false}}}"),
+        ("edges: {local: tcp}", "edges.local", "engine: {options: {edges: {local: tcp}}}"),
+        ("state: ${SECRET}", "state", "engine: {options: {state: …}}"),
+        (f"state: {'x' * 99}", "state", "engine: {options: {state: …}}"),
+    ],
+)
+def test_an_old_key_is_refused_with_the_new_line(line: str, key: str, new: str) -> None:
+    [(where, what, remedy)] = refused(more=line + "\n", env={"SECRET": "swordfish"})
+    assert where == f"job.yaml:5: {key}"
+    assert what == f"{key} is an option of the engine"
+    assert remedy == f"write {new}"
+
+
+@pytest.mark.parametrize("override", ["lease_s=5", "hang.after_s=5", "edges.remote=tcp", "state:=${X}"])
+def test_an_old_override_is_refused_with_the_new_one(override: str) -> None:
+    [(where, _, remedy)] = refused(override, env={"X": "1"})
+    assert where == f"command line: {override}"
+    assert remedy == f"write engine.options.{override}"
+
+
+@pytest.mark.parametrize("line", ["leas_s: 5", "metrics: {state: 1}", "edges: {lease_s: 5}"])
+def test_what_no_engine_knows_there_is_an_unknown_key(line: str) -> None:
+    [(_, what, _)] = refused(more=line + "\n")
+    assert what.startswith("unknown key")
+
+
+def test_a_bare_name_and_options_alone_are_an_engine() -> None:
+    assert loaded(more="engine: durable\n").spec.engine.use == "durable"
+    alone = loaded(more="engine: {options: {lease_s: 5}}\n").spec.engine
+    assert (alone.use, alone.options) == (None, {"lease_s": 5})
