@@ -66,7 +66,7 @@ class FlowError(RolemeshError):
 
 
 class PlacementError(RolemeshError):
-    """Some ranks cannot be placed; the message says which role misses how much."""
+    """Some ranks cannot be placed; the message says which role is short of which resource."""
 
 
 class NameInUseError(RolemeshError):

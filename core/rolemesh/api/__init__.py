@@ -1,2 +1,1 @@
-"""What an author derives from or handles: the contract of every kind of plugin but engines, and the
-values on edges."""
+"""The contracts of all kinds of plugins but engines, and the values on edges."""

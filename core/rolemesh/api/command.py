@@ -24,35 +24,35 @@ class Command(Plugin):
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
-        """What typer makes the verb of: a function, or a ``typer.Typer`` with verbs of its own."""
+        """Return the verb for typer: a function, or a ``typer.Typer`` with verbs of its own."""
         raise NotImplementedError
 
 
 class RunOption(Command):
-    """Options of ``rolemesh run``: the fields of `Options`. It does the run if `wanted`."""
+    """Options of ``rolemesh run``: the fields of `Options`. It runs the job if `wanted`."""
 
     def admission(self, job: Path) -> Any:
-        """Who looks at each plugin of the job file `job` before it is imported, a
-        `rolemesh.plugins.select.Admission`; or None."""
+        """Return a `rolemesh.plugins.select.Admission` that vets each plugin of the job file `job`
+        before it is imported, or None."""
 
     def wanted(self) -> bool:
-        """Whether one of its options has been given."""
+        """True if the user gave one of its options."""
         return bool(self.options != type(self.options)())
 
     def run(self, run: Any) -> int:
-        """Do the run, a `rolemesh.job.run.JobRun`, and return the exit code."""
+        """Run the job, a `rolemesh.job.run.JobRun`, and return the exit code."""
         raise NotImplementedError
 
 
 class PlanOption(Command):
-    """Options of ``rolemesh plan``: the fields of `Options`. It tells more of a plan."""
+    """Options of ``rolemesh plan``: the fields of `Options`. The command adds to the output."""
 
     def overrides(self, job: Path, given: Sequence[str]) -> Sequence[str]:
-        """What it overrides of the job file `job`, beside those `given`, before the job is
-        planned."""
+        """Return further overrides of the job file `job`, besides those `given`; they apply before
+        the job is planned."""
         return ()
 
     def tell(self, job: Any, cluster: ClusterView, plan: Any) -> tuple[Mapping[str, Any], str]:
-        """What it adds to the plan of a `rolemesh.job.prepared.Prepared`: to its JSON, and as text,
-        "" for nothing."""
+        """Return additions to the plan of a `rolemesh.job.prepared.Prepared`: to its JSON, and as
+        text ("" for none)."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The API of a diagnoser: its base class. What it judges and says is in `rolemesh.api.failures`."""
+"""The base class of diagnosers. Failures and verdicts are in `rolemesh.api.failures`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ class Diagnoser(Plugin):
     """Base class of diagnosers (entry-point group ``rolemesh.diagnosers``): implement the hook
     `diagnose`.
 
-    One instance per job, in the master. The levels that have the hook are asked first, then the
-    diagnosers, each in the job file's order; the first verdict counts. The hook must be pure.
+    One instance per job, in the master. The master calls levels that have the hook first, then
+    the diagnosers, each in the job file's order; the first verdict counts. The hook must be pure.
     """

@@ -1,4 +1,4 @@
-"""The API of a failover level: its base class, and how it ends a job.
+"""The base class of failover levels, and the answer that ends a job.
 
 Failures and recovery plans are in `rolemesh.api.failures`.
 """
@@ -15,7 +15,7 @@ from rolemesh.api.plugin import Plugin
 
 
 class Budget(BaseModel, extra="forbid", frozen=True):
-    """How often a level may be tried for one rank or group before the next level's turn comes."""
+    """The number of attempts of a level for one rank or group before the next level's turn."""
 
     max_attempts: int = Field(
         default=5, ge=1, description="Recoveries of one rank or group within window_s."
@@ -26,8 +26,7 @@ class Budget(BaseModel, extra="forbid", frozen=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """A level ends the job: no further level is asked, the job fails, and its message has
-    `reason`."""
+    """A level ends the job: the job fails with `reason`, and the master asks no further level."""
 
     reason: str
 
@@ -36,10 +35,10 @@ class FailoverLevel(Plugin):
     """Base class of failover levels: implement the hook `recover`, and `diagnose` to judge a
     failure first.
 
-    Levels are asked for a verdict before the job's diagnosers. One instance per job, in the master.
-    Hooks are marked with `rolemesh.hookimpl` and must be pure: they propose, the coordinator
-    executes. It also keeps the budget: derive `Options` from `Budget`. `scope` says how much the
-    level moves, so that a verdict can choose where on the ladder to start.
+    One instance per job, in the master. Mark hooks with `rolemesh.hookimpl`. They must be pure: a
+    level proposes, the coordinator executes and keeps the budget. Derive `Options` from `Budget`.
+    The master asks levels for a verdict before the job's diagnosers. A verdict chooses the first
+    level of the ladder by `scope`, which says how much the level restarts.
     """
 
     Options: ClassVar[type[Budget]] = Budget

@@ -57,11 +57,11 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a diagnosis makes of a failure: `kind` chooses the level of the ladder to start at.
+    """The result of a diagnosis: `kind` chooses the level of the ladder to start at.
 
-    software: the process is at fault, start at the first level. hardware: the node is, start at the
-    first level whose scope is at least "node". user: the job's own code is. unknown: as software.
-    With `fatal` nothing is tried: the job fails at once, and `reason` says why.
+    software: the process is at fault, start at the first level. hardware: the node is at fault,
+    start at the first level whose scope is at least "node". user: the job's own code is at fault.
+    unknown: as software. If `fatal`, the job fails at once with `reason`.
     """
 
     kind: Literal["software", "hardware", "user", "unknown"]
@@ -116,10 +116,10 @@ class JobView(msgspec.Struct, frozen=True):
 
     `collective` and `stateful` are names of roles: of those whose ranks live and die together, and
     of those that give snapshots. `persisted` is the step of the newest complete snapshot on disk,
-    -1 if there is none. `failures` are all earlier ones, `failed_at` when each of them was,
+    -1 if there is none. `failures` are all earlier ones, `failed_at` their times, and
     `attempts` all recoveries so far, the latest last. `now` is in seconds of any monotonic clock.
-    `spares` are nodes that live and hold no rank of the job, as far as is known. A level finds in
-    `verdict` what the diagnosis has said of the failure that it is asked about. `ranges` has the
+    `spares` are nodes that live and hold no rank of the job, as far as is known. `verdict` is
+    the diagnosis of the present failure. `ranges` has the
     least and the most ranks of roles that have limits (``world_size: {min, max}``). `resources` are
     what a rank of each role has now, by name, and `most` what it may be given (``resources.most``).
     """
@@ -167,17 +167,17 @@ class JobView(msgspec.Struct, frozen=True):
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True):
-    """What a level proposes. The coordinator completes collective groups, executes, and escalates
-    where it fails.
+    """The proposal of a level. The coordinator adds the rest of collective groups, executes the
+    plan, and asks the next level if it fails.
 
-    `restart` are the ranks to start again. `source` says from where: "memory" is the newest
-    snapshot that is in some node's memory (its own, or a replica), "disk" the newest persisted one,
-    which means every rank. Ranks on the nodes in `avoid` get new places; `wait_s` is how long the
-    job may wait for one. `delay_s` is how long to wait, with the ranks down, before they start: at
-    least; attempts that follow each other in vain are delayed anyway. `resize` gives roles another
-    number of ranks, which all ranks of the job start again with, from disk. `resources` gives roles
-    others per rank, up to `JobView.most`: all ranks of these roles start again, where there is so
-    much.
+    `restart`: the ranks to restart.
+    `source`: "memory", the newest snapshot in a node's memory (its own or a replica), or "disk",
+    the newest persisted checkpoint, which restarts every rank.
+    `avoid`: nodes whose ranks get new places. `wait_s`: seconds that the job may wait for a place.
+    `delay_s`: minimum seconds before the ranks start; repeated failures add a delay of their own.
+    `resize`: new numbers of ranks by role; every rank then restarts from disk.
+    `resources`: new resources per rank by role, up to `JobView.most`; the ranks of these roles
+    restart where a node has so much.
     """
 
     level: str
@@ -192,14 +192,13 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """A level leaves a failure to the next one, and says why: what the ladder has tried is told
-    with the job's end."""
+    """A level leaves a failure to the next one. The message of a failed job lists the reasons."""
 
     reason: str
 
 
 def describe(failure: Failure) -> str:
-    """The failure in one line: who died, where, and how."""
+    """The failure in one line: role, rank, place and message."""
     what = "node" if failure.cause == "check" else "agent on node"
     who = f"role {failure.role}, rank {failure.rank}" if failure.role else f"{what} {failure.node}"
     operator = f"in operator {failure.operator}" if failure.operator else ""
@@ -208,8 +207,8 @@ def describe(failure: Failure) -> str:
 
 
 def job_failed(result: Mapping[str, Any]) -> JobFailedError:
-    """What a failed job's ``result.json`` has to say: who, how, the user's traceback, and where to
-    read on."""
+    """The error for a failed job's ``result.json``: the failure, the user's traceback, and the
+    files with details."""
     failure = msgspec.convert(result["failure"], Failure) if result.get("failure") else None
     told = str(result.get("message"))  # also what failover levels have said
     said = describe(failure) if failure else told

@@ -123,11 +123,11 @@ class JobStatus(msgspec.Struct, frozen=True):
 
 
 class Missed(msgspec.Struct, frozen=True):
-    """What an observer was not told of, because more waited for it than may.
+    """Notifications that were dropped because an observer fell behind.
 
-    `events` are how many, of the numbers `first_event` to `last_event`; `lines` of metrics, of the
-    steps `first_step` to `last_step`. Whoever needs them reads the run's ``events.jsonl`` and
-    ``metrics.jsonl``.
+    `events`: number of events, with `seq` from `first_event` to `last_event`. `lines`: number of
+    lines of metrics, for steps `first_step` to `last_step`. All of them are in the run's
+    ``events.jsonl`` and ``metrics.jsonl``.
     """
 
     events: int = 0

@@ -42,18 +42,18 @@ class Sharded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Balanced(msgspec.Struct, frozen=True, tag=True):
-    """Of an input: the rows are shared out by demand. A step's value is cut into items of `rows`
-    rows, and each rank takes the next one when it is free; ``async def`` operators may have
-    `concurrency` of them in hand at once.
+    """An input whose rows the ranks share by demand. The engine cuts a step's value into items of
+    `rows` rows, and each rank takes the next item when it is free; ``async def`` operators may
+    process `concurrency` items at once.
 
     The operator is called once per item (`rolemesh.api.workload.RankContext.item`), returns one row
-    per row, and is declared ``returns=Split()``: who takes its value gets the rows in the order of
-    the source, whoever made them.
+    per row, and declares ``returns=Split()``. Consumers get the rows in the order of the source,
+    whichever ranks made them.
 
-    An exception of one item fails the job; with `on_error` ``"drop"`` the item's rows are left out
-    of the value and counted as the metric `rows_left_out`. Errors of rolemesh other than
-    `CallError` fail the job all the same. A step of which all rows are left out has none, and the
-    columns that the operator has returned before, or else its input's.
+    An exception in one item fails the job. With `on_error` ``"drop"`` the engine drops the item's
+    rows instead and counts them in the metric `rows_left_out`; errors of rolemesh other than
+    `CallError` still fail the job. If a step loses all rows, its value has no rows and the columns
+    of the operator's last result, or else of its input.
     """
 
     rows: int = 1
@@ -63,5 +63,4 @@ class Balanced(msgspec.Struct, frozen=True, tag=True):
 
 Partition: TypeAlias = Split | Broadcast | Partial | Sharded | Balanced
 Streaming: TypeAlias = bool | Literal["arrival"]
-"""Whether an operator takes its inputs chunk by chunk, and then in which order (see
-`rolemesh.operator`)."""
+"""True or ``"arrival"`` if an operator takes inputs chunk by chunk (see `rolemesh.operator`)."""

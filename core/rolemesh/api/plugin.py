@@ -1,4 +1,4 @@
-"""What plugins of most kinds have in common."""
+"""The base class of plugins of most kinds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class NoOptions(BaseModel, extra="forbid"):
 
 
 class Plugin:
-    """Made with its options, which have been checked against `Options`."""
+    """Base of plugins: an object has its options, checked against `Options`."""
 
     Options: ClassVar[type[BaseModel]] = NoOptions
-    """A pydantic model; its fields are what a job file may say under ``options``."""
+    """A pydantic model with the keys that a job file may have under ``options``."""
     api_version: ClassVar[int] = 1
-    """The version of its kind's interface that the class was written for."""
+    """The version of the kind's interface for which the class is written."""
 
     def __init__(self, options: Any) -> None:
         self.options = options

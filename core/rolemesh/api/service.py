@@ -15,9 +15,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class ServiceSpec(msgspec.Struct, frozen=True):
-    """A method that other roles may call: `concurrency` calls of it run at once in a rank, and each
-    may take `timeout_s` seconds (None: as long as it takes). A caller that starts again takes the
-    answers of a `recorded` one from its own log."""
+    """A method that other roles may call.
+
+    `concurrency`: calls that run at once in a rank. `timeout_s`: limit of one call in seconds, None
+    for no limit. `recorded`: a restarted caller takes the answers from its own log.
+    """
 
     name: str
     concurrency: int = 1
@@ -26,8 +28,8 @@ class ServiceSpec(msgspec.Struct, frozen=True):
 
 
 class CalledBy(msgspec.Struct, frozen=True):
-    """Who calls a service: the rank, the step of its operator, and the session of the call, "" for
-    none."""
+    """The caller of a service: its rank, the step of its operator, and the session ("" for
+    none)."""
 
     role: str
     rank: int
@@ -36,21 +38,20 @@ class CalledBy(msgspec.Struct, frozen=True):
 
 
 class CallError(RolemeshError):
-    """A service has raised: the message has the exception, and the traceback of its process."""
+    """A service raised; the message has the exception and its traceback."""
 
 
 class CallTimeoutError(CallError):
-    """A call was not answered in time."""
+    """A service did not answer within its time limit."""
 
 
 class SessionLostError(CallError):
-    """The rank that had the session has started again, without it: begin another with
+    """The rank of the session restarted, and the session is lost. Begin another one with
     `RankContext.session`."""
 
 
 class Caller(Protocol):
-    """What carries a rank's calls out; an engine gives each `RankContext` one, where its role may
-    call."""
+    """The engine's part that executes a rank's calls; a `RankPort` has these methods."""
 
     async def call(
         self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None

@@ -1,4 +1,4 @@
-"""What a role runs: `Workload`, its operators, and the context that a rank hands it.
+"""`Workload`, the code of a role, with its operators and its context.
 
 This module is the whole API of a workload plugin, with `rolemesh.api.batch` and
 `rolemesh.api.partition`. A workload is imported in the driver to trace the flow, so its module must
@@ -168,23 +168,23 @@ class Workload:
     """Base class of every role's code. One instance per rank; a restarted rank gets a new one.
 
     Life: ``setup(ctx)`` → (``restore(state)``) → operators, step by step → ``snapshot()`` at
-    boundaries → ``teardown()``. Where roles take turns on the same devices, ``offload()`` and
-    ``onload()`` come between operators. Class attributes declare what the kernel must know before
-    the process exists.
+    boundaries → ``teardown()``. Roles that take turns on the same devices get ``offload()``
+    and ``onload()`` between operators. Class attributes declare facts that the kernel needs before
+    the process exists. The hooks are specified in `rolemesh.hookspecs`.
     """
 
     Options: ClassVar[type[BaseModel]] = NoOptions
     api_version: ClassVar[int] = 1
     group: ClassVar[Literal["independent", "collective"]] = "independent"
-    """collective: ranks talk to each other inside operators, so they get a rendezvous and live and
-    die together."""
+    """collective: the ranks communicate inside operators. They get a rendezvous, and the engine
+    restarts them together."""
     deterministic: ClassVar[bool] = False
     """True: state after a step depends only on state, inputs, options and seed, bit for bit."""
     lockstep: ClassVar[bool] = True
-    """Of a collective group: all ranks begin an operator together. If not, each when it comes to
-    it."""
+    """True: all ranks of a collective group begin an operator together. False: each rank begins it
+    when it gets there."""
     preload: ClassVar[Sequence[str]] = ()
-    """Modules that the zygote imports before it forks ranks. They must start no thread and touch no
+    """Modules that the zygote imports before it forks ranks. They must not start threads or use a
     GPU."""
     env: ClassVar[Mapping[str, str]] = {}
     """Environment variables set before the preloads are imported."""
@@ -215,35 +215,34 @@ class Workload:
 
     @classmethod
     def stateful(cls, options: Any) -> bool:
-        """Whether ranks keep state from step to step that `snapshot` gives; by default, whether it
-        is overridden.
+        """True if ranks keep state from step to step that `snapshot` returns; by default, if the
+        class overrides `snapshot`.
 
-        A stateless rank is brought back by replay: its last call of each operator that returns
-        nothing (such as one that loads weights) is repeated with the same input, before it goes on.
-        So an operator that returns something must not change what a later call returns.
+        The engine restores a stateless rank by replay: it repeats the last call of each operator
+        that returns nothing (such as one that loads weights) with the same input. So an operator
+        that returns a value must not change the result of a later call.
         """
         return cls.snapshot is not Workload.snapshot
 
     @classmethod
     def varies(cls, options: Any) -> bool:
-        """Whether an operator that is called again with the same may return something else; by
-        default where the class does not say `deterministic`. What was sent once is then not
-        replaced by what a restarted rank computes.
+        """True if a repeated call with the same input may return another value; by default, if the
+        class is not `deterministic`. A restarted rank then never replaces values that were sent.
         """
         return not cls.deterministic
 
     @classmethod
     def repeats(cls, options: Any) -> bool:
-        """Whether a rank that has been restored from its snapshot has its last calls repeated as
-        well, as a stateless one has: what an operator that returns nothing loads (weights) need not
-        be in the snapshot then, and must not change what is.
+        """True if the engine also repeats the last calls of a rank restored from a snapshot, as it
+        does for a stateless rank. Data that an operator without result loads (weights) then need
+        not be in the snapshot, and loading them must not change the snapshot's state.
         """
         return False
 
     @classmethod
     def check(cls, options: Any, world_size: int) -> None:
-        """Look at the options in the driver, before anything starts: files that must exist, sizes
-        that must fit.
+        """Check the options in the driver before the job starts: files that must exist, sizes that
+        must fit.
 
         Raise `rolemesh.OptionsError` with a remedy. Import nothing heavy here. A check that needs
         the job file's folder or other plugins belongs in `check_flow`.
@@ -251,7 +250,7 @@ class Workload:
 
     @classmethod
     def check_flow(cls, options: Any, role: str, job: Any) -> None:
-        """Look at the whole job before it starts: settings of `role` that must agree with those of
+        """Check the whole job before it starts: settings of `role` that must agree with those of
         other roles.
 
         `job` is the `Prepared` job of `Engine.check`: ``job.graph`` has the flow's `ops` (calls)
@@ -263,7 +262,7 @@ class Workload:
 
     @classmethod
     def warnings(cls, options: Any, role: str, job: Any) -> Iterable[OptionsError]:
-        """Yield what probably does not do what its author wants, though the job can run: settings
+        """Yield warnings about settings that probably do not do what the user wants, such as one
         without effect.
 
         The arguments are those of `check_flow`, which has passed. ``rolemesh validate`` and the

@@ -74,8 +74,8 @@ class Constraint(msgspec.Struct, frozen=True, tag=True):
 
     by: str
     lasting: ClassVar[bool] = False
-    """What is forbidden now stays so whatever else is placed; then a node that was full is not
-    looked at again."""
+    """True if a placement that this constraint forbids stays forbidden as more ranks are placed.
+    The builder then skips nodes that already failed."""
 
     def forbids(self, ranks: Ranks, node: NodeView, placed: Placed) -> bool:
         """Whether these ranks, which are to share a slot, must not be on `node`, beside what is
