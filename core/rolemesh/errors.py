@@ -74,7 +74,7 @@ class NameInUseError(RolemeshError):
 
 
 class BackendError(RolemeshError):
-    """Ray cannot be reached or started, or a bundle cannot be reserved."""
+    """The cluster cannot be reached or started, or it cannot reserve what a job needs."""
 
 
 class JobFailedError(RolemeshError):

@@ -82,7 +82,7 @@ class Resources(_Strict):
     memory_gb: float = Field(default=0.0, ge=0)
     """Memory, in 10^9 bytes. It is reserved, and nobody is held to it."""
     custom: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
-    """Custom Ray resources by name."""
+    """Custom resources of the cluster by name."""
     most: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """How much of them a failover level may give a rank, by name: `cpu`, `gpu`, `memory_gb`, or a
     custom one."""
