@@ -32,7 +32,7 @@ from rolemesh.cli.verbs import verbs
 from rolemesh.kinds import kinds
 from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.drivers import load
-from rolemesh_durable.protocol.master.state import RankRecord
+from rolemesh_durable.protocol.master.state import KeptRank
 from rolemesh_durable.protocol.master.transitions import KINDS
 from rolemesh_schema import job_schema
 from rolemesh_schema.describe import type_name
@@ -73,7 +73,7 @@ def surface() -> str:
         ("job file: JSON schema", [_json(_without_wording(job_schema(())[0]))]),
         ("options of the kernel's own plugins: JSON schema", builtin_options()),
         ("journal: kinds of events", event_kinds()),
-        ("states of a rank, as `status --json` and levels see them", get_args(_annotation(RankRecord, "state"))),
+        ("states of a rank, as `status --json` and levels see them", get_args(_annotation(KeptRank, "state"))),
     ]
     return "\n".join(f"## {title}\n" + "".join(f"{_folded(line)}\n" for line in lines) for title, lines in parts)
 

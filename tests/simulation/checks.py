@@ -12,8 +12,7 @@ from tests.simulation.scenario import MOST_MEMORY
 from rolemesh.api.observer import Event, StepMetrics
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
-from rolemesh_durable.protocol.master.head import Head
-from rolemesh_durable.protocol.master.state import JobState
+from rolemesh_durable.protocol.master.state import JobState, KeptJob
 
 if TYPE_CHECKING:
     from tests.simulation.agent import SimAgent
@@ -322,7 +321,7 @@ class Checks:
                         f"{key} at {step} is of generation {part.generation}, {generation} goes on from {resume}",
                     )
 
-    def replayed(self, kept: Head, whole: Head) -> None:
+    def replayed(self, kept: KeptJob, whole: KeptJob) -> None:
         """A new master has read what is kept of the journal; `whole` is what all of it would have told."""
         for name in kept.__struct_fields__:
             if (mine := getattr(kept, name)) != (should := getattr(whole, name)):
@@ -330,7 +329,7 @@ class Checks:
 
     def told(self, master: JobState, journal: JobState) -> None:
         """A master has journalled its turn: who reads the journal must come to the state that the master is in."""
-        mine, should = Head.of(master), Head.of(journal)
+        mine, should = master.kept, journal.kept
         for name in mine.__struct_fields__:
             if (told := _told(name, getattr(mine, name))) != (read := _told(name, getattr(should, name))):
                 self.world.fail("what is journalled is what is so", f"{name}: {told}, the journal tells {read}")
@@ -617,7 +616,7 @@ def _told(name: str, value: Any) -> Any:
     """Of a field of a checkpoint what the journal tells: not how far ranks are, and no times, which differ."""
     match name:
         case "ranks":
-            return [msgspec.structs.replace(rank, finished=0, durable=0) for rank in value]
+            return [msgspec.structs.replace(rank, finished=0, durable=0) for rank in value.values()]
         case "recovery" if value is not None:
             return msgspec.structs.replace(value, phase="halting", since=0.0, asked=None, waiting="", begun=0.0)
         case "asked":

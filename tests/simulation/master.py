@@ -13,7 +13,6 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.clocks import by_another_clock
-from rolemesh_durable.protocol.master.head import Head
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.replay import follow
 from rolemesh_durable.protocol.master.state import JobState
@@ -71,16 +70,16 @@ class Journal:
         self.committed = committed
         self.state.commit(committed)
         if self._rng.random() < COMPACTED:
-            self._head, self._head_seq = msgspec.json.encode(Head.of(self.state)), len(self.events)
+            self._head, self._head_seq = msgspec.msgpack.encode(self.state.kept), len(self.events)
 
     def replay(self, machine: MasterMachine, now: float) -> None:
         """Bring a new master's machine to where the journal ends, from what is kept of it."""
         kept, whole = machine.state, self.world.scenario.master_machine(0, "").state
         if self._head:
-            msgspec.json.decode(self._head, type=Head).onto(kept)
+            kept.become(msgspec.msgpack.decode(self._head, type=JobState))
         self._apply(kept, self.events[self._head_seq :])
         self._apply(whole, self.events)
-        self.world.checks.replayed(Head.of(kept), Head.of(whole))
+        self.world.checks.replayed(kept.kept, whole.kept)
         by_another_clock(kept, machine.outline.clock, now, self.world.now)
 
     def _apply(self, state: JobState, events: list[Event]) -> None:

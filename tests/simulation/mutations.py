@@ -57,7 +57,6 @@ from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
 from rolemesh_durable.protocol.master.fitness import Fitness
-from rolemesh_durable.protocol.master.head import Head
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.state import JobState
@@ -289,12 +288,15 @@ def _says_everything_once(original: Any) -> Any:
 
 
 def _forgets_generations(original: Any) -> Any:
-    def checkpoint(state: Any) -> Any:
-        kept = original(state)
-        ranks = [msgspec.structs.replace(rank, generation=0) for rank in kept.ranks]
-        return msgspec.structs.replace(kept, ranks=ranks)
+    def kept(state: Any) -> Any:
+        told = original.fget(state)
+        ranks = {
+            key: msgspec.structs.replace(rank, launch=msgspec.structs.replace(rank.launch, generation=0))
+            for key, rank in told.ranks.items()
+        }
+        return msgspec.structs.replace(told, ranks=ranks)
 
-    return checkpoint
+    return property(kept)
 
 
 def _launch_is_not_journalled(original: Any) -> Any:
@@ -906,7 +908,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a recovering master has forgotten the commits", "steps are committed once", "master",
              lambda: all_of(patch.object(JobState, "commit", lambda self, step: None), _without("told"))),
     Mutation("a checkpoint forgets how often ranks were started", "compaction forgets nothing", "storm",
-             method(Head, "of", _forgets_generations)),
+             method(JobState, "kept", _forgets_generations)),
     Mutation("what is launched is not journalled", "what is journalled is what is so", "storm",
              method(MasterContext, "tell", _launch_is_not_journalled)),
     Mutation("a recovering master has forgotten what was launched", "no deadlock", "storm",

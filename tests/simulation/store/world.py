@@ -29,7 +29,7 @@ from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.journal.event_log import EventLog, Stored
 from rolemesh_durable.master import journal, publication
-from rolemesh_durable.master.history import History
+from rolemesh_durable.master.history import History, read_head
 from rolemesh_durable.master.journal import Claimed
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.blocks import packed
@@ -321,7 +321,7 @@ class Masters:
         if found.stored.committed < self._committed:
             self.fail("the journal is what was acknowledged", f"{found.stored.committed} < {self._committed}")
         whole = History(self.fresh, Stored(found.stored.committed, 0, "", self.every))
-        if msgspec.json.decode(whole.head()) != msgspec.json.decode(master.journal.history.head()):
+        if read_head(whole.head()) != read_head(master.journal.history.head()):
             self.fail("the journal is what was acknowledged", "what is kept tells another story than all of it")
         for agent in self.agents.values():
             agent.connect(self.now)

@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from tests.unit.protocol.test_master_machine import job
 
 from rolemesh.api.observer import Event
 from rolemesh_durable.journal.event_log import EventLog, Stored
-from rolemesh_durable.master.history import History
+from rolemesh_durable.master.history import History, read_head
 from rolemesh_durable.master.journal import KEPT, Claimed, Journal
 from rolemesh_durable.master.writer import Writer
 from rolemesh_durable.protocol.master.state import JobState
@@ -116,7 +115,7 @@ def test_a_master_of_a_job_that_has_failed_very_often_begins_with_what_its_whole
     assert found.stored.events == every[-len(found.stored.events) :]
     assert found.stored.committed == RECOVERIES - 9
     whole = History(fresh, Stored(found.stored.committed, 0, "", every))
-    kept, told = (msgspec.json.decode(each.head()) for each in (second.journal.history, whole))
+    kept, told = (read_head(each.head()) for each in (second.journal.history, whole))
     assert kept == told
     assert len(second.journal.history.head()) < 1_000_000
     with EventLog.open("sqlite", tmp_path, "job") as reader:

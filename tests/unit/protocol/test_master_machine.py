@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from rolemesh.api.failures import Failure, JobView, RecoveryPlan
 from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
@@ -13,12 +15,11 @@ from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.adoption import MOST_DEATHS
 from rolemesh_durable.protocol.master.context import STOP_MARGIN_S
 from rolemesh_durable.protocol.master.coordinator import LINES_S, SETTLE_S
-from rolemesh_durable.protocol.master.head import Head
 from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_durable.protocol.master.machine import OWNER_START_S, MasterMachine
 from rolemesh_durable.protocol.master.progress import WARNED_S
 from rolemesh_durable.protocol.master.replay import follow, replay
-from rolemesh_durable.protocol.master.state import JobState
+from rolemesh_durable.protocol.master.state import JobState, KeptJob
 from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 
 
@@ -375,6 +376,11 @@ def test_a_level_is_told_when_failures_were_what_was_avoided_and_which_nodes_are
     assert [attempt.avoid for attempt in second.attempts] == [("n1",)]
 
 
-def test_a_checkpoint_of_the_journal_has_all_of_the_state_but_what_the_job_file_says() -> None:
-    of_the_job = {"steps", "snapshots"}
-    assert set(Head.__struct_fields__) == set(JobState.__struct_fields__) - of_the_job
+def test_what_is_kept_of_a_job_is_all_but_what_agents_have_reported() -> None:
+    machine = job()
+    running(machine)
+    kept = msgspec.msgpack.decode(msgspec.msgpack.encode(machine.state.kept), type=JobState)
+    assert kept.agents["a0"].report is None
+    assert machine.state.agents["a0"].report is not None
+    assert kept.kept == machine.state.kept
+    assert KeptJob.__struct_fields__ == JobState.__struct_fields__

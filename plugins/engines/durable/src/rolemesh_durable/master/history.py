@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -10,18 +11,20 @@ from rolemesh.api.observer import Event
 from rolemesh_durable.journal.event_log import Stored
 from rolemesh_durable.master.goodput import Account
 from rolemesh_durable.protocol.master.clocks import by_another_clock
-from rolemesh_durable.protocol.master.head import Head
 from rolemesh_durable.protocol.master.replay import follow
 from rolemesh_durable.protocol.master.state import JobState
 
-__all__ = ["History"]
+__all__ = ["History", "read_head", "write_head"]
 
 
-class _Head(msgspec.Struct, frozen=True):
-    """The content of the store's head."""
+def write_head(state: JobState, account: Account) -> str:
+    """What stands for all events that have led to this."""
+    return b64encode(msgspec.msgpack.encode((state.kept, account))).decode()
 
-    state: Head
-    account: Account
+
+def read_head(head: str) -> tuple[JobState, Account]:
+    """What a head stands for."""
+    return msgspec.msgpack.decode(b64decode(head), type=tuple[JobState, Account])
 
 
 class History:
@@ -37,16 +40,15 @@ class History:
         """The number of the last event."""
         self._state = fresh()
         if stored.head:
-            head = msgspec.json.decode(stored.head, type=_Head)
-            self.account = head.account
-            head.state.onto(self._state)
+            self._state, self.account = read_head(stored.head)
         self.apply([event for event in stored.events if event.seq > stored.head_seq])
         if self.account.begun is not None:
             self._state.commit(stored.committed)
 
     def continue_with(self, fresh: JobState, clock: str, now: float, wall: float) -> None:
         """Bring the state of a new master to where the journal ends, to go on with what was under way."""
-        msgspec.convert(msgspec.to_builtins(Head.of(self._state)), Head).onto(fresh)
+        copied, _ = read_head(self.head())
+        fresh.become(copied)
         by_another_clock(fresh, clock, now, wall)
 
     def apply(self, events: Iterable[Event], committed: int | None = None) -> None:
@@ -60,4 +62,4 @@ class History:
 
     def head(self) -> str:
         """What stands for everything so far."""
-        return msgspec.json.encode(_Head(Head.of(self._state), self.account)).decode()
+        return write_head(self._state, self.account)

@@ -1,7 +1,7 @@
 """A job's state from its journal: what its masters have decided, up to the last transition that was written.
 
 What agents and ranks do now is not in the journal: they report it to whoever speaks with the newest epoch. Of a long
-journal only the newest events are kept; a `Head` stands for those before.
+journal only the newest events are kept; a `KeptJob` stands for those before.
 """
 
 from __future__ import annotations

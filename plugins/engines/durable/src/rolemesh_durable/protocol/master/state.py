@@ -6,7 +6,7 @@ every new master again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -29,6 +29,8 @@ __all__ = [
     "Drain",
     "JobState",
     "KeptAgent",
+    "KeptJob",
+    "KeptRank",
     "Origin",
     "RankRecord",
     "Recovery",
@@ -61,44 +63,44 @@ class Allowance(msgspec.Struct, frozen=True):
 
 
 class KeptAgent(msgspec.Struct):
-    """An agent as the journal tells it: `incarnation` is the number of its latest start.
-
-    `leaving`: its node is drained, and it ends once it has no ranks any more. `orphans`:
-    it is dead, and its ranks may live: its next incarnation says which, see `adoption`. It has died `deaths` times in a
-    row since step `died_at` was committed.
-    """
+    """An agent as the journal tells it."""
 
     place: AgentPlace
     state: AgentState = "wanted"
     incarnation: int = 0
+    """The number of its latest start."""
     pid: int = 0
     host: str = ""
     node_lost: bool = False
     leaving: bool = False
+    """Its node is drained: it ends once it has no ranks any more."""
     orphans: bool = False
+    """It is dead, and its ranks may live: its next incarnation says which, see `adoption`."""
     deaths: int = 0
+    """How often it has died in a row since step `died_at` was committed."""
     died_at: int = -1
 
 
 class AgentRecord(KeptAgent):
-    """An agent, and what this master has heard of it: `heard` when, `seq` and `report` the newest.
-
-    `orphaned_at`: since when, as far as this master knows, its ranks have been without it.
-    """
+    """An agent, and what this master has heard of it."""
 
     heard: float = 0.0
+    """When its newest report came."""
     orphaned_at: float = 0.0
+    """Since when, as far as this master knows, its ranks have been without it."""
     seq: int = -1
+    """The number of its newest report."""
     report: m.Report | None = None
+    """Its newest report."""
 
 
-class RankRecord(msgspec.Struct):
-    """A rank: `launch` is its latest start, `report` the newest of that generation, which is not of the journal."""
+class KeptRank(msgspec.Struct):
+    """A rank as the journal tells it."""
 
     launch: m.RankLaunch
+    """Its latest start."""
     agent: str
     state: RankState = "starting"
-    report: m.RankReport | None = None
     pid: int = 0
     finished: int = -1
     durable: int = -1
@@ -109,6 +111,13 @@ class RankRecord(msgspec.Struct):
     def alive(self) -> bool:
         """Whether it takes part: up, and neither failed nor being halted."""
         return self.state in ("up", "ready", "running", "done")
+
+
+class RankRecord(KeptRank):
+    """A rank, and what its agent has reported of it."""
+
+    report: m.RankReport | None = None
+    """The newest report of the generation in `launch`."""
 
 
 class Recovery(msgspec.Struct):
@@ -178,55 +187,84 @@ class Asked(msgspec.Struct):
     """The nodes that are to be without ranks."""
 
 
-class JobState(msgspec.Struct):
-    """A job as its journal tells it.
+class KeptJob(msgspec.Struct):
+    """A job as its journal tells it: encoded, it stands for all events so far.
 
-    `open` are failures that no plan has taken in yet, `latest` those of the last decision; `failed_at` is when
-    `failures` and then `open` were; `reached` is where ranks had
-    been, and `regaining` the recoveries that have not got them there again; `refused` are connections, by agent and
-    incarnation (-1 for all earlier ones). Times are by the monotonic clock `clock`, and `last` is when the newest event
-    with a time was: by it, and by the clock on the wall. `asked` is what somebody wants of the job, and `stop` the step
-    to which its ranks come for that: the newest, given up or not, since ranks that have heard of it take no earlier
-    one. `layout` is the present one, `plan` where its ranks were placed last (None: as the job began).
+    It holds no secret: options and variables of roles are in `RoleConfig`.
     """
 
-    agents: dict[str, AgentRecord]
-    ranks: dict[RankKey, RankRecord]
+    agents: Mapping[str, KeptAgent]
+    """By name."""
+    ranks: Mapping[RankKey, KeptRank]
     steps: int
+    """The number of steps that the job file asks for."""
     snapshots: bool
+    """Whether ranks take snapshots while the job runs."""
     committed: int
+    """The newest step to which all ranks can be restored."""
     persisted: int
+    """The newest step whose checkpoint on disk is whole."""
     origin: Origin
     owned: bool
+    """The job ends with its driver."""
     phase: Phase = "new"
     status: Status = "done"
     message: str = ""
+    """Why the job ends."""
     grace_s: float = 0.0
+    """How long ranks may take to end."""
     never_started: bool = True
+    """No agent has ever reported."""
     timeline: int = 0
+    """How often the whole job has gone back to a persisted snapshot."""
     refused: dict[tuple[str, int], int] = {}
+    """The connections that agents have refused, by agent and incarnation (-1: all earlier ones)."""
     failures: list[Failure] = []
+    """The failures that plans have taken in, the oldest first."""
     open: list[Failure] = []
+    """The failures that no plan has taken in yet."""
     failed_at: list[float] = []
+    """When `failures` were, and then `open`."""
     latest: list[Failure] = []
+    """The failures that the last decision was about."""
     attempts: list[Attempt] = []
+    """The recoveries that levels were charged for."""
     recoveries: int = 0
+    """How many recoveries there were."""
     recovery: Recovery | None = None
+    """The recovery that is under way."""
     reached: dict[RankKey, int] = {}
+    """How far ranks had come before they were started again."""
     regaining: list[int] = []
+    """The recoveries whose ranks have not come there again."""
     allowed: dict[tuple[str, str], Allowance] = {}
+    """What operators may take, by role and operator."""
     clock: str = ""
+    """The monotonic clock of all times here."""
     last: tuple[float, float] = (0.0, 0.0)
+    """When the newest event with a time was: by that clock, and by the clock on the wall."""
     asked: Asked = msgspec.field(default_factory=Asked)
+    """What somebody wants of the job."""
     stop: StopPoint = NO_STOP
+    """The newest step to which all ranks come for that, also if it is given up: ranks that have heard of it take no
+    earlier one."""
     checked: dict[str, Measurements] = {}
-    """What checks have measured, by node,"""
+    """What checks have measured, by node."""
     unfit: set[str] = set()
-    """and the nodes that must not be used for that."""
+    """The nodes that must not be used for what was measured there."""
     resources: dict[str, dict[str, float]] = {}
-    """What roles have per rank that failover levels have given others than they asked for."""
+    """What roles have per rank that failover levels have given more than they asked for."""
     layout: Layout = Layout()
+    """The present numbers of ranks."""
     plan: PlacementPlan | None = None
+    """Where ranks were placed last; None: as the job began."""
+
+
+class JobState(KeptJob):
+    """A job as its journal tells it, and what its agents have reported to this master."""
+
+    agents: dict[str, AgentRecord]
+    ranks: dict[RankKey, RankRecord]
 
     @classmethod
     def of(cls, outline: MasterConfig) -> JobState:
@@ -250,6 +288,16 @@ class JobState(msgspec.Struct):
     def last_step(self) -> int:
         """The step with which a job ends that is to finish, once that is decided; else -1."""
         return self.stop.step if self.stop.then == "end" else -1
+
+    @property
+    def kept(self) -> KeptJob:
+        """Only what the journal tells. What can change is shared, not copied."""
+        return msgspec.convert(self, KeptJob, from_attributes=True)
+
+    def become(self, other: JobState) -> None:
+        """Take over all of `other`."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(other, name))
 
     @property
     def end(self) -> int:
