@@ -1,4 +1,4 @@
-"""What a job's journal has come to so far, beside the master that goes on: what stands for it once it is compacted."""
+"""The state that a job's journal leads to, kept beside the master, and the head that replaces compacted events."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["History", "read_head", "write_head"]
 
 
 def write_head(state: JobState, account: Account) -> str:
-    """What stands for all events that have led to this."""
+    """The head that replaces all events which have led to `state`."""
     return b64encode(msgspec.msgpack.encode((state.kept, account))).decode()
 
 
 def read_head(head: str) -> tuple[JobState, Account]:
-    """What a head stands for."""
+    """The state that a head replaces, and the account."""
     return msgspec.msgpack.decode(b64decode(head), type=tuple[JobState, Account])
 
 
@@ -61,5 +61,5 @@ class History:
             self._state.commit(committed)
 
     def head(self) -> str:
-        """What stands for everything so far."""
+        """The head that replaces all events so far."""
         return write_head(self._state, self.account)

@@ -54,7 +54,10 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 class RoleConfig(msgspec.Struct, frozen=True):
-    """What is the same for all ranks of a role, whenever they start. Holds expanded secrets: it is never journalled."""
+    """A role's workload and zygote, the same for all of its ranks and all of their starts.
+
+    It holds expanded secrets, and is never journalled.
+    """
 
     use: PluginUse
     """The workload, and its options."""
@@ -101,7 +104,7 @@ class JobConfig(msgspec.Struct, frozen=True):
     plugins: dict[str, dict[str, PluginUse]] = {}
     """Plugins of declared kinds that ranks use, by kind and name."""
     roles: dict[str, RoleConfig] = {}
-    """What the ranks of each role are; a rank knows only its own role."""
+    """The configuration of each role; a rank gets only its own."""
 
 
 class AgentConfig(msgspec.Struct, frozen=True):

@@ -50,7 +50,7 @@ class Places(msgspec.Struct, frozen=True):
     sizes: dict[str, int] = {}
     """How many ranks roles are to have, where these are other numbers than now."""
     resources: dict[str, dict[str, float]] = {}
-    """What roles are to have per rank, where that is something else than now."""
+    """The resources per rank that roles are to have, where these differ from now."""
     at_step: int = -1
     """The step of the persisted snapshot that is to be cut for the roles in `sizes`. -1: the ranks start without one;
     with `dry`: the step is not known yet, and the newest checkpoint is looked at."""

@@ -165,17 +165,17 @@ class Drain(msgspec.Struct):
 
     reason: str
     begun: float
-    """When it was asked for."""
+    """The time of the request."""
     notice_s: float = 0.0
     agent: str = ""
     waiting: str = ""
-    """What its ranks have no room for elsewhere; "" if they have."""
+    """The resources that its ranks lack elsewhere; "" if they have room."""
     done: bool = False
     """It is without ranks."""
 
 
 class Asked(msgspec.Struct):
-    """What the job has been asked for, and has not done yet."""
+    """Requests to the job that it has not carried out yet."""
 
     finish: str = ""
     """Why the job is to end before its last step; "" if it is not."""
