@@ -105,13 +105,17 @@ def sources(folder: Path, packages: str) -> set[str]:
         found |= {f"rolemesh_new/_templates/{path}" for path in _files(ROOT / "cookiecutter")}
         found -= {path for path in found if path.endswith("/LICENSE")}  # it is that of the distribution
     elif folder == ROOT:
-        found.remove("README.md")  # it is in the metadata
+        found -= {"README.md", "ruff.toml"}  # the first is in the metadata
     return found
 
 
 def _files(root: Path) -> set[str]:
     files = (path.relative_to(root) for path in root.rglob("*") if path.is_file() and not path.is_symlink())
-    return {str(path) for path in files if "__pycache__" not in path.parts and ".egg-info" not in path.parts[0]}
+    return {
+        str(path)
+        for path in files
+        if not {"__pycache__", ".ruff_cache"} & {*path.parts} and ".egg-info" not in path.parts[0]
+    }
 
 
 def make_dist(folder: Path) -> Dist:
