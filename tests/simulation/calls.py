@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
@@ -130,7 +130,7 @@ class SimCalls:
                 self._serving.has_finished(caller, generation, step)
                 self._begin()
 
-    def ask(self, op: OpCall, step: int) -> Generator[Any, None, Value]:
+    def ask(self, op: OpCall, step: int) -> Value:
         """Make the calls of an operator, some after others, and wait for the answers."""
         rank = self.rank
         asked = asked_by(op, step, rank.key[1])
@@ -142,22 +142,22 @@ class SimCalls:
             self._calling.ask(call)
             self._leave(role)
             if number % 2:
-                yield from self._wait(lambda: not self._calling.open)
-        yield from self._wait(lambda: not self._calling.open)
+                self._wait(lambda: not self._calling.open)
+        self._wait(lambda: not self._calling.open)
         found = tuple(self._answers.pop((rank.key, op.id, step, number, h)) for number, (_, h) in enumerate(asked))
         return Value(hash(found))
 
-    def _wait(self, condition: Callable[[], bool]) -> Generator[Any, None, None]:
+    def _wait(self, condition: Callable[[], bool]) -> None:
         if not condition():
             call = next(iter(self._calling.open.values()))
             self.rank._at(CALLING, position_of(0, call.rank))
-            yield condition
+            self.rank.until(condition)
 
     def behind(self, step: int) -> list[Any]:
         """The callers that may still call in steps up to this one."""
         return self._serving.behind(step)
 
-    def finished(self, step: int) -> Generator[Any, None, None]:
+    def finished(self, step: int) -> None:
         """All of `step` is done; who is only called, or held after this step, waits for its callers."""
         self._finished = step
         for to in self._to:
@@ -165,7 +165,7 @@ class SimCalls:
                 self._tell((to, n))
         if self._from and (not self.rank.job.schedule[self.rank.key[0]] or step in (self.rank.pause, self.rank.last)):
             self.rank._at(FOLLOWING)
-            yield lambda: self._serving.finished >= step
+            self.rank.until(lambda: self._serving.finished >= step)
 
     def _tell(self, to: tuple[str, int]) -> None:
         if self._met.get(to, -1) >= 0:

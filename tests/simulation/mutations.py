@@ -599,12 +599,12 @@ def _seen_before_it_is_whole(original: Any) -> Any:
             return
         for way in ways:
             if not way.state.credit:
-                yield lambda: way.state.credit  # noqa: B023 (asked before the next round)
+                self.until(lambda: way.state.credit)  # noqa: B023 (asked before the next round)
             for send in way.sends:
                 chunks = sim_rank.chunks_of(sim_rank.part_of(value, send.selection))
                 for number, chunk in enumerate(chunks):
                     self.emit(way, step, number, number == len(chunks) - 1, send.consumers, chunk)
-                    yield self.world.between(0.0, 0.02)
+                    self.sleep(self.world.between(0.0, 0.02))
         self.agent.memory.say_whole(self.key, [way.edge.id for way in ways], step, self.generation)
 
     return put
@@ -644,12 +644,12 @@ def _own_log_only(original: Any) -> Any:
 def _seen_before_the_vote(original: Any) -> Any:
     def put(self: Any, op: Any, step: int, value: Any, ways: Any) -> Any:
         if (op.id, step) not in self.former:
-            staged = yield from self._staged(step, value, ways)
-            yield from self._log(step, staged)
-            yield from self.show_whole(staged)
-            yield from self._voted(op, step, self.generation + 1 if staged else 0)
+            staged = self._staged(step, value, ways)
+            self._log(step, staged)
+            self.show_whole(staged)
+            self._voted(op, step, self.generation + 1 if staged else 0)
             return
-        yield from original(self, op, step, value, ways)
+        original(self, op, step, value, ways)
 
     return put
 
@@ -678,7 +678,7 @@ class _Seen(sharing.Varying):
         self._rank.emit(*chunk)
 
     def end(self) -> Any:
-        yield 0.0
+        self._rank.sleep(0.0)
 
 
 def _nobody_is_heard(original: Any) -> Any:
@@ -893,7 +893,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("values are held for one step less", "asks are answered", "storm",
              lambda: patch.object(sim_rank, "hold_of", _no_hold(edges.hold_of))),
     Mutation("a stateless rank does not repeat its last sink call", "no deadlock", "process",
-             method(sim_rank.SimRank, "_repeat", lambda original: lambda self: iter(()))),
+             method(sim_rank.SimRank, "_repeat", lambda original: lambda self: None)),
     Mutation("an agent starts a rank beside its old process", "one process of a rank", "process",
              lambda: all_of(method(AgentMachine, "_launch", _launches_again)(),
                           method(CarryingOut, "_gone", _does_not_wait_for_the_dead)())),
@@ -1002,7 +1002,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("ranks that have moved are counted where they were, too", "each line once", "nodes",
              lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
     Mutation("a rank that waits goes on owing its snapshot", "no deadlock", "room",
-             method(sim_rank.SimRank, "_settle", lambda original: lambda self: iter(()))),
+             method(sim_rank.SimRank, "_settle", lambda original: lambda self: None)),
     Mutation("a rank of a group takes the snapshot that it wants without its mates", "no deadlock", "room group",
              method(Barrier, "heard", _takes_it_alone)),
     Mutation("a group goes in before it is told whose snapshot it takes", "no deadlock", "room group",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+import greenlet
 from tests.simulation.calls import SimCalls
 from tests.simulation.memory import Entry, Lines
 from tests.simulation.model import (
@@ -182,7 +183,7 @@ class In:
 
 
 class SimRank:
-    """The process of one generation of a rank. `life` is its main thread: it yields seconds, or what it waits for."""
+    """The process of one generation of a rank. Its main thread is a greenlet, which gives way with seconds or with what it waits for."""
 
     def __init__(self, agent: SimAgent, launch: m.RankLaunch) -> None:
         self.agent, self.world, self.launch = agent, agent.world, launch
@@ -240,17 +241,30 @@ class SimRank:
         self._early: list[tuple[Any, ...]] = []
         self._inbox: deque[Any] = deque()
         self._until: Callable[[], bool] | None = None
-        self._life = self._main()
+        self._thread = greenlet.greenlet(self._main)
         self.world.processes[self.uid] = self
         self.world.checks.forked(self)
         self._run()
 
     # ------------------------------------------------------------------------------------------------ being a process
 
+    def sleep(self, seconds: float) -> None:
+        """Let simulated time pass: the main thread does something that takes as long."""
+        self._thread.parent.switch(seconds)
+
+    def until(self, there: Callable[[], object]) -> None:
+        """Let the main thread wait, and handle what comes, until `there()`."""
+        self._thread.parent.switch(there)
+
     def _run(self) -> None:
+        thread = self._thread
+        thread.parent = greenlet.getcurrent()
         try:
             while self.alive:
-                wanted = next(self._life)
+                wanted = thread.switch()
+                if thread.dead:
+                    self._leave(0)
+                    return
                 if isinstance(wanted, float):
                     self.world.at(wanted, self._wake)
                     return
@@ -271,8 +285,6 @@ class SimRank:
             self._failed(str(error))
         except LogLost as error:
             self._failed(str(error), "log_lost")
-        except StopIteration:
-            self._leave(0)
 
     def _wake(self) -> None:
         if not self.alive:
@@ -307,7 +319,8 @@ class SimRank:
         if not self.alive:
             return
         self.alive = False
-        self._life.close()
+        self._thread.parent = greenlet.getcurrent()
+        self._thread.throw()
         if signal is not None and self.world.chance(0.5):
             self.cut = self.world.now + self.world.between(0.0, 0.005)
         self.world.processes.pop(self.uid, None)
@@ -334,7 +347,6 @@ class SimRank:
         """The main thread has ended: nothing that arrives is handled, while the process is still there for a moment."""
         self.left, self._until = True, None
         self.world.at(0.01, self.die, None, exit_code)
-        self._life = _gone()
 
     def report(self, message: m.RankToAgent) -> None:
         """Tell the agent, and whoever comes after it."""
@@ -507,14 +519,14 @@ class SimRank:
 
     # ------------------------------------------------------------------------------------------------- the main thread
 
-    def _main(self) -> Generator[Any, None, None]:
+    def _main(self) -> None:
         world, launch = self.world, self.launch
         pace = world.scenario.pace
-        yield world.between(0.01, 0.05)
+        self.sleep(world.between(0.01, 0.05))
         port = 1000 if launch.collective and launch.rank == 0 else None
         self.report(m.RankHello(*self.key, self.generation, self.pid, {"sim": self.uid}, port))
-        yield lambda: self.wire is not None
-        yield world.between(0.01, 0.2)
+        self.until(lambda: self.wire is not None)
+        self.sleep(world.between(0.01, 0.2))
         if self.injected:
             self._fault()
         if launch.collective:
@@ -527,34 +539,34 @@ class SimRank:
         self.report(m.RankReady(*self.key, self.generation, 0.1))
         if launch.resume >= 0:
             self._tell(self.agent.memory.lines.get(self.key, {}))
-        yield from self._repeat()
+        self._repeat()
         schedule = self.job.schedule[self.key[0]]
         if (self.key, -1) in world.scenario.says:
             self._finish()
         while self.finished < self.last:
             step = self.finished + 1
             if step > self.granted:
-                yield from self._await(lambda: self._may_begin(step) or self._pauses() or self._crosses(), IDLE)  # noqa: B023 (asked before the next step)
+                self._await(lambda: self._may_begin(step) or self._pauses() or self._crosses(), IDLE)  # noqa: B023 (asked before the next step)
                 while not self._may_begin(step):
                     if self._pauses():
                         self.paused = self.finished
-                        yield from self._end(self.finished)
+                        self._end(self.finished)
                         world.checks.held(self, self.finished)
                     self._cross()
-                    yield lambda: self._may_begin(step) or self._pauses() or self._crosses()  # noqa: B023 (asked before the next step)
+                    self.until(lambda: self._may_begin(step) or self._pauses() or self._crosses())  # noqa: B023 (asked before the next step)
             if step > self.last:
                 break
             world.checks.begins(self, step)
             self.step = step
             for op in schedule:
                 if self.job.activity.active(op.id, step):
-                    yield from self._call(op, step)
-            yield from self.calls.finished(step)
+                    self._call(op, step)
+            self.calls.finished(step)
             if (self.key, step) in world.scenario.says:
                 self._finish()
             self._made[step], self.records = self.records, {}
             self.agent.memory.lines.setdefault(self.key, {})[step] = self._made[step]
-            yield from self._boundary(step)
+            self._boundary(step)
             self.finished = step
             if step % 2 or self.stopping or step >= min(self.granted, self.last):
                 made, self._made = self._made, {}
@@ -562,26 +574,28 @@ class SimRank:
             self._pump()
             if self.stopping:
                 raise Stopped
-            yield world.between(0.0, pace / 4)
+            self.sleep(world.between(0.0, pace / 4))
         self._at(IDLE)
         for port in self.ins.values():
             if port.edge.newest:
                 port.released, port.pending = self.finished, 1
                 port.flush()
-        yield lambda: not any(way.state.awaits_release(self.finished - way.edge.lag) for way in self.ways.values())
-        yield from self._end(self.finished)
+        self.until(
+            lambda: not any(way.state.awaits_release(self.finished - way.edge.lag) for way in self.ways.values())
+        )
+        self._end(self.finished)
         sha = repr(self.mind.state) if self.mind.kind != "stateless" else ""
-        kept, unkept = yield from self._last_state()
+        kept, unkept = self._last_state()
         world.checks.done(self)
         self.report(m.RankDone(*self.key, self.generation, self.finished, sha, "", kept, unkept))
-        yield lambda: False
+        self.until(lambda: False)
 
-    def _last_state(self) -> Generator[Any, None, tuple[m.Persisted | None, str]]:
+    def _last_state(self) -> tuple[m.Persisted | None, str]:
         """As `rolemesh_durable.rank.last_state`: the rank's part of the only checkpoint, or why there is none."""
         world, step = self.world, self.finished
         if not world.scenario.plan.last:
             return None, ""
-        yield world.between(0.01, world.scenario.disk_s)
+        self.sleep(world.between(0.01, world.scenario.disk_s))
         if world.chance(world.scenario.disk_failures):
             world.checks.unkept = True
             return None, "No space left on device"
@@ -755,7 +769,7 @@ class SimRank:
                     way.opened = True
         self.calls.resized({role: layout.sizes[role] for role in changed})
 
-    def _repeat(self) -> Generator[Any, None, None]:
+    def _repeat(self) -> None:
         """What such a rank must be told again: its last sink calls up to the step it goes on from."""
         if self.key[0] in self.job.unrepeated:
             return
@@ -763,7 +777,7 @@ class SimRank:
         found = [(last_call(self.job.activity, op.id, self.launch.resume), op) for op in calls]
         for step, op in sorted(((s, op) for s, op in found if s is not None), key=lambda pair: pair[0]):
             self.step = step
-            yield from self._call(op, step)
+            self._call(op, step)
 
     def _fault(self) -> None:
         kind, self.injected = self.injected, ""
@@ -771,36 +785,36 @@ class SimRank:
             raise Exited
         raise UserError(f"injected failure {self.world.rng.randrange(10**6)}")
 
-    def _call(self, op: OpCall, step: int) -> Generator[Any, None, None]:
+    def _call(self, op: OpCall, step: int) -> None:
         world = self.world
         self.op = op.id
         inputs: list[Value] = []
         for edge in self.job.inputs[op.id]:
             port, made = self.ins[edge.id], step - edge.lag
             if edge.newest:
-                yield from port.first.call(step) if port.first is not None else self._newest(port, step)
+                port.first.call(step) if port.first is not None else self._newest(port, step)
                 inputs.append(newest_of(edge))
                 continue
             if made in port.given:
                 inputs.append(port.given.pop(made))
                 continue
             if op.streaming:
-                yield from self._stream(port, made)
+                self._stream(port, made)
             if not port.ready(made):
-                yield from self._await(lambda: port.ready(made), WAITING, edge.id)  # noqa: B023 (asked before the next round)
+                self._await(lambda: port.ready(made), WAITING, edge.id)  # noqa: B023 (asked before the next round)
             parts = port.state.take(made)
             world.checks.used_version(self, edge, step, made, parts)
             inputs.append(port.join(made, parts))
         if op.id in self.mates:
             given = {edge.param: value for edge, value in zip(self.job.inputs[op.id], inputs, strict=True)}
-            yield from shared_call(self, op, step, given)
+            shared_call(self, op, step, given)
             self._release(op, step)
             return
         if self.together and step > self.finished:
-            yield from self._gather(op, step)
-        yield from self.computes(op, step)
+            self._gather(op, step)
+        self.computes(op, step)
         if op.calls:
-            inputs.append((yield from self.calls.ask(op, step)))
+            inputs.append(self.calls.ask(op, step))
             self._at(COMPUTING)
         group: tuple[int, ...] = ()
         if self.launch.collective and self.mind.kind != "apart":
@@ -813,21 +827,21 @@ class SimRank:
                 for mate in meeting.members.values():
                     if mate is not self:
                         world.at(0.0, mate.look)
-            yield lambda: len(present) == meeting.size
+            self.until(lambda: len(present) == meeting.size)
             group = tuple(present[n] for n in range(meeting.size))
         elif self.mind.kind == "collective":
             group = (self.mind.contribution(op, inputs),)
         value = self.mind.run(op, step, inputs, group)
         if self.key[0] in self.job.varying:
             value = self.mind.vary(value, self._nonce(op, step))
-        yield from self._put(op, step, value)
+        self._put(op, step, value)
         self._release(op, step)
 
-    def computes(self, op: OpCall, step: int, factor: int = 1) -> Generator[Any, None, None]:
+    def computes(self, op: OpCall, step: int, factor: int = 1) -> None:
         """Be in an operator for some time."""
         world, self.owed = self.world, -1
         self._at(COMPUTING)
-        yield factor * world.between(0.001, world.scenario.pace) + world.scenario.slow.get((op.id, step), 0.0)
+        self.sleep(factor * world.between(0.001, world.scenario.pace) + world.scenario.slow.get((op.id, step), 0.0))
         if self.injected:
             self._fault()
         if (self.key, step) in world.raises:
@@ -854,7 +868,7 @@ class SimRank:
             if port.pending >= max(1, edge.window // 2):
                 port.flush()
 
-    def _newest(self, port: In, step: int) -> Generator[Any, None, None]:
+    def _newest(self, port: In, step: int) -> None:
         choice, edge = port.choice, port.edge
 
         def there(made: int) -> bool:
@@ -862,7 +876,7 @@ class SimRank:
 
         if not choice.choose(step, there):
             self._at(WAITING, edge.id)
-            yield lambda: choice.choose(step, there)
+            self.until(lambda: choice.choose(step, there))
         self.world.checks.chose(self, edge, step, choice.made)
         self.agent.memory.choices.setdefault(self.key, {})[edge.id, step] = choice.made
         port.state.forget(choice.made)
@@ -870,19 +884,19 @@ class SimRank:
         if choice.made not in port.given:
             self.world.checks.used_version(self, edge, step, choice.made, port.state.peek(choice.made))
 
-    def _stream(self, port: In, made: int) -> Generator[Any, None, None]:
+    def _stream(self, port: In, made: int) -> None:
         """Use chunks as they come: they may not be taken again after that."""
         self._at(WAITING, port.edge.id)
         for position in range(len(port.sources)):
             index = 0
             while True:
                 state = port.state
-                yield lambda: state.chunk(made, position, index) is not None or state.ended(made, position)  # noqa: B023
+                self.until(lambda: state.chunk(made, position, index) is not None or state.ended(made, position))  # noqa: B023
                 if state.chunk(made, position, index) is None:
                     break
                 index += 1
 
-    def credits(self, op: OpCall, step: int) -> Generator[Any, None, list[OutEdge]]:
+    def credits(self, op: OpCall, step: int) -> list[OutEdge]:
         """The ways that want the value of `step`, when they may take it."""
         found = []
         for edge in self.job.outputs[op.id]:
@@ -891,28 +905,28 @@ class SimRank:
                 continue
             if not way.state.admits(step) and step != self.admitted:
                 self._at(BLOCKED, edge.id)
-                yield lambda: way.state.admits(step)  # noqa: B023 (asked before the next round)
+                self.until(lambda: way.state.admits(step))  # noqa: B023 (asked before the next round)
             found.append(way)
-        yield from self._room(step)
+        self._room(step)
         return found
 
-    def _put(self, op: OpCall, step: int, value: Value) -> Generator[Any, None, None]:
+    def _put(self, op: OpCall, step: int, value: Value) -> None:
         edges = [e for e in self.job.outputs[op.id] if self.job.activity.consumed(e, step, self.job.steps)]
         if self.key[0] in self.job.varying:
             ways = [self.ways[e.id] for e in edges if e.id in self.ways]
             if self._agrees(op):
-                yield from self._put_together(op, step, value, ways)
+                self._put_together(op, step, value, ways)
             else:
-                yield from self._put_whole(step, value, ways)
+                self._put_whole(step, value, ways)
             return
-        yield from self._room(step)
+        self._room(step)
         for edge in edges:
             way = self.ways.get(edge.id)
             if way is None:
                 continue
             if not way.state.admits(step) and step != self.admitted:
                 self._at(BLOCKED, edge.id)
-                yield lambda: way.state.admits(step)  # noqa: B023 (asked before the next round)
+                self.until(lambda: way.state.admits(step))  # noqa: B023 (asked before the next round)
             for send in way.sends:
                 chunks = chunks_of(part_of(value, send.selection))
                 marked = value.h % 2 == 0
@@ -920,60 +934,60 @@ class SimRank:
                     last = not marked and number == len(chunks) - 1
                     self.emit(way, step, number, last, send.consumers, chunk)
                     if number:
-                        yield self.world.between(0.0, 0.002)
+                        self.sleep(self.world.between(0.0, 0.002))
                 if marked:
                     self.emit(way, step, len(chunks), True, send.consumers, None)
 
-    def _put_whole(self, step: int, value: Value, ways: list[OutEdge]) -> Generator[Any, None, None]:
+    def _put_whole(self, step: int, value: Value, ways: list[OutEdge]) -> None:
         """One version: see `rolemesh_durable.rank.version_port.VersionPort`."""
         if self._is_made(step, ways):
             return
-        staged = yield from self._staged(step, value, ways)
-        yield from self.log_whole(step, staged)
-        yield from self.show_whole(staged)
+        staged = self._staged(step, value, ways)
+        self.log_whole(step, staged)
+        self.show_whole(staged)
 
-    def log_whole(self, step: int, staged: list[tuple[Any, ...]]) -> Generator[Any, None, None]:
+    def log_whole(self, step: int, staged: list[tuple[Any, ...]]) -> None:
         """Log all that a call has made."""
         memory = self.agent.memory
         for way, *rest in staged:
             self.world.checks.owns(self)
             memory.logs[self.key].append(Entry(way.edge.id, *rest, way.hold))
-            yield self.world.between(0.0, 0.001)
+            self.sleep(self.world.between(0.0, 0.001))
         memory.say_whole(self.key, {way.edge.id for way, *_ in staged}, step, self.generation)
 
-    def show_whole(self, staged: list[tuple[Any, ...]]) -> Generator[Any, None, None]:
+    def show_whole(self, staged: list[tuple[Any, ...]]) -> None:
         """Send what is in the log."""
         for way, *rest in staged:
             self._show(way, *rest)
-            yield self.world.between(0.0, 0.002)
+            self.sleep(self.world.between(0.0, 0.002))
 
-    def _put_together(self, op: OpCall, step: int, value: Value, ways: list[OutEdge]) -> Generator[Any, None, None]:
+    def _put_together(self, op: OpCall, step: int, value: Value, ways: list[OutEdge]) -> None:
         """One version of what a group makes: see `rolemesh_durable.rank.version_port.GroupPort`."""
-        staged = yield from self._staged(step, value, ways)
+        staged = self._staged(step, value, ways)
         made, former = self.former.pop((op.id, step), (self.generation, []))
         if not former:
-            yield from self._log(step, staged)
+            self._log(step, staged)
         vote = made + 1 if former or staged else NOTHING
-        while not (yield from self._voted(op, step, vote)):
+        while not (self._voted(op, step, vote)):
             for way in ways:
                 way.void(step)
-            yield from self.all_have_said()
+            self.all_have_said()
             former, vote = [], self.generation + 1 if staged else NOTHING
-            yield from self._log(step, staged)
-        yield from self.show_whole([(self.ways[e.edge], *e[1:-1]) for e in former] or staged)
+            self._log(step, staged)
+        self.show_whole([(self.ways[e.edge], *e[1:-1]) for e in former] or staged)
 
-    def _voted(self, op: OpCall, step: int, vote: int) -> Generator[Any, None, bool]:
+    def _voted(self, op: OpCall, step: int, vote: int) -> bool:
         self.verdict = None
         position = step * len(self.job.graph.ops) + op.id
         self.send_to((self.key[0], 0), ("vote", self.key[1], self.generation, position, vote))
         self._at(BLOCKED)
-        yield lambda: self.verdict is not None
+        self.until(lambda: self.verdict is not None)
         return bool(self.verdict)
 
-    def _log(self, step: int, staged: list[tuple[Any, ...]]) -> Generator[Any, None, None]:
+    def _log(self, step: int, staged: list[tuple[Any, ...]]) -> None:
         """Log what the group has made. What a former generation has made there counts until all of it is there."""
         memory = self.agent.memory
-        yield self.world.between(0.0, self.world.scenario.pace if staged else 0.0)  # large parts take their time
+        self.sleep(self.world.between(0.0, self.world.scenario.pace if staged else 0.0))  # large parts take their time
         self.world.checks.owns(self)
         edges = {way.edge.id for way, *_ in staged}
         memory.logs[self.key] = [e for e in memory.logs[self.key] if e.step != step or e.edge not in edges]
@@ -990,25 +1004,25 @@ class SimRank:
             return self.world.nonce()
         return self.world.group(self.key[0], self.generation).nonces.setdefault((step, op.id), self.world.nonce())
 
-    def all_have_said(self) -> Generator[Any, None, None]:
+    def all_have_said(self) -> None:
         """Wait until all consumers have said what they have used, where that may be what is in no log."""
         for way in self.ways.values():
             if way.made is not None:
                 self._at(BLOCKED, way.edge.id)
-                yield lambda: not way.state.unheard  # noqa: B023 (asked before the next round)
+                self.until(lambda: not way.state.unheard)  # noqa: B023 (asked before the next round)
         for way in self.ways.values():
             way.made = None
         self.agent.memory.sure[self.key] = self.generation
 
-    def _staged(self, step: int, value: Value, ways: list[OutEdge]) -> Generator[Any, None, list[tuple[Any, ...]]]:
+    def _staged(self, step: int, value: Value, ways: list[OutEdge]) -> list[tuple[Any, ...]]:
         """All that is to be sent of a value, when there are credits for it."""
         staged: list[tuple[Any, ...]] = []
-        yield from self.all_have_said()
-        yield from self._room(step)
+        self.all_have_said()
+        self._room(step)
         for way in ways:
             if not way.state.admits(step) and step != self.admitted:
                 self._at(BLOCKED, way.edge.id)
-                yield lambda: way.state.admits(step)  # noqa: B023 (asked before the next round)
+                self.until(lambda: way.state.admits(step))  # noqa: B023 (asked before the next round)
             for send in way.sends:
                 chunks: list[Value | None] = [*chunks_of(part_of(value, send.selection))]
                 chunks += [None] if value.h % 2 == 0 else []
@@ -1038,13 +1052,13 @@ class SimRank:
         self.report(m.RankFinish(*self.key, self.generation, "it has said so"))
         self.world.scenario.nemesis.said(self.world, self.agent)
 
-    def _boundary(self, step: int) -> Generator[Any, None, None]:
+    def _boundary(self, step: int) -> None:
         """The snapshot after `step`, if there is one."""
         plan, steps = self.world.scenario.plan, min(self.job.steps, self.last + 1)
         if self.advance is not None and step == self.pause and self.agent.node in self.advance.draining:
             self.world.checks.leaves(self, step)
         if self.said:
-            yield from self._await_journal()
+            self._await_journal()
         if plan.last:
             return
         must = step in (self.pause, steps - 1)
@@ -1053,7 +1067,7 @@ class SimRank:
             return
         if not must and (told := self.appointments) is not None:
             self._at(BLOCKED)
-            yield lambda: told.is_one(step) is not None
+            self.until(lambda: told.is_one(step) is not None)
             if not told.is_one(step):
                 return
         if not must and self._may_owe(step, persist):
@@ -1062,8 +1076,8 @@ class SimRank:
         if not must and self.together:
             self._say(0, barrier.WANT, step)
             self._at(BLOCKED)
-            yield lambda: self.taking >= step
-        yield from self._take(step, persist)
+            self.until(lambda: self.taking >= step)
+        self._take(step, persist)
         self.world.checks.held(self, step)
 
     def _may_owe(self, step: int, persist: bool) -> bool:
@@ -1090,7 +1104,7 @@ class SimRank:
     def _kept(self) -> list[int]:
         return [kept.step + way.hold for way in self.ways.values() for kept in way.state.kept]
 
-    def _room(self, step: int) -> Generator[Any, None, None]:
+    def _room(self, step: int) -> None:
         """As `rolemesh_durable.rank.edges.Ports.waits_for_room`."""
 
         def full() -> bool:
@@ -1098,44 +1112,44 @@ class SimRank:
             return len(kept) > self.keeps and min(kept) <= reachable
 
         if step != self.admitted and full():
-            yield from self._await(lambda: not full(), BLOCKED)
+            self._await(lambda: not full(), BLOCKED)
 
-    def _await(self, there: Callable[[], bool], phase: int, edge: int = -1) -> Generator[Any, None, None]:
+    def _await(self, there: Callable[[], bool], phase: int, edge: int = -1) -> None:
         """Wait until `there()`; what is owed is settled meanwhile."""
         while not there():
-            yield from self._settle()
+            self._settle()
             self._at(phase, edge)
-            yield lambda told=self.taking: there() or self.taking > told
+            self.until(lambda told=self.taking: there() or self.taking > told)
 
-    def _settle(self) -> Generator[Any, None, None]:
+    def _settle(self) -> None:
         """The rank waits, and no operator has run since the last step."""
         if self.owed >= 0 and self.together and self.guard is not None:
             self._say(0, barrier.WANT, self.owed)
         if self.owed >= 0 and (not self.together or self.owed <= self.taking):
-            yield from self._take(self.owed, self.world.scenario.plan.persisted(self.owed, self.job.steps))
+            self._take(self.owed, self.world.scenario.plan.persisted(self.owed, self.job.steps))
 
-    def _gather(self, op: OpCall, step: int) -> Generator[Any, None, None]:
+    def _gather(self, op: OpCall, step: int) -> None:
         """As `rolemesh_durable.rank.call_start.Admission`: the group goes in together, with credits and room."""
-        yield from self._room(step)
+        self._room(step)
         for edge in self.job.outputs[op.id]:
             if (way := self.ways.get(edge.id)) is not None and self.job.activity.consumed(edge, step, self.job.steps):
-                yield from self._await(lambda: way.state.admits(step), BLOCKED, edge.id)
+                self._await(lambda: way.state.admits(step), BLOCKED, edge.id)
         self.admitted, self.waiting, self.gone = step, step * len(self.job.graph.ops) + op.id, False
         self._say(0, barrier.ARRIVE, self.waiting)
-        yield from self._await(lambda: self.gone, BLOCKED)
+        self._await(lambda: self.gone, BLOCKED)
         if 0 <= self.owed <= self.taking:
-            yield from self._take(self.owed, self.world.scenario.plan.persisted(self.owed, self.job.steps))
+            self._take(self.owed, self.world.scenario.plan.persisted(self.owed, self.job.steps))
 
-    def _await_journal(self) -> Generator[Any, None, None]:
-        yield lambda: self.advance is not None and self.advance.finishing
+    def _await_journal(self) -> None:
+        self.until(lambda: self.advance is not None and self.advance.finishing)
 
-    def _end(self, step: int) -> Generator[Any, None, None]:
+    def _end(self, step: int) -> None:
         """`step` was the last one, which may not have been known by then."""
         plan, memory = self.world.scenario.plan, self.agent.memory
         if plan.last:
             return
         if self.owed == step:
-            yield from self._take(step, True)
+            self._take(step, True)
         if plan.persisted(step, self.job.steps) or self.persisted == step:
             return
         if self.advance is not None and self.advance.persisted >= step:
@@ -1144,16 +1158,16 @@ class SimRank:
             memory.snaps[self.key][step].pinned = True
             self._commit()
         else:
-            yield from self._take(step, True)
+            self._take(step, True)
 
-    def _take(self, step: int, persist: bool) -> Generator[Any, None, None]:
+    def _take(self, step: int, persist: bool) -> None:
         memory = self.agent.memory
         self.owed, self.late = -1, False
         if self.launch.collective and len(memory.steps(self.key)) > 1:
             wanted = self.snapshot
             self._at(BLOCKED)
             while not self._group_has(wanted):
-                yield 0.02
+                self.sleep(0.02)
                 self._pump()
                 if self.stopping:
                     raise Stopped
@@ -1161,7 +1175,7 @@ class SimRank:
         self.heard = self.heard if self.calls.behind(step) else step
         self.world.checks.owns(self)
         memory.make_room(self.key)
-        yield self.world.between(0.0, 0.01)
+        self.sleep(self.world.between(0.0, 0.01))
         self.world.checks.owns(self)
         state = self.mind.state if self.mind.kind != "stateless" else None
         memory.switch(self.key, step, state, persist)
@@ -1184,7 +1198,3 @@ class SimRank:
 
 def _sizes(ranks: Iterable[tuple[str, int]]) -> dict[str, int]:
     return Counter(role for role, _ in ranks)
-
-
-def _gone() -> Generator[Any, None, None]:
-    yield lambda: False

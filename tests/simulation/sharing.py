@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.memory import Entry
@@ -101,12 +101,12 @@ class First:
         wanted = share_of(rank.key[1], ranks, size=how.rows, items=items_, total=total)
         self.choice.came(step, number, wanted)
 
-    def call(self, step: int) -> Generator[Any, None, None]:
+    def call(self, step: int) -> None:
         """Choose what `step` takes, and log it."""
         rank, choice, edge = self.rank, self.choice, self.edge
         if not choice.choose(step):
             rank.waits(edge.id)
-            yield lambda: choice.choose(step)
+            rank.until(lambda: choice.choose(step))
         rank.world.checks.took(rank, edge, step, choice.took)
         rank.agent.memory.choices.setdefault(rank.key, {})[edge.id, step] = choice.took
         rank.agent.memory.logs[rank.key].append(Entry(edge.id, step, 0, True, (), choice.taken, 1))
@@ -141,28 +141,28 @@ class Varying:
         """A chunk, as `SimRank.emit` takes it."""
         self._staged.append(chunk)
 
-    def end(self) -> Generator[Any, None, None]:
+    def end(self) -> None:
         """That was all."""
         rank, op, step = self._rank, self._op, self._step
-        yield from rank.log_whole(step, self._staged)
+        rank.log_whole(step, self._staged)
         rank.agent.memory.items.setdefault(rank.key, {})[op.id, step] = rank.mates[op.id].reported[step]
-        yield from rank.show_whole(self._staged)
+        rank.show_whole(self._staged)
 
 
-def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> Generator[Any, None, None]:
+def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> None:
     """One call of an operator whose rows are shared out: this rank's items, and then the word that this was all."""
     world, mates, number = rank.world, rank.mates[op.id], 0
     how = mates.edge.dst_partition
     assert isinstance(how, Balanced)
     if not mates.sharing.informed:
         rank.waits(mates.edge.id)
-        yield lambda: mates.sharing.informed
-    ways = yield from rank.credits(op, step)
+        rank.until(lambda: mates.sharing.informed)
+    ways = rank.credits(op, step)
     if step in mates.made:
         mates.reports(op, step, *mates.made[step])
         return
     if op.role in rank.job.varying:
-        yield from rank.all_have_said()
+        rank.all_have_said()
     rows = rows_of(given[mates.edge.param])
     others = [value for param, value in given.items() if param != mates.edge.param]
     total, count = items.apart(rows, how.rows)
@@ -176,7 +176,7 @@ def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -
         world.checks.works(rank, op, step, item)
         for mate in mates.sharing.listeners:
             mates.say(mate, TAKES, step, item)
-        yield from rank.computes(op, step, 1 if world.chance(0.8) else 4)
+        rank.computes(op, step, 1 if world.chance(0.8) else 4)
         made = [made_of(rank.mind, op, step, row, others) for row in rows[item * how.rows : (item + 1) * how.rows]]
         if varies:
             nonce = world.nonce()
@@ -192,4 +192,4 @@ def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -
         for send in way.sends:
             put(way, step, number, True, send.consumers, None)
     if varies:
-        yield from varying.end()
+        varying.end()
