@@ -109,7 +109,7 @@ def _trees() -> dict[str, ast.Module]:
     return {
         file: ast.parse(text)
         for file, text in texts.items()
-        if re.search(r"\w(?:Error|Problems)\(", text) or short(file) in helpers or file.endswith(FORM)
+        if re.search(r"\w(?:Error|Lost|Problems)\(", text) or short(file) in helpers or file.endswith(FORM)
     }
 
 

@@ -150,7 +150,7 @@ class SimCalls:
     def _wait(self, condition: Callable[[], bool]) -> None:
         if not condition():
             call = next(iter(self._calling.open.values()))
-            self.rank._at(CALLING, position_of(0, call.rank))
+            self.rank.at(CALLING, position_of(0, call.rank))
             self.rank.until(condition)
 
     def behind(self, step: int) -> list[Any]:
@@ -164,7 +164,7 @@ class SimCalls:
             for n in range(self.rank.shape.sizes[to]):
                 self._tell((to, n))
         if self._from and (not self.rank.job.schedule[self.rank.key[0]] or step in (self.rank.pause, self.rank.last)):
-            self.rank._at(FOLLOWING)
+            self.rank.at(FOLLOWING)
             self.rank.until(lambda: self._serving.finished >= step)
 
     def _tell(self, to: tuple[str, int]) -> None:

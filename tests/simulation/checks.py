@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,18 +11,21 @@ from tests.simulation.model import SHARDS, RankKey, State, Value
 from tests.simulation.scenario import MOST_MEMORY
 
 from rolemesh.api.observer import Event, StepMetrics
+from rolemesh.api.partition import Balanced
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.master.state import JobState, KeptJob
 
 if TYPE_CHECKING:
     from tests.simulation.agent import SimAgent
+    from tests.simulation.effects import SimItem
     from tests.simulation.memory import NodeMemory
-    from tests.simulation.rank import OutEdge, SimRank
+    from tests.simulation.rank import SimRank
     from tests.simulation.world import World
 
     from rolemesh.graph.logical import Edge, OpCall
     from rolemesh_durable.protocol.edge import Kept
+    from rolemesh_durable.protocol.rank.out_edge import OutEdge
 
 __all__ = ["INVARIANTS", "Checks"]
 
@@ -477,16 +481,18 @@ class Checks:
         if len(rows) < wanted:
             self.world.fail("no row is lost", f"{rank.name} has {len(rows)} of {wanted} rows of step {step}: {edge}")
 
-    def used_version(self, rank: SimRank, edge: Edge, step: int, made: int, parts: list[list[Any]]) -> None:
+    def used_version(
+        self, rank: SimRank, edge: Edge, step: int, made: int, sources: Sequence[int], parts: list[list[Any]]
+    ) -> None:
         """A call of `step` uses the value of an edge that was made at step `made`."""
         known, found = self._taken.setdefault(rank.key, {}), dict[int, set[int]]()
-        job, port = rank.job, rank.ins[edge.id]
-        if port.collates:  # of an item that has come twice the first counts
+        job = rank.job
+        if isinstance(edge.src_partition, Balanced):  # of an item that has come twice the first counts
             for number, *_, rows in [item for part in parts for item in part if item[4]]:
                 found.setdefault(number, {rows[0].version})
         else:
             together = job.kinds[job.graph.ops[edge.src].role] == "collective"
-            for source, chunks in zip(port.sources, parts, strict=True):
+            for source, chunks in zip(sources, parts, strict=True):
                 found.setdefault(-1 if together else source, set()).update(chunk.version for chunk in chunks)
         for which, versions in found.items():
             if len(versions) > 1:
@@ -525,7 +531,13 @@ class Checks:
         self._as_undisturbed(rank, self.end)
 
     def answered(
-        self, rank: SimRank, way: OutEdge, consumer: int, generation: int, from_step: int, kept: list[Kept[Any]]
+        self,
+        rank: SimRank,
+        way: OutEdge[SimItem],
+        consumer: int,
+        generation: int,
+        from_step: int,
+        kept: list[Kept[Any]],
     ) -> None:
         """A producer has answered an ask: all it has made and the consumer lacks must be there."""
         if generation < way.state._generations[consumer]:

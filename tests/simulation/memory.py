@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from tests.simulation.model import RankKey, State, Value
+from tests.simulation.model import RankKey, State
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.protocol.persisting import outlasting
@@ -21,7 +21,7 @@ class Entry(NamedTuple):
     chunk: int
     last: bool
     consumers: tuple[int, ...]
-    item: Value | None
+    item: Any
     hold: int
 
 
@@ -36,7 +36,6 @@ class Snap:
 
 Lines: TypeAlias = dict[int, dict[str, Any]]
 """A rank's lines of metrics: by step, their records."""
-Made: TypeAlias = tuple[int, list[int]]
 Image: TypeAlias = tuple[State | None, list[Entry], Lines]
 """All that a rank needs to go on: its state, what it has sent up to then, and its lines of metrics."""
 
@@ -50,14 +49,14 @@ class NodeMemory:
         self.logs: dict[RankKey, list[Entry]] = {}
         self.lines: dict[RankKey, Lines] = {}
         self.copies: dict[RankKey, dict[int, Image]] = {}
-        self.choices: dict[RankKey, dict[tuple[int, int], int]] = {}
-        """When what a step took from an edge was made, by edge and step."""
+        self.choices: dict[RankKey, dict[tuple[int, int], Any]] = {}
+        """By edge and step, when what it took was made, or which items it took, encoded."""
         self.asked: dict[RankKey, dict[Any, int]] = {}
         """Which rank each call of a rank was sent to, by its key."""
         self.whole: dict[RankKey, dict[tuple[int, int], int]] = {}
         """Edges and steps of which the log has all that the call has made, and the generation that made it."""
-        self.items: dict[RankKey, dict[tuple[int, int], Made]] = {}
-        """By call and step, the items that the rank has taken whose results the log has, and how many there are."""
+        self.items: dict[RankKey, dict[tuple[int, int], bytes]] = {}
+        """By call and step, the items that the rank has taken whose results the log has, encoded."""
         self.sure: dict[RankKey, int] = {}
         """The newest generation of a rank whose log has all that it, and those before it, may have shown."""
         self.timeline = 0

@@ -39,6 +39,7 @@ __all__ = [
     "part_of",
     "recut",
     "rows_of",
+    "sent_of",
     "value_of",
 ]
 
@@ -189,6 +190,11 @@ def chunks_of(value: Value) -> list[Value]:
     """A value as the one to three chunks that it is sent in."""
     count = 1 + value.h % 3
     return [Value(hash((value.h, i)), value.shards if i == 0 else (), value.version) for i in range(count)]
+
+
+def sent_of(value: Value, selection: Selection) -> list[Value]:
+    """A value as it is sent: a part of its rows as a whole, all of it in chunks."""
+    return chunks_of(value) if isinstance(selection, Whole) else [part_of(value, selection)]
 
 
 def gather(parts: list[list[Value]]) -> Value:
@@ -357,5 +363,5 @@ class Reference:
         for source in shape.sources(edge, rank):
             selection = shape.routes[edge.id].sends_to(source, rank)
             assert selection is not None
-            parts.append(chunks_of(part_of(self._made[edge.src, at, source], selection)))
+            parts.append(sent_of(self._made[edge.src, at, source], selection))
         return gather(parts)

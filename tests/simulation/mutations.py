@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import msgspec
-from tests.simulation import agent, checks, sharing
+from tests.simulation import agent, checks
 from tests.simulation import rank as sim_rank
 from tests.simulation.agent import SimAgent
 from tests.simulation.backend import Backend
+from tests.simulation.effects import SimLog
 from tests.simulation.master import SimMaster
 from tests.simulation.memory import NodeMemory
 from tests.simulation.patches import all_of, method
 from tests.simulation.run import run_seed
-from tests.simulation.sharing import Mates
 
 from rolemesh.api.failures import Failure
 from rolemesh.graph import items
@@ -67,6 +67,10 @@ from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
 from rolemesh_durable.protocol.newest import NewestChoice
 from rolemesh_durable.protocol.owing import Appointments
+from rolemesh_durable.protocol.rank import first_port, ports, version_port
+from rolemesh_durable.protocol.rank.mates import Mates
+from rolemesh_durable.protocol.rank.out_edge import OutEdge
+from rolemesh_durable.protocol.rank.version_port import GroupPort, VersionPort
 from rolemesh_durable.protocol.sharing import Sharing
 from rolemesh_failover_more_memory import MoreMemoryLevel
 from rolemesh_failover_shrink import ShrinkLevel
@@ -593,21 +597,26 @@ def _decides_by_itself(original: Any) -> Any:
     return newest
 
 
-def _seen_before_it_is_whole(original: Any) -> Any:
-    def put(self: Any, step: int, value: Any, ways: Any) -> Any:
-        if self._is_made(step, ways):
-            return
-        for way in ways:
-            if not way.state.credit:
-                self.until(lambda: way.state.credit)  # noqa: B023 (asked before the next round)
-            for send in way.sends:
-                chunks = sim_rank.chunks_of(sim_rank.part_of(value, send.selection))
-                for number, chunk in enumerate(chunks):
-                    self.emit(way, step, number, number == len(chunks) - 1, send.consumers, chunk)
-                    self.sleep(self.world.between(0.0, 0.02))
-        self.agent.memory.say_whole(self.key, [way.edge.id for way in ways], step, self.generation)
+def _seen_as_it_is_made() -> Any:
+    def put(self: Any, way: Any, item: Any, step: int, chunk: int, last: bool, consumers: Any) -> None:
+        begun = self.__dict__.setdefault("_begun", {})
+        begun.setdefault(step, self._log.position)
+        way.put(item, step, chunk, last, consumers)
 
-    return put
+    def finish(self: Any, step: int) -> None:
+        if (first := self.__dict__.get("_begun", {}).pop(step, None)) is not None:
+            self._say_whole(self._log, step, first)
+
+    def slowly(self: Any, *chunk: Any) -> None:
+        log(self, *chunk)
+        self._rank.sleep(self._rank.world.between(0.0, 0.02))
+
+    log = SimLog.chunk_of
+    return all_of(
+        patch.object(VersionPort, "_put", put),
+        patch.object(VersionPort, "_finish", finish),
+        patch.object(SimLog, "chunk_of", slowly),
+    )
 
 
 def _both_count(original: Any) -> Any:
@@ -642,16 +651,17 @@ def _own_log_only(original: Any) -> Any:
 
 
 def _seen_before_the_vote(original: Any) -> Any:
-    def put(self: Any, op: Any, step: int, value: Any, ways: Any) -> Any:
-        if (op.id, step) not in self.former:
-            staged = self._staged(step, value, ways)
-            self._log(step, staged)
-            self.show_whole(staged)
-            self._voted(op, step, self.generation + 1 if staged else 0)
+    def finish(self: Any, step: int) -> None:
+        if step in self._former:
+            original(self, step)
             return
-        original(self, op, step, value, ways)
+        staged, self._staged = self._staged, []
+        if staged:
+            self._write(step, staged)
+        version_port._show(staged)
+        self._agree(step, self._site.generation + 1 if staged else 0)
 
-    return put
+    return finish
 
 
 def _each_rank_counts(parts: Any) -> Any:
@@ -659,26 +669,11 @@ def _each_rank_counts(parts: Any) -> Any:
 
 
 def _reports_no_former_life(original: Any) -> Any:
-    def reports(self: Any, op: Any, step: int, count: int, made: Any) -> None:
-        original(self, op, step, count, [] if step in self.made else made)
+    def made(self: Any, step: int, count: int, reports: Any) -> Any:
+        found = original(self, step, count, reports)
+        return (found[0], {}) if self.is_made(step) else found
 
-    return reports
-
-
-def _makes_again(original: Any) -> Any:
-    def init(self: Any, rank: Any, edge: Any) -> None:
-        original(self, rank, edge)
-        self.made = {}
-
-    return init
-
-
-class _Seen(sharing.Varying):
-    def put(self, *chunk: Any) -> None:
-        self._rank.emit(*chunk)
-
-    def end(self) -> Any:
-        self._rank.sleep(0.0)
+    return made
 
 
 def _nobody_is_heard(original: Any) -> Any:
@@ -689,11 +684,11 @@ def _nobody_is_heard(original: Any) -> Any:
     return asked
 
 
-def _first_anew(original: Any, lag: int, *, taken: Any, again: Any) -> Any:
+def _first_anew(original: Any, lag: int, *, taken: Any = None, again: Any = None) -> Any:
     return original(lag, taken=taken)
 
 
-def _first_forgets(original: Any, lag: int, *, taken: Any, again: Any) -> Any:
+def _first_forgets(original: Any, lag: int, *, taken: Any = None, again: Any = None) -> Any:
     return original(lag, taken=taken and taken._replace(beyond=()), again=again)
 
 
@@ -797,15 +792,15 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("what is due is not taken before what has come", "a bounded lag is kept", "shared first",
              method(FirstChoice, "_choice", lambda original: lambda self, due: list(self._ready)[: self._each])),
     Mutation("a restarted rank takes what is finished first by then", "a step takes the same again", "shared first",
-             lambda: patch.object(sharing, "FirstChoice", partial(_first_anew, FirstChoice))),
+             lambda: patch.object(first_port, "FirstChoice", partial(_first_anew, FirstChoice))),
     Mutation("a restarted rank has forgotten what it had taken", "no row comes twice", "shared first",
-             lambda: patch.object(sharing, "FirstChoice", partial(_first_forgets, FirstChoice))),
+             lambda: patch.object(first_port, "FirstChoice", partial(_first_forgets, FirstChoice))),
     Mutation("a restarted rank is told that it had taken what it had not made", "no deadlock", "shared",
              method(Sharing, "asked", _for_the_dead_too)),
     Mutation("what was under way to ranks of an earlier layout is put together as for the present one's",
              "no row is lost", "shared resize",
-             method(sim_rank.In, "join", lambda original: lambda self, made, chunks, there=None:
-                    original(self, made, chunks))),
+             method(sim_rank.SimOrigin, "there", lambda original: lambda self, before, consumer:
+                    (self._rank.shape, self._rank.key[1]))),
     Mutation("who is called does not know that the layout changes after a step when it comes there",
              "a resize loses no call", "calls resize",
              method(Progress, "most_granted", _one_less)),
@@ -844,23 +839,23 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("what the log has is made again", "all consumers of a value agree", "versions",
              method(NodeMemory, "is_whole", lambda original: lambda self, key, edge, step: False)),
     Mutation("a value is seen before the log has all of its call", "all consumers of a value agree", "versions",
-             method(sim_rank.SimRank, "_put_whole", _seen_before_it_is_whole)),
+             _seen_as_it_is_made),
     Mutation("what is lost with a log is not noticed", "all consumers of a value agree", "versions",
-             method(sim_rank.OutEdge, "asked", _nobody_is_heard)),
+             method(OutEdge, "asked", _nobody_is_heard)),
     Mutation("a rank that has lost its log hears what arrives after that", "who has ended does nothing more",
              "versions", method(sim_rank.SimRank, "_failed", _hears_on)),
     Mutation("each rank of a group looks into its own log only", "all consumers of a value agree", "versions group",
              method(Agreement, "heard", _own_log_only)),
     Mutation("a rank shows its part before all of its group have theirs", "all consumers of a value agree",
-             "versions group", method(sim_rank.SimRank, "_put_together", _seen_before_the_vote)),
+             "versions group", method(GroupPort, "_finish", _seen_before_the_vote)),
     Mutation("who has used what a group takes back is not looked for", "all consumers of a value agree",
-             "versions group", method(sim_rank.OutEdge, "void", lambda original: lambda self, step: None)),
+             "versions group", method(OutEdge, "void", lambda original: lambda self, step: None)),
     Mutation("what is made of an item is made again though the log has it", "all consumers of a value agree",
              "versions shared", lambda: all_of(
-                 method(Mates, "__init__", _makes_again)(),
+                 method(Mates, "remember", lambda original: lambda self, step, items: None)(),
                  method(NodeMemory, "is_whole", lambda original: lambda self, key, edge, step: False)())),
     Mutation("items are seen as they are made", "all consumers of a value agree", "versions shared",
-             lambda: patch.object(sharing, "Varying", _Seen)),
+             _seen_as_it_is_made),
     Mutation("a step takes a value that is older than its edge allows", "a bounded lag is kept", "calm",
              method(NewestChoice, "choose", _too_old)),
     Mutation("a restarted rank takes what is newest by then", "a step takes the same again", "process",
@@ -891,7 +886,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a consumer asks one step too late", "no deadlock", "process",
              method(InEdgeState, "restart_source", _asks_too_late)),
     Mutation("values are held for one step less", "asks are answered", "storm",
-             lambda: patch.object(sim_rank, "hold_of", _no_hold(edges.hold_of))),
+             lambda: patch.object(ports, "hold_of", _no_hold(edges.hold_of))),
     Mutation("a stateless rank does not repeat its last sink call", "no deadlock", "process",
              method(sim_rank.SimRank, "_repeat", lambda original: lambda self: None)),
     Mutation("an agent starts a rank beside its old process", "one process of a rank", "process",
@@ -945,9 +940,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a step that is made again waits for the credit that a later one has", "no deadlock", "versions shared",
              method(OutEdgeState, "admits", _needs_a_credit)),
     Mutation("a restored rank asks for values that are too old for its next call", "no deadlock", "drain",
-             lambda: patch.object(sim_rank, "first_needed", _from_the_next_step(edges.first_needed))),
+             lambda: patch.object(ports, "first_needed", _from_the_next_step(edges.first_needed))),
     Mutation("a restarted rank does not ask for what its last call took beside the initial value", "no deadlock",
-             "process", lambda: patch.object(sim_rank, "first_needed", _lag_is_exact(edges.first_needed))),
+             "process", lambda: patch.object(ports, "first_needed", _lag_is_exact(edges.first_needed))),
     Mutation("a rank hears of a neighbour's new place only at its own start", "no deadlock", "process",
              method(AddressBook, "_tell", _wired_once)),
     Mutation("a master that has heard nothing for a moment takes an agent for dead",
@@ -1002,7 +997,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("ranks that have moved are counted where they were, too", "each line once", "nodes",
              lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
     Mutation("a rank that waits goes on owing its snapshot", "no deadlock", "room",
-             method(sim_rank.SimRank, "_settle", lambda original: lambda self: None)),
+             method(sim_rank.SimRank, "settle", lambda original: lambda self: None)),
     Mutation("a rank of a group takes the snapshot that it wants without its mates", "no deadlock", "room group",
              method(Barrier, "heard", _takes_it_alone)),
     Mutation("a group goes in before it is told whose snapshot it takes", "no deadlock", "room group",
@@ -1016,7 +1011,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("an item counts for every rank that has made it", "each item counts once", "shared",
              lambda: patch.object(merge, "settled", _each_rank_counts)),
     Mutation("what a log has of a call is not reported again", "each item counts once", "versions shared",
-             method(Mates, "reports", _reports_no_former_life)),
+             method(Mates, "made", _reports_no_former_life)),
     Mutation("lines of a report that was lost are not told again", "each line once", "calm",
              lambda: patch.object(MetricsMerger, "lines", lambda self: self.take())),
     Mutation("what was told of a step that is made again stays", "each line is of one life", "back",

@@ -16,7 +16,7 @@ from rolemesh.graph.routes import route
 from rolemesh.graph.schedule import Activity, zero_lag_cycle
 from rolemesh_durable.protocol.hang import HangVerdict, Key, culprit
 from rolemesh_durable.protocol.messages import RankReport
-from rolemesh_durable.rank.status_page import BLOCKED, COMPUTING, GATHERING, IDLE, TURN, WAITING
+from rolemesh_durable.protocol.rank.page import BLOCKED, COMPUTING, GATHERING, IDLE, TURN, WAITING
 
 GRPO = LogicalGraph(
     "grpo",

@@ -9,7 +9,7 @@ from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_durable.protocol.calls import called_at, position_of
 from rolemesh_durable.protocol.hang import HangVerdict, Key, culprit
 from rolemesh_durable.protocol.messages import RankReport
-from rolemesh_durable.rank.status_page import CALLING, COMPUTING, FOLLOWING, SERVING
+from rolemesh_durable.protocol.rank.page import CALLING, COMPUTING, FOLLOWING, SERVING
 
 RUN = {"run": ServiceSpec("run")}
 CALLS = LogicalGraph(

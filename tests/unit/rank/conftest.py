@@ -29,13 +29,15 @@ from rolemesh_durable.dataplane.tcp_transport import TcpTransport
 from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.blocks import lines_of
+from rolemesh_durable.protocol.rank.ports import Ports
+from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.rank.calls import Calls
 from rolemesh_durable.rank.control import Control
-from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.loop import Loop
 from rolemesh_durable.rank.main import ENGINE
 from rolemesh_durable.rank.meter import Meter
+from rolemesh_durable.rank.process_effects import process_effects
 from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.transports import Site, TransportKeys
 
@@ -247,7 +249,8 @@ class Fleet:
             meter = Meter(ctx, every, report)
             activity = Activity(flow)
             sizes = {name: size for name, (_, size) in roles.items()}
-            ports = Ports(flow, activity, sizes, endpoint, status_page, meter, steps=steps, **options)
+            shape = JobShape(flow, activity, sizes, steps, **options)
+            ports = Ports(shape, process_effects(endpoint, status_page, meter, None))
             calls = Calls(flow, activity, sizes, workload, ctx, endpoint=endpoint, status_page=status_page, meter=meter)
             loop = Loop(
                 workload,

@@ -9,7 +9,8 @@ from rolemesh.api.partition import Split
 from rolemesh.api.workload import Rendezvous
 from rolemesh_durable.dataplane.shm import capacity_of
 from rolemesh_durable.protocol.messages import Watermarks
-from rolemesh_durable.rank.status_page import BLOCKED, StatusPage
+from rolemesh_durable.protocol.rank.page import BLOCKED
+from rolemesh_durable.rank.status_page import StatusPage
 
 LARGE = 100_000
 
@@ -108,7 +109,7 @@ def test_slots_are_used_again_rather_than_made_anew(fleet, flow, role):
         graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=2)]),
         {"a": (lambda: role(make=lambda self: np.zeros(LARGE)), 1), "b": (lambda: role(take=lambda self, x: None), 1)},
         steps=30,
-        after=lambda ports, endpoint: (ports.endpoint.pool.free, ports.kept_bytes),
+        after=lambda ports, endpoint: (endpoint.pool.free, ports.kept_bytes),
     )
     free, kept = out["a", 0].seen[-1]
     assert 1 <= free <= 3

@@ -4,7 +4,7 @@ from multiprocessing import get_context
 
 from rolemesh.api.partition import Split
 from rolemesh_durable.protocol.messages import RankMetrics, Stop, Watermarks
-from rolemesh_durable.rank.status_page import COMPUTING, WAITING
+from rolemesh_durable.protocol.rank.page import COMPUTING, WAITING
 
 
 def pair(flow, **settings):

@@ -9,9 +9,11 @@ from rolemesh.graph.schedule import Activity
 from rolemesh_durable.dataplane.shm_transport import ShmTransport
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import Peer
-from rolemesh_durable.rank.edges import Ports
+from rolemesh_durable.protocol.rank.ports import Ports
+from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.meter import Meter
+from rolemesh_durable.rank.process_effects import process_effects
 from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.transports import Site
 
@@ -36,19 +38,8 @@ def start(fleet, flow, tmp_path):
         endpoint = endpoints[role] = Endpoint(site, transports={"shm": ShmTransport(None)}, local="shm")
         meter = Meter(RankContext(options=NoOptions(), role=role), 1, lambda message: None)
         status_page = StatusPage.create(tmp_path / f"{role}{generation}")
-        sizes = {"a": 1, "b": 1}
-        ports[role] = Ports(
-            flow_graph,
-            Activity(flow_graph),
-            sizes,
-            endpoint,
-            status_page,
-            meter,
-            steps=9,
-            retention=True,
-            unrepeated=unrepeated,
-            resume=resume,
-        )
+        shape = JobShape(flow_graph, Activity(flow_graph), {"a": 1, "b": 1}, 9, retention=True, unrepeated=unrepeated)
+        ports[role] = Ports(shape, process_effects(endpoint, status_page, meter, None), resume=resume)
         return ports[role]
 
     def wire():
@@ -69,7 +60,7 @@ def start(fleet, flow, tmp_path):
 
 def has(port, made):
     """The value that was made at step `made` comes."""
-    while not port.state.ready(made) and port._endpoint.pump(PATIENCE_S):
+    while not port.state.ready(made) and port._mail._endpoint.pump(PATIENCE_S):
         pass
     assert port.state.ready(made), f"the value of step {made} does not come"
 
@@ -83,12 +74,12 @@ def test_a_consumer_started_anew_gets_everything_after_the_commit_again(start, r
         a.outputs[0].put(step, np.full(rows, step))
         assert b.inputs[1][0][1].take(step)[0] == step
         b.inputs[1][0][1].release(step)
-    b.endpoint.flush()
+    b.mail.flush()
     a.drain()
     a.commit(1)
     b = begin("b", 1, resume=1)
     wire()
-    a.endpoint.pump(0.2)
+    a.mail._endpoint.pump(0.2)
     a.outputs[0].put(4, np.full(rows, 4))
     port = b.inputs[1][0][1]
     assert [int(port.take(step)[-1]) for step in (2, 3, 4)] == [2, 3, 4]
@@ -105,12 +96,12 @@ def test_a_producer_started_anew_is_told_what_is_known_already(start):
         port.release(step)
     a = begin("a", 1, resume=0)
     wire()
-    a.endpoint.pump(0.2)
+    a.mail._endpoint.pump(0.2)
     for step in range(1, 4):
         a.outputs[0].put(step, [step])
     assert port.take(3) == [3]
     port.release(3)
-    b.endpoint.flush()
+    b.mail.flush()
     a.drain()
     assert a.ways[0].state.under_way == 0
 
@@ -122,7 +113,7 @@ def test_a_rank_that_has_lost_its_log_goes_on_with_nothing_though_its_operator_c
     with pytest.raises(LogLost, match="b/0 has used what was made at step 2"):
         wire()
     with pytest.raises(LogLost, match="b/0 has used what was made at step 2"):
-        a.endpoint.wait()
+        a.mail._endpoint.wait()
 
 
 def test_a_restarted_rank_repeats_its_call_with_the_value_that_it_took_while_there_was_an_initial_one(start):
@@ -140,7 +131,7 @@ def test_a_restarted_rank_repeats_its_call_with_the_value_that_it_took_while_the
     b = begin("b", 1, resume=2, **flow)
     b.choose_again({(0, 2): 2})
     wire()
-    a.endpoint.pump(0.2)
+    a.mail._endpoint.pump(0.2)
     port = b.inputs[1][0][1]
     has(port, 0)
     assert port.take(2) == [0]

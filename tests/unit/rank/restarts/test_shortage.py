@@ -12,8 +12,8 @@ from tests.unit.rank.restarts.flows import STATEFUL
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.protocol.rank.page import BLOCKED
 from rolemesh_durable.rank import shortage
-from rolemesh_durable.rank.status_page import BLOCKED
 
 MB = 1 << 20
 

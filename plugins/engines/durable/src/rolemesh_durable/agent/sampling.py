@@ -14,7 +14,8 @@ from rolemesh_durable.agent.status_pages import StatusPages
 from rolemesh_durable.protocol.agent.events import RankSample, Sampled
 from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.messages import RankLaunch
-from rolemesh_durable.rank.status_page import BLOCKED, COMPUTING, WAITING, Position
+from rolemesh_durable.protocol.rank.page import BLOCKED, COMPUTING, WAITING
+from rolemesh_durable.rank.status_page import Position
 
 __all__ = ["Sampler"]
 

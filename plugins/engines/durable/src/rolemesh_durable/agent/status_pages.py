@@ -8,8 +8,9 @@ from pathlib import Path
 
 from rolemesh_durable.agent.reserve import Reserve
 from rolemesh_durable.protocol.messages import AgentToRank, RankLaunch, Watermarks
+from rolemesh_durable.protocol.rank.page import GRANTED, STOPPING
 from rolemesh_durable.protocol.rank_key import RankKey
-from rolemesh_durable.rank.status_page import GRANTED, STOPPING, Position, StatusPage
+from rolemesh_durable.rank.status_page import Position, StatusPage
 
 __all__ = ["StatusPages"]
 

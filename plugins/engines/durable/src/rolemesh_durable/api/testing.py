@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from rolemesh_durable.protocol.messages import Peer as Peer
     from rolemesh_durable.protocol.replan import replan as replan
     from rolemesh_durable.protocol.replan import stranded_in as stranded_in
+    from rolemesh_durable.rank.arrived import Arrived as Arrived
     from rolemesh_durable.rank.endpoint import Endpoint as Endpoint
-    from rolemesh_durable.rank.out_port import INLINE_BYTES as INLINE_BYTES
-    from rolemesh_durable.rank.ports import Arrived as Arrived
+    from rolemesh_durable.rank.values import INLINE_BYTES as INLINE_BYTES
 
 _HOMES = {
     "dataplane.codec": "decode encode flat_buffers flatten unflatten",
@@ -34,9 +34,9 @@ _HOMES = {
     "protocol.master.ladder": "LadderLevel propose",
     "protocol.messages": "Peer",
     "protocol.replan": "replan stranded_in",
+    "rank.arrived": "Arrived",
     "rank.endpoint": "Endpoint",
-    "rank.out_port": "INLINE_BYTES",
-    "rank.ports": "Arrived",
+    "rank.values": "INLINE_BYTES",
 }
 __all__ = names(_HOMES)
 __getattr__ = importer(__name__, _HOMES)

@@ -37,7 +37,7 @@ ASKS = struct.Struct("<BxxxIIIqq")
 BARRIERS = struct.Struct("<BBxxIIIq")
 """tag, kind, rank, generation, vote, position: see `rolemesh_durable.protocol.barrier`, and of votes `.agreement`."""
 SHARES = struct.Struct("<BBxxIIIqq")
-"""tag, kind, edge, rank, generation, step, item: see `rolemesh_durable.rank.mates`."""
+"""tag, kind, edge, rank, generation, step, item: see `rolemesh_durable.protocol.rank.mates`."""
 
 
 def encode_control(message: bytes) -> list[bytes]:
@@ -103,6 +103,7 @@ class Payload(transports.Payload):
 
     def rescue(self) -> None:
         """Put into new slots what lay in those whose files somebody has removed. Raises `TransportError`."""
+        self.log = -1
         if self.slots:
             new = {slot.name: self.pool.rescue(slot) for slot in self.slots}
             self.place, self.slots = renamed(self.place, lambda name: new[name].name), list(new.values())

@@ -5,7 +5,7 @@ section, then the back of whoever has most left (work stealing: Blumofe and Leis
 computations by work stealing"), and tells its mates, who need not answer: nobody waits for a rank that is in its
 operator. Two that take the same item at the same moment both do it, the consumer uses one, and its metrics count once
 (`protocol.item_reports`). It is rare, as a rank steals only when it has finished an item of the step, or has waited for
-a moment (`rank.mates`).
+a moment (`rank.shared_rows`).
 
 A rank is through with a step once all of its items are taken, by itself or by a mate: then what it has made is its part
 of the value, and it goes on. What a mate took and had not made when it died is not forgotten: that mate, restored to

@@ -5,26 +5,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
-from os import statvfs
 from time import monotonic_ns
+from typing import Any
 
 from rolemesh.api.workload import State, Workload
 from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
-from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.shm import NoSharedMemory, is_full
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.owing import Appointments, Pace
-from rolemesh_durable.rank.barrier import GroupBarrier
+from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
+from rolemesh_durable.protocol.rank.page import BLOCKED, EDGE, IDLE, OP, PHASE, SINCE_NS, SNAPSHOT
+from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.rank.call_start import Admission
-from rolemesh_durable.rank.control import Control, Stopping
-from rolemesh_durable.rank.edges import Ports
+from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.meter import Meter
+from rolemesh_durable.rank.sent_log import SentLog
 from rolemesh_durable.rank.shortage import Shortage
-from rolemesh_durable.rank.status_page import BLOCKED, EDGE, IDLE, OP, PHASE, SINCE_NS, SNAPSHOT, StatusPage
+from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.rank.takeover import Inheritance
+from rolemesh_durable.rank.waits import ProcessWaits
 
-__all__ = ["Boundary", "Group", "write_snapshot"]
+__all__ = ["SLACK", "Boundary", "Group", "write_snapshot"]
 
 _LOG = logging.getLogger(__name__)
 SLACK = 32
@@ -62,14 +64,16 @@ class Boundary:
         stateful: bool,
         steps: int,
         control: Control,
-        ports: Ports,
-        log: SendLog,
+        ports: Ports[Any],
+        log: SentLog,
         meter: Meter,
         status_page: StatusPage,
         group: Group | None,
         inherited: Inheritance,
         admission: Admission | None,
         shortage: Shortage,
+        slack: int,
+        waits: ProcessWaits,
         owes: bool = False,
         barrier: GroupBarrier | None = None,
         apart: GroupBarrier | None = None,
@@ -83,8 +87,7 @@ class Boundary:
         self._shortage, self._control, self._barrier, self._apart = shortage, control, barrier, apart
         self._resent = False
         self._owes, self._pace = owes, Pace(plan)
-        where = statvfs(ports.endpoint.pool.directory)
-        self._slack = min(ports.retention_bytes, where.f_blocks * where.f_frsize) // SLACK
+        self._slack, self._waits = slack, waits
         self._most = -1
         """Who keeps more than this for its consumers owes nothing: a commit is to free it."""
         self._late = False
@@ -130,7 +133,7 @@ class Boundary:
             return False
         ports = self._ports
         kept = ports.kept_bytes
-        if kept > self._most or kept > ports.retention_bytes:
+        if kept > self._most or kept > ports.job.retention_bytes:
             return False
         if self._barrier is not None:
             return True
@@ -240,16 +243,9 @@ class Boundary:
 
     def _wait_for(self, there: Callable[[], bool]) -> None:
         """Wait for the group."""
-        if there():
-            return
-        fields, endpoint = self._status_page.fields, self._ports.endpoint
-        began = monotonic_ns()
-        fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, BLOCKED, -1, began
-        while not there():
-            endpoint.pump(POLL_S)
-            if endpoint.stopping:
-                raise Stopping
-        self._meter.blocked += monotonic_ns() - began
+        if not there():
+            self._status_page.fields[OP] = -1
+            self._waits.until(there, BLOCKED, look_s=POLL_S)
 
 
 def _snapshot(path: str) -> int:

@@ -19,13 +19,14 @@ from rolemesh_durable.dataplane.malformed import UNREADABLE
 from rolemesh_durable.dataplane.transport import CREDIT, CREDITS
 from rolemesh_durable.protocol.calls import CallerState, OpenCall, Way, position_of
 from rolemesh_durable.protocol.messages import Watermarks
-from rolemesh_durable.rank import status_page as status
+from rolemesh_durable.protocol.rank import page as status
+from rolemesh_durable.protocol.rank.effects import Stopping
+from rolemesh_durable.rank.arrived import Arrived
 from rolemesh_durable.rank.call_frames import ANSWER, LOST, Answer, Request, frame_of, kept_answer, key_of, read_answer
-from rolemesh_durable.rank.control import Stopping
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import EventLoop, Line
 from rolemesh_durable.rank.meter import Meter
-from rolemesh_durable.rank.ports import Arrived
+from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.transports import TransportError
 
 __all__ = ["Calling"]
@@ -88,7 +89,7 @@ class Calling:
         holds: Mapping[int, int],
         *,
         endpoint: Endpoint,
-        status_page: status.StatusPage,
+        status_page: StatusPage,
         meter: Meter,
         loop: EventLoop,
         log: SendLog | None,

@@ -9,13 +9,9 @@ from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master_config import ENDLESS
 from rolemesh_durable.protocol.messages import Adopted, AgentToRank, Connect, Fault, Stop, Watermarks
 
-__all__ = ["Control", "Stopping"]
+__all__ = ["Control"]
 
 FAULT_EXIT_CODE = 3
-
-
-class Stopping(BaseException):
-    """Raised wherever a rank waits once its agent has asked it to stop; no ``except Exception`` swallows it."""
 
 
 class Control:

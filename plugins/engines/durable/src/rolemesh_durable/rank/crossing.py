@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Any, Protocol
 
 from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.protocol.rank.page import LAYOUT
+from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.rank.calls import Calls
 from rolemesh_durable.rank.control import Control
-from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.meter import Meter
-from rolemesh_durable.rank.status_page import LAYOUT
+from rolemesh_durable.rank.status_page import StatusPage
 
 __all__ = ["Crossing"]
 
@@ -33,7 +34,8 @@ class Crossing:
     def __init__(
         self,
         layout: Layout,
-        ports: Ports,
+        ports: Ports[Any],
+        status_page: StatusPage,
         calls: Calls,
         meter: Meter,
         control: Control,
@@ -43,6 +45,7 @@ class Crossing:
         """`layout` is the one that the rank was started in. `give(folder, step, edges)` gives the in-ports of `edges`
         what was under way at `step`."""
         self._layout, self._ports, self._calls, self._meter, self._control = layout, ports, calls, meter, control
+        self._fields = status_page.fields
         self._boundary, self._give = boundary, give
         self._paused = -1
         self._wired = True
@@ -66,7 +69,7 @@ class Crossing:
         self._calls.resized({role: layout.sizes[role] for role in changed})
         self._give(layout.folder, layout.step, edges)
         self._layout, self._wired = layout, False
-        self._ports.status_page.fields[LAYOUT] = layout.number
+        self._fields[LAYOUT] = layout.number
         return True
 
     @property
@@ -79,4 +82,4 @@ class Crossing:
     def _is_over(self) -> bool:
         """Whether this rank's role has been resized: it is about to be killed, and to do nothing until then."""
         layout = self._control.layout
-        return layout.number > self._layout.number and layout.is_void(self._ports.endpoint.site.role, layout.step)
+        return layout.number > self._layout.number and layout.is_void(self._ports.mail.site.role, layout.step)

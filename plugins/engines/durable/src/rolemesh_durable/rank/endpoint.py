@@ -13,8 +13,8 @@ from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.dataplane.slot_reader import SlotReader
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
-from rolemesh_durable.rank.control import Stopping
-from rolemesh_durable.rank.ports import Arrived, Consumer, GatherPort, Producer, SharePort
+from rolemesh_durable.protocol.rank.effects import Consumer, GroupEnd, MatesEnd, Producer, Stopping
+from rolemesh_durable.rank.arrived import Arrived
 from rolemesh_durable.transports import Payload, Sender, Site, Stamp, Transport, TransportError
 
 __all__ = ["Endpoint"]
@@ -88,8 +88,8 @@ class Endpoint:
         self._senders: dict[tuple[str, int], Sender] = {}
         self._consumers: dict[int, Consumer] = {}
         self._producers: dict[int, Producer] = {}
-        self._mates: dict[int, SharePort] = {}
-        self._barrier: GatherPort | None = None
+        self._mates: dict[int, MatesEnd] = {}
+        self._barrier: GroupEnd | None = None
         self._early: list[tuple[bytes, list[Buffer]]] = []
         self._early_messages: list[bytes] = []
         self.keep_slots = False
@@ -174,12 +174,12 @@ class Endpoint:
         self._producers[edge] = producer
         self._repeat_early()
 
-    def register_mates(self, edge: int, mates: SharePort) -> None:
+    def register_mates(self, edge: int, mates: MatesEnd) -> None:
         """What the mates say about the items of `edge` goes to `mates`, including what came before."""
         self._mates[edge] = mates
         self._repeat_early()
 
-    def register_barrier(self, barrier: GatherPort) -> None:
+    def register_barrier(self, barrier: GroupEnd) -> None:
         """What the ranks of the group say at the barrier goes to `barrier`, including what came before."""
         self._barrier = barrier
         self._repeat_early()

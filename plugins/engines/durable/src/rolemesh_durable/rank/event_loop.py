@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import zmq
 
 from rolemesh.graph.logical import OpCall
-from rolemesh_durable.rank.control import Stopping
+from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.rank.endpoint import IDLE_MS, Endpoint
 
 __all__ = ["EventLoop", "Line"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from os import statvfs
 from typing import Any
 
 from rolemesh.api.workload import RankContext, Workload
@@ -11,18 +12,21 @@ from rolemesh.runs.digest import digest
 from rolemesh.runs.operator_failure import OperatorFailed
 from rolemesh_durable.checkpoint.disk import load
 from rolemesh_durable.checkpoint.memory import MemorySnapshot, MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import CHUNK, END, LogRecord, SendLog
+from rolemesh_durable.checkpoint.send_log import CHUNK, END, LogRecord
 from rolemesh_durable.checkpoint.trust import written_by
 from rolemesh_durable.protocol.job import RankStart
 from rolemesh_durable.protocol.messages import Connect, RankDone, Watermarks
 from rolemesh_durable.protocol.owing import by_appointment, may_owe
-from rolemesh_durable.rank.barrier import GroupBarrier
-from rolemesh_durable.rank.boundary import Boundary, Group, write_snapshot
+from rolemesh_durable.protocol.rank.effects import Stopping
+from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
+from rolemesh_durable.protocol.rank.page import SNAPSHOT
+from rolemesh_durable.protocol.rank.ports import Ports
+from rolemesh_durable.protocol.rank.shape import JobShape
+from rolemesh_durable.rank.boundary import SLACK, Boundary, Group, write_snapshot
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.calls import Calls
-from rolemesh_durable.rank.control import Control, Stopping
+from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.crossing import Crossing
-from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.last_state import not_kept, write_last
 from rolemesh_durable.rank.loop import Loop
@@ -30,9 +34,12 @@ from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.notes import Notes
 from rolemesh_durable.rank.origin import Origin
 from rolemesh_durable.rank.port import port_of
+from rolemesh_durable.rank.process_effects import process_effects
+from rolemesh_durable.rank.sent_log import SentLog
 from rolemesh_durable.rank.shortage import Shortage
-from rolemesh_durable.rank.status_page import SNAPSHOT, StatusPage
+from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.rank.takeover import Inheritance, carry_over, take_over
+from rolemesh_durable.rank.waits import ProcessWaits
 
 __all__ = ["Life"]
 
@@ -64,7 +71,7 @@ class Life:
         log = None
         if self._keeps:
             endpoint.keep_slots = True
-            log = SendLog(
+            log = SentLog(
                 start.shm_dir,
                 launch.role,
                 launch.rank,
@@ -77,23 +84,20 @@ class Life:
         self._shortage.meter = self._meter = Meter(ctx, job.metrics_every, endpoint.report, log)
         self._inherited = Inheritance(endpoint.pool.directory)
         activity = Activity(job.graph)
-        self._shortage.ports = self._ports = ports = Ports(
+        shape = JobShape(
             job.graph,
             activity,
             job.world_sizes,
-            endpoint,
-            status_page,
-            self._meter,
-            steps=job.steps,
-            retention=job.retention,
-            retention_bytes=job.retention_bytes,
-            snapshots=job.snapshots,
-            unrepeated=job.unrepeated,
-            varying=job.varying,
-            resume=launch.resume,
-            log=log,
-            barrier=barrier,
+            job.steps,
+            job.retention,
+            job.retention_bytes,
+            job.snapshots,
+            job.unrepeated,
+            job.varying,
         )
+        self._waits = ProcessWaits(endpoint, status_page, self._meter)
+        effects = process_effects(endpoint, status_page, self._meter, log)
+        self._shortage.ports = self._ports = ports = Ports(shape, effects, resume=launch.resume, barrier=barrier)
         self._notes = port_of(ctx).notes = Notes(ctx, log)
         self._calls = calls = Calls(
             job.graph,
@@ -125,7 +129,7 @@ class Life:
             calls=calls,
             boundary=boundary,
             admission=admission,
-            crossing=Crossing(launch.layout, ports, calls, self._meter, control, boundary, self._give),
+            crossing=Crossing(launch.layout, ports, status_page, calls, self._meter, control, boundary, self._give),
         )
         ports.open(control.wire.peers if control.wire is not None else ())
         calls.open(launch.resume)
@@ -206,7 +210,7 @@ class Life:
         else:
             self._ports.commit(advance.committed)
 
-    def _restore(self, log: SendLog) -> Boundary:
+    def _restore(self, log: SentLog) -> Boundary:
         start, job, launch = self._start, self._start.job, self._start.launch
         memory = MemorySnapshots(start.shm_dir, launch.role, launch.rank)
         found = MemorySnapshot(None, 0)
@@ -225,19 +229,21 @@ class Life:
         if not from_disk:
             self._calls.remember(log)
             self._notes.remember(launch.resume)
-        self._inherited = take_over(log, self._ports, launch.resume, self._is_void, anew=from_disk)
+        self._inherited = take_over(log, self._ports, self._endpoint.pool, launch.resume, self._is_void, anew=from_disk)
         if launch.origin:
             self._give(launch.origin, launch.origin_step, [edge.id for edge in job.graph.edges])
         if from_disk:
-            carry_over(launch.origin, job.graph, job.world_sizes, self._ports, trusted=self._trusts(launch.origin))
+            trusted = self._trusts(launch.origin)
+            carry_over(launch.origin, job.graph, job.world_sizes, self._ports, self._endpoint.pool, trusted=trusted)
             state = found.state
             write_snapshot(self._shortage, memory, launch.resume, lambda: state, log=log.position, persist=False)
         self._status_page.fields[SNAPSHOT] = launch.resume
         alone = not launch.collective or launch.world_size == 1
         admission = self._admission
-        may = not self._hears and may_owe(job.graph, self._ports.activity, launch.role, together=not alone)
+        may = not self._hears and may_owe(job.graph, self._ports.job.activity, launch.role, together=not alone)
         barrier = admission.barrier if may and not alone and admission is not None and not admission.turns else None
         apart = not (alone or type(self._workload).lockstep or launch.turns or self._hears)
+        where = statvfs(self._endpoint.pool.directory)
         return Boundary(
             job.snapshots,
             memory,
@@ -255,6 +261,8 @@ class Life:
             shortage=self._shortage,
             owes=barrier is not None or (may and alone and admission is None),
             barrier=barrier,
+            slack=min(job.retention_bytes, where.f_blocks * where.f_frsize) // SLACK,
+            waits=self._waits,
             apart=self._barrier if apart and by_appointment(job.graph, launch.role) else None,
         )
 

@@ -13,20 +13,23 @@ from rolemesh.graph.schedule import Activity
 from rolemesh.runs.operator_failure import OperatorFailed
 from rolemesh_durable.protocol.edge import last_call
 from rolemesh_durable.protocol.messages import RankFinish, Watermarks
+from rolemesh_durable.protocol.rank import page as status
+from rolemesh_durable.protocol.rank.effects import Stopping
+from rolemesh_durable.protocol.rank.in_port import InPort
+from rolemesh_durable.protocol.rank.mates import Mates
+from rolemesh_durable.protocol.rank.out_port import OutPort
+from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.turns import Positions
-from rolemesh_durable.rank import status_page as status
 from rolemesh_durable.rank.boundary import Boundary
 from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.calls import Calls
-from rolemesh_durable.rank.control import Control, Stopping
+from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.crossing import Crossing
-from rolemesh_durable.rank.edges import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.rank.in_port import InPort
-from rolemesh_durable.rank.mates import Mates
 from rolemesh_durable.rank.meter import Meter
-from rolemesh_durable.rank.out_port import OutPort
 from rolemesh_durable.rank.port import port_of
+from rolemesh_durable.rank.shared_rows import SharedRows
+from rolemesh_durable.rank.status_page import StatusPage
 
 __all__ = ["Loop"]
 
@@ -44,7 +47,7 @@ class _Call:
     )  # fmt: skip
 
     def __init__(
-        self, op: OpCall, method: Any, inputs: list[tuple[str, InPort]], out: OutPort | None, mates: Mates | None
+        self, op: OpCall, method: Any, inputs: list[tuple[str, InPort]], out: OutPort[Any] | None, mates: Mates | None
     ) -> None:
         self.id, self.label, self.constants, self.streaming = op.id, op.label, op.constants, op.streaming
         self.method, self.inputs, self.out, self.sink = method, inputs, out, op.returns is None
@@ -62,8 +65,8 @@ class Loop:
         *,
         activity: Activity,
         endpoint: Endpoint,
-        ports: Ports,
-        status_page: status.StatusPage,
+        ports: Ports[Any],
+        status_page: StatusPage,
         meter: Meter,
         control: Control,
         steps: int,
@@ -81,7 +84,7 @@ class Loop:
         for op in graph.of_role(ctx.role):
             method, mates = getattr(workload, op.operator), ports.mates.get(op.id)
             if mates is not None:
-                method = mates.shared(method, ctx, op, calls)
+                method = SharedRows(mates, endpoint, status_page, meter).shared(method, ctx, op, calls)
             call = _Call(op, method, ports.inputs.get(op.id, []), ports.outputs.get(op.id), mates)
             call.always, call.apart = activity.always(op.id), calls.apart(op, call.method)
             self._calls.append(call)

@@ -24,17 +24,20 @@ from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.job import PluginUse, RankStart
 from rolemesh_durable.protocol.master_config import known
 from rolemesh_durable.protocol.neighbours import Neighbours
+from rolemesh_durable.protocol.rank.effects import Stopping
+from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
+from rolemesh_durable.protocol.rank.page import GENERATION, LAYOUT, PID, REFUSED, STOPPING
 from rolemesh_durable.protocol.turns import Positions
-from rolemesh_durable.rank.barrier import GroupBarrier
 from rolemesh_durable.rank.breakpoints import explain_breakpoints
 from rolemesh_durable.rank.call_start import Admission
-from rolemesh_durable.rank.control import Control, Stopping
+from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.generators import seed_generators
 from rolemesh_durable.rank.life import Life
+from rolemesh_durable.rank.mail import EndpointMail
 from rolemesh_durable.rank.said import Said
 from rolemesh_durable.rank.signals import on_sigterm
-from rolemesh_durable.rank.status_page import GENERATION, LAYOUT, PID, REFUSED, STOPPING, StatusPage
+from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.rank.turn_page import TurnPage
 from rolemesh_durable.resolved import check_before_forks, load_exact
 from rolemesh_durable.title import entitle
@@ -111,7 +114,7 @@ class _Rank:
         )
         self.endpoint.on_refused = lambda refused: self.status_page.fields.__setitem__(REFUSED, refused)
         group = launch.collective and launch.world_size > 1
-        self.barrier = GroupBarrier(self.endpoint, launch.world_size) if group else None
+        self.barrier = GroupBarrier(EndpointMail(self.endpoint), launch.world_size) if group else None
         self.step = -1
         self.operator = ""
         self.over = False

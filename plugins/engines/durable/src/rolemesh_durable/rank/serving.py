@@ -16,12 +16,13 @@ from rolemesh_durable.dataplane.codec import Buffer, decode, encode
 from rolemesh_durable.dataplane.malformed import UNREADABLE
 from rolemesh_durable.protocol.calls import CalleeState, Known, Way
 from rolemesh_durable.protocol.master_config import SnapshotPlan
-from rolemesh_durable.rank import status_page as status
+from rolemesh_durable.protocol.rank import page as status
+from rolemesh_durable.protocol.rank.effects import Stopping
+from rolemesh_durable.rank.arrived import Arrived
 from rolemesh_durable.rank.call_frames import ANSWER, ERROR, LOST, Answer, Request, frame_of, read_request
-from rolemesh_durable.rank.control import Stopping
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import EventLoop
-from rolemesh_durable.rank.ports import Arrived
+from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.transports import TransportError
 
 __all__ = ["Serving"]
@@ -48,7 +49,7 @@ class Serving:
         *,
         endpoint: Endpoint,
         workload: Workload,
-        status_page: status.StatusPage,
+        status_page: StatusPage,
         loop: EventLoop,
         max_bytes: int,
     ) -> None:

@@ -8,11 +8,12 @@ from time import monotonic, monotonic_ns
 from typing import Any
 
 from rolemesh_durable.dataplane.shm import NoSharedMemory
-from rolemesh_durable.rank.control import Stopping
-from rolemesh_durable.rank.edges import Ports
+from rolemesh_durable.protocol.rank.effects import Stopping
+from rolemesh_durable.protocol.rank.page import BLOCKED, EDGE, PHASE, SHORT, SINCE_NS, STEP
+from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.meter import Meter
-from rolemesh_durable.rank.status_page import BLOCKED, EDGE, PHASE, SHORT, SINCE_NS, STEP, StatusPage
+from rolemesh_durable.rank.status_page import StatusPage
 
 __all__ = ["Shortage"]
 
@@ -32,7 +33,7 @@ class Shortage:
 
     def __init__(self, endpoint: Endpoint, status_page: StatusPage) -> None:
         self._endpoint, self._status_page = endpoint, status_page
-        self.ports: Ports | None = None
+        self.ports: Ports[Any] | None = None
         """What the rank sends, once it can."""
         self.meter: Meter | None = None
 
@@ -74,6 +75,6 @@ class Shortage:
 
     def _commit_may_come(self) -> bool:
         ports = self.ports
-        if ports is None or not ports.retention:
+        if ports is None or not ports.job.retention:
             return False
         return ports.committed < ports.reachable(self._status_page.fields[STEP])

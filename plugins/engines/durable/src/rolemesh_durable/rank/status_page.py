@@ -7,65 +7,13 @@ import os
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-__all__ = [
-    "BLOCKED",
-    "BUSY_NS",
-    "CALLING",
-    "COMPUTED_NS",
-    "COMPUTING",
-    "DONE",
-    "EDGE",
-    "FINISHED",
-    "FOLLOWING",
-    "GATHERING",
-    "GENERATION",
-    "GRANTED",
-    "IDLE",
-    "LAYOUT",
-    "OP",
-    "PHASE",
-    "PID",
-    "REFUSED",
-    "SERVING",
-    "SHORT",
-    "SINCE_NS",
-    "SNAPSHOT",
-    "STEP",
-    "STOPPING",
-    "TOTAL",
-    "TURN",
-    "WAITING",
-    "Position",
-    "StatusPage",
-    "new_file",
-]
+from rolemesh_durable.protocol.rank.page import FIELDS, IDLE
 
-IDLE: Final = 0
-"""Between steps, or waiting for a grant."""
-COMPUTING: Final = 1
-"""In an operator."""
-WAITING: Final = 2
-"""For an input."""
-BLOCKED: Final = 3
-"""For a credit, for a commit that frees retained values, or for shared memory."""
-TURN: Final = 4
-"""For its turn, on a slot whose ranks run one after the other."""
-GATHERING: Final = 5
-"""For the rest of its collective group, before a call."""
-CALLING: Final = 6
-"""For the answer to a call: see `rolemesh_durable.protocol.calls.position_of`."""
-SERVING: Final = 7
-"""In a call of another role."""
-FOLLOWING: Final = 8
-"""For those that call it to finish the step."""
+__all__ = ["Position", "StatusPage", "new_file"]
 
-PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, REFUSED, SHORT = range(12)
-STOPPING, DONE, TOTAL, GRANTED, LAYOUT, COMPUTED_NS = range(12, 18)
-"""The fields by their place."""
-_FIELDS = 18
-_EDGES = mmap.PAGESIZE // 8 - _FIELDS
+_EDGES = mmap.PAGESIZE // 8 - FIELDS
 """For so many edges there is room on the page."""
 
 
@@ -132,16 +80,16 @@ class StatusPage:
 
     def read(self) -> Position:
         """What the rank has written last."""
-        return Position(*self.fields[:_FIELDS])
+        return Position(*self.fields[:FIELDS])
 
     def waited(self, edge: int, ns: int) -> None:
         """The rank has waited so long for what comes along an edge, or until its consumer takes something."""
         if 0 <= edge < _EDGES:
-            self.fields[_FIELDS + edge] += ns
+            self.fields[FIELDS + edge] += ns
 
     def waits(self, edges: Iterable[int]) -> dict[int, int]:
         """How long it has waited on each of these edges since its start, in nanoseconds; without what still lasts."""
-        return {edge: self.fields[_FIELDS + edge] for edge in edges if edge < _EDGES}
+        return {edge: self.fields[FIELDS + edge] for edge in edges if edge < _EDGES}
 
     def close(self) -> None:
         """Unmap; the file stays."""
@@ -149,7 +97,7 @@ class StatusPage:
         self._map.close()
 
 
-_EMPTY = struct.pack(f"<{_FIELDS}q", *Position(0, 0, -1, -1, -1, IDLE, -1, 0, -1, 0, 0)).ljust(mmap.PAGESIZE, b"\0")
+_EMPTY = struct.pack(f"<{FIELDS}q", *Position(0, 0, -1, -1, -1, IDLE, -1, 0, -1, 0, 0)).ljust(mmap.PAGESIZE, b"\0")
 
 
 def new_file(path: Path, data: bytes) -> None:

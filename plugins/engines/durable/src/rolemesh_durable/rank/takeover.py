@@ -21,16 +21,16 @@ from rolemesh_durable.checkpoint.send_log import (
     TAKEN,
     WHOLE,
     LogRecord,
-    SendLog,
 )
 from rolemesh_durable.checkpoint.trust import read_edges
 from rolemesh_durable.dataplane.codec import flatten
 from rolemesh_durable.dataplane.shm import SlotPool, aligned_size, named
 from rolemesh_durable.dataplane.transport import Payload
 from rolemesh_durable.protocol.blocks import Block
-from rolemesh_durable.rank.edges import Ports
-from rolemesh_durable.rank.out_port import INLINE_BYTES
-from rolemesh_durable.rank.version_port import VersionPort
+from rolemesh_durable.protocol.rank.ports import Ports
+from rolemesh_durable.protocol.rank.version_port import VersionPort
+from rolemesh_durable.rank.sent_log import SentLog
+from rolemesh_durable.rank.values import INLINE_BYTES
 
 __all__ = ["Inheritance", "carry_over", "take_over"]
 
@@ -84,7 +84,13 @@ class Inheritance:
 
 
 def take_over(
-    log: SendLog, ports: Ports, resume: int, void: Callable[[LogRecord], bool] = lambda _: False, *, anew: bool
+    log: SentLog,
+    ports: Ports[Payload],
+    pool: SlotPool,
+    resume: int,
+    void: Callable[[LogRecord], bool] = lambda _: False,
+    *,
+    anew: bool,
 ) -> Inheritance:
     """Put what `log` has up to step `resume` behind the ports, as if it had been sent here.
 
@@ -94,7 +100,6 @@ def take_over(
     """
     ours = [] if anew else log.ours
     records, log.found = log.found, []
-    pool = ports.endpoint.pool
     ports.orphans = found = Inheritance(pool.directory)
     # A slot that had been freed was written again: its last payload is the one that lies in it.
     lies_in = {slot: record.payload for record in records for slot in record.slots}
@@ -132,14 +137,14 @@ def take_over(
                 payloads[record.payload] = payload
             if again and way.made is not None:
                 way.made = max(way.made, record.step)
-            if record.step + way.edge.soonest >= ports.steps:
+            if record.step + way.edge.soonest >= ports.job.steps:
                 # Logged for a longer job only: nobody asks for it in this one.
                 for slot in record.slots:
                     found.retain(slot, record.step + record.hold)
                 continue
             ports.outputs[way.edge.src].take_over(way, payload, record, again=again)
     taken = {slot.name for payload in payloads.values() for slot in payload.slots} | found.slots
-    site = ports.endpoint.site
+    site = ports.mail.site
     for path in named(pool.directory, f"slot-{site.role}-{site.rank}-"):
         if path.name not in taken:
             path.unlink(missing_ok=True)
@@ -159,7 +164,13 @@ def _payload(record: LogRecord, pool: SlotPool, lies_in: dict[str, int]) -> Payl
 
 
 def carry_over(
-    origin: str, graph: LogicalGraph, world_sizes: Mapping[str, int], ports: Ports, *, trusted: bool = False
+    origin: str,
+    graph: LogicalGraph,
+    world_sizes: Mapping[str, int],
+    ports: Ports[Payload],
+    pool: SlotPool,
+    *,
+    trusted: bool = False,
 ) -> None:
     """Put into the log what the rank had sent when the snapshot in the folder `origin` was persisted.
 
@@ -167,7 +178,7 @@ def carry_over(
     have it too; so a pickled object is refused here as well, unless it is `trusted`. Edges between roles of another
     size now are left out. To be called before ``ports.open``.
     """
-    site, pool = ports.endpoint.site, ports.endpoint.pool
+    site = ports.mail.site
     manifest = disk.read_manifest(origin)
     before = manifest.world_sizes
     name = disk.edges_file(site.role, site.rank, before.get(site.role, 0))

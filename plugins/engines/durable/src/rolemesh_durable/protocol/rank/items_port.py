@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rolemesh.graph.items import assembled
+from rolemesh_durable.protocol.rank.effects import Arrival
+from rolemesh_durable.protocol.rank.in_port import InPort
 from rolemesh_durable.protocol.sharing import ItemsIn
-from rolemesh_durable.rank.in_port import InPort
-from rolemesh_durable.rank.ports import Arrived
 
 __all__ = ["ItemsPort"]
 
@@ -15,7 +14,7 @@ __all__ = ["ItemsPort"]
 class ItemsPort(InPort):
     """One input of an operator call. Its value is there when all of its items are, whoever has made them."""
 
-    State = ItemsIn[Arrived]
+    State = ItemsIn[Arrival]
 
     def take(self, step: int) -> Any:
         """The rows of all items; waits for them."""
@@ -40,5 +39,4 @@ class ItemsPort(InPort):
         """None as long as an item is missing: from mates that share out anew, all parts may be there without it."""
         if not self.state.ready(made):
             return None
-        found: list[Any] = [chunk.value() for part in self.state.peek(made) for chunk in part]
-        return assembled(found)
+        return self._read(made, self.state.peek(made))

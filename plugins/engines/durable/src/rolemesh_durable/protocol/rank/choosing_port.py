@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rolemesh_durable.rank.in_port import InPort
+from rolemesh_durable.protocol.rank.in_port import InPort
 
 __all__ = ["ChoosingPort"]
 

@@ -1,12 +1,13 @@
-"""A rank at the barrier before its group's calls: the words of `protocol.barrier`, sent from rank to rank."""
+"""A rank at the barrier before its group's calls. It sends the messages of `protocol.barrier` from rank to rank."""
 
 from __future__ import annotations
 
-from rolemesh_durable.dataplane.transport import BARRIER, BARRIERS
+from typing import Any
+
 from rolemesh_durable.protocol.agreement import Agreement
 from rolemesh_durable.protocol.barrier import AGAIN, ARRIVE, GO, LEAVE, NEXT, SHOW, TAKE, VOTE, WANT, Barrier
 from rolemesh_durable.protocol.owing import Appointments
-from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.protocol.rank.effects import Mail
 
 __all__ = ["GroupBarrier"]
 
@@ -16,10 +17,11 @@ KEEPER = 0
 class GroupBarrier:
     """One rank's side, and in rank 0 the keeper's."""
 
-    def __init__(self, endpoint: Endpoint, world_size: int) -> None:
-        self._endpoint, self._site, self._world_size = endpoint, endpoint.site, world_size
-        self._guard = Barrier(world_size) if endpoint.site.rank == KEEPER else None
-        self._agreement = Agreement(world_size, endpoint.site.generation)
+    def __init__(self, mail: Mail[Any], world_size: int) -> None:
+        site = mail.site
+        self._mail, self._role, self._world_size = mail, site.role, world_size
+        self._guard = Barrier(world_size) if site.rank == KEEPER else None
+        self._agreement = Agreement(world_size, site.generation)
         self.verdict: bool | None = None
         """Whether what this rank has voted for may be shown, once that is known."""
         self._position, self._answer = -1, -1
@@ -28,7 +30,7 @@ class GroupBarrier:
         self.taking = -1
         """The newest step of which the group takes the snapshot."""
         self.appointments = Appointments()
-        endpoint.register_barrier(self)
+        mail.gather(self)
 
     def arrive(self, position: int) -> None:
         """This rank is ready for the call at `position`."""
@@ -65,7 +67,7 @@ class GroupBarrier:
 
     def message(self, rank: int, generation: int, kind: int, position: int, vote: int) -> None:
         """Take what a rank of the group has said. Words of its dead generations are dropped."""
-        if generation < self._endpoint.generation(self._site.role, rank):
+        if generation < self._mail.generation(self._role, rank):
             return
         if kind in (ARRIVE, LEAVE, WANT):
             for each, answer in self._guard.heard(rank, kind, position) if self._guard is not None else ():
@@ -83,6 +85,4 @@ class GroupBarrier:
             self._answer = kind
 
     def _say(self, rank: int, kind: int, position: int, vote: int = 0) -> None:
-        site = self._site
-        frame = BARRIERS.pack(BARRIER, kind, site.rank, site.generation, vote, position)
-        self._endpoint.sender(site.role, rank).send(frame)
+        self._mail.tell_group(rank, kind, position, vote)

@@ -3,54 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from time import monotonic_ns
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from rolemesh.api.partition import Streaming
 from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Combine, Concat, Take
-from rolemesh.graph.values import combine, gather
-from rolemesh_durable.dataplane.transport import ASK, ASKS, CREDIT, CREDITS
 from rolemesh_durable.protocol.edge import InEdgeState
-from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.rank.meter import Meter
-from rolemesh_durable.rank.origin import Origin
-from rolemesh_durable.rank.ports import Arrived
-from rolemesh_durable.rank.status_page import EDGE, PHASE, SINCE_NS, WAITING, StatusPage
+from rolemesh_durable.protocol.rank.effects import Arrival, Effects
+from rolemesh_durable.protocol.rank.page import WAITING
 
-__all__ = ["InPort", "wait_until"]
+__all__ = ["InPort", "Origin"]
 
 BATCH = 256
-"""So many small values are acknowledged at once where nobody has named an edge's credits."""
+"""The number of small values that are acknowledged at once where nobody has named an edge's credits."""
+
+
+class Origin(Protocol):
+    """A persisted snapshot, as a rank of a consuming role sees it."""
+
+    def values(self, edge: Edge) -> dict[int, Any]:
+        """The rank's whole values on `edge`, by the step they were made at."""
+
+    def items(self, edge: Edge) -> dict[int, list[Any]]:
+        """The items of each step, of an edge of which the rank takes items."""
+
+    def taken(self, edge: Edge, step: int) -> bytes | None:
+        """What the rank itself had taken from the edge by `step`, as it was logged."""
 
 
 class InPort:
     """One input of an operator call."""
 
-    State: ClassVar[type[InEdgeState[Arrived]]] = InEdgeState
+    State: ClassVar[type[InEdgeState[Arrival]]] = InEdgeState
 
     def __init__(
-        self,
-        edge: Edge,
-        role: str,
-        sources: Sequence[int],
-        how: Combine,
-        *,
-        endpoint: Endpoint,
-        status_page: StatusPage,
-        meter: Meter,
-        first: int = 0,
+        self, edge: Edge, role: str, sources: Sequence[int], how: Combine, effects: Effects[Any], *, first: int = 0
     ) -> None:
         """`sources` are the ranks of `role` that send one part each, `how` makes the value of them. Values made before
         step `first` are not needed."""
         self.edge = edge
         self.first = first
-        self.state: InEdgeState[Arrived] = self.State(sources, first)
+        self.state: InEdgeState[Arrival] = self.State(sources, first)
         self._accept = self.state.accept
-        self._endpoint, self._status_page, self._meter = endpoint, status_page, meter
+        self._mail, self._until, self._aged = effects.mail, effects.waits.until, effects.aged
+        self._values, self._read = effects.values, effects.values.reader(edge, sources, how)
         self._lag = edge.lag
         self._how = how
-        self._single = len(sources) == 1 and isinstance(how, (Take, Concat))
         self._peers = [(role, source) for source in sources]
         self._batch = BATCH if edge.credits is None else max(1, edge.window // 2)
         self._released = first - 1
@@ -59,9 +57,9 @@ class InPort:
         self._asked = dict.fromkeys(sources, -1)
         self._not_before = 0
         self._given: dict[int, Any] = {}
-        endpoint.register_consumer(edge.id, self)
+        effects.mail.consume(edge.id, self)
 
-    def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
+    def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrival | None) -> None:
         """Take a chunk. A source that it does not have was one of an earlier layout."""
         if source not in self._asked:
             return
@@ -86,14 +84,13 @@ class InPort:
 
     def ask(self) -> None:
         """Ask each producer whose generation is new for all that has not come from it."""
-        site = self._endpoint.site
+        mail = self._mail
         for role, source in self._peers:
-            generation = self._endpoint.generation(role, source)
+            generation = mail.generation(role, source)
             if generation > self._asked[source]:
                 self._asked[source] = generation
                 first = max(self.state.restart_source(source, generation), self._not_before)
-                frame = ASKS.pack(ASK, self.edge.id, site.rank, site.generation, first, self._released)
-                self._endpoint.sender(role, source).send(frame)
+                mail.ask(role, source, self.edge.id, first, self._released)
 
     def take(self, step: int) -> Any:
         """The whole value for `step`; waits for it."""
@@ -103,10 +100,7 @@ class InPort:
             return self._given.pop(made)
         if not state.ready(made):
             self._wait_ready(made)
-        chunks = state.take(made)
-        if self._single and len(chunks[0]) == 1:
-            return chunks[0][0].value()
-        return gather([[chunk.value() for chunk in part] for part in chunks], self._how)
+        return self._read(made, state.take(made))
 
     def await_all(self, step: int) -> None:
         """Wait until the value for `step` has come, however many chunks it has; from then on it is used."""
@@ -145,7 +139,7 @@ class InPort:
             if not apart:
                 if len(found) != len(positions):
                     raise ValueError(f"producers of {self.edge.param!r} yield different numbers of chunks")
-                yield combine([item.value() for item in found], self._how)
+                yield self._values.combine([item.value() for item in found], self._how)
             index += 1
 
     def _arriving(self, made: int) -> Iterator[Any]:
@@ -181,7 +175,7 @@ class InPort:
             self.flush()
         elif not self._put_off:
             self._put_off = True
-            self._endpoint.put_off(self)
+            self._mail.put_off(self)
 
     def release_stream(self, step: int) -> None:
         """As `release`, for a value that was streamed: what the operator left is skipped."""
@@ -201,17 +195,16 @@ class InPort:
         self._put_off = False
         if self._pending:
             self._pending = 0
-            site = self._endpoint.site
-            frame = CREDITS.pack(CREDIT, self.edge.id, site.rank, site.generation, self._released)
+            mail = self._mail
             for role, rank in self._peers:
-                if self._endpoint.generation(role, rank) >= 0:  # else it is asked, once it is known, and told then
-                    self._endpoint.sender(role, rank).send(frame)
+                if mail.generation(role, rank) >= 0:  # else it is asked, once it is known, and told then
+                    mail.release(role, rank, self.edge.id, self._released)
 
     def _wait_ready(self, made: int) -> None:
         ready = self.state.ready
         self._wait_until(lambda: ready(made))
 
-    def _wait_chunk(self, made: int, position: int, index: int) -> Arrived | None:
+    def _wait_chunk(self, made: int, position: int, index: int) -> Arrival | None:
         state = self.state
         item = state.chunk(made, position, index)
         if item is not None or state.ended(made, position):
@@ -221,19 +214,4 @@ class InPort:
 
     def _wait_until(self, there: Callable[[], object]) -> None:
         """Wait for what comes along the edge, until `there()`."""
-        wait_until(there, self.edge.id, self._endpoint, self._status_page, self._meter)
-
-
-def wait_until(
-    there: Callable[[], object], edge: int, endpoint: Endpoint, status_page: StatusPage, meter: Meter
-) -> None:
-    """Wait for what comes along an edge, until `there()`; the status page and the rank's times say so."""
-    fields, began = status_page.fields, monotonic_ns()
-    before = fields[PHASE]
-    fields[PHASE], fields[EDGE], fields[SINCE_NS] = WAITING, edge, began
-    while not there():
-        endpoint.wait()
-    now = monotonic_ns()
-    meter.waiting += now - began
-    status_page.waited(edge, now - began)
-    fields[PHASE], fields[EDGE], fields[SINCE_NS] = before, -1, now
+        self._until(there, WAITING, self.edge.id)

@@ -9,13 +9,12 @@ import msgspec
 
 from rolemesh.api.partition import Balanced, Split
 from rolemesh.graph.items import joined
-from rolemesh_durable.checkpoint.layout import SnapshotError
-from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.protocol.first import FirstChoice, Piece, Taken, share_of
+from rolemesh_durable.protocol.rank.choosing_port import ChoosingPort
+from rolemesh_durable.protocol.rank.effects import Arrival, Log
+from rolemesh_durable.protocol.rank.in_port import Origin
 from rolemesh_durable.protocol.sharing import ItemsIn
-from rolemesh_durable.rank.choosing_port import ChoosingPort
-from rolemesh_durable.rank.origin import Origin
-from rolemesh_durable.rank.ports import Arrived
+from rolemesh_durable.transports import TransportError
 
 __all__ = ["FirstPort"]
 
@@ -26,12 +25,12 @@ encode_taken = msgspec.msgpack.Encoder().encode
 class FirstPort(ChoosingPort):
     """One input of an operator call. Which items it takes is logged before, so that a restart takes the same."""
 
-    State = ItemsIn[Arrived]
-    _log: SendLog | None = None
+    State = ItemsIn[Arrival]
+    _log: Log[Any] | None = None
     _choice: FirstChoice
     _known = True
 
-    def remember(self, log: SendLog | None, rank: int, ranks: int) -> None:
+    def remember(self, log: Log[Any] | None, rank: int, ranks: int) -> None:
         """Log what calls take; this is rank `rank` of `ranks`."""
         self._log, self._rank, self._ranks = log, rank, ranks
         self._choice, self._pieces = FirstChoice(self._lag), dict[Piece, Any]()
@@ -58,17 +57,17 @@ class FirstPort(ChoosingPort):
                 self._came(step, item)
 
     def ask(self) -> None:
-        """As for other edges. Raises `SnapshotError` if nobody knows what has been taken."""
+        """As for other edges. Raises `TransportError` if nobody knows what has been taken."""
         if not self._known:
-            site = self._endpoint.site
-            raise SnapshotError(
+            site = self._mail.site
+            raise TransportError(
                 f"it is not known which items of {self.edge.param!r} had been taken",
                 where=f"role {site.role}, rank {site.rank}",
                 remedy="go back to a checkpoint: 'rolemesh checkpoint list' shows them",
             )
         super().ask()
 
-    def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
+    def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrival | None) -> None:
         """Take a chunk."""
         if item is not None and self.edge.credits is None:
             self._batch = 1
@@ -81,7 +80,7 @@ class FirstPort(ChoosingPort):
         self._choose(step)
         return joined([self._pieces.pop(piece) for piece in self._choice.took])
 
-    def log_again(self, log: SendLog) -> None:
+    def log_again(self, log: Log[Any]) -> None:
         """The files of the log are gone."""
         if self._choice.step >= 0:
             log.taken(self.edge.id, self._choice.step, encode_taken(self._choice.taken))
@@ -95,7 +94,7 @@ class FirstPort(ChoosingPort):
         if self._log is not None:
             self._log.taken(self.edge.id, step, encode_taken(choice.taken))
         for made, _ in choice.took:
-            self._meter.aged(step - made)
+            self._aged(step - made)
 
     def _came(self, step: int, item: Sequence[Any]) -> None:
         number, items, _, total, rows = item

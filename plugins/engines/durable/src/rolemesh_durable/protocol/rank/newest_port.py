@@ -8,10 +8,9 @@ from typing import Any
 
 from rolemesh.api.partition import Streaming
 from rolemesh.graph.schedule import Period
-from rolemesh.graph.values import gather
-from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.protocol.newest import NewestChoice
-from rolemesh_durable.rank.choosing_port import ChoosingPort
+from rolemesh_durable.protocol.rank.choosing_port import ChoosingPort
+from rolemesh_durable.protocol.rank.effects import Log
 
 __all__ = ["NewestPort"]
 
@@ -22,11 +21,11 @@ class NewestPort(ChoosingPort):
     A value may be taken by several steps; it is released when a newer one is taken, and never is an older one.
     """
 
-    _log: SendLog | None = None
+    _log: Log[Any] | None = None
     _hold = 0
     _choice: NewestChoice
 
-    def remember(self, log: SendLog | None, hold: int, calls: Period) -> None:
+    def remember(self, log: Log[Any] | None, hold: int, calls: Period) -> None:
         """Log what `calls` take; a restart may need that of a step until ``step + hold`` is committed."""
         self._log, self._hold, self._calls = log, hold, calls
         self.choose_again({})
@@ -41,8 +40,7 @@ class NewestPort(ChoosingPort):
         made = self._choice.made
         if made in self._given:
             return deepcopy(self._given[made])
-        parts = self.state.peek(made)
-        return gather([[chunk.value() for chunk in part] for part in parts], self._how)
+        return self._read(made, self.state.peek(made))
 
     def stream(self, step: int, how: Streaming = True) -> Iterator[Any]:
         """The chunks of the newest value that is there as a whole."""
@@ -65,7 +63,7 @@ class NewestPort(ChoosingPort):
         self.state.forget(made)
         self.state.use(made)
         self._given = {at: value for at, value in self._given.items() if at >= made}
-        self._meter.aged(step - made)
+        self._aged(step - made)
 
     def _there(self, made: int) -> bool:
         return made in self._given or self.state.ready(made)

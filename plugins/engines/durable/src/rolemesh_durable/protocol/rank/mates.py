@@ -1,0 +1,111 @@
+"""A rank among the mates with which it shares a call's rows out. It sends the messages of `protocol.sharing`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rolemesh.graph.logical import Edge
+from rolemesh_durable.protocol.item_reports import ItemReports
+from rolemesh_durable.protocol.rank.effects import Mail, Waits
+from rolemesh_durable.protocol.rank.page import WAITING
+from rolemesh_durable.protocol.sharing import Sharing
+
+__all__ = ["Mates"]
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(tuple[int, dict[int, Any]]).decode
+
+ASKS, TAKES, TOLD = range(3)
+"""Kinds of messages: tell me what you have taken from this step on; I take this item; that was all."""
+
+
+class Mates:
+    """The other ranks that take items of the same edge."""
+
+    def __init__(self, edge: Edge, size: int, resume: int, mail: Mail[Any], waits: Waits) -> None:
+        """The rank goes on after step `resume`; its role has `size` ranks."""
+        site = mail.site
+        self.edge, self._mail, self._role, self._waits = edge, mail, site.role, waits
+        self.sharing = Sharing(site.rank, size, resume)
+        self._mates = [rank for rank in range(size) if rank != site.rank]
+        self._asked = dict.fromkeys(self._mates, -1)
+        self._pending: dict[int, tuple[int, int]] = {}
+        self._made: set[int] = set()
+        self._reports: dict[int, tuple[int, ItemReports]] = {}
+        """By uncommitted step: the number of its items, and the reports of the items that this rank has made."""
+
+    def open(self) -> None:
+        """Listen to them from now on."""
+        self._mail.share(self.edge.id, self)
+
+    def rewire(self) -> None:
+        """Addresses have changed: ask those who have not told anything, and answer who could not be reached before."""
+        for mate in self._mates:
+            generation = self._mail.generation(self._role, mate)
+            self.sharing.restarted(mate, generation)
+            if mate in self.sharing.silent and generation > self._asked[mate]:
+                self._asked[mate] = generation
+                self._say(mate, ASKS, self.sharing.first)
+        pending, self._pending = self._pending, {}
+        for mate, (generation, step) in pending.items():
+            self.message(ASKS, mate, generation, step, 0)
+
+    def message(self, kind: int, mate: int, generation: int, step: int, item: int) -> None:
+        """Take what a mate has said; one whose address is not known yet is answered later."""
+        if kind == TAKES:
+            self.sharing.heard(mate, generation, step, item)
+        elif kind == TOLD:
+            for at, taken in self.sharing.told(mate, generation):
+                self._say(mate, TAKES, at, taken)
+        elif generation > self._mail.generation(self._role, mate):
+            self._pending[mate] = generation, step
+        else:
+            for at, taken in self.sharing.asked(mate, generation, step):
+                self._say(mate, TAKES, at, taken)
+            self._say(mate, TOLD, step)
+
+    def taken(self, step: int) -> bytes:
+        """The items of `step` that this rank has made, and what was reported of them, for `remember`."""
+        return encode(self._reports.get(step, (0, {})))
+
+    def remember(self, step: int, items: bytes) -> None:
+        """A former generation of this rank was through with `step`, and the log has what it made of `items`."""
+        self._made.add(step)
+        self._reports[step] = decode(items)
+        self.sharing.remember(step, self._reports[step][1])
+
+    def committed(self, step: int) -> None:
+        """`step` is committed."""
+        self.sharing.committed(step)
+        for at in [at for at in self._reports if at <= step]:
+            del self._reports[at]
+
+    def await_told(self) -> None:
+        """Wait until every mate has told what it has taken. Raises `Stopping`."""
+        sharing = self.sharing
+        self._waits.until(lambda: sharing.informed, WAITING, self.edge.id)
+
+    def made(self, step: int, count: int, reports: ItemReports) -> tuple[int, ItemReports]:
+        """This rank has made its items of `step`, of `count`, and `reports` were made of them. What counts of that is
+        returned: where the log has the items, it is what a former generation has reported."""
+        if step not in self._made:
+            own = self.sharing.own(step)
+            self._reports[step] = count, {item: reports.get(item, ({}, {})) for item in own}
+        return self._reports[step]
+
+    def is_made(self, step: int) -> bool:
+        """Whether the log has what this rank makes of its items of `step`."""
+        return step in self._made
+
+    def take(self, step: int, count: int) -> int | None:
+        """Take an item of `step`, of `count`, and tell the mates; None if all are taken."""
+        item = self.sharing.take(step, count)
+        if item is not None:
+            for mate in self.sharing.listeners:
+                self._say(mate, TAKES, step, item)
+        return item
+
+    def _say(self, mate: int, kind: int, step: int, item: int = 0) -> None:
+        self._mail.tell_mate(mate, self.edge.id, kind, step, item)

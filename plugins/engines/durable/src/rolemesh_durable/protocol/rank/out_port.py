@@ -1,0 +1,181 @@
+"""The producer's end of a call's edges in a rank: waits for credits, encodes once, sends, retains."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import partial
+from itertools import groupby
+from typing import Any, Generic, Protocol, TypeVar
+
+from rolemesh.graph.routes import Part, Selection
+from rolemesh.graph.values import check_returned
+from rolemesh_durable.protocol.rank.effects import Effects, Item, Log
+from rolemesh_durable.protocol.rank.out_edge import OutEdge, free
+from rolemesh_durable.protocol.rank.page import BLOCKED
+from rolemesh_durable.protocol.rank.shape import JobShape
+
+__all__ = ["OutPort", "Room", "Sent"]
+
+FOREVER = 1 << 62
+T = TypeVar("T", bound=Item)
+
+
+class Room(Protocol):
+    """The memory that the rank keeps for its consumers (`rolemesh_durable.protocol.rank.ports.Ports`)."""
+
+    def waits_for_room(self, step: int) -> bool:
+        """Whether a value of `step` must wait for a commit that frees what is kept."""
+
+
+class Sent(Protocol):
+    """The record in a log of a chunk that a former generation has sent."""
+
+    @property
+    def generation(self) -> int:
+        """Which one has sent it."""
+
+    @property
+    def step(self) -> int:
+        """The step it was made at."""
+
+    @property
+    def chunk(self) -> int:
+        """Its number."""
+
+    @property
+    def last(self) -> bool:
+        """Whether no chunk of the step follows."""
+
+    @property
+    def consumers(self) -> tuple[int, ...]:
+        """The ranks it is for."""
+
+    @property
+    def body(self) -> bytes:
+        """The items that a value was made of, if this record marks that it is whole."""
+
+
+class OutPort(Generic[T]):
+    """What one operator call returns, on its way to all its consumers: encoded once per distinct part."""
+
+    def __init__(self, job: JobShape, effects: Effects[T], room: Room) -> None:
+        self._job, self._log, self._room = job, effects.log, room
+        self._values, self._until = effects.values, effects.waits.until
+        self._ways: list[OutEdge[T]] = []
+        self._groups: dict[Selection, list[tuple[OutEdge[T], tuple[int, ...]]]] = {}
+        self.admitted = -1
+        """The step whose value waits for nothing."""
+
+    def add(self, way: OutEdge[T]) -> None:
+        """One more edge that starts here."""
+        self._ways.append(way)
+        for selection, consumers in way.sends:
+            self._groups.setdefault(selection, []).append((way, consumers))
+
+    def drop(self, edges: Collection[int]) -> None:
+        """These edges are none of its any more: nobody asks for what is kept for them."""
+        for way in self._ways:
+            if way.edge.id in edges:
+                free(way.state.clear())
+        ways = [way for way in self._ways if way.edge.id not in edges]
+        self._ways, self._groups = [], {}
+        for way in ways:
+            self.add(way)
+
+    def take_over(self, way: OutEdge[T], item: T | None, record: Sent, *, again: bool) -> None:
+        """A former generation has sent this; `again`: after the step that this one goes on from."""
+        way.keep(item, record.step, record.chunk, record.last, record.consumers)
+
+    def write_again(self, log: Log[T]) -> None:
+        """Write what is kept to a log that has been begun again."""
+        kept = sorted(((way, each) for way in self._ways for each in way.state.kept), key=lambda pair: pair[1].step)
+        for step, made in groupby(kept, key=lambda pair: pair[1].step):
+            first = log.position
+            for way, each in made:
+                way.write(log, each.item, step, each.chunk, each.last, each.consumers)
+            self._wrote_again(log, step, first)
+
+    def _wrote_again(self, log: Log[T], step: int, first: int) -> None:
+        """What was made at `step` is in the log from position `first` on."""
+
+    def await_credits(self, step: int) -> None:
+        """Wait now for what `put` or `put_chunks` would wait for at `step`: they will not."""
+        self._begin(step)
+        self.admitted = step
+
+    def put(self, step: int, value: Any) -> None:
+        """Send what was returned at `step`; waits for credits. Nothing happens if nobody will take it."""
+        if self._begin(step):
+            check_returned((value,))
+            for selection in self._groups:
+                self._send(selection, step, 0, True, value)
+        self._finish(step)
+
+    def put_chunks(self, step: int, chunks: Iterable[Any], *, maybe_none: bool = False) -> None:
+        """Send what is yielded at `step`, each chunk at once. Parts of rows are cut from the whole, so sent at the end.
+
+        Raises `ValueError` if nothing is yielded, unless there is `maybe_none`: then that is told.
+        """
+        count, live = 0, False
+        kept: list[Any] = []
+        keep = any(isinstance(selection, Part) for selection in self._groups)
+        for value in chunks:
+            live = self._begin(step) if count == 0 else live
+            if live:
+                check_returned((value,))
+                for selection in self._groups:
+                    if not isinstance(selection, Part):
+                        self._send(selection, step, count, False, value)
+                if keep:
+                    kept.append(value)
+            count += 1
+        if not count and maybe_none:
+            live = self._begin(step)
+        elif not count:
+            raise ValueError("it yielded nothing; yield at least one chunk, empty if there are no rows")
+        for selection in self._groups if live else ():
+            if isinstance(selection, Part):
+                self._send(selection, step, 0, True, self._values.join(kept))
+            else:
+                self._end(selection, step, count)
+        self._finish(step)
+
+    def _finish(self, step: int) -> None:
+        """All that the call has made at `step` has been put."""
+
+    def _put(
+        self, way: OutEdge[T], item: T | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
+    ) -> None:
+        way.put(item, step, chunk, last, consumers)
+
+    def _begin(self, step: int) -> bool:
+        """Wait for the credits of all edges that want the value of `step`; whether there are any."""
+        live, job = False, self._job
+        for way in self._ways:
+            if not way.always:
+                consumed = job.activity.consumed
+                way.on = consumed(way.edge, step, job.steps)
+                way.beyond = not way.on and self._log is not None and consumed(way.edge, step, FOREVER)
+            if way.beyond:
+                way.on = live = True
+            elif way.on:
+                live = True
+                if not way.state.credit and step != self.admitted:
+                    self._until(partial(way.state.admits, step), BLOCKED, way.edge.id)
+        if live and job.retention and step != self.admitted and self._room.waits_for_room(step):
+            self._until(lambda: not self._room.waits_for_room(step), BLOCKED)
+        return live
+
+    def _send(self, selection: Selection, step: int, chunk: int, last: bool, value: Any) -> None:
+        item: T | None = None
+        for way, consumers in self._groups[selection]:
+            if not way.on:
+                continue
+            if item is None:
+                item = self._values.encode(value, selection)
+            self._put(way, item, step, chunk, last, consumers)
+
+    def _end(self, selection: Selection, step: int, chunk: int) -> None:
+        for way, consumers in self._groups[selection]:
+            if way.on:
+                self._put(way, None, step, chunk, True, consumers)

@@ -1,0 +1,81 @@
+"""The phases that a rank is in, and the places of the fields in which it shows where it is."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+__all__ = [
+    "BLOCKED",
+    "BUSY_NS",
+    "CALLING",
+    "COMPUTED_NS",
+    "COMPUTING",
+    "DONE",
+    "EDGE",
+    "FIELDS",
+    "FINISHED",
+    "FOLLOWING",
+    "GATHERING",
+    "GENERATION",
+    "GRANTED",
+    "IDLE",
+    "LAYOUT",
+    "OP",
+    "PHASE",
+    "PID",
+    "REFUSED",
+    "SERVING",
+    "SHORT",
+    "SINCE_NS",
+    "SNAPSHOT",
+    "STEP",
+    "STOPPING",
+    "TOTAL",
+    "TURN",
+    "WAITING",
+    "Fields",
+    "Page",
+]
+
+IDLE: Final = 0
+"""The rank is between steps, or waits for a grant."""
+COMPUTING: Final = 1
+"""An operator runs."""
+WAITING: Final = 2
+"""The rank waits for an input."""
+BLOCKED: Final = 3
+"""The rank waits for a credit, for a commit that frees retained values, or for shared memory."""
+TURN: Final = 4
+"""The rank waits for its turn, on a slot whose ranks run one after the other."""
+GATHERING: Final = 5
+"""The rank waits for the rest of its collective group, before a call."""
+CALLING: Final = 6
+"""The rank waits for the answer to a call: see `rolemesh_durable.protocol.calls.position_of`."""
+SERVING: Final = 7
+"""The rank runs a call of another role."""
+FOLLOWING: Final = 8
+"""The rank waits until the roles that call it have finished the step."""
+
+PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, REFUSED, SHORT = range(12)
+STOPPING, DONE, TOTAL, GRANTED, LAYOUT, COMPUTED_NS = range(12, 18)
+"""The fields by their place."""
+FIELDS: Final = 18
+
+
+class Fields(Protocol):
+    """Integers by their place."""
+
+    def __getitem__(self, at: int, /) -> int: ...
+
+    def __setitem__(self, at: int, value: int, /) -> None: ...
+
+
+class Page(Protocol):
+    """The page on which a rank shows its position."""
+
+    @property
+    def fields(self) -> Fields:
+        """The fields, by the places above; times in ns of the rank's clock."""
+
+    def waited(self, edge: int, ns: int) -> None:
+        """The rank has waited `ns` for edge number `edge`; -1: for something else."""

@@ -1,0 +1,292 @@
+"""A rank's ends of its edges: the graph's routes compiled to the ports of each operator call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
+from typing import Generic, Protocol, TypeVar
+
+from rolemesh.api.partition import Balanced
+from rolemesh.graph.logical import Edge, OpCall
+from rolemesh.graph.routes import Route, route
+from rolemesh.graph.schedule import Period
+from rolemesh_durable.protocol.edge import first_needed, hold_of
+from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.protocol.master_config import ENDLESS
+from rolemesh_durable.protocol.messages import Peer
+from rolemesh_durable.protocol.rank.effects import Effects, Item, Log
+from rolemesh_durable.protocol.rank.first_port import FirstPort
+from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
+from rolemesh_durable.protocol.rank.in_port import InPort
+from rolemesh_durable.protocol.rank.items_port import ItemsPort
+from rolemesh_durable.protocol.rank.mates import Mates
+from rolemesh_durable.protocol.rank.newest_port import NewestPort
+from rolemesh_durable.protocol.rank.out_edge import OutEdge, free
+from rolemesh_durable.protocol.rank.out_port import OutPort
+from rolemesh_durable.protocol.rank.page import IDLE, SNAPSHOT, STEP
+from rolemesh_durable.protocol.rank.shape import JobShape
+from rolemesh_durable.protocol.rank.version_port import GroupPort, VersionPort
+
+__all__ = ["Orphans", "Ports"]
+
+PORTS = {(False, False): InPort, (False, True): NewestPort, (True, False): ItemsPort, (True, True): FirstPort}
+"""The class of an in-port, by whether the value was shared out by demand, and whether its lag is bounded."""
+T = TypeVar("T", bound=Item)
+Taken = TypeVar("Taken", bound=Item, contravariant=True)
+
+
+class Orphans(Protocol):
+    """What former generations have left (`rolemesh_durable.rank.takeover.Inheritance`)."""
+
+    nbytes: int
+
+    def awaits_commit(self, step: int) -> bool:
+        """Whether the commit of `step` would free something here."""
+
+
+class TakenItems(Protocol):
+    """The record in a log of the items that a call took."""
+
+    @property
+    def edge(self) -> int:
+        """The edge that it took them from."""
+
+    @property
+    def step(self) -> int:
+        """The step that took them."""
+
+    @property
+    def body(self) -> bytes:
+        """Which ones."""
+
+
+class Begun(Log[Taken], Protocol[Taken]):
+    """A log that can begin again."""
+
+    def begin_again(self) -> None:
+        """Forget what was written: somebody has removed its files."""
+
+
+class Ports(Generic[T]):
+    """All ports of one rank. `inputs[op]` are a call's in-ports by parameter, `outputs[op]` its out-port, if any.
+
+    Nothing is asked for, and no ask is answered, before `open`.
+    """
+
+    def __init__(
+        self, job: JobShape, effects: Effects[T], *, resume: int = -1, barrier: GroupBarrier | None = None
+    ) -> None:
+        """The rank goes on after step `resume`. `barrier` is that of its group, if it has one."""
+        self.job, self.mail, self.memory, self.log = job, effects.mail, effects.memory, effects.log
+        self.inputs: dict[int, list[tuple[str, InPort]]] = {}
+        self.outputs: dict[int, OutPort[T]] = {}
+        self.mates: dict[int, Mates] = {}
+        """The mates of each call that shares its rows out."""
+        self.ways: list[OutEdge[T]] = []
+        self.orphans: Orphans | None = None
+        """What former generations have left, where there were any."""
+        self.committed = -1
+        self._effects, self._world_sizes, self._barrier = effects, dict(job.world_sizes), barrier
+        self._fields, self._until = effects.page.fields, effects.waits.until
+        self._begin(job.graph.edges, resume)
+
+    def _begin(self, edges: Sequence[Edge], resume: int) -> None:
+        """Make this rank's ends of `edges`, where it goes on after step `resume`."""
+        role, graph, sizes = self.mail.site.role, self.job.graph, self._world_sizes
+        found = []
+        for edge in edges:
+            src, dst = graph.ops[edge.src].role, graph.ops[edge.dst].role
+            if role in (src, dst):
+                found.append((edge, route(edge.src_partition, sizes[src], edge.dst_partition, sizes[dst])))
+        for edge, way in found:
+            if graph.ops[edge.dst].role == role:
+                self._begin_input(edge, way, resume)
+        for edge, way in found:
+            if graph.ops[edge.src].role == role:
+                self._begin_output(edge, way, resume)
+
+    def _hold(self, edge: Edge) -> int:
+        return hold_of(edge, self.job.graph, self.job.activity, self.job.unrepeated)
+
+    def _begin_input(self, edge: Edge, way: Route, resume: int) -> None:
+        job, site = self.job, self.mail.site
+        producer, size = job.graph.ops[edge.src], self._world_sizes[site.role]
+        make = PORTS[isinstance(edge.src_partition, Balanced), edge.newest]
+        first = first_needed(edge, job.graph, job.activity, job.unrepeated, resume)
+        port = make(edge, producer.role, way.sources(site.rank), way.combine, self._effects, first=first)
+        if isinstance(port, FirstPort):
+            port.remember(self.log, site.rank, size)
+        port.state.revocable = self.log is not None and self._varies(producer)
+        if isinstance(port, NewestPort):
+            port.remember(self.log, self._hold(edge) - edge.lag, job.activity.periods[edge.dst] or Period())
+        for value in edge.initial:
+            begins = job.activity.first(edge)
+            port.give({made: deepcopy(value) for made in range(-edge.lag, begins)}, begins - 1)
+        self.inputs.setdefault(edge.dst, []).append((edge.param, port))
+        if isinstance(edge.dst_partition, Balanced) and edge.dst not in self.mates:
+            self.mates[edge.dst] = Mates(edge, size, resume, self.mail, self._effects.waits)
+
+    def _begin_output(self, edge: Edge, way: Route, resume: int) -> None:
+        producer, consumer = self.job.graph.ops[edge.src], self.job.graph.ops[edge.dst]
+        varies = self.log is not None and self._varies(producer)
+        sends = [(send.selection, send.consumers) for send in way.sends(self.mail.site.rank)]
+        together = varies and self._barrier is not None  # then also those agree that send nothing
+        if edge.src not in self.outputs and (sends or together):
+            self.outputs[edge.src] = self._out_port(producer, varies)
+        if sends:
+            out = OutEdge(self.job, self._effects, edge, consumer.role, sends, self._hold(edge))
+            if varies and self.log is not None and not self.log.sure:
+                out.made = resume
+            self.ways.append(out)
+            self.outputs[edge.src].add(out)
+
+    def _varies(self, op: OpCall) -> bool:
+        """Whether a call may make something else the second time, and all who take it must have one version. A rank
+        that takes items as they are finished may have others than other ranks do."""
+        return op.role in self.job.varying and not any(edge.first for edge in self.job.graph.outputs(op.id))
+
+    def _out_port(self, op: OpCall, varies: bool) -> OutPort[T]:
+        job, effects = self.job, self._effects
+        if not varies:
+            return OutPort(job, effects, self)
+        mates = self.mates.get(op.id)
+        if self._barrier is not None:
+            return GroupPort(job, effects, self, op.id, self.ways, mates, self._barrier)
+        return VersionPort(job, effects, self, op.id, self.ways, mates)
+
+    def relayout(self, layout: Layout, changed: Collection[str]) -> tuple[int, ...]:
+        """From the step of `layout` on, the roles `changed` have other ranks: begin again on the edges from and to
+        them, which are returned. Where those ranks are is told afterwards."""
+        ops, role = self.job.graph.ops, self.mail.site.role
+        self.mail.forget(changed)
+        self._world_sizes |= layout.sizes
+        edges = [each for each in self.job.graph.edges if {ops[each.src].role, ops[each.dst].role} & {*changed}]
+        edges = [each for each in edges if role in (ops[each.src].role, ops[each.dst].role)]
+        gone = {each.id for each in edges}
+        self.ways[:] = [way for way in self.ways if way.edge.id not in gone]
+        for op, ports in self.inputs.items():
+            self.inputs[op] = [(param, port) for param, port in ports if port.edge.id not in gone]
+        for out in self.outputs.values():
+            out.drop(gone)
+        self._begin(edges, layout.step)
+        for port in self.ins:
+            if port.edge.id in gone and isinstance(port, FirstPort):
+                port.restored(layout.step, {})
+        for way in self.ways:
+            if way.edge.id in gone:
+                way.open()
+        return tuple(gone)
+
+    @property
+    def wired(self) -> bool:
+        """Whether it is known where all ranks at the other ends are."""
+        return all(port.wired for port in self.ins) and all(way.wired for way in self.ways)
+
+    @property
+    def ins(self) -> Iterator[InPort]:
+        """The in-ports of all calls."""
+        return (port for ports in self.inputs.values() for _, port in ports)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept for consumers that might come back: slots as large as they are, the log, and small values."""
+        kept = self.memory.used_bytes
+        for way in self.ways:
+            kept += way.state.kept_bytes
+        if self.log is not None:
+            kept += self.log.nbytes
+        return kept if self.orphans is None else kept + self.orphans.nbytes
+
+    def waits_for_room(self, step: int) -> bool:
+        """Whether a value of `step` must wait for a commit that frees some of `kept_bytes`, and that can come."""
+        kept, most = self.kept_bytes, self.job.retention_bytes
+        self.memory.within(kept, most)
+        return kept > most and self.awaits_commit(step)
+
+    def awaits_commit(self, step: int) -> bool:
+        """Whether a commit that can come while the rank is at `step` would free something."""
+        reachable = self.reachable(step)
+        return (
+            any(way.state.awaits_commit(reachable) for way in self.ways)
+            or (self.log is not None and self.log.awaits_commit(reachable))
+            or (self.orphans is not None and self.orphans.awaits_commit(reachable))
+        )
+
+    def reachable(self, step: int) -> int:
+        """The newest commit that can come while the rank is at `step`: of a step after which it has a snapshot, as all
+        others will have, whatever they wait for."""
+        snapshots = self.job.snapshots
+        newest = self._fields[SNAPSHOT] + 1 if snapshots.enabled else step
+        return snapshots.boundary(min(step, newest))
+
+    def open(self, peers: Sequence[Peer] = ()) -> None:
+        """Ask the producers among `peers`, and answer the consumers' asks."""
+        for end in self._speakers:
+            end.open()
+        self.rewire(peers)
+
+    def rewire(self, peers: Sequence[Peer]) -> None:
+        """These are the peers now: the conversation with those of a new generation begins again."""
+        self.mail.connect(peers)
+        for end in self._speakers:
+            end.rewire()
+        for port in self.ins:
+            port.ask()
+
+    @property
+    def _speakers(self) -> Sequence[OutEdge[T] | Mates]:
+        """Who answers others when there is a new one of them."""
+        return (*self.ways, *self.mates.values())
+
+    def commit(self, step: int) -> None:
+        """`step` is committed: forget what was retained for it and before, and give back what has not been used."""
+        self.committed = max(self.committed, step)
+        for mates in self.mates.values():
+            mates.committed(step)
+        for way in self.ways:
+            free(way.state.committed(step))
+        self.memory.trim(self._fields[STEP])
+
+    def log_again(self, log: Begun[T]) -> None:
+        """The files of what was sent are gone: write what is kept again. Raises `TransportError` for a value of which
+        this process has no copy either."""
+        self.memory.forget_lost()
+        log.begin_again()
+        for item in {id(kept.item): kept.item for way in self.ways for kept in way.state.kept}.values():
+            if item is not None:
+                item.rescue()
+        for out in self.outputs.values():
+            out.write_again(log)
+        for port in self.ins:
+            if isinstance(port, FirstPort):
+                port.log_again(log)
+
+    def choose_again(self, choices: Mapping[tuple[int, int], int]) -> None:
+        """What former generations took, by edge and step: how old it was. It is taken again, where it can be."""
+        for port in self.ins:
+            if isinstance(port, NewestPort):
+                port.choose_again({step: age for (edge, step), age in choices.items() if edge == port.edge.id})
+
+    def take_again(self, resume: int, records: Sequence[TakenItems]) -> None:
+        """`records`: which items former generations took. The rank goes on after step `resume`."""
+        for port in self.ins:
+            if isinstance(port, FirstPort):
+                port.restored(resume, {r.step: r.body for r in records if r.edge == port.edge.id})
+
+    def end(self, step: int) -> None:
+        """`step` was the last one: nothing that may still come is taken."""
+        for port in self.ins:
+            port.end(step)
+
+    def pin(self, steps: Sequence[int]) -> None:
+        """The snapshots of these steps are being persisted: what crosses them is kept."""
+        for way in self.ways:
+            free(way.state.pin(steps))
+
+    def drain(self, last: int = ENDLESS) -> None:
+        """Wait until all consumers have released what they take up to step `last`, so that slots may go.
+
+        Raises `Stopping`.
+        """
+        self.mail.flush()
+        self._until(lambda: not any(way.state.awaits_release(last - way.edge.lag) for way in self.ways), IDLE)

@@ -1,0 +1,172 @@
+"""The producer's end of the edges of a call that may come to something else the second time: one value, one version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from rolemesh_durable.protocol.agreement import NOTHING
+from rolemesh_durable.protocol.rank.effects import Effects, Item, Log
+from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
+from rolemesh_durable.protocol.rank.mates import Mates
+from rolemesh_durable.protocol.rank.out_edge import OutEdge
+from rolemesh_durable.protocol.rank.out_port import OutPort, Room, Sent
+from rolemesh_durable.protocol.rank.page import BLOCKED
+from rolemesh_durable.protocol.rank.shape import JobShape
+
+__all__ = ["GroupPort", "VersionPort"]
+
+LOST = (1 << 32) - 2
+"""In the place of the generation of what is in the log no more: it does not count."""
+
+
+T = TypeVar("T", bound=Item)
+
+
+class _Chunk(NamedTuple):
+    """The arguments of `OutEdge.put`."""
+
+    item: Any
+    step: int
+    chunk: int
+    last: bool
+    consumers: tuple[int, ...]
+
+
+_Staged: TypeAlias = tuple[OutEdge[T], _Chunk]
+
+
+class VersionPort(OutPort[T]):
+    """Nobody sees any of a call's value before the log has all of it, and what the log has is not made again."""
+
+    def __init__(
+        self, job: JobShape, effects: Effects[T], room: Room, call: int, ways: Sequence[OutEdge[T]], mates: Mates | None
+    ) -> None:
+        """`ways` are all edges out of the rank. `mates`: those with which the call shares its rows out, if it does.
+        What the log has of its items is not made again."""
+        super().__init__(job, effects, room)
+        self._call, self._all, self._mates, self._site = call, ways, mates, effects.mail.site
+        self._staged: list[_Staged[T]] = []
+        self.made: set[int] = set()
+        """Steps of which a former generation's value is in the log, and sent from there."""
+
+    def whole(self, record: Sent) -> None:
+        """A former generation has made all of the value that this mark is of, and the log has it."""
+        self.made.add(record.step)
+        if self._mates is not None:
+            self._mates.remember(record.step, record.body)
+
+    def _wrote_again(self, log: Log[T], step: int, first: int) -> None:
+        self._say_whole(log, step, first)
+
+    def _begin(self, step: int) -> bool:
+        if step in self.made:
+            return False
+        self._hear()
+        return super()._begin(step)
+
+    def _put(
+        self, way: OutEdge[T], item: T | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
+    ) -> None:
+        self._staged.append((way, _Chunk(item, step, chunk, last, consumers)))
+
+    def _finish(self, step: int) -> None:
+        if self._staged:
+            staged, self._staged = self._staged, []
+            self._write(step, staged)
+            _show(staged)
+
+    def _write(self, step: int, staged: list[_Staged[T]]) -> None:
+        log = self._log
+        assert log is not None
+        first = log.position
+        for way, chunk in staged:
+            way.write(log, *chunk)
+        self._say_whole(log, step, first)
+
+    def _say_whole(self, log: Log[T], step: int, first: int) -> None:
+        items = self._mates.taken(step) if self._mates is not None else b""
+        log.whole(self._call, step, first, max(way.state.hold for way in self._ways), items)
+
+    def _hear(self) -> None:
+        """Wait until all consumers have said what they have used, where that may be what is in no log. Raises
+        `LogLost`."""
+        unsure = [way for way in self._all if way.made is not None]
+        for way in unsure:
+            state = way.state
+            self._until(lambda: not state.unheard, BLOCKED, way.edge.id)  # noqa: B023 (asked before the next round)
+        for way in unsure:
+            way.made = None
+
+
+class GroupPort(VersionPort[T]):
+    """Of a value that the ranks of a group make: nobody sees any of it before all of them have theirs in their logs
+    (`protocol.agreement`)."""
+
+    def __init__(
+        self,
+        job: JobShape,
+        effects: Effects[T],
+        room: Room,
+        call: int,
+        ways: Sequence[OutEdge[T]],
+        mates: Mates | None,
+        barrier: GroupBarrier,
+    ) -> None:
+        super().__init__(job, effects, room, call, ways, mates)
+        self._barrier, self._calls = barrier, len(job.graph.ops)
+        self._former: dict[int, tuple[int, list[_Staged[T]]]] = {}
+        """By step, the generation that has made what the log has of it, and that."""
+
+    def whole(self, record: Sent) -> None:
+        """What counts of it is agreed upon when this generation has made it, too."""
+
+    def take_over(self, way: OutEdge[T], item: T | None, record: Sent, *, again: bool) -> None:
+        """As for any port, but what may not count is kept back."""
+        if not again:
+            super().take_over(way, item, record, again=again)
+            return
+        chunk = _Chunk(item, record.step, record.chunk, record.last, record.consumers)
+        self._former.setdefault(record.step, (record.generation, []))[1].append((way, chunk))
+
+    def write_again(self, log: Log[T]) -> None:
+        """As for any port; what was kept back is lost."""
+        super().write_again(log)
+        self._former = {at: (LOST, chunks) for at, (_, chunks) in self._former.items()}
+
+    def _finish(self, step: int) -> None:
+        staged, self._staged = self._staged, []
+        present = self._site.generation
+        made, former = self._former.pop(step, (present, []))
+        if staged and not former:
+            self._write(step, staged)
+        vote = made + 1 if former or staged else NOTHING
+        while not self._agree(step, vote):
+            for way in self._ways:
+                way.void(step)
+            self._hear()
+            if staged:
+                self._write(step, staged)
+            _forget(former)
+            former, vote = [], present + 1 if staged else NOTHING
+        _show(former or staged)
+        if former:
+            _forget(staged)
+
+    def _agree(self, step: int, vote: int) -> bool:
+        barrier = self._barrier
+        barrier.vote(step * self._calls + self._call, vote)
+        self._until(lambda: barrier.verdict is not None, BLOCKED)
+        return bool(barrier.verdict)
+
+
+def _show(chunks: list[_Staged[T]]) -> None:
+    for way, chunk in chunks:
+        way.show(*chunk)
+
+
+def _forget(chunks: list[_Staged[T]]) -> None:
+    """These are not sent."""
+    for item in {id(chunk.item): chunk.item for _, chunk in chunks}.values():
+        if item is not None:
+            item.free()

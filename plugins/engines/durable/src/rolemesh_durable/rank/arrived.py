@@ -1,0 +1,47 @@
+"""A chunk as it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rolemesh_durable.dataplane.codec import Buffer, decode
+from rolemesh_durable.dataplane.slot_reader import SlotReader
+
+__all__ = ["Arrived"]
+
+
+class Arrived:
+    """A chunk as it came, not decoded yet."""
+
+    __slots__ = ("_buffers", "_header", "_place", "_reader", "_sizes", "small")
+
+    def __init__(
+        self,
+        header: Buffer,
+        buffers: Sequence[Buffer] | None,
+        reader: SlotReader,
+        place: str = "",
+        sizes: Sequence[int] = (),
+        *,
+        small: bool = False,
+    ) -> None:
+        self.small = small
+        self._header = header
+        self._buffers = buffers
+        self._reader = reader
+        self._place = place
+        self._sizes = sizes
+
+    @property
+    def header(self) -> Buffer:
+        """As the sender has made it."""
+        return self._header
+
+    def buffers(self) -> Sequence[Buffer]:
+        """What lies behind the header."""
+        return self._reader.read(self._place, self._sizes) if self._buffers is None else self._buffers
+
+    def value(self) -> object:
+        """The value, its arrays as views."""
+        buffers = self._buffers
+        return decode(self._header, self._reader.read(self._place, self._sizes) if buffers is None else buffers)

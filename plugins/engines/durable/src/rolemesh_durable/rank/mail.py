@@ -1,0 +1,107 @@
+"""A rank's ways to others, as frames that its endpoint sends and receives."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from rolemesh_durable.dataplane.transport import (
+    ASK,
+    ASKS,
+    BARRIER,
+    BARRIERS,
+    CREDIT,
+    CREDITS,
+    DATA,
+    END,
+    HEAD,
+    SHARE,
+    SHARES,
+    Payload,
+)
+from rolemesh_durable.protocol.edge import LogLost
+from rolemesh_durable.protocol.messages import Peer
+from rolemesh_durable.protocol.rank.effects import Consumer, GroupEnd, MatesEnd, Producer
+from rolemesh_durable.rank.endpoint import Endpoint
+
+__all__ = ["EndpointMail"]
+
+
+class EndpointMail:
+    """`rolemesh_durable.protocol.rank.effects.Mail` of a process."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint, self.site, self._sender = endpoint, endpoint.site, endpoint.sender
+        self._role, self._rank, self._generation = self.site.role, self.site.rank, self.site.generation
+        self.generation = endpoint.generation
+        """The newest generation of a peer."""
+
+    def connect(self, peers: Sequence[Peer]) -> None:
+        """These are the addresses of these peers now."""
+        self._endpoint.connect(peers)
+
+    def forget(self, roles: Collection[str]) -> None:
+        """The ranks of these roles are gone."""
+        self._endpoint.forget(roles)
+
+    def consume(self, edge: int, end: Consumer) -> None:
+        """`end` takes the chunks of an edge."""
+        self._endpoint.register_consumer(edge, end)
+
+    def produce(self, edge: int, end: Producer) -> None:
+        """`end` takes the asks and acknowledgements of an edge."""
+        self._endpoint.register_producer(edge, end)
+
+    def share(self, edge: int, end: MatesEnd) -> None:
+        """`end` takes what mates say of the items of an edge."""
+        self._endpoint.register_mates(edge, end)
+
+    def gather(self, end: GroupEnd) -> None:
+        """`end` takes what the group says at its barrier."""
+        self._endpoint.register_barrier(end)
+
+    def data(
+        self, item: Payload | None, role: str, consumers: Sequence[int], edge: int, step: int, chunk: int, last: bool
+    ) -> None:
+        """Send a chunk (None: the mark that no more come) to `consumers`, ranks of `role`."""
+        stamp = (last, edge, self._rank, self._generation, step, chunk)
+        if item is not None and item.slots:
+            for consumer in consumers:
+                self._sender(role, consumer).send_payload(item, stamp)
+            return
+        frame = HEAD.pack(DATA, END, *stamp, 0, 0) if item is None else item.frame(stamp)
+        for consumer in consumers:
+            self._sender(role, consumer).send(frame)
+
+    def ask(self, role: str, rank: int, edge: int, from_step: int, released: int) -> None:
+        """Ask a producer for all from `from_step` on; all up to `released` is released."""
+        self._sender(role, rank).send(ASKS.pack(ASK, edge, self._rank, self._generation, from_step, released))
+
+    def release(self, role: str, rank: int, edge: int, step: int) -> None:
+        """Tell a producer that all up to `step` is released."""
+        self._sender(role, rank).send(CREDITS.pack(CREDIT, edge, self._rank, self._generation, step))
+
+    def tell_mate(self, rank: int, edge: int, kind: int, step: int, item: int) -> None:
+        """Tell a rank of the same role about an item."""
+        frame = SHARES.pack(SHARE, kind, edge, self._rank, self._generation, step, item)
+        self._sender(self._role, rank).send(frame)
+
+    def tell_group(self, rank: int, kind: int, position: int, vote: int = 0) -> None:
+        """Tell a rank of the group something at its barrier."""
+        frame = BARRIERS.pack(BARRIER, kind, self._rank, self._generation, vote, position)
+        self._sender(self._role, rank).send(frame)
+
+    def put_off(self, end: Consumer) -> None:
+        """Flush `end` before the rank blocks."""
+        self._endpoint.put_off(end)
+
+    def flush(self) -> None:
+        """Flush all that was put off."""
+        self._endpoint.flush()
+
+    def pump(self) -> object:
+        """Handle what has come; does not wait."""
+        return self._endpoint.pump()
+
+    def lose(self, lost: LogLost) -> None:
+        """Every later wait raises `lost`."""
+        self._endpoint.lost = lost

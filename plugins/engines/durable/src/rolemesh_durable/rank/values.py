@@ -1,0 +1,82 @@
+"""How a rank's values become payloads, in frames or in slots of shared memory, and what has come becomes values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any
+
+from rolemesh.graph import items
+from rolemesh.graph.logical import Edge
+from rolemesh.graph.routes import Collate, Combine, Concat, Selection, Take, Whole
+from rolemesh.graph.values import combine, gather, join_chunks, select
+from rolemesh_durable.dataplane.shm import SlotPool
+from rolemesh_durable.dataplane.slot_reader import SlotReader
+from rolemesh_durable.dataplane.transport import Payload
+from rolemesh_durable.protocol.rank.effects import Reader
+
+__all__ = ["INLINE_BYTES", "PayloadValues", "SlotMemory"]
+
+INLINE_BYTES = 32 * 1024
+"""Values up to this size travel in their frame; larger ones in a shared-memory slot (or in frames of their own)."""
+
+
+class PayloadValues:
+    """`rolemesh_durable.protocol.rank.effects.Values` of a process."""
+
+    def __init__(self, pool: SlotPool, reader: SlotReader) -> None:
+        self._pool, self._reader = pool, reader
+
+    def encode(self, value: Any, selection: Selection) -> Payload:
+        """The part of `value` that `selection` names, in memory that nobody writes to."""
+        part = value if type(selection) is Whole else select(value, selection)
+        return Payload(part, self._pool, INLINE_BYTES, self._reader)
+
+    def join(self, chunks: Sequence[Any]) -> Any:
+        """The value that was yielded in chunks."""
+        return join_chunks(chunks)
+
+    def combine(self, parts: Sequence[Any], how: Combine) -> Any:
+        """The value of parts that only make sense together."""
+        return combine(parts, how)
+
+    def reader(self, edge: Edge, sources: Sequence[int], how: Combine) -> Reader:
+        """How the chunks of an edge become values."""
+        if isinstance(how, Collate):
+            return lambda made, chunks: items.assembled(chunk.value() for part in chunks for chunk in part)
+        single = len(sources) == 1 and isinstance(how, (Take, Concat))
+
+        def read(made: int, chunks: list[list[Any]]) -> Any:
+            if single and len(chunks[0]) == 1:
+                return chunks[0][0].value()
+            return gather([[chunk.value() for chunk in part] for part in chunks], how)
+
+        return read
+
+
+class SlotMemory:
+    """`rolemesh_durable.protocol.rank.effects.Memory` of a process."""
+
+    def __init__(self, pool: SlotPool, reader: SlotReader) -> None:
+        self._pool, self._reader = pool, reader
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the slots that are in use."""
+        return self._pool.used_bytes
+
+    def within(self, kept: int, most: int) -> None:
+        """Unlink free slots that are beyond `most`, where `kept` bytes are kept in all."""
+        over = kept + self._pool.free_bytes - most
+        if over > 0:
+            self._pool.give_back(over)
+
+    def trim(self, step: int) -> None:
+        """Give back what was not used for long."""
+        now = monotonic()
+        self._pool.trim(step, now)
+        self._reader.trim(step, now)
+
+    def forget_lost(self) -> None:
+        """Forget the free slots whose files somebody has removed."""
+        self._pool.forget_lost()
