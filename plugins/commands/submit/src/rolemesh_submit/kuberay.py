@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import yaml
 
-from rolemesh_durable.options import options_in
+from rolemesh_durable.api.jobs import options_in
 from rolemesh_submit.groups import Group
 from rolemesh_submit.submission import OBJECT_STORE_BYTES, Submission, comment, memory_gb, ray_version
 

@@ -14,7 +14,7 @@ from rolemesh.job_file import JobFile
 from rolemesh.job_file.environment import Expansion
 from rolemesh.job_file.model import NAME
 from rolemesh.kinds.installed import distribution, version
-from rolemesh_durable.options import options_in
+from rolemesh_durable.api.jobs import options_in
 from rolemesh_submit.groups import GB_PER_CPU, Group
 
 ENGINE = ("rolemesh", "rolemesh-durable", "rolemesh-ray")

@@ -13,8 +13,7 @@ from rolemesh.errors import EXIT_DONE, EXIT_FAILED, JobFileError, nearest
 from rolemesh.job.engine import RunHandle
 from rolemesh.job.run import JobRun
 from rolemesh.placement.nodes import parse_nodes
-from rolemesh_durable.api.jobs import Run
-from rolemesh_durable.options import options_in
+from rolemesh_durable.api.jobs import Run, options_in
 
 __all__ = ["Chaos", "ChaosOptions"]
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rolemesh_durable.control.lock import is_held as is_held
     from rolemesh_durable.control.watch import ANSWER_S as ANSWER_S
     from rolemesh_durable.faults import LASTING_S as LASTING_S
+    from rolemesh_durable.options import options_in as options_in
     from rolemesh_durable.protocol.messages import FaultKind as FaultKind
     from rolemesh_durable.runs import SCRIPT_RUNS as SCRIPT_RUNS
     from rolemesh_durable.runs import Run as Run
@@ -35,6 +36,7 @@ _HOMES = {
     "control.lock": "hold is_held",
     "control.watch": "ANSWER_S",
     "faults": "LASTING_S",
+    "options": "options_in",
     "protocol.messages": "FaultKind",
     "runs": "SCRIPT_RUNS Run find_run list_runs",
 }
