@@ -246,7 +246,7 @@ def test_a_strategy_that_answers_nonsense_is_named(stranger: Stranger, answer: s
     code += f"    def place(self, request, cluster, plan):\n        return {answer}\n"
     stranger.install("rolemesh-odd-place", "schedulers", "odd-place", code)
     stranger.write(job=JOB + "placement: {use: odd-place}\n")
-    refused(stranger, "job.yaml:9: placement.use", "the placement strategy 'odd-place'", verbs=("plan",))
+    refused(stranger, "job.yaml:8: placement.use", "the placement strategy 'odd-place'", verbs=("plan",))
 
 
 @pytest.mark.parametrize("side", ["driver", "master"])

@@ -56,7 +56,9 @@ def test_no_name_of_a_plugin_or_distribution_of_this_repository_can_be_taken() -
     taken = set()
     for folder in [ROOT, *(path.parent for path in ROOT.glob("plugins/*/*/pyproject.toml"))]:
         project = pyproject(folder)["project"]
-        taken |= {name for group in project.get("entry-points", {}).values() for name in group if "." not in name}
+        groups = project.get("entry-points", {})
+        plugins = [names for group, names in groups.items() if group != "rolemesh.defaults"]
+        taken |= {name for names in plugins for name in names if "." not in name}
         taken |= {project["name"].removeprefix("rolemesh-")}
     hook = runpy.run_path(str(SHARED / "hooks" / "pre_gen_project.py"))
     assert set(hook["KERNEL_NAMES"]) == taken - {"rolemesh"}

@@ -9,7 +9,7 @@ import msgspec
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import PluginError
 from rolemesh.placement import Constraint, PlacementPlan, PlacementRequest
-from rolemesh.placement.validation import forbidden, misplaced, overcommitted, undone
+from rolemesh.placement.validation import forbidden, misplaced, overcommitted, revive, undone
 from rolemesh.plugins.contract import hooks_of
 from rolemesh_durable.api.testing import stranded_in
 from rolemesh_testing.schedulers.losses import LossConformance
@@ -201,7 +201,7 @@ class SchedulerConformance(LossConformance):
 
     def test_what_was_decided_before_stays(self, planner: Planner) -> None:
         """Slots, places and constraints of strategies before it; what it adds comes after them."""
-        self._find(planner, lambda at, plan: undone(at.before, plan))
+        self._find(planner, lambda at, plan: undone(revive(at.before), revive(plan)))
 
     def test_constraints_hold(self, planner: Planner) -> None:
         """Those of strategies before it, wherever it puts a rank; and its own.
@@ -237,7 +237,7 @@ class SchedulerConformance(LossConformance):
         def check(at: Situation) -> None:
             plan = answered(planner, at)
             if plan is not None:
-                again = msgspec.json.decode(msgspec.json.encode(plan), type=PlacementPlan)
+                again = revive(msgspec.json.decode(msgspec.json.encode(plan), type=PlacementPlan))
                 assert again == plan, "a plan that was written as JSON and read again is another one; types are wrong"
 
         self.for_all(check)

@@ -10,7 +10,7 @@ import pytest
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Slot
-from rolemesh.placement.validation import forbidden, misplaced, overcommitted, undone
+from rolemesh.placement.validation import forbidden, misplaced, overcommitted, revive, undone
 from rolemesh_durable.api.testing import replan, stranded_in
 from rolemesh_testing.schedulers.planner import Planner, Refused
 from rolemesh_testing.schedulers.situations import PACK, PlacementConformance, Situation, planned
@@ -46,7 +46,7 @@ class LossConformance(PlacementConformance):
 
     def test_survivors_stay_where_they_are(self, planner: Planner) -> None:
         """A rank that moves has to start again; those on living nodes would lose what they have done."""
-        self._find_moved(planner, lambda loss, moved: undone(loss.survivors, moved.without(loss.lost)))
+        self._find_moved(planner, lambda loss, moved: undone(revive(loss.survivors), revive(moved.without(loss.lost))))
 
     def test_what_has_moved_is_on_living_nodes(self, planner: Planner) -> None:
         """If it leaves all to `place`, it says None; a plan is taken for what it says."""
@@ -67,7 +67,7 @@ class LossConformance(PlacementConformance):
 
         def problems(loss: Loss, moved: PlacementPlan) -> Iterable[str]:
             settled = moved.without(loss.lost)
-            if not any(undone(loss.survivors, settled)):
+            if not any(undone(revive(loss.survivors), revive(settled))):
                 yield from forbidden(loss.request, loss.alive, loss.survivors, settled)
 
         self._find_moved(planner, problems)
