@@ -154,8 +154,8 @@ placement: {use: pack}
 failover: [{use: "own.py:Again"}]
 diagnosers: [{use: "own.py:Judge"}]
 observers: [{use: "own.py:Notes"}]
-edges: {local: {use: "own.py:Wire", options: {note: as the job file says}}}
-engine: {options: {lease_s: 2, stop_grace_s: 2}}
+engine:
+  options: {lease_s: 2, stop_grace_s: 2, edges: {local: {use: "own.py:Wire", options: {note: as the job file says}}}}
 """
 FLOW = """
 from rolemesh import flow
