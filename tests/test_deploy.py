@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from rolemesh.cli import main
-from rolemesh.job_file.model import JobSpec
+from rolemesh_durable.options import DurableOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 MANIFESTS = sorted((ROOT / "docs/kuberay").glob("*.yaml"))
@@ -85,10 +85,10 @@ def test_every_pod_has_the_runs_shared_memory_and_time_to_end(path: Path) -> Non
         assert "claimName" in mounts[env["ROLEMESH_RUNS"]]["persistentVolumeClaim"]
         assert mounts["/dev/shm"]["emptyDir"]["medium"] == "Memory"
         assert "SYS_PTRACE" in container["securityContext"]["capabilities"]["add"]
-        assert pod["terminationGracePeriodSeconds"] > JobSpec.model_fields["stop_grace_s"].default
+        assert pod["terminationGracePeriodSeconds"] > DurableOptions.model_fields["stop_grace_s"].default
     _, head = next(containers(loaded(path)))
     wait = next(variable["value"] for variable in head["env"] if variable["name"] == "RAY_JOB_STOP_WAIT_TIME_S")
-    assert float(wait) > JobSpec.model_fields["stop_grace_s"].default
+    assert float(wait) > DurableOptions.model_fields["stop_grace_s"].default
 
 
 @manifests

@@ -218,7 +218,7 @@ def test_the_plugins_of_all_pages_work_in_one_job_through_kills(tmp_path: Path) 
         "failover": [{"use": "whole-role", "options": {"roles": ["sink"]}}, {"use": "job"}],
         "diagnosers": [{"use": "our-cluster"}, {"use": "standard"}],
         "observers": [{"use": "metric-csv", "options": {"metric": "reward"}}],
-        "edges": {"local": "plain-tcp"},
+        "engine": {"options": {"edges": {"local": "plain-tcp"}}},
     }
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     rehearsal = ["--chaos", "kills=2,seed=1,targets=rank", "--chaos-compare"]

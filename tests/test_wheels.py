@@ -148,7 +148,7 @@ def test_the_installed_kernel_lists_its_own_plugins(kernel_installed: Installed,
         (group.removeprefix("rolemesh."), name, "rolemesh", "available")
         for group, names in pyproject(ROOT)["entry-points"].items()
         for name in names
-        if group.startswith("rolemesh.")
+        if group.startswith("rolemesh.") and group != "rolemesh.defaults"
     }
 
 

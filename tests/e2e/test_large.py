@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.chaos.harness import timeless
-from tests.e2e.harness import Job
+from tests.e2e.harness import Job, one_engine
 from tests.e2e.ladder import LADDER
 
 Make = Callable[..., Job]
@@ -124,7 +124,7 @@ def ended(make_job: Make, name: str, *args: str) -> tuple[Job, dict[str, Any], l
     job = make_job(name, extra=LADDER)
     (job.folder / "roles.py").write_text(ROLES)
     (job.folder / "flow.py").write_text(FLOW)
-    (job.folder / "job.yaml").write_text(JOB.format(name=name) + LADDER)
+    (job.folder / "job.yaml").write_text(one_engine(JOB.format(name=name) + LADDER))
     done = job.run(*args, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [timeless(line) for line in job.metrics()]
