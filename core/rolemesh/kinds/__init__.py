@@ -177,8 +177,8 @@ def kind_names() -> tuple[str, ...]:
 
 @cache
 def kinds() -> Mapping[str, Kind]:
-    """All kinds by name, the kernel's first. What is declared and is no kind is told in the log and
-    left out."""
+    """All kinds by name, the kernel's first. A declaration that is not a `Kind` is logged and left
+    out."""
     found = dict(KERNEL)
     for point in sorted(point for point in entry_points() if point.group == DECLARED):
         try:

@@ -43,5 +43,4 @@ class Arrived:
 
     def value(self) -> object:
         """The value, its arrays as views."""
-        buffers = self._buffers
-        return decode(self._header, self._reader.read(self._place, self._sizes) if buffers is None else buffers)
+        return decode(self._header, self.buffers())
