@@ -16,7 +16,7 @@ CALLERS, CALLEES, AT_ONCE = 4, 3, 32
 
 
 def measure(quick: bool) -> Report:
-    """At least 5,000 calls a second."""
+    """At least as many calls a second as Ray; where ranks can be started again, at least four times as many."""
     report = Report("calls", "Calls between roles, 1 KB there and back, 4 callers and 3 callees", quick)
     rounds, calls, steps = (1, 320, 4) if quick else (3, 1600, 6)
     plain: list[float] = []
@@ -30,7 +30,7 @@ def measure(quick: bool) -> Report:
     report.row("rolemesh", "calls/s", plain)
     report.row("rolemesh, ranks can be started again", "calls/s", kept)
     report.row("Ray, actor calls", "calls/s", theirs)
-    report.claim("rolemesh, ranks can be started again", kept, at_least=5000, unit="calls/s")
+    report.claim("ranks can be started again: rolemesh / Ray", ratios(kept, theirs), at_least=4)
     report.claim("rolemesh / Ray", ratios(plain, theirs), at_least=1.0)
     report.settings = {"calls at once, per caller": AT_ONCE, "calls per caller and step": calls, "steps": steps}
     return report

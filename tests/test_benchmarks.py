@@ -91,3 +91,11 @@ def test_a_claim_holds_when_the_median_of_the_rounds_meets_its_bound() -> None:
     report.claim("faster", [3.0, 1.0, 5.0], at_least=3)
     report.claim("shorter", [3.0, 1.0, 5.0], at_most=2.9)
     assert [(claim.median, claim.holds) for claim in report.claims] == [(3.0, True), (3.0, False)]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "steps/s"])
+def test_a_claim_in_a_unit_of_time_is_refused(unit: str) -> None:
+    report = Report("one", "a title", quick=True)
+    with pytest.raises(ValueError, match="claim a ratio"):
+        report.claim("quick", [1.0], at_most=2, unit=unit)
+    assert not report.claims
