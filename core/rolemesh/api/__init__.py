@@ -1,1 +1,1 @@
-"""The contracts of all kinds of plugins but engines, and the values on edges."""
+"""The contracts of all kinds of plugins except engines, and the values that travel on edges."""

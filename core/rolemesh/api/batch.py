@@ -1,9 +1,8 @@
-"""The values that flow along edges: a `Batch` of rows, or the named `Shards` of a distributed
-state.
+"""The values that travel on edges: a `Batch` of rows, or the named `Shards` of a distributed state.
 
-Columns are numpy arrays, torch tensors, lists, or `Ragged`. Nothing here imports torch: tensors are
-handled by what they share with arrays (``shape``, slicing) and joined through the module that made
-them.
+Columns are numpy arrays, torch tensors, lists, or `Ragged`. This module does not import torch: it
+uses only what tensors share with arrays (``shape``, slicing), and joins tensors with functions of
+the module that defines their type.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ class Ragged:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Any], dtype: Any = None) -> Ragged:
-        """Pack `rows` (sequences or 1-D arrays); `dtype` is that of `values` (inferred if
-        absent)."""
+        """Pack `rows` (sequences or 1-D arrays). `dtype` is the type of `values`; it is inferred if
+        absent."""
         lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         filled = [np.asarray(row, dtype=dtype) for row in rows if len(row)]
@@ -54,8 +53,8 @@ class Ragged:
         return self.offsets.size - 1
 
     def __getitem__(self, index: int | slice) -> Any:
-        """Row `index` as an array, or the rows of a slice with step 1 as a `Ragged` that shares
-        `values`."""
+        """Return row `index` as an array. For a slice with step 1 return its rows as a `Ragged`
+        that shares `values`."""
         if isinstance(index, slice):
             start, stop = _bounds("Ragged", index, len(self))
             low = int(self.offsets[start])
@@ -79,11 +78,11 @@ class Ragged:
 
 
 class Batch(Mapping[str, Column]):
-    """An immutable mapping of named columns with one length.
+    """An immutable mapping of named columns that have the same length.
 
-    ``len(batch)`` is the number of columns as for any mapping; `rows` is the number of rows.
-    ``batch[2:5]`` is rows 2 to 4 as views, ``batch | {"reward": r}`` a new batch with a column
-    added or replaced.
+    ``len(batch)`` is the number of columns, as for any mapping; `rows` is the number of rows.
+    ``batch[2:5]`` returns rows 2 to 4 as views. ``batch | {"reward": r}`` returns a new batch with
+    a column added or replaced.
     """
 
     __slots__ = ("_columns", "rows")
@@ -113,7 +112,7 @@ class Batch(Mapping[str, Column]):
         return Batch({**self._columns, **other}, rows=None if self._columns or other else self.rows)
 
     def select(self, *names: str) -> Batch:
-        """The named columns only."""
+        """Return a batch with only the named columns."""
         return Batch({name: self._columns[name] for name in names}, rows=self.rows)
 
     def __eq__(self, other: object) -> bool:
@@ -147,7 +146,7 @@ class Shard:
             raise ValueError(f"block {local} at {self.offsets} does not lie in {self.shape}")
 
     def into(self, target: Any) -> None:
-        """Copy the block to its place in `target`, an array or a tensor, as `data` is, of shape
+        """Copy the block to its place in `target`, an array or tensor (as `data` is) of shape
         `shape`."""
         target[
             tuple(slice(o, o + n) for o, n in zip(self.offsets, self.data.shape, strict=True))
@@ -172,18 +171,19 @@ class Shards(dict[str, Shard]):
 
 
 class Gathered(dict[str, Shard]):
-    """A part of a snapshot of which a rank of another layout gets the shards of all ranks, whole.
+    """Part of a snapshot that a rank restored to another layout receives as the shards of all
+    former ranks.
 
-    The workload returns one from `Workload.snapshot` right after ``setup``. The names of the shards
-    must differ from rank to rank.
+    `Workload.snapshot` returns one right after ``setup``. The names of the shards must differ from
+    rank to rank.
     """
 
 
 def concat(values: Sequence[Any], axis: int = 0) -> Any:
-    """Join batches, columns or arrays along `axis` (0 for anything that is not an array).
+    """Join batches, columns or arrays along `axis` (along 0 for values that are not arrays).
 
-    One value is returned as it is, without a copy. Raises `ValueError` for none, `TypeError` for
-    what has no parts.
+    A single value is returned as it is, without a copy. Raises `ValueError` if there are no values,
+    and `TypeError` for values that have no parts.
     """
     if not values:
         raise ValueError("nothing to concatenate")
@@ -218,7 +218,7 @@ def concat(values: Sequence[Any], axis: int = 0) -> Any:
 
 
 def _bounds(what: str, rows: slice, length: int) -> tuple[int, int]:
-    """The first of `rows`, and the one after the last."""
+    """Return the index of the first row of `rows`, and the index after the last one."""
     start, stop, step = rows.indices(length)
     if step != 1:
         raise ValueError(f"{what} takes slices with step 1 only")

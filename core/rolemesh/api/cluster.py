@@ -8,7 +8,7 @@ import msgspec
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A node with what is free on it. `id` is the backend's name for it, `host` an address that
+    """A node and its free resources. `id` is the backend's name for it, `host` an address that
     other nodes reach."""
 
     id: str
@@ -25,9 +25,9 @@ class ClusterView(msgspec.Struct, frozen=True):
     nodes: tuple[NodeView, ...]
 
     def without(self, nodes: Collection[str]) -> ClusterView:
-        """The other nodes."""
+        """Return the cluster without these nodes."""
         return ClusterView(tuple(node for node in self.nodes if node.id not in nodes))
 
     def node(self, node_id: str) -> NodeView:
-        """The node with this id; `KeyError` if there is none."""
+        """Return the node with this id; raise `KeyError` if there is none."""
         return {node.id: node for node in self.nodes}[node_id]

@@ -26,7 +26,8 @@ class Budget(BaseModel, extra="forbid", frozen=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """A level ends the job: the job fails with `reason`, and the master asks no further level."""
+    """The decision of a level to end the job: it fails with `reason`, and the master asks no
+    further level."""
 
     reason: str
 

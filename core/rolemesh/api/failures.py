@@ -1,5 +1,5 @@
-"""Failures as data: who died, where and how; what the diagnosis says; what a failover level
-proposes."""
+"""Failures as data: the rank, place and cause; the verdict of the diagnosis; the plan of a failover
+level."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ Cause: TypeAlias = Literal[
     "check",
 ]
 Scope: TypeAlias = Literal["process", "node", "job"]
-"""How much a failover level is prepared to move: processes where they are, ranks between nodes, the
-whole job."""
+"""How much a failover level may move: nothing (processes restart where they are), ranks to other
+nodes, or the whole job."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One thing that went wrong. `rank` is -1 where the whole agent or node is meant; `step` -1
-    before the first.
+    """A failure of a rank, an agent or a node.
 
-    `traceback` holds the user's frames only; of an "environment" that could not be made, what pip
-    printed last. `signal` and `exit_code` are those of the process, if it ended; `log_tail` are the
-    last lines that it had printed.
+    - `rank`: the failed rank, -1 if the whole agent or node failed.
+    - `step`: the step of the failure, -1 before the first one.
+    - `traceback`: frames of the user's code only; for an "environment" that could not be prepared,
+      the last output of pip.
+    - `signal`, `exit_code`: how the process ended, if it did.
+    - `log_tail`: the last lines that the process printed.
     """
 
     cause: Cause
@@ -70,8 +72,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class RankView(msgspec.Struct, frozen=True):
-    """A rank as a failover level sees it. `finished` is its last step, `durable` the newest it can
-    be restored to."""
+    """A rank as a failover level sees it. `finished` is its last finished step, `durable` the
+    newest step that it can be restored to."""
 
     role: str
     rank: int
@@ -83,7 +85,7 @@ class RankView(msgspec.Struct, frozen=True):
 
 
 class NodeState(msgspec.Struct, frozen=True):
-    """A node that holds, or held, ranks of the job."""
+    """A node that holds or held ranks of the job."""
 
     node: str
     agent: str
@@ -91,13 +93,15 @@ class NodeState(msgspec.Struct, frozen=True):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """A recovery of this job: which level, for which failure, what it restarted, and how it went.
+    """A recovery of this job: the level, the failure, the restarted ranks, and the outcome.
 
-    `at` is in seconds of the same clock as `JobView.now`. `outcome` is "" while it is under way.
-    `reached` has role, rank and the furthest step that each of them had finished before; `ended_at`
-    is when all were ready again, or it was given up. `avoid` are nodes that it was to keep away
-    from. `causes` are those of the failures since the recovery before; empty if this level took
-    over from one whose plan had failed.
+    - `at`: its start, in seconds of the clock of `JobView.now`.
+    - `outcome`: "" while it is under way.
+    - `reached`: role, rank and the furthest step that each restarted rank had finished before.
+    - `ended_at`: the time at which all ranks were ready again or the attempt was given up.
+    - `avoid`: nodes that the plan was to avoid.
+    - `causes`: the causes of the failures since the previous recovery; empty if this level took
+      over from another one whose plan had failed.
     """
 
     level: str
@@ -114,14 +118,17 @@ class Attempt(msgspec.Struct, frozen=True):
 class JobView(msgspec.Struct, frozen=True):
     """The job as a failover level sees it.
 
-    `collective` and `stateful` are names of roles: of those whose ranks live and die together, and
-    of those that give snapshots. `persisted` is the step of the newest complete snapshot on disk,
-    -1 if there is none. `failures` are all earlier ones, `failed_at` their times, and
-    `attempts` all recoveries so far, the latest last. `now` is in seconds of any monotonic clock.
-    `spares` are nodes that live and hold no rank of the job, as far as is known. `verdict` is
-    the diagnosis of the present failure. `ranges` has the
-    least and the most ranks of roles that have limits (``world_size: {min, max}``). `resources` are
-    what a rank of each role has now, by name, and `most` what it may be given (``resources.most``).
+    - `collective`: names of the roles whose ranks restart together.
+    - `stateful`: names of the roles whose ranks return snapshots.
+    - `persisted`: step of the newest complete checkpoint on disk, -1 if there is none.
+    - `failures`, `failed_at`: all earlier failures, and their times.
+    - `attempts`: all recoveries so far, the latest last.
+    - `now`: the time in seconds of a monotonic clock.
+    - `spares`: known nodes that are alive and hold no rank of the job.
+    - `verdict`: the diagnosis of the present failure.
+    - `ranges`: minimum and maximum number of ranks of elastic roles (``world_size: {min, max}``).
+    - `resources`: the resources that a rank of each role has now, by name.
+    - `most`: the resources that a rank of each role may get (``resources.most``).
     """
 
     name: str
@@ -143,16 +150,17 @@ class JobView(msgspec.Struct, frozen=True):
     most: dict[str, dict[str, float]] = {}
 
     def group(self, role: str, rank: int) -> tuple[tuple[str, int], ...]:
-        """The ranks that must be restarted with this one: itself, or all of a collective role."""
+        """Return the ranks that must restart with this one: itself, or all ranks of a collective
+        role."""
         if role not in self.collective:
             return ((role, rank),)
         return tuple((r.role, r.rank) for r in self.ranks if r.role == role)
 
     def lost_with(self, failure: Failure) -> tuple[tuple[str, int], ...]:
-        """The ranks that this failure takes down, groups included: of a rank, or of a whole agent
-        or node.
+        """Return the ranks that the failure of a rank, an agent or a node takes down, including
+        their groups.
 
-        None for a rank or a node that the job does not have.
+        The result is empty if the job does not have the rank or node.
         """
         if failure.rank >= 0:
             known = any((r.role, r.rank) == (failure.role, failure.rank) for r in self.ranks)
@@ -192,13 +200,14 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """A level leaves a failure to the next one. The message of a failed job lists the reasons."""
+    """The decision of a level to leave a failure to the next one. The message of a failed job lists
+    the reasons."""
 
     reason: str
 
 
 def describe(failure: Failure) -> str:
-    """The failure in one line: role, rank, place and message."""
+    """Return the failure in one line: role, rank, place and message."""
     what = "node" if failure.cause == "check" else "agent on node"
     who = f"role {failure.role}, rank {failure.rank}" if failure.role else f"{what} {failure.node}"
     operator = f"in operator {failure.operator}" if failure.operator else ""

@@ -20,8 +20,8 @@ from rolemesh.errors import nearest
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """`importlib.util.find_spec` without importing the parents; of a module like ``os.path`` what
-    it stands for."""
+    """As `importlib.util.find_spec`, without importing the parents. For an alias like ``os.path``
+    return the spec of the actual module."""
     head, *rest = name.split(".")
     try:
         spec = importlib.util.find_spec(head)
@@ -41,18 +41,18 @@ def find_module(name: str) -> ModuleSpec | None:
 
 
 def source_file(spec: ModuleSpec) -> Path | None:
-    """The module's file; None for one without Python source."""
+    """Return the module's file; None for a module without Python source."""
     return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
 
 
 def parsed(source: Path) -> ast.Module:
-    """The module in this file. Raises what reading and parsing it raises."""
+    """Return the syntax tree of this file. Raises the errors of reading and parsing."""
     return ast.parse(source.read_text(encoding="utf-8"), str(source))
 
 
 def top_level_names(tree: ast.Module) -> set[str]:
-    """The names that a module binds outside functions and classes; ``*`` where it imports all of
-    another one."""
+    """Return the names that a module binds outside functions and classes; ``*`` if it imports all
+    names of another one."""
     names: set[str] = set()
     todo: list[ast.AST] = [*tree.body]
     while todo:
@@ -121,7 +121,7 @@ class ImportRef(str):
     def check(self) -> None:
         """Raise `ValueError` unless the module exists and defines the name at its top level.
 
-        Raises `SyntaxError` where the source is no Python.
+        Raises `SyntaxError` if the source is not valid Python.
         """
         source = self.source()
         if source is None:
@@ -136,7 +136,7 @@ class ImportRef(str):
             )
 
     def resolve(self) -> Any:
-        """Import the module and return the object. Raises what the import raises."""
+        """Import the module and return the object. Raises the errors of the import."""
         self.source()
         return attrgetter(self.attr)(self._import())
 

@@ -13,11 +13,13 @@ __all__ += ["Event", "Missed", "RoleTimes", "RunInfo", "StepMetrics"]
 
 
 class RunInfo(msgspec.Struct, frozen=True):
-    """A run: its name, folder, length and roles (world size by name), and the operator labels in
-    the flow's order.
+    """A run of a job.
 
-    `origin` is the folder of the persisted snapshot that it was resumed from, "" if it was not;
-    `base` is the job file's folder. `steps` is None for a job without an end.
+    - `steps`: number of steps; None for a job without an end.
+    - `roles`: world size by role.
+    - `operators`: labels of the operator calls, in the order of the flow.
+    - `base`: the folder of the job file.
+    - `origin`: folder of the checkpoint that the run was resumed from, "" if it was not resumed.
     """
 
     name: str
@@ -42,7 +44,8 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class RoleTimes(msgspec.Struct):
-    """Seconds of a role's ranks (mean over the ranks) in one line's steps."""
+    """Seconds that a role's ranks spent in the steps of one line of metrics, averaged over the
+    ranks."""
 
     computing_s: float = 0.0
     waiting_s: float = 0.0
@@ -50,13 +53,15 @@ class RoleTimes(msgspec.Struct):
 
 
 class StepMetrics(msgspec.Struct, gc=False):
-    """One line of ``metrics.jsonl``: step `step` (the last of `steps` steps where ``metrics.every``
-    is above 1).
+    """One line of ``metrics.jsonl``: step `step`, the last of the `steps` steps that the line
+    covers.
 
-    `values` are the metrics by name, over all calls of an operator in the step; where several
-    operators report one name, it is the first's in the flow. `operators` are the same by operator
-    label, call by call, `roles` where the time went, `staleness` the lag of each edge that has one
-    plus what workloads report under that name, `records` attached JSON values.
+    - `values`: metrics by name, over all calls of an operator in the step. If several operators
+      report the same name, the value of the first one in the flow.
+    - `operators`: metrics by operator label, one entry per call.
+    - `roles`: where each role spent its time.
+    - `staleness`: the lag of each edge that has one, and what workloads report under that name.
+    - `records`: JSON values that workloads attached.
     """
 
     step: int
@@ -70,9 +75,12 @@ class StepMetrics(msgspec.Struct, gc=False):
 
 
 class RankStatus(msgspec.Struct, frozen=True):
-    """A rank now. `phase` is what it does: computing, waiting (for input), blocked (on credit),
-    turn (waiting for its turn on its slot), gathering (waiting for its group), idle. `doing` is the
-    operator or edge's peer, with what the operator tells of its progress."""
+    """A rank now.
+
+    - `phase`: computing, waiting (for input), blocked (on credit), turn (waiting for its turn on
+      its slot), gathering (waiting for its group), or idle.
+    - `doing`: the operator, or the peer of the edge, with the progress that the operator reports.
+    """
 
     role: str
     rank: int
@@ -97,11 +105,14 @@ class AgentStatus(msgspec.Struct, frozen=True):
 class JobStatus(msgspec.Struct, frozen=True):
     """The whole job now.
 
-    `committed` and `persisted` are the newest steps durable and on disk, -1 for none. `warnings`
-    say what is wrong right now and is being waited for, such as a journal that cannot be written
-    because the disk is full. `steps` is None for a job without an end; `finishing` is why one is
-    about to end in good order, "" otherwise. `resizing` is how many ranks roles are about to have,
-    `resources` what roles have per rank that were given others than they asked for.
+    - `committed`, `persisted`: newest step that is durable, and newest one on disk; -1 if there is
+      none.
+    - `warnings`: current problems that the job waits on, such as a journal that cannot be written
+      because the disk is full.
+    - `steps`: number of steps; None for a job without an end.
+    - `finishing`: why the job is about to end in good order, "" if it is not.
+    - `resizing`: the coming number of ranks by role, while a resize is under way.
+    - `resources`: resources per rank of the roles whose resources a failover level changed.
     """
 
     name: str
@@ -153,9 +164,9 @@ class Missed(msgspec.Struct, frozen=True):
 
 
 class Observer(Plugin):
-    """Base class of observers. One instance per job and side; hooks are marked with
+    """Base class of observers. Each job has one instance per side. Mark hooks with
     `rolemesh.hookimpl`."""
 
     side: ClassVar[Literal["master", "driver"]] = "master"
-    """master: sees everything exactly once, also detached. driver: lives where a person watches,
-    may come and go."""
+    """The process in which the observer runs. "master": it sees everything exactly once, also in a
+    detached job. "driver": it runs where the user watches, and may come and go."""

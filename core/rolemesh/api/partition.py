@@ -1,8 +1,10 @@
-"""How a value lies over the ranks of a role (OneFlow's SBP signatures, plus named shards).
+"""How a value is distributed over the ranks of a role (OneFlow's SBP signatures, plus named
+shards).
 
-A partition is declared per operator input and output; `rolemesh.graph.routes` derives from the
-producer's and the consumer's who sends what to whom. Yuan et al., "OneFlow: Redesign the
-Distributed Deep Learning Framework from Scratch", arXiv:2110.15032, section 3.
+Each input and output of an operator declares a partition. From the partitions of producer and
+consumer, `rolemesh.graph.routes` derives which rank sends what to which rank. Yuan et al.,
+"OneFlow: Redesign the Distributed Deep Learning Framework from Scratch", arXiv:2110.15032, section
+3.
 """
 
 from __future__ import annotations
@@ -13,29 +15,31 @@ import msgspec
 
 
 class Split(msgspec.Struct, frozen=True, tag=True):
-    """Each rank holds a contiguous part along `axis` (0: the rows of a `Batch`), in rank order;
-    parts may be uneven."""
+    """Each rank holds a contiguous part along `axis` (0: the rows of a `Batch`), in rank order. The
+    parts may differ in size."""
 
     axis: int = 0
 
 
 class Broadcast(msgspec.Struct, frozen=True, tag=True):
-    """Each rank holds the whole, equal value."""
+    """Each rank holds the whole value, which is the same on all ranks."""
 
 
 class Partial(msgspec.Struct, frozen=True, tag=True):
-    """Each rank holds an addend of equal shape; the value is their `op` over the ranks."""
+    """Each rank holds a summand of the same shape; the value is their reduction by `op` over the
+    ranks."""
 
     op: Literal["sum", "mean"] = "sum"
 
 
 class Sharded(msgspec.Struct, frozen=True, tag=True):
-    """`rolemesh.api.batch.Shards`: named tensors, each rank holding a block with its global shape
-    and offsets.
+    """`rolemesh.api.batch.Shards`: named tensors. Each rank holds a block of each with its global
+    shape and offsets.
 
-    As a consumer's partition over N ranks, rank n wants block n of ``torch.chunk(tensor, N, dim)``,
-    FSDP2's layout. With `dim` None each rank wants all tensors in the pieces that the producer's
-    ranks hold, as a ``dict[str, list[Shard]]``: `Shard.into` copies each straight to its place.
+    As the partition of a consumer with N ranks: rank n receives block n of ``torch.chunk(tensor, N,
+    dim)``, the layout of FSDP2. If `dim` is None, each rank receives all tensors in the pieces that
+    the producer's ranks hold, as a ``dict[str, list[Shard]]``; `Shard.into` copies each piece to
+    its place.
     """
 
     dim: int | None = 0

@@ -12,12 +12,12 @@ class NoOptions(BaseModel, extra="forbid"):
 
 
 class Plugin:
-    """Base of plugins: an object has its options, checked against `Options`."""
+    """Base class of plugins. An instance has its options, checked against `Options`."""
 
     Options: ClassVar[type[BaseModel]] = NoOptions
     """A pydantic model with the keys that a job file may have under ``options``."""
     api_version: ClassVar[int] = 1
-    """The version of the kind's interface for which the class is written."""
+    """Version of the kind's interface that the class implements."""
 
     def __init__(self, options: Any) -> None:
         self.options = options

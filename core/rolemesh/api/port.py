@@ -15,24 +15,24 @@ Report: TypeAlias = tuple[dict[str, list[float]], dict[str, float]]
 
 
 class RankPort(Caller, Protocol):
-    """The engine's side of a `RankContext`: the context passes what a workload asks for on to it.
+    """The engine's side of a `RankContext`: the context passes the workload's requests to it.
 
-    An engine implements these methods and those of `Caller`, and hands an object to each
-    `RankContext` as `port`. Arguments are checked already.
+    An engine implements these methods and those of `Caller`, and passes an object to each
+    `RankContext` as `port`. The context has already checked the arguments.
     """
 
     @property
     def notes(self) -> MutableMapping[str, Any]:
-        """See `RankContext.notes`. The engine presents those of the step that runs."""
+        """See `RankContext.notes`. The engine returns the notes of the step that runs."""
 
     def metric(self, values: Mapping[str, float], item: int | None) -> None:
-        """Take quantities to average. `item` is the item in hand, None outside of items."""
+        """Add quantities to average. `item` is the current item, None outside of items."""
 
     def count(self, values: Mapping[str, float], item: int | None) -> None:
-        """Take quantities to add up; `item` as in `metric`."""
+        """Add quantities to sum; `item` as in `metric`."""
 
     def record(self, values: Mapping[str, Any]) -> None:
-        """Take JSON values for the step's line of metrics."""
+        """Add JSON values for the step's line of metrics."""
 
     def finish(self, reason: str) -> None:
         """See `RankContext.finish`; `reason` is never empty."""
@@ -42,15 +42,15 @@ class RankPort(Caller, Protocol):
 
 
 class LocalPort:
-    """A port that keeps what the workload reports until an engine, or a test, takes it.
+    """A port that keeps the reports of the workload until an engine or a test takes them.
 
-    Engines assign `caller`, `on_progress` and `notes`. Without them the role can call nobody, the
-    job is never about to drain, and notes stay until somebody clears them.
+    Engines assign `caller`, `on_progress` and `notes`. By default the role cannot call other roles,
+    the job never drains, and notes stay until somebody clears them.
     """
 
     def __init__(self, caller: Caller | None = None) -> None:
         self.caller = caller
-        """Carries calls out; None in a role that calls nobody."""
+        """Sends the calls; None in a role that makes no calls."""
         self.on_progress: Callable[[int, int], bool] = lambda done, total: False
         """Answers `progress`."""
         self.notes: MutableMapping[str, Any] = {}
@@ -60,7 +60,7 @@ class LocalPort:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was reported: means, sums, records."""
+        """Forget all reports: means, sums and records."""
         self.means: dict[str, list[float]] = {}
         """[sum, count] by name."""
         self.sums: dict[str, float] = {}
@@ -68,7 +68,7 @@ class LocalPort:
         self.records: dict[str, Any] = {}
         """JSON values by name."""
         self.by_item: dict[int, Report] = {}
-        """As `means` and `sums`, by item: reports with an item in hand."""
+        """Means and sums, as above, by item; only reports made while an item was processed."""
 
     def metric(self, values: Mapping[str, float], item: int | None) -> None:
         """See `RankPort`."""
@@ -97,7 +97,7 @@ class LocalPort:
         return self.on_progress(done, total)
 
     async def call(self, *args: Any, **named: Any) -> Any:
-        """See `Caller`. Raises `RolemeshError` in a role that calls nobody."""
+        """See `Caller`. Raises `RolemeshError` in a role that makes no calls."""
         return await self._caller().call(*args, **named)
 
     def call_and_wait(self, *args: Any, **named: Any) -> Any:

@@ -83,11 +83,11 @@ def service(
 ) -> Any:
     """Declare a method as a service, which operators of other roles call (`RankContext.call`).
 
-    It is idempotent: where its rank dies in a call, another rank or the next process runs that call
-    again, and where the caller starts again, so does it, if the answer is not in the callee's
-    memory any more. With `recorded` the caller keeps answers in its log, and a restarted one takes
-    them from there. Only an ``async def`` method can have a `concurrency` above 1. Raises
-    `TypeError` for what is wrong.
+    The service must be idempotent. If its rank dies during a call, another rank, or the next
+    process of the rank, runs the call again. If the caller restarts, it repeats the call; the
+    callee runs it again unless the answer is still in its memory. With `recorded` the caller keeps
+    answers in its log, and takes them from there after a restart. Only an ``async def`` method can
+    have a `concurrency` above 1. Raises `TypeError` for an invalid declaration.
     """
 
     def mark(function: F) -> F:
@@ -106,11 +106,11 @@ def service(
 
 
 def services_of(cls: type[Any]) -> dict[str, ServiceSpec]:
-    """The methods of `cls` that are marked with `@service`, by name."""
+    """Return the methods of `cls` that are marked with `@service`, by name."""
     return marked(cls, "__rolemesh_service__")
 
 
 def marked(cls: type[Any], mark: str) -> dict[str, Any]:
-    """The values of the attribute `mark` of the methods of `cls` that have it, by name."""
+    """Return the values of the attribute `mark` of those methods of `cls` that have it, by name."""
     found = {name: getattr(inspect.getattr_static(cls, name), mark, None) for name in dir(cls)}
     return {name: spec for name, spec in found.items() if spec is not None}

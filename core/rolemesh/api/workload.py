@@ -58,13 +58,13 @@ class OperatorSpec(msgspec.Struct, frozen=True):
 def operator(
     *, returns: Partition | None = None, streaming: Streaming = False, **inputs: Partition
 ) -> Callable[[F], F]:
-    """Declare a method as an operator: a partition per parameter, and that of what it returns
-    (None: nothing).
+    """Declare a method as an operator: the partition of each parameter, and of the result (None: no
+    result).
 
-    A generator function yields chunks. With `streaming`, each edge input is an iterator over the
-    producers' chunks, one of each rank in turn; with ``"arrival"`` in the order in which they come,
-    so that a slow rank holds back no other. An ``async def`` method runs to its end before the
-    rank's next operator; it may have many calls under way.
+    A generator function yields chunks. With `streaming`, each input from an edge is an iterator
+    over the producers' chunks, one of each rank in turn. With ``"arrival"`` the chunks come in the
+    order in which they arrive, so a slow rank does not delay the others. An ``async def`` method
+    runs to its end before the rank's next operator starts; it may have many calls under way.
     """
 
     def mark(function: F) -> F:
@@ -85,8 +85,8 @@ def operator_spec(
     default: Partition | None = None,
     fixed: Collection[str] = ("self",),
 ) -> OperatorSpec:
-    """The spec of a function with declared partitions; `default` stands in for parameters without
-    one, and those that are `fixed` are no inputs.
+    """Return the spec of a function with declared partitions. Parameters without a partition get
+    `default`; `fixed` parameters are not inputs.
 
     Raises `TypeError` for a partition of an unknown parameter and, without `default`, for a missing
     one.
@@ -127,10 +127,10 @@ def _balanced(
     returns: Partition | None,
     streaming: Streaming,
 ) -> Partition | None:
-    """How what `function` returns lies over the ranks: of one with a balanced input, the items that
-    each has made.
+    """Return the partition of the result of `function`: if it has a balanced input, the items that
+    each rank processed.
 
-    Raises `TypeError` for what such an operator cannot be.
+    Raises `TypeError` for a combination that such an operator cannot have.
     """
     found = [
         (param, partition) for param, partition in inputs.items() if isinstance(partition, Balanced)

@@ -1,5 +1,5 @@
-"""The job file: its model, and `load`, which turns YAML, overrides and variables into a checked
-`JobFile`."""
+"""The job file: its model, and `load`, which turns YAML, overrides and environment variables into a
+checked `JobFile`."""
 
 from rolemesh.job_file.loading import JobFile, load
 from rolemesh.job_file.model import JobSpec, RoleSpec, Use

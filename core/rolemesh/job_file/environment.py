@@ -1,4 +1,4 @@
-"""``${VAR}`` and ``${VAR:-default}`` in the strings of a job file."""
+"""Replace ``${VAR}`` and ``${VAR:-default}`` in the strings of a job file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ _REFERENCE = re.compile(
 
 
 class Expansion:
-    """Replaces variables in plain data; gathers what was used, which values came from it, and what
-    was undefined.
+    """Replaces environment variables in plain data.
 
-    A plain (unquoted) scalar that is one variable becomes a number or a boolean where its value
-    looks like one, as if it had been typed there; ``env_vars`` of a role take strings only. ``$${``
-    stands for ``${``.
+    `used` collects the variables, `expanded` the paths of the values that contain one, and `errors`
+    the undefined ones.
+
+    An unquoted scalar that consists of one variable is read as if its value were in the file: it
+    becomes a number or a boolean if it looks like one. The ``env_vars`` of a role always stay
+    strings. ``$${`` stands for ``${``.
     """
 
     def __init__(self, environ: Mapping[str, str], places: Places) -> None:
@@ -32,7 +34,7 @@ class Expansion:
         self.errors: list[RolemeshError] = []
 
     def expand(self, value: Any, path: Path = ()) -> Any:
-        """`value` with every variable replaced, as a new object."""
+        """Return a copy of `value` with every variable replaced."""
         if isinstance(value, dict):
             return {key: self.expand(item, (*path, key)) for key, item in value.items()}
         if isinstance(value, list):
@@ -70,10 +72,10 @@ class Expansion:
 
 
 def literal(value: Any, where: str = "", path: Path = ()) -> Any:
-    """Data that a job file reads back as `value`: nothing in it is a variable.
+    """Return `value` as data that a job file reads back unchanged: ``${`` is escaped.
 
-    Paths become strings, tuples lists. Raises `JobFileError` for what YAML has no words for, with
-    its place below `where`: other objects, and what is nested more than 100 deep.
+    Paths become strings, and tuples become lists. Raises `JobFileError`, with the place below
+    `where`, for objects that YAML cannot express and for data nested more than 100 deep.
     """
     match value:
         case None | bool():

@@ -1,5 +1,5 @@
-"""`load`: a YAML file, overrides and the environment become a checked `JobFile` that knows where
-each value stands."""
+"""`load` turns a YAML file, overrides and the environment into a checked `JobFile` that knows the
+place of each value."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from rolemesh.job_file.problems import problems
 class JobFile:
     """A loaded job file.
 
-    `base` is its folder, to which relative paths refer. `spec` has the variables filled in; `raw`
-    is the same with the defaults but with ``${VAR}`` as written, so that it can be kept without the
-    secrets.
+    - `base`: the folder of the file; relative paths refer to it.
+    - `spec`: the checked job, with all variables replaced.
+    - `raw`: the job with its defaults, but with ``${VAR}`` as written. It contains no secrets, so
+      it can be stored.
     """
 
     path: Path
@@ -39,20 +40,22 @@ class JobFile:
     from_env: frozenset[Keys] = field(default=frozenset(), repr=False)
 
     def where(self, path: Sequence[str | int]) -> str:
-        """The place of a value: ``job.yaml:12: roles.trainer.use``, or ``command line:
+        """Return the place of a value: ``job.yaml:12: roles.trainer.use``, or ``command line:
         roles.trainer.use=fsdp``."""
         return self.places.where(tuple(path))
 
     def is_secret(self, path: Sequence[str | int]) -> bool:
-        """Whether the value at `path`, or one around it, came out of the environment."""
+        """Return whether the value at `path`, or one that contains it, came from an environment
+        variable."""
         known, _ = self.places.resolve(tuple(path))
         return any(known[: len(expanded)] == expanded for expanded in self.from_env)
 
     def placed(self, error: RolemeshError, below: Keys = ()) -> RolemeshError:
-        """`error` with file and line, if its place is a path in the job file (``roles.trainer``,
-        ``flow``).
+        """Return `error` with file and line if its `where` is a path in the job file
+        (``roles.trainer``, ``flow``).
 
-        With `below`, its place is a path from there, or nothing that the job file has.
+        If `below` is given, `where` is relative to it. A `where` that the job file lacks is then
+        appended to the place of `below`.
         """
         if isinstance(error, Problems):
             return Problems([self.placed(each, below) for each in error.errors])
@@ -68,13 +71,14 @@ class JobFile:
         return placed
 
     def dump(self) -> str:
-        """The resolved job file as YAML: overrides and defaults in it, variables not."""
+        """Return the resolved job file as YAML: with overrides and defaults, but with variables as
+        written."""
         return dump_yaml(self.raw)
 
 
 class Written(NamedTuple):
-    """A job file that is none on a disk: its text, the folder that its paths are relative to, what
-    it is called."""
+    """A job file that is not on disk: its text, the folder for its relative paths, and a name for
+    messages."""
 
     text: str
     base: Path
@@ -89,9 +93,10 @@ def load(
 ) -> JobFile:
     """Read, override, expand and check a job file. `environ` defaults to `os.environ`.
 
-    `types` gives, for the folder of the job file, the types by which overrides are read.
+    `types` takes the folder of the job file and returns a function that gives the types of options;
+    overrides are read as these types.
 
-    Raises `JobFileError`, or `Problems` with all that were found.
+    Raises `JobFileError`, or `Problems` if there are several.
     """
     if isinstance(source, Written):
         path = source.base / source.name
@@ -145,8 +150,7 @@ def _read(path: Path) -> str:
 
 
 def _with_defaults(written: Any, checked: Any) -> Any:
-    """What was written, with what the model added; where both have a value, the one that was
-    written."""
+    """Return `written` with the values that the model added. A value in `written` wins."""
     if isinstance(written, dict) and isinstance(checked, list) and len(checked) == 1:
         written = [written]
     if isinstance(written, dict) and isinstance(checked, dict):

@@ -1,5 +1,5 @@
-"""The job file as pydantic models; `rolemesh.job_file` loads it from YAML with places, overrides
-and environment."""
+"""The pydantic models of the job file. `rolemesh.job_file.load` reads it from YAML, with places,
+overrides and environment variables."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class _Strict(BaseModel):
 
 
 class Use(_Strict):
-    """A plugin selected by name, with its options: the same shape everywhere in a job file."""
+    """A plugin selected by name, with its options. The form is the same in all of a job file."""
 
     use: str
-    """An installed plugin: 'name', or 'distribution:name'; or a class, as 'file.py:Class'."""
+    """An installed plugin, as 'name' or 'distribution:name', or a class, as 'file.py:Class'."""
     options: dict[str, Any] = Field(default_factory=dict)
     """The plugin's own options."""
 
@@ -49,10 +49,10 @@ Named = Annotated[
 
 
 class EngineUse(_Strict):
-    """The engine that runs a job, with its options."""
+    """The engine that runs the job, with its options."""
 
     use: str | None = None
-    """The engine's name; null: the default one."""
+    """Name of the engine. Default (null): the default engine."""
     options: dict[str, Any] = Field(default_factory=dict)
     """The engine's own options."""
 
@@ -73,81 +73,83 @@ OneOrMore = Annotated[
 
 
 class Resources(_Strict):
-    """What one rank needs."""
+    """The resources of one rank."""
 
     cpu: float = Field(default=1.0, ge=0)
-    """CPU cores; fractions allowed, 0 for a rank that hardly works."""
+    """CPU cores of each rank. Fractions are allowed; 0 suits a rank that is almost idle."""
     gpu: float = Field(default=0.0, ge=0)
-    """GPUs; a fraction shares one device."""
+    """GPUs of each rank. Ranks with a fraction share a device."""
     memory_gb: float = Field(default=0.0, ge=0)
-    """Memory, in 10^9 bytes. It is reserved, and nobody is held to it."""
+    """Memory of each rank in units of 10^9 bytes. It is reserved, but no limit is enforced.
+    Default: 0, none is reserved."""
     custom: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
-    """Custom resources of the cluster by name."""
+    """Amounts of the cluster's custom resources, by name."""
     most: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
-    """How much of them a failover level may give a rank, by name: `cpu`, `gpu`, `memory_gb`, or a
-    custom one."""
+    """Maximum amounts that a failover level may raise the resources to, by name: `cpu`, `gpu`,
+    `memory_gb`, or a custom one."""
 
 
 class RuntimeEnv(_Strict):
-    """What a role's processes find around them, apart from the other roles'. An engine whose roles
-    have processes of their own makes it, and checks `pip` and `working_dir`."""
+    """The environment of one role's processes. An engine that starts processes per role prepares
+    it, and checks `pip` and `working_dir`."""
 
     pip: list[str] = Field(default_factory=list)
-    """What pip installs for this role, on top of what is installed: requirements, one each; paths
-    of wheels are relative to the job file."""
+    """Requirements that pip installs for this role, in addition to the installed packages. Paths of
+    wheels are relative to the job file."""
     env_vars: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
         default_factory=dict
     )
-    """Environment variables of this role's processes."""
+    """Environment variables for the role's processes."""
     working_dir: str | None = None
-    """The folder that this role's processes run in and import from first, relative to the job file.
-    """
+    """Working folder of the role's processes, and the first one that they import from. It is
+    relative to the job file."""
 
 
 class RoleSpec(Use):
     """A named group of ranks that run the same workload."""
 
     world_size: WorldSizeField = 1
-    """Number of ranks; of an elastic role `{min: 1, max: 8}`, or `{min: 1, max: 8, start: 2}`."""
+    """Number of ranks. An elastic role has a range: `{min: 1, max: 8}`, or `{min: 1, max: 8, start:
+    2}`."""
     resources: Resources = Field(default_factory=Resources)
-    """What each rank needs."""
+    """Resources of each rank."""
     runtime_env: RuntimeEnv = Field(default_factory=RuntimeEnv)
-    """Packages, variables and a folder of this role's own."""
+    """Packages, environment variables and working folder of this role only."""
 
 
 class EdgesSpec(_Strict):
-    """Defaults of all edges."""
+    """Defaults for all edges."""
 
     credits: int | None = Field(default=None, ge=1)
-    """Values a producer may be ahead on an edge, beyond its lag. Default: two, or many small ones.
-    """
+    """Number of values that a producer may be ahead of its consumers, beyond the edge's lag.
+    Default: two, or more if the values are small."""
     sizes: dict[str, ByteSize] = Field(default_factory=dict)
-    """What a step's call of an operator returns, all ranks together, by its label, e.g.
-    {rollout.generate: 20MB}: strategies keep what moves most on one node. `rolemesh plan --profile`
-    measures it (rolemesh-subgraph)."""
+    """Bytes that all ranks together return from an operator call in one step, by the call's label,
+    as in {rollout.generate: 20MB}. Placement strategies put the ranks that exchange the most on one
+    node. `rolemesh plan --profile` measures the sizes (rolemesh-subgraph)."""
 
 
 class MetricsSpec(_Strict):
-    """How metrics are gathered."""
+    """How metrics are recorded."""
 
     every: int = Field(default=1, ge=1)
-    """Steps per line of metrics.jsonl (averaged over them)."""
+    """Number of steps that one line of metrics.jsonl averages."""
 
 
 class UntilSpec(_Strict):
-    """What ends a job in good order: whichever of its conditions holds first."""
+    """Conditions that finish a job before its last step. The first one that holds finishes it."""
 
     metric: str | None = None
-    """A metric of metrics.jsonl, as 'name' or 'role.operator/name'."""
+    """Name of a metric in metrics.jsonl, as 'name' or 'role.operator/name'."""
     at_least: float | None = None
-    """Finished when the metric is this or more."""
+    """Finish when the metric reaches this value or more."""
     at_most: float | None = None
-    """Finished when the metric is this or less."""
+    """Finish when the metric reaches this value or less."""
     max_s: float | None = Field(default=None, gt=0)
-    """Finished so many seconds after the job's start."""
+    """Finish this many seconds after the job's start."""
 
     def reason(self, line: StepMetrics) -> str:
-        """Why the job is finished with this line of metrics; "" if it is not."""
+        """Return why this line of metrics finishes the job; "" if it does not."""
         call, _, name = (self.metric or "").rpartition("/")
         value = (line.operators.get(call, {}) if call else line.values).get(name, math.nan)
         least = self.at_least
@@ -169,36 +171,37 @@ class UntilSpec(_Strict):
 
 
 class JobSpec(_Strict):
-    """One job file."""
+    """A job file."""
 
     name: str
-    """Name of the job and of its folder under runs/."""
+    """Name of the job, and of its folder under runs/."""
     flow: str
-    """The flow: 'package.module:name' or 'file.py:name', relative to the job file."""
+    """The flow function, as 'package.module:name' or 'file.py:name' relative to the job file."""
     steps: Annotated[int, Field(ge=1)] | None
-    """Number of steps to run; null: until it is finished."""
+    """Number of steps to run; null: no limit, the job runs until something else finishes it."""
     until: UntilSpec = Field(default_factory=UntilSpec)
-    """What finishes the job before its last step."""
+    """Conditions that finish the job before its last step."""
     seed: int = Field(default=0, ge=0)
-    """Seed of everything random in the job."""
+    """Seed for all random numbers of the job."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the flow function."""
     roles: dict[str, RoleSpec] = Field(min_length=1)
-    """The roles by name."""
+    """The roles, by name."""
     placement: OneOrMore = Field(default_factory=lambda: [Use(use="pack")])
-    """One strategy or a list, applied in order."""
+    """Placement strategy, or a list of strategies that are applied in order."""
     failover: list[Use] = Field(default_factory=list)
-    """The ladder: levels in the order they are tried."""
+    """Failover levels, in the order in which the engine asks them."""
     diagnosers: list[Use] = Field(default_factory=lambda: [Use(use="standard")])
-    """Who judges a failure; the first that can, does."""
+    """Diagnosers, in the order in which the engine asks them. The first one with a verdict on a
+    failure decides."""
     edges: EdgesSpec = Field(default_factory=EdgesSpec)
     metrics: MetricsSpec = Field(default_factory=MetricsSpec)
     observers: list[Use] = Field(default_factory=lambda: [Use(use="console")])
-    """Who watches the job."""
+    """Observers, which watch the job."""
     plugins: dict[str, list[Named]] = Field(default_factory=dict)
-    """Plugins of kinds that other distributions declare, by the kind's name."""
+    """Plugins of kinds that other distributions declare, by the name of the kind."""
     engine: EngineField = Field(default_factory=EngineUse)
-    """The engine that runs the job, and its options."""
+    """The engine that runs the job, with its options."""
 
     @field_validator("name")
     @classmethod

@@ -1,4 +1,4 @@
-"""Keys that a job file does not have, and the options of its engine do: how to write them there."""
+"""Errors for keys at the top of a job file that belong to the options of its engine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ SHOWN = 60
 
 
 def moved(options: Sequence[Any], path: Path, where: str, value: Any) -> JobFileError | None:
-    """The error for a key at `path` that the engine's `options` have; None if they do not.
+    """Return the error for a key at `path` that belongs to the engine's `options`; None if it does
+    not.
 
-    `options` are the types of the engine's options, `where` is the key's place. `value` is what it
-    was given, `...` if the remedy must not show it.
+    `options` are the types of the engine's options. `where` is the place of the key. `value` is its
+    value, or `...` if the remedy must not show it.
     """
     if not has_key(options, path):
         return None

@@ -1,10 +1,12 @@
-"""``roles.trainer.world_size=4``: values from the command line, put over those of the job file.
+"""Overrides such as ``roles.trainer.world_size=4``: values from the command line that replace those
+of the job file.
 
-``PATH=TEXT`` sets what was typed: the shell has had its turn, so ``${…}``, ``#`` and blanks stay.
-An option that takes a string gets the text itself. Elsewhere the text is a value only if all of it
-is a number, ``true``, ``false``, ``null``, a list ``[…]``, a mapping ``{…}`` or a quoted string.
-``PATH:=YAML`` sets a piece of a job file, with its rules and variables. ``%PATH=TEXT`` is the same
-percent-encoded, so that it survives any number of shells.
+- ``PATH=TEXT`` sets the text as it was typed. The shell has already expanded it, so ``${…}``, ``#``
+  and blanks stay. If the option takes a string, the text is the value. Otherwise the text is read
+  as a value if all of it is a number, ``true``, ``false``, ``null``, a list ``[…]``, a mapping
+  ``{…}`` or a quoted string.
+- ``PATH:=YAML`` sets YAML with the rules of a job file, including variables.
+- ``%PATH=TEXT`` is ``PATH=TEXT`` percent-encoded, so that it passes any number of shells unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from rolemesh.job_file.places import COMMAND_LINE, Path, Places, dotted, parse_s
 from rolemesh.job_file.problems import annotations_at, known_keys
 
 SHOWN = 60
-"""Characters of an override that a place shows; longer ones are cut after the ``=``."""
+"""Maximum length of an override, in characters, that a place shows in full. Longer ones are cut
+after the ``=``."""
 _PART = r'(?:\[[^\]]*\]|"[^"]*"|[^.=\[\]"]+?)'
 _OVERRIDE = re.compile(rf"\s*({_PART}(?:\.{_PART}|(?=\[){_PART})*)\s*(:?)=(.*)", re.DOTALL)
 _KEY = re.compile(r'\["?([^\]]*?)"?\]|"([^"]*)"|([^.\[\]"]+)')
@@ -39,20 +42,21 @@ _KINDS: Sequence[tuple[Any, str]] = (
     (Collection, "list"),
     (NoneType, "null"),
 )
-"""What may stand for a type, by its base class."""
+"""Base class of a type → the kind of text that it accepts."""
 Types: TypeAlias = Callable[[Any, Path], Sequence[Any]]
-"""The types that may stand at a path of a job file's data; none if they are not known."""
+"""Function that takes a job file's data and a path, and returns the types that may stand there;
+empty if unknown."""
 
 
 def types_of_spec(data: Any, path: Path) -> Sequence[Any]:
-    """See `Types`: those of the job file's own keys."""
+    """Return the types of the job file's own keys; see `Types`."""
     return annotations_at(JobSpec, path)
 
 
 def apply_overrides(
     data: Any, places: Places, overrides: Sequence[str], types: Types
 ) -> list[RolemeshError]:
-    """Change `data` and `places` in place, in the order given; return what was wrong."""
+    """Apply the overrides to `data` and `places`, in the given order. Return the errors."""
     errors: list[RolemeshError] = []
     for text in overrides:
         try:
@@ -95,7 +99,7 @@ def _apply(data: Any, places: Places, text: str, types: Types) -> None:
 
 
 def _read(text: str, kinds: set[str], place: str) -> Any:
-    """What `text` means for an option that takes values of these `kinds`."""
+    """Read `text` as a value for an option that accepts these `kinds`."""
     if not kinds & {"text", "any"} and text[:1] in ("[", "{"):
         return parse_yaml(text, place)[0]
     value = _value(text)
@@ -103,7 +107,7 @@ def _read(text: str, kinds: set[str], place: str) -> Any:
 
 
 def _value(text: str) -> Any:
-    """What `text` means if nobody says of which type it is."""
+    """Read `text` as a value if the type of the option is unknown."""
     if text[:1] + text[-1:] in ("[]", "{}", '""', "''"):
         with suppress(JobFileError):
             value = parse_yaml(text, "")[0]
@@ -119,7 +123,7 @@ def _value(text: str) -> Any:
 
 
 def _kinds(types: Sequence[Any]) -> set[str]:
-    """What may stand for values of these types: text, number, …; just ``any`` if one of them takes
+    """Return the kinds of text that these types accept; just ``any`` if one of them accepts
     everything."""
     origins = [(get_origin(each) or each, get_args(each)) for each in types]
     classes = [
@@ -135,8 +139,8 @@ def _kinds(types: Sequence[Any]) -> set[str]:
 def _container(
     data: Any, parts: list[str], place: str, places: Places, types: Types
 ) -> tuple[Any, Path]:
-    """The mapping or list that holds the last part, made on the way where the job file may have
-    it."""
+    """Return the mapping or list that holds the last part of a path. Create missing ones if the job
+    file may have them."""
     current: Any = data
     path: Path = ()
     for position, part in enumerate(parts[:-1]):

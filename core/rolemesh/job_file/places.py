@@ -1,8 +1,9 @@
-"""YAML with places: parses a text into plain data and remembers on which line each key stands.
+"""YAML with places: parse a text into plain data and record the line of each key.
 
-Scalars follow YAML 1.2's core schema (``1e-5`` is a number, ``on`` and ``2026-01-01`` are strings),
-unlike PyYAML's default. Duplicate keys are errors. A variable may stand unquoted in a flow mapping,
-``{model: ${MODEL}}``, where plain YAML would take its brace for another mapping.
+Scalars follow the core schema of YAML 1.2, unlike PyYAML's default: ``1e-5`` is a number; ``on``
+and ``2026-01-01`` are strings. Duplicate keys are errors. An unquoted variable may stand in a flow
+mapping, as in ``{model: ${MODEL}}``; plain YAML would read its brace as the start of another
+mapping.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import yaml
 from rolemesh.errors import JobFileError, RolemeshError, raise_all
 
 COMMAND_LINE = "command line"
-"""How the places of overrides begin."""
+"""First words of the place of an override."""
 
 Path: TypeAlias = tuple[str | int, ...]
-"""The way to a value: ``("failover", 0, "use")``."""
+"""Path to a value, as in ``("failover", 0, "use")``."""
 
 _RESOLVERS = {
     "null": r"~|null|Null|NULL|",
@@ -31,17 +32,17 @@ _RESOLVERS = {
     r"|[-+]?\.inf|\.nan",
     "merge": r"<<",
 }
-"""The whole of a plain scalar, by its kind."""
+"""Kind of a plain scalar → pattern that matches the whole scalar."""
 
 
 class Quoted(str):
-    """A string with variables that was written in quotes, and stays so: its variables do not become
-    numbers."""
+    """A string with variables that the file puts in quotes. It stays a string when its variables
+    are replaced."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads nodes before it makes data of them: where they stand, and what is wrong with their
-    keys."""
+    """Reads nodes before it constructs data from them: records their places and finds errors in
+    their keys."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
 
@@ -57,8 +58,8 @@ class _Loader(yaml.SafeLoader):
         places: Places,
         inside: tuple[yaml.Node, ...] = (),
     ) -> Iterator[RolemeshError]:
-        """Note the places of `node` and all below it, and show the variables. An alias is read
-        wherever it stands."""
+        """Record the places of `node` and of everything below it, and restore the hidden variables.
+        An alias is read at each place where it is used."""
         if node in inside:
             where = f"{places.file}:{node.start_mark.line + 1}: {dotted(path)}"
             raise JobFileError("an anchor contains itself", where=where, remedy="write it out")
@@ -126,29 +127,29 @@ _REMEDIES = {
     "mapping values are not allowed": "put a value that contains ': ' in quotes",
     "alias": "define the anchor before it is used",
 }
-"""By what PyYAML says."""
+"""Part of PyYAML's message → remedy."""
 _VARIABLE = re.compile(r"\$\{[^}\n\"']*\}")
 _HIDE = {ord(char): 0x10FF00 + ord(char) for char in "{}[],:#"}
 _SHOW = {hidden: char for char, hidden in _HIDE.items()}
 
 
 def dotted(path: Path) -> str:
-    """``roles.trainer.use`` — the way an override names a value."""
+    """Return the path as an override spells it: ``roles.trainer.use``."""
     return ".".join(str(part) for part in path)
 
 
 @dataclass
 class Places:
-    """Where each value of a document was written."""
+    """The place in the document of each value."""
 
     file: str
     lines: dict[Path, str] = field(default_factory=dict)
 
     def resolve(self, path: Path) -> tuple[Path, Path]:
-        """The longest part of `path` that was written, and the rest.
+        """Return the longest part of `path` that the document contains, and the rest.
 
-        An index into something that is not a list is passed over: where a single mapping may stand
-        for a list of one, both spellings have the same place.
+        An index below something that is not a list is skipped. A single mapping may replace a list
+        of one, and both spellings then have the same place.
         """
         known: Path = ()
         for position, part in enumerate(path):
@@ -159,8 +160,8 @@ class Places:
         return known, ()
 
     def where(self, path: Path) -> str:
-        """``job.yaml:12: roles.trainer.use``; for what is not there, the line of the nearest thing
-        around it."""
+        """Return ``job.yaml:12: roles.trainer.use``. A path that the document lacks gets the line
+        of the nearest value around it."""
         known, rest = self.resolve(path)
         place = self.lines.get(known, self.file)
         name = dotted((*known, *rest))
@@ -168,7 +169,7 @@ class Places:
         return place if not name or place.startswith(named) else f"{place}: {name}"
 
     def replace(self, path: Path, place: str, value: Any) -> None:
-        """Forget what was below `path`; everything in `value` now comes from `place`."""
+        """Replace the places below `path`: everything in `value` now comes from `place`."""
         for known in [p for p in self.lines if p[: len(path)] == path]:
             del self.lines[known]
         self.lines |= dict.fromkeys(_paths(value, path), place)
@@ -188,8 +189,8 @@ def _paths(value: Any, path: Path) -> Iterator[Path]:
 
 
 def parse_yaml(text: str, file: str) -> tuple[Any, Places]:
-    """The document as plain data, and its places. Raises `JobFileError` (or several) with file,
-    line and column."""
+    """Return the document as plain data, and its places. Raises `JobFileError`, or `Problems` if
+    there are several, with file, line and column."""
     loader = _Loader(_VARIABLE.sub(lambda match: match[0].translate(_HIDE), text))
     try:
         node = loader.get_single_node()
@@ -219,7 +220,7 @@ def parse_yaml(text: str, file: str) -> tuple[Any, Places]:
 
 
 def parse_scalar(text: str) -> Any:
-    """What YAML makes of a plain scalar: a number, true or false, or the text itself."""
+    """Return a plain scalar as YAML reads it: a number, a boolean, or the text itself."""
     tag = _Loader("").resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
     if tag in {f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool")}:
         return yaml.load(text, Loader=_Loader)
@@ -227,7 +228,7 @@ def parse_scalar(text: str) -> Any:
 
 
 def flow_yaml(data: Any) -> str:
-    """Plain data as YAML on one line."""
+    """Return plain data as YAML on one line."""
     text = yaml.dump(
         data,
         Dumper=_Dumper,
@@ -240,5 +241,5 @@ def flow_yaml(data: Any) -> str:
 
 
 def dump_yaml(data: Any) -> str:
-    """Plain data as YAML that `parse_yaml` reads back unchanged."""
+    """Return plain data as YAML that `parse_yaml` reads back unchanged."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

@@ -1,4 +1,4 @@
-"""pydantic's errors as ours: file, line and path, what was expected and what was found, and the
+"""Convert pydantic's errors: add file, line and path, the expected and the found value, and the
 nearest known key."""
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 Elsewhere: TypeAlias = Callable[[Path, str, Any], RolemeshError | None]
-"""Takes the path of an unknown key, its place and its value (`...` for a secret one)."""
+"""Function that takes the path, the place and the value of an unknown key (`...` for a secret
+value), and returns the error to raise, or None."""
 _EXPECTED = (
     {
         "int": "an integer",
@@ -32,7 +33,7 @@ _EXPECTED = (
     | dict.fromkeys(("dict", "model", "mapping", "dataclass"), "a mapping")
     | dict.fromkeys(("list", "tuple", "set"), "a list")
 )
-"""By how the types of pydantic's errors begin."""
+"""First part of a pydantic error type → the expected type in words."""
 _NAMES: dict[type, str] = {bool: "a boolean", str: "a string", int: "an integer", float: "a number"}
 _NAMES |= {dict: "a mapping", list: "a list", NoneType: "nothing"}
 _SHOWN = 60
@@ -46,10 +47,11 @@ def problems(
     kind: type[RolemeshError],
     elsewhere: Elsewhere = lambda path, where, value: None,
 ) -> list[RolemeshError]:
-    """One error of `kind` per place, in the document's order. `base` is the path of the validated
-    value in it.
+    """Return one error of `kind` per place, in the order of the document. `base` is the path of the
+    validated value.
 
-    `elsewhere` gives the error for an unknown key that belongs to another place, else None.
+    `elsewhere` returns the error for an unknown key that belongs to another part of the job file,
+    else None.
     """
     grouped: dict[tuple[Path, bool], list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
@@ -74,7 +76,7 @@ def problems(
 
 
 def _path(details: ErrorDetails, places: Places, base: Path) -> Path:
-    """The error's location without the parts that pydantic adds for the branches of a union."""
+    """Return the error's location without the parts that pydantic adds for branches of a union."""
     path = base
     last = len(details["loc"]) - 1
     for position, part in enumerate(details["loc"]):
@@ -146,7 +148,7 @@ def _other(
 
 
 def _branches(annotation: Any) -> Iterable[Any]:
-    """The types of a union, or the only one."""
+    """Return the types of a union; other types are returned as the only item."""
     args = get_args(annotation)
     inside = {Annotated: args[:1], Union: args, types.UnionType: args}.get(get_origin(annotation))
     return (
@@ -176,11 +178,11 @@ def _below(annotation: Any, part: str | int) -> Iterable[Any]:
 
 
 def annotations_at(model: type[BaseModel], path: Path) -> list[Any]:
-    """The types that may stand at `path` below `model`; parts that name no field (pydantic's union
-    tags) are skipped.
+    """Return the types that may stand at `path` below `model`. Parts that name no field, such as
+    pydantic's union tags, are skipped.
 
-    A single mapping may stand for a list of one, so the field of a list's items is found without an
-    index too.
+    A single mapping may replace a list of one, so the fields of a list's items are also found
+    without an index.
     """
     found: list[Any] = [model]
     for part in path:
@@ -193,7 +195,7 @@ def annotations_at(model: type[BaseModel], path: Path) -> list[Any]:
 
 
 def has_key(annotations: Sequence[Any], path: Path) -> bool:
-    """Whether values of one of these types, which is a model, may have a key at `path`."""
+    """Return whether one of these types is a model that has a key at `path`."""
     found = [annotation for annotation in annotations if _is_model(annotation)]
     for part in path:
         found = [inner for annotation in found for inner in _below(annotation, part)]
@@ -201,7 +203,7 @@ def has_key(annotations: Sequence[Any], path: Path) -> bool:
 
 
 def known_keys(model: type[BaseModel], path: Path) -> list[str]:
-    """The names of the fields that a mapping at `path` may have; empty where any name goes."""
+    """Return the field names that a mapping at `path` may have; empty if it accepts any name."""
     keys: dict[str, None] = {}
     for annotation in annotations_at(model, path):
         if _is_model(annotation):

@@ -1,5 +1,5 @@
-"""How many ranks a role has: a number, or for an elastic role the least and the most, and how many
-it starts with."""
+"""The number of ranks of a role: a fixed number, or for an elastic role a minimum, a maximum and a
+start."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from pydantic_core import PydanticKnownError
 
 
 class WorldSize(int):
-    """How many ranks an elastic role may have: the most, as a number. `least` is what it can do
-    with, `start` how many it starts with where there is room."""
+    """World size of an elastic role. The integer itself is the maximum.
+
+    - `least`: minimum number of ranks.
+    - `start`: number of ranks at the start, if the cluster has room.
+    """
 
     least: int
     start: int
@@ -25,7 +28,7 @@ class WorldSize(int):
 
 
 def _parse(value: Any) -> int:
-    """A plain number of a role with a fixed size, a `WorldSize` of an elastic one."""
+    """Return an `int` for a role with a fixed size, a `WorldSize` for an elastic role."""
     if not isinstance(value, Mapping):
         return value if isinstance(value, WorldSize) else _count(value)
     if {*value, "start"} != {"min", "max", "start"}:
@@ -76,4 +79,4 @@ WorldSizeField = Annotated[
     PlainSerializer(_plain),
     WithJsonSchema({"anyOf": [_COUNT, _RANGE]}),
 ]
-"""The field of a job file."""
+"""Type of the field `world_size` in a job file."""

@@ -1,5 +1,5 @@
-"""Placement: what roles ask for, what a plan is, and the tools that strategies make plans with. All
-of it is pure."""
+"""Placement: the requests of roles, plans, and the tools with which strategies make plans. All of
+it is pure."""
 
 from rolemesh.placement.builder import PlanBuilder, Wish, broken, smallest_conflict
 from rolemesh.placement.capacity import Capacity

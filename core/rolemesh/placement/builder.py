@@ -1,9 +1,9 @@
-"""How strategies make plans: slots are taken where they fit and where no constraint forbids it, and
-refusals explained.
+"""`PlanBuilder`: helps strategies to make plans. It finds slots that fit, obeys constraints, and
+explains refusals.
 
-`PlanBuilder` is what the strategies of this project are written with, and open to every other. It
-counts, keeps to the constraints of all strategies before, and gives reasons; it leaves to the
-strategy which ranks go where.
+The strategies of this project use it, and any other strategy may. The strategy decides where each
+rank goes. The builder counts resources, obeys the constraints of all earlier strategies, and gives
+the reasons for refusals.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rolemesh.placement.constraints import Constraint, Placed, Ranks, faulty, ju
 from rolemesh.placement.plan import Assignment, PlacementPlan, PlacementRequest, Slot, Unplaced
 
 Member = tuple[str, int]
-"""A rank: its role and number."""
+"""A rank: its role and its number."""
 
 
 class Wish(NamedTuple):
-    """A slot that is wanted: who is to sit on it, what it needs, and the rest that
-    `PlanBuilder.put` takes."""
+    """A slot to place: the ranks on it, their needs, and the other arguments of
+    `PlanBuilder.put`."""
 
     members: Sequence[Member]
     needs: Mapping[str, float]
@@ -38,7 +38,8 @@ class Wish(NamedTuple):
 
 
 class PlanBuilder:
-    """A plan in the making. `plan` is what earlier strategies decided, which stays as it is."""
+    """A plan under construction. `plan` has the decisions of earlier strategies, which do not
+    change."""
 
     def __init__(
         self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan
@@ -74,20 +75,20 @@ class PlanBuilder:
     # what is known
 
     def node_of(self, role: str, rank: int) -> str | None:
-        """Where a rank has been placed, by this strategy or one before; None if it has no place."""
+        """Return the node of a placed rank, whichever strategy placed it; None if it has none."""
         return self._node_of.get((role, rank))
 
     def waiting(self, role: str) -> list[int]:
-        """The ranks of a role that nobody has decided about."""
+        """Return the ranks of a role that no strategy has decided on yet."""
         world_size = self.request.role(role).world_size
         return [rank for rank in range(world_size) if (role, rank) not in self._decided]
 
     def free(self, node: str) -> dict[str, float]:
-        """What is left on a node, by name."""
+        """Return the free resources of a node, by name."""
         return self._capacity.free(node)
 
     def room(self, role: str, needs: Mapping[str, float], node: str, most: int) -> int:
-        """How many ranks of `role` with `needs` each would fit on `node`, counted up to `most`."""
+        """Return how many ranks of `role` with these `needs` each fit on `node`; at most `most`."""
         fits = self._capacity.room(node, needs, most)
         while fits and self._judged({role: range(fits)}, node)[0]:
             fits -= 1
@@ -97,16 +98,15 @@ class PlanBuilder:
     # decisions
 
     def constrain(self, constraint: Constraint) -> None:
-        """Demand something of what is decided from now on, here and by the strategies that
-        follow."""
+        """Add a constraint on all further decisions, of this strategy and of those that follow."""
         if not isinstance(constraint := revived(constraint), Constraint):
             raise TypeError(f"{constraint!r} is no constraint")
         if constraint not in self._constraints:
             self._constraints.append(constraint)
 
     def _judged(self, ranks: Ranks, node: str) -> tuple[list[Constraint], set[int]]:
-        """The constraints that keep these ranks from `node`, and the GPUs there that they must not
-        use."""
+        """Return the constraints that forbid these ranks on `node`, and the GPUs there that the
+        ranks must not use."""
         at = self._placed.nodes[node]
         found = [
             (constraint, *judged(constraint, ranks, at, self._placed))
@@ -128,9 +128,9 @@ class PlanBuilder:
         turns: bool = False,
     ) -> Slot | None:
         """Put these ranks on one new slot with `needs`, on the first of `nodes` (None: any) that
-        can take them.
+        can hold them.
 
-        None if no node can; nothing has changed then. `shares` by role, `peers` by rank: see
+        Returns None, and changes nothing, if no node can. `shares` by role, `peers` by rank: see
         `Assignment`; `turns`: see `Slot`.
         """
         return self._put(Wish(members, needs, rule, shares, peers, turns), nodes)
@@ -138,14 +138,14 @@ class PlanBuilder:
     def put_together(
         self, wishes: Sequence[Wish], nodes: Iterable[str] | None = None
     ) -> str | None:
-        """Put several slots on one node, the first of `nodes` (None: any) that takes all of them;
-        its name, or None."""
+        """Put several slots on the same node, the first of `nodes` (None: any) that can hold all of
+        them. Return its name, or None."""
         candidates = self._candidates(tuple(map(_kind, wishes))) if nodes is None else nodes
         return next((node for node in candidates if self.put_across(wishes, (node,))), None)
 
     def put_across(self, wishes: Sequence[Wish], nodes: Sequence[str]) -> bool:
-        """Put several slots on `nodes`, each on the first with room for it; all of them, or
-        none."""
+        """Put several slots on `nodes`, each on the first one with room for it. Return False, and
+        place none, if one does not fit."""
         for done, wish in enumerate(wishes):
             if not self._put(wish, nodes):
                 for before in reversed(wishes[:done]):
@@ -180,12 +180,12 @@ class PlanBuilder:
         why: str = "",
         remedy: str = "",
     ) -> None:
-        """These ranks, which were to share a slot with `needs`, get no place: `why`, or what is
-        found to be in the way.
+        """Give these ranks, which were to share a slot with `needs`, no place. `why` is the reason;
+        by default the builder finds it.
 
-        `rule` is the one that could not be followed, as for `put`, and `remedy` what the user can
-        do about it; "" is to lower world sizes or resources, or to add nodes. No later strategy
-        will place them.
+        `rule` is the rule that could not be followed, as for `put`. `remedy` is the advice for the
+        user; "" advises to lower world sizes or resources, or to add nodes. Later strategies do not
+        place these ranks.
         """
         self._decided.update(members)
         self._placed.left.subtract(role for role, _ in members)
@@ -199,7 +199,8 @@ class PlanBuilder:
         self._refused[key].slots += 1
 
     def build(self) -> PlacementPlan:
-        """The new plan. How much the cluster misses is told last, when it is known what is left."""
+        """Return the new plan. The missing resources are computed here, when all other ranks are
+        placed."""
         unplaced = list(self._unplaced)
         for refusal in self._refused.values():
             reason = self._reason(refusal)
@@ -209,7 +210,7 @@ class PlanBuilder:
         )
 
     def _undo(self, members: int) -> None:
-        """Take the last slot back, on which there are so many."""
+        """Remove the last slot, which holds this number of ranks."""
         slot = self._slots.pop()
         self._capacity.give_back(slot)
         for _ in range(members):
@@ -219,8 +220,8 @@ class PlanBuilder:
             self._decided.discard((assignment.role, assignment.rank))
 
     def _candidates(self, key: object) -> Iterable[str]:
-        """All nodes but those at the beginning that were full for `key` before, if what does not
-        fit now never will."""
+        """Return all nodes, without the first ones that were full for `key` if they can never have
+        room for it again."""
         if not all(constraint.lasting for constraint in self._constraints):
             yield from self.nodes
             return
@@ -233,10 +234,10 @@ class PlanBuilder:
     # reasons
 
     def _conflict(self, ranks: Ranks, needs: Mapping[str, float]) -> dict[str, str]:
-        """What keeps a slot with `needs` for so many ranks of each role from every node: the
-        smallest set of demands.
+        """Return the smallest set of demands that keeps a slot with `needs` for these ranks from
+        every node.
 
-        By demand what it says; resources by their names.
+        The result maps each demand to its description; resources are named.
         """
         if not self.nodes:
             return {"nodes": "the cluster has no nodes"}
@@ -283,7 +284,7 @@ class PlanBuilder:
 
 @dataclass
 class _Refusal:
-    """Ranks without a place that need the same, and what was in the way of the first of them."""
+    """Ranks without a place that have the same needs, and the reason for the first of them."""
 
     needs: Mapping[str, float]
     conflict: dict[str, str]
@@ -294,8 +295,8 @@ class _Refusal:
 
 
 def _kind(wish: Wish) -> object:
-    """Equal for slots that fit on the same nodes: as many ranks of each role, with the same
-    needs."""
+    """Return a key that is equal for slots that fit on the same nodes: same number of ranks of each
+    role, same needs."""
     return tuple(Counter(role for role, _ in wish.members).items()), tuple(wish.needs.items())
 
 
@@ -306,10 +307,10 @@ def _by_role(members: Sequence[Member]) -> dict[str, list[int]]:
 def violations(
     plan: PlacementPlan, cluster: ClusterView, sizes: Mapping[str, int] | None = None
 ) -> Iterator[tuple[Constraint, Assignment]]:
-    """The assignments that constraints of `plan` forbid, the newest first, each with those
+    """Yield the assignments that constraints of `plan` forbid, the newest first, each with its
     constraints.
 
-    `sizes`: how many ranks roles have, where more of them are to be placed.
+    `sizes`: the number of ranks of roles of which further ranks are to be placed.
     """
     placed = Placed(cluster, {})
     on = dict[int, list[Assignment]]()
@@ -339,8 +340,8 @@ def violations(
 
 
 def broken(plan: PlacementPlan, cluster: ClusterView) -> tuple[Constraint, Assignment] | None:
-    """An assignment that a constraint of `plan` forbids, with that constraint; None if all of them
-    hold."""
+    """Return an assignment that a constraint of `plan` forbids, with the constraint; None if all
+    constraints hold."""
     return next(violations(plan, cluster), None)
 
 
@@ -348,14 +349,15 @@ T = TypeVar("T", bound=Hashable)
 
 
 def smallest_conflict(violated: Iterable[frozenset[T]]) -> tuple[T, ...]:
-    """A smallest set of demands of which every node violates one, given what each node violates.
+    """Return a smallest set of demands such that every node violates one of them. `violated` has
+    the violated demands of each node.
 
-    Dropping any demand of the set would leave a node that meets the others. Ties go to what comes
-    first among the nodes. Empty if there is no node; a node that violates nothing is an error of
-    the caller (`ValueError`).
+    If any demand of the set is dropped, a node meets the others. Among equal sets, the demands that
+    come first in the order of the nodes win. The set is empty if there are no nodes. Raises
+    `ValueError` if a node violates nothing.
 
-    >>> smallest_conflict([frozenset({"gpu"}), frozenset({"gpu", "rack"}), frozenset({"rack"})])
-    ('gpu', 'rack')
+        >>> smallest_conflict([frozenset({"gpu"}), frozenset({"gpu", "rack"}), frozenset({"rack"})])
+        ('gpu', 'rack')
     """
     sets = list(dict.fromkeys(violated))
     if not all(sets):

@@ -1,4 +1,4 @@
-"""Counting what is free, GPU by GPU."""
+"""Count free resources, with each GPU on its own."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from rolemesh.api.cluster import ClusterView
 from rolemesh.placement.plan import Slot
 
 EXACT = 9
-"""Decimal places to which shares of resources are added up."""
+"""Decimal places to which sums of resource shares are rounded."""
 
 
 class Capacity:
-    """What is free on each node, GPU by GPU, while a strategy takes slots. Whole GPUs are taken by
-    device index, lowest first; a fraction goes to the device where the least is left that is
-    enough, so that whole devices stay free.
+    """The free resources of each node while a strategy takes slots, with each GPU on its own.
+
+    Whole GPUs are taken in the order of their device index. A fraction is taken from the device
+    with the least free share that is sufficient, so that whole devices stay free.
     """
 
     def __init__(self, cluster: ClusterView, slots: Iterable[Slot] = ()) -> None:
-        """`slots` are taken already; those on nodes that are not in `cluster` do not count."""
+        """`slots` are taken from the start. Slots on nodes outside `cluster` do not count."""
         self.nodes = tuple(node.id for node in cluster.nodes)
         self._amounts = {node.id: {"cpu": node.cpu, **node.custom} for node in cluster.nodes}
         self._devices = {node.id: [1.0] * int(node.gpu) for node in cluster.nodes}
@@ -27,14 +28,14 @@ class Capacity:
                 self._use(slot)
 
     def free(self, node: str) -> dict[str, float]:
-        """What is left on `node` by name; ``gpu`` is the sum over its devices."""
+        """Return the free resources of `node`, by name. ``gpu`` is the sum over its devices."""
         return {"gpu": round(sum(self._devices[node]), EXACT), **self._amounts[node]}
 
     def short(
         self, node: str, needs: Mapping[str, float], forbidden: Collection[int] = frozenset()
     ) -> tuple[str, ...]:
-        """The names of what `node` has too little of; empty if ``{"cpu": …, "gpu": …, …}`` fits
-        there.
+        """Return the names of the resources of which `node` has too little; empty if ``{"cpu": …,
+        "gpu": …, …}`` fits.
 
         `forbidden` are devices that must not be used.
         """
@@ -55,8 +56,8 @@ class Capacity:
         needs: Mapping[str, float],
         forbidden: Collection[int] = frozenset(),
     ) -> Slot | None:
-        """A slot with `needs` on `node`, none of it on `forbidden` devices; or None if they do not
-        fit."""
+        """Take a slot with `needs` on `node`, without its `forbidden` devices. Return None if it
+        does not fit."""
         if self.short(node, needs, forbidden):
             return None
         gpu = needs.get("gpu", 0.0)
@@ -75,7 +76,7 @@ class Capacity:
         return slot
 
     def room(self, node: str, needs: Mapping[str, float], most: int) -> int:
-        """How many slots with `needs` fit on `node`, counted up to `most`."""
+        """Return how many slots with `needs` fit on `node`; at most `most`."""
         amounts = dict(self._amounts[node])
         devices = list(self._devices[node])
         count = next((count for count in range(most) if self.take(0, node, needs) is None), most)
@@ -84,7 +85,7 @@ class Capacity:
         return count
 
     def give_back(self, slot: Slot) -> None:
-        """A slot that was taken is free again."""
+        """Free a slot that was taken."""
         self._use(slot, -1)
 
     def _use(self, slot: Slot, sign: int = 1) -> None:

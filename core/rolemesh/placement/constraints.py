@@ -1,11 +1,12 @@
-"""What strategies demand of one another: which ranks may not be near, or where a role may be.
+"""Constraints: demands of one strategy that later strategies must obey, such as ranks that must
+stay apart.
 
-A strategy may bring constraints of its own: a class that derives from `Constraint`, data and two
-pure methods. The three that are here are written the same way.
+A strategy may define constraints of its own: a class that derives from `Constraint`, with plain
+data and two pure methods. The three classes here have the same form.
 
 A *domain* is a part of the cluster: ``node``, ``device`` (one GPU), or ``label.NAME``, which is all
 nodes with the same value of that label. A node without the label is in no such domain, so a rank
-bound to one cannot be there.
+that needs one cannot be placed there.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ Ranks: TypeAlias = Mapping[str, Collection[int]]
 
 
 class Placed:
-    """What is placed so far: how many ranks of each role there are in each domain.
+    """The placement so far: the number of ranks of each role in each domain.
 
-    `nodes` are those of the cluster by id, `left` is how many ranks of a role have no place yet,
-    and may get one.
+    - `nodes`: the nodes of the cluster, by id.
+    - `left`: number of ranks of each role that are not placed yet but may be.
     """
 
     def __init__(self, cluster: ClusterView, sizes: Mapping[str, int]) -> None:
@@ -40,22 +41,22 @@ class Placed:
         )
 
     def domains(self, domain: str) -> dict[str, Counter[str]]:
-        """The cluster's domains of this sort by name, and in each how many ranks of which role
-        there are."""
+        """Return the domains of this type by name, each with its number of ranks by role."""
         found = (domain_of(node, domain) for node in self.nodes.values())
         return {where: self._in[domain, where] for where in found if where is not None}
 
     def here(self, domain: str, node: NodeView) -> Counter[str] | None:
-        """How many ranks of which role are in the domain of `node`; None if it is in none."""
+        """Return the number of ranks by role in the domain of `node`; None if the node is in
+        none."""
         where = domain_of(node, domain)
         return None if where is None else self._in[domain, where]
 
     def on_devices(self, node: NodeView) -> Mapping[int, Counter[str]]:
-        """How many ranks of which role are on each GPU of `node`."""
+        """Return the number of ranks by role on each GPU of `node`."""
         return self._on[node.id]
 
     def add(self, role: str, slot: Slot, count: int = 1) -> None:
-        """A rank is on `slot`; with a `count` of -1 it is not after all."""
+        """Add `count` ranks of `role` on `slot`. A `count` of -1 removes one."""
         self.left[role] -= count
         self._in["node", slot.node][role] += count
         for label, value in self.nodes[slot.node].labels.items():
@@ -65,11 +66,11 @@ class Placed:
 
 
 class Constraint(msgspec.Struct, frozen=True, tag=True):
-    """Base of constraints. `by` is the strategy's name.
+    """Base class of constraints. `by` is the name of the strategy.
 
-    Fields are plain data: a constraint travels with its plan, to the master and into its journal,
-    by its `tag`, which is the name of its class unless it gives another (``class Skew(Constraint,
-    tag="my-plugin.Skew")``).
+    Fields are plain data, because a constraint travels with its plan to the master and into its
+    journal. Its `tag` identifies the class there. The tag is the name of the class by default; give
+    another one in the class statement: ``class Skew(Constraint, tag="my-plugin.Skew")``.
     """
 
     by: str
@@ -78,30 +79,30 @@ class Constraint(msgspec.Struct, frozen=True, tag=True):
     The builder then skips nodes that already failed."""
 
     def forbids(self, ranks: Ranks, node: NodeView, placed: Placed) -> bool:
-        """Whether these ranks, which are to share a slot, must not be on `node`, beside what is
-        `placed`.
+        """Return True if these ranks, which are to share a slot, must not be on `node`, given the
+        ranks `placed` so far.
 
-        Of a finished plan it is asked for each slot as if its ranks were placed last.
+        To check a finished plan, this is called for each slot as if its ranks were placed last.
         """
         raise NotImplementedError
 
     def told(self) -> str:
-        """What it demands, in words that name the strategy."""
+        """Return the demand in words that name the strategy."""
         raise NotImplementedError
 
     def devices(self, ranks: Ranks, node: NodeView, placed: Placed) -> Collection[int]:
-        """The GPUs of `node` that these ranks must not use."""
+        """Return the GPUs of `node` that these ranks must not use."""
         return ()
 
     @classmethod
     def tagged(cls, tag: object) -> list[type[Constraint]]:
-        """The classes of constraints with this tag that this process has imported."""
+        """Return the imported constraint classes that have this tag."""
         below = [each for derived in cls.__subclasses__() for each in derived.tagged(tag)]
         return [cls, *below] if cls.__struct_config__.tag == tag else below
 
 
 class Apart(Constraint, frozen=True):
-    """No rank of the roles `left` is in the same domain as a rank of the roles `right`."""
+    """Constraint: no rank of the roles `left` shares a domain with a rank of the roles `right`."""
 
     left: tuple[str, ...]
     right: tuple[str, ...]
@@ -141,7 +142,7 @@ class Apart(Constraint, frozen=True):
 
 
 class Spread(Constraint, frozen=True):
-    """At most `most` ranks of `role` are in one domain."""
+    """Constraint: a domain has at most `most` ranks of `role`."""
 
     role: str
     most: int = 1
@@ -163,7 +164,7 @@ class Spread(Constraint, frozen=True):
 
 
 class Within(Constraint, frozen=True):
-    """The ranks of `role` are on nodes that have all of these labels."""
+    """Constraint: the ranks of `role` are on nodes that have all of these labels."""
 
     role: str
     labels: tuple[tuple[str, str], ...]
@@ -184,8 +185,8 @@ class Within(Constraint, frozen=True):
 
 
 def revived(data: Any) -> Any:
-    """The `Constraint` that `data` encodes, if its class is imported here; anything else
-    unchanged."""
+    """Return the `Constraint` that `data` encodes if its class is imported; otherwise return
+    `data`."""
     found = Constraint.tagged(data.get("type")) if isinstance(data, dict) else ()
     return msgspec.convert(data, found[0]) if found else data
 
@@ -193,10 +194,11 @@ def revived(data: Any) -> Any:
 def judged(
     constraint: Constraint, ranks: Ranks, node: NodeView, placed: Placed
 ) -> tuple[bool, frozenset[int]]:
-    """Whether it forbids these ranks there, and which GPUs it keeps them from; see `Constraint`.
+    """Return whether the constraint forbids these ranks on the node, and the GPUs that they must
+    not use; see `Constraint`.
 
-    Raises `PlacementError` that names it and its strategy for an exception in it, and for an answer
-    that is none.
+    Raises `PlacementError`, with the constraint and its strategy, if the constraint raises or
+    returns something invalid.
     """
     try:
         if (no := constraint.forbids(ranks, node, placed)) not in (True, False):
@@ -207,7 +209,7 @@ def judged(
 
 
 def faulty(constraint: Constraint, why: str) -> PlacementError:
-    """The error for a constraint that does something else than it must."""
+    """Return the error for a constraint that violates its contract."""
     cls = type(constraint)
     remedy = f"report it to the author of {constraint.by}"
     return PlacementError(
@@ -216,7 +218,7 @@ def faulty(constraint: Constraint, why: str) -> PlacementError:
 
 
 def domain_of(node: NodeView, domain: str) -> str | None:
-    """Which domain a node is in (for ``device``: the node); None if it lacks the label."""
+    """Return the domain of a node (for ``device``: the node); None if the node lacks the label."""
     return (
         node.labels.get(domain.removeprefix("label.")) if domain.startswith("label.") else node.id
     )

@@ -1,4 +1,4 @@
-"""This machine as a node, and nodes that are described:
+"""This machine as a node, and nodes from a description:
 ``4x(cpu=32,gpu=8),2x(cpu=16,label.rack=a)``."""
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ EXAMPLE = "write e.g. '4x(cpu=32,gpu=8),2x(cpu=16,custom.ssd=1,label.rack=a)'"
 
 
 def parse_nodes(text: str) -> ClusterView:
-    """Groups of equal nodes, named node-0, node-1, … in order; ``custom.NAME`` and ``label.NAME``
-    may be repeated, ``memory_gb`` is a custom resource of that name.
+    """Return groups of equal nodes, named node-0, node-1, … in order.
 
-    Raises `PlacementError` with the part that is wrong.
+    ``custom.NAME`` and ``label.NAME`` may be repeated. ``memory_gb`` is a custom resource of that
+    name. Raises `PlacementError` with the invalid part.
     """
     nodes = list[NodeView]()
     rest = text.strip()
@@ -77,7 +77,8 @@ def _number(key: str, text: str, where: str) -> float:
 
 
 def this_machine() -> ClusterView:
-    """One node with this machine's cores, memory and, where ``/dev/nvidia*`` shows some, GPUs."""
+    """Return one node with this machine's cores and memory, and with the GPUs that ``/dev/nvidia*``
+    shows."""
     gpus = len([p for p in Path("/dev").glob("nvidia[0-9]*") if p.name[6:].isdigit()])
     memory = {"memory_gb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**8 / 10}
     return ClusterView(

@@ -1,9 +1,9 @@
 """Requests, slots and plans: the data that placement strategies read and write. All of it is plain
 and pure.
 
-A *slot* is a share of one node (cores, devices) reserved for ranks; an *assignment* puts a rank on
-a slot. Ranks that share a slot share its resources, which is what collocation means. A node's
-*bundle* is the sum of its slots.
+A *slot* is a share of one node (cores, devices) that is reserved for ranks. An *assignment* puts a
+rank on a slot. Ranks on the same slot share its resources; they are collocated. The *bundle* of a
+node is the sum of its slots.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rolemesh.api.cluster import ClusterView
 
 
 class RoleRequest(msgspec.Struct, frozen=True):
-    """What one role asks for; `cpu`, `gpu` and `custom` are per rank."""
+    """The request of one role. `cpu`, `gpu` and `custom` are per rank."""
 
     role: str
     world_size: int
@@ -28,17 +28,18 @@ class RoleRequest(msgspec.Struct, frozen=True):
 
     @property
     def needs(self) -> dict[str, float]:
-        """What one rank needs, by name."""
+        """Return the resources that one rank needs, by name."""
         return {"cpu": self.cpu, "gpu": self.gpu, **self.custom}
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """What goes from one role to another in a step, over all edges of one pattern between them.
+    """The data that one role sends to another in a step, over all edges with the same pattern.
 
-    `pattern`: in ``aligned`` flows rank i of m gives to the ranks of n that share its rows (its
-    counterpart, where the world sizes are equal), in ``all`` flows every rank gives to every rank.
-    `bytes` is the size of one step's values, all producers together, declared or measured; None if
-    nobody knows. A value that each consumer gets whole counts once for each of them.
+    - `pattern`: in an ``aligned`` flow each rank sends to the consumers that share its rows; with
+      equal world sizes that is the rank of the same number. In an ``all`` flow every rank sends to
+      every rank.
+    - `bytes`: size of one step's values over all producers, declared or measured; None if unknown.
+      A value that each consumer receives whole counts once per consumer.
     """
 
     src: str
@@ -48,23 +49,23 @@ class Flow(msgspec.Struct, frozen=True):
 
 
 class PlacementRequest(msgspec.Struct, frozen=True):
-    """All roles of a job, in the job file's order, and what flows between them (from the traced
+    """All roles of a job in the order of the job file, and the flows between them (from the traced
     graph)."""
 
     roles: tuple[RoleRequest, ...]
     flows: tuple[Flow, ...] = ()
 
     def role(self, name: str) -> RoleRequest:
-        """The request of role `name`; `KeyError` if there is none."""
+        """Return the request of role `name`; raise `KeyError` if there is none."""
         return {request.role: request for request in self.roles}[name]
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """A share of one node. `gpus` are device indices on the node with the share taken of each,
-    summing to `gpu`.
+    """A share of one node. `gpus` maps device indices to the share taken of each; the shares sum to
+    `gpu`.
 
-    `turns`: its ranks run one after the other, in the order of the flow, and give memory back in
-    between.
+    If `turns` is true, its ranks run one after the other in the order of the flow, and free device
+    memory in between.
     """
 
     id: int
@@ -77,11 +78,10 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """Rank `rank` of `role` runs on slot `slot`, with `share` of its resources. `rule` says who
-    decided, and why.
+    """Rank `rank` of `role` runs on slot `slot`, with `share` of its resources. `rule` names the
+    strategy and its reason.
 
-    `peers` are ranks of other roles that this one should know of; it finds them in
-    `RankContext.peers`.
+    `peers` are ranks of other roles that were placed with this one on purpose: `RankContext.peers`.
     """
 
     role: str
@@ -93,9 +93,9 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 class Unplaced(msgspec.Struct, frozen=True):
-    """A rank for which no place was found, and what is missing, in numbers.
+    """A rank for which no place was found, and the missing amounts.
 
-    `remedy` is what the user can do about it; "" is to lower world sizes or resources, or to add
+    `remedy` is the advice for the user; "" advises to lower world sizes or resources, or to add
     nodes.
     """
 
@@ -106,32 +106,32 @@ class Unplaced(msgspec.Struct, frozen=True):
 
 
 class PlacementPlan(msgspec.Struct, frozen=True):
-    """Slots, who is on them, and what all strategies after have to keep to.
+    """The slots, the ranks on them, and the constraints for later strategies.
 
-    Strategies return a new plan; they never change what an earlier one decided.
+    Strategies return a new plan. They never change a decision of an earlier strategy.
     """
 
     slots: tuple[Slot, ...] = ()
     assignments: tuple[Assignment, ...] = ()
     unplaced: tuple[Unplaced, ...] = ()
     constraints: tuple[Any, ...] = ()
-    """`Constraint`s, or their data in a plan that was decoded: see `validation.revive`."""
+    """Constraints; as plain data in a plan that was just decoded, see `validation.revive`."""
 
     def slot(self, slot_id: int) -> Slot:
-        """The slot with this id (ids are positions)."""
+        """Return the slot with this id (ids are positions)."""
         return self.slots[slot_id]
 
     def node_of(self, role: str, rank: int) -> str:
-        """The node of a placed rank; `KeyError` if it has none."""
+        """Return the node of a placed rank; raise `KeyError` if it has none."""
         return self.slots[{(a.role, a.rank): a.slot for a in self.assignments}[role, rank]].node
 
     def placed(self) -> set[tuple[str, int]]:
-        """The ranks that have a place."""
+        """Return the ranks that have a place."""
         return {(a.role, a.rank) for a in self.assignments}
 
     def without(self, nodes: Collection[str]) -> PlacementPlan:
-        """What of this plan is on other nodes, with slots numbered again; without those who have no
-        place."""
+        """Return the part of this plan on other nodes, with slots renumbered and without unplaced
+        ranks."""
         kept = [slot for slot in self.slots if slot.node not in nodes]
         number = {slot.id: position for position, slot in enumerate(kept)}
         return PlacementPlan(
@@ -145,7 +145,8 @@ class PlacementPlan(msgspec.Struct, frozen=True):
         )
 
     def bundles(self) -> dict[str, dict[str, float]]:
-        """Per node the resources to reserve there: ``{"node-a": {"cpu": 3.0, "gpu": 1.0}}``."""
+        """Return the resources to reserve on each node: ``{"node-a": {"cpu": 3.0, "gpu":
+        1.0}}``."""
         result: dict[str, dict[str, float]] = {}
         for slot in self.slots:
             bundle = result.setdefault(slot.node, {"cpu": 0.0, "gpu": 0.0})
@@ -155,8 +156,7 @@ class PlacementPlan(msgspec.Struct, frozen=True):
 
 
 class Strategy(NamedTuple):
-    """A placement strategy as it is asked: its name, its hook `place` and, where it has one, its
-    hook `replace`."""
+    """A placement strategy: its name, its hook `place` and, if it has one, its hook `replace`."""
 
     name: str
     place: Callable[[PlacementRequest, ClusterView, PlacementPlan], PlacementPlan | None]

@@ -1,5 +1,5 @@
-"""What makes a plan impossible, whoever made it: each strategy is asked, and held to what was
-decided before. Pure."""
+"""Check plans: ask each strategy, and check that its plan is possible and keeps earlier decisions.
+Pure."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TOLERANCE = 1e-6
 def problems(
     request: PlacementRequest, cluster: ClusterView, before: PlacementPlan, after: PlacementPlan
 ) -> Iterator[str]:
-    """What makes `after` impossible, or undoes `before`: each as the rest of a sentence that begins
-    with who did it.
+    """Yield the reasons for which `after` is impossible or changes a decision of `before`.
 
-    After the first one the others may follow from it, or not be found at all.
+    Each reason completes a sentence that begins with the strategy's name. Only the first one is
+    reliable: others may follow from it or be missing.
     """
     yield from undone(before, after)
     yield from misplaced(request, after)
@@ -33,13 +33,13 @@ def problems(
 
 
 def revive(plan: PlacementPlan) -> PlacementPlan:
-    """The plan with decoded constraints as `Constraint`s, where this process has imported their
-    classes."""
+    """Return the plan with its decoded constraints as `Constraint` objects, as far as their classes
+    are imported."""
     return msgspec.structs.replace(plan, constraints=tuple(map(revived, plan.constraints)))
 
 
 def undone(before: PlacementPlan, after: PlacementPlan) -> Iterator[str]:
-    """Decisions of `before` that `after` does not keep."""
+    """Yield the decisions of `before` that `after` changes."""
     if after.slots[: len(before.slots)] != before.slots:
         yield "changed slots that were decided before"
     if [slot.id for slot in after.slots] != list(range(len(after.slots))):
@@ -52,8 +52,8 @@ def undone(before: PlacementPlan, after: PlacementPlan) -> Iterator[str]:
 
 
 def misplaced(request: PlacementRequest, plan: PlacementPlan) -> Iterator[str]:
-    """Assignments of ranks that there are not, to slots that there are not, or of a rank that has a
-    place already."""
+    """Yield assignments of unknown ranks, assignments to unknown slots, and ranks that are placed
+    twice."""
     sizes = {role.role: role.world_size for role in request.roles}
     seen: set[tuple[str, int]] = set()
     for a in plan.assignments:
@@ -69,8 +69,8 @@ def misplaced(request: PlacementRequest, plan: PlacementPlan) -> Iterator[str]:
 
 
 def overcommitted(cluster: ClusterView, plan: PlacementPlan) -> Iterator[str]:
-    """Slots on nodes that there are not, and resources of which more was taken than there is, GPU
-    by GPU."""
+    """Yield slots on unknown nodes, and resources that are overcommitted, with each GPU on its
+    own."""
     known = {node.id: node for node in cluster.nodes}
     devices: dict[tuple[str, int], float] = {}
     for slot in plan.slots:
@@ -104,8 +104,8 @@ def overcommitted(cluster: ClusterView, plan: PlacementPlan) -> Iterator[str]:
 def forbidden(
     request: PlacementRequest, cluster: ClusterView, before: PlacementPlan, after: PlacementPlan
 ) -> Iterator[str]:
-    """What constraints of `after` forbid in it, but for what was so in `before`: a lost node may
-    leave that behind."""
+    """Yield the violations of constraints in `after` that were not already in `before`; the loss of
+    a node may leave such."""
     held = set(before.assignments)
     for constraint, a in violations(
         after, cluster, {role.role: role.world_size for role in request.roles}
@@ -129,11 +129,11 @@ def ask(
     cluster: ClusterView,
     before: PlacementPlan,
 ) -> PlacementPlan:
-    """One strategy's plan, checked. Ranks that it has given up on stay in `unplaced`, unless
-    another places them.
+    """Ask one strategy and return its checked plan. A rank that it refuses stays in `unplaced`
+    unless another strategy places it.
 
-    Raises `PlacementError`, naming the strategy, if its plan is not possible or undoes what was
-    decided before.
+    Raises `PlacementError` with the strategy's name if its plan is impossible or changes an earlier
+    decision.
     """
     before = revive(before)
     after = place(request, cluster, before)
@@ -147,8 +147,8 @@ def checked(
     before: PlacementPlan,
     after: PlacementPlan,
 ) -> PlacementPlan:
-    """`after` with the verdicts of `before` that it does not overrule. Raises `PlacementError` as
-    `ask` does."""
+    """Return `after` with those refusals of `before` that it does not overrule. Raises
+    `PlacementError` as `ask` does."""
     if not isinstance(after, PlacementPlan):
         raise impossible(name, f"returned a {type(after).__name__}, not a PlacementPlan")
     before, after = revive(before), revive(after)
@@ -172,7 +172,7 @@ def checked(
 
 
 def impossible(name: str, problem: str) -> PlacementError:
-    """The error for a strategy's answer that is no possible plan."""
+    """Return the error for an answer of a strategy that is not a possible plan."""
     remedy = "use another strategy, or report it to the plugin's author"
     return PlacementError(
         f"the placement strategy {name!r} {problem}", where="placement", remedy=remedy

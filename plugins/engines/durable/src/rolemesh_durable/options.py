@@ -1,4 +1,4 @@
-"""Options of this engine in a job file, under ``engine.options``."""
+"""Options of the durable engine in a job file, under ``engine.options``."""
 
 from __future__ import annotations
 
@@ -20,86 +20,86 @@ class _Strict(BaseModel):
 
 
 class Snapshots(_Strict):
-    """When ranks write their state: into shared memory, and from there to disk."""
+    """When ranks write snapshots of their state: to shared memory, and from there to disk."""
 
     enabled: bool | None = None
-    """Take snapshots while the job runs. Default: on if there is a failover ladder, or `persist_every` is given."""
+    """Take snapshots while the job runs. Default: yes if the job has a failover ladder or sets `persist_every`."""
     every: int = Field(default=1, ge=1, json_schema_extra=TAKEN)
-    """Steps between snapshots in shared memory."""
+    """Steps between snapshots to shared memory."""
     every_s: float | None = Field(default=None, ge=0, json_schema_extra=TAKEN)
-    """Maximum number of seconds in which a rank leaves snapshots out. Default: computed from what one takes."""
+    """Maximum time in seconds that a rank may skip snapshots. Default: computed from the duration of a snapshot."""
     persist_every: int | None = Field(default=None, ge=1)
-    """Steps between snapshots on disk."""
+    """Steps between checkpoints on disk. Default: none are written while the job runs."""
     keep: Literal["none", "last"] | Annotated[int, Field(ge=1)] = 2
-    """Number of snapshots on disk that stay, the newest first. A job without `enabled` writes one, after its last
-    step. 'last' keeps one; 'none' leaves none when the job is done."""
+    """Number of checkpoints to keep on disk, the newest first. A job without `enabled` writes one, after its last step.
+    'last' keeps one; 'none' deletes all when the job is done."""
     replicas: int = Field(default=0, ge=0, le=1, json_schema_extra=TAKEN)
-    """Copies of each snapshot in another node's memory."""
+    """Number of copies of each snapshot in the memory of another node: 0 or 1."""
 
 
 class Hang(_Strict):
-    """When silence is called a hang."""
+    """When the engine treats silence as a hang."""
 
     after_s: float | None = Field(default=1800.0, gt=0)
-    """Seconds in which no rank gets any further; null: never."""
+    """Seconds without progress of any rank before the job counts as hung; null: never."""
     stacks: bool = Field(default=True, json_schema_extra={"needs": "after_s"})
-    """Take the culprit's stacks with py-spy."""
+    """Take the stacks of the culprit with py-spy."""
 
 
 class Stragglers(_Strict):
-    """When a rank is called much slower than the others of its role."""
+    """When the engine treats a rank as a straggler, much slower than the others of its role."""
 
     factor: float = Field(default=2.0, gt=1)
-    """A straggler needs more than this factor times the median of the others for a step."""
+    """Factor by which a straggler's step time exceeds the median of the others."""
     for_s: float = Field(default=60.0, gt=0)
-    """Seconds for which a rank is slower before it is called a straggler."""
+    """Seconds for which a rank must be slower before it counts as a straggler."""
 
 
 class Retention(_Strict):
-    """How long producers keep what they sent, for consumers that come back."""
+    """How long producers keep sent values for consumers that restart."""
 
     enabled: bool | None = None
-    """Default: on where the failover ladder is not empty."""
+    """Keep sent values. Default: yes if the job has a failover ladder."""
     max_bytes: int = Field(default=1 << 30, ge=1 << 20, json_schema_extra={"needs": "enabled or failover"})
-    """Maximum number of bytes per rank; a producer waits for a commit above it."""
+    """Maximum size of kept values per rank in bytes. A producer above it waits for the next commit."""
 
 
 class Edges(_Strict):
-    """How values get from rank to rank."""
+    """How values move between ranks."""
 
     local: Named = Field(default=Use(use="shm"), json_schema_extra={"plugins": "transports"})
-    """Transport between ranks on one node."""
+    """Transport between ranks on the same node."""
     remote: Named = Field(default=Use(use="tcp"), json_schema_extra={"plugins": "transports"})
     """Transport between ranks on different nodes."""
     retention: Retention = Field(default_factory=Retention)
-    """How long producers keep what they sent."""
+    """How long producers keep sent values."""
 
 
 class DurableOptions(_Strict):
-    """The job's keys that this engine alone reads."""
+    """Options that only the durable engine reads."""
 
     grant: int | None = Field(default=None, ge=1)
-    """K: steps that ranks may run ahead of what all have finished. Default: what takes them some seconds."""
+    """Number of steps that ranks may run ahead of the slowest rank. Default: the steps of a few seconds."""
     state: str = "sqlite"
-    """The journal: 'sqlite' (in the run's folder) or a database's URL."""
+    """Place of the journal: 'sqlite' (a file in the run's folder), or the URL of a database."""
     lease_s: float = Field(default=10.0, gt=0)
-    """Seconds without its driver after which a job ends itself."""
+    """Seconds after which a job ends itself if its driver is gone."""
     priority: int = Field(default=0, json_schema_extra={"needs": "backend != local"})
-    """Among the jobs that wait for room on a Ray, the one with the highest priority goes first."""
+    """Priority among jobs that wait for resources of the same Ray cluster. The highest one is placed first."""
     room_wait_s: float = Field(default=30, ge=0, json_schema_extra={"needs": "backend != local"})
-    """Seconds to wait for room that other jobs have."""
+    """Seconds to wait for resources that other jobs hold."""
     start_timeout_s: float = Field(default=600.0, gt=0)
-    """Seconds that all ranks may take to get ready."""
+    """Maximum number of seconds until all ranks are ready."""
     stop_grace_s: float = Field(default=5.0, ge=0)
-    """Seconds between asking a rank to stop and killing it; half of them to finish its operator."""
+    """Seconds between the request to stop and the kill of a rank. The first half is for the operator that runs."""
     hang: Hang = Field(default_factory=Hang)
-    """When silence is called a hang."""
+    """When the engine treats silence as a hang."""
     stragglers: Stragglers = Field(default_factory=Stragglers)
-    """When a rank is called much slower than the others of its role."""
+    """When the engine treats a rank as a straggler."""
     snapshots: Snapshots = Field(default_factory=Snapshots)
-    """When ranks write their state."""
+    """When ranks write snapshots."""
     edges: Edges = Field(default_factory=Edges)
-    """How values get from rank to rank."""
+    """How values move between ranks."""
 
 
 def options_in(selection: Selection) -> DurableOptions:
