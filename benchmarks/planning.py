@@ -125,6 +125,7 @@ def plan(name: str) -> dict[str, float]:
 def heartbeats(seconds: int) -> dict[str, float]:
     """A master of 1,250 agents with 8 ranks each, through some seconds of their reports."""
     from rolemesh.graph.logical import LogicalGraph, OpCall
+    from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
     from rolemesh_durable.protocol import messages as m
     from rolemesh_durable.protocol.launcher import AgentPlace
     from rolemesh_durable.protocol.master import events as me
@@ -142,7 +143,7 @@ def heartbeats(seconds: int) -> dict[str, float]:
     outline = MasterConfig(
         "job", 1, 10**6, 1024, places, launches, 600.0, 5.0, None, graph, snapshots=SnapshotPlan(enabled=True)
     )
-    machine = MasterMachine(outline)
+    machine = MasterMachine(outline, extensions=MASTER_EXTENSIONS)
     machine.handle(me.Begin(), 0.0)
 
     def reports(step: int, state: Any) -> list[tuple[str, bytes]]:

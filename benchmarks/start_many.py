@@ -14,6 +14,7 @@ from benchmarks.running import ROOT
 from rolemesh.api.failures import RecoveryPlan
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent.machine import AgentMachine
@@ -96,7 +97,7 @@ class Cluster:
         def recover(failure: Any, view: Any) -> Any:
             return RecoveryPlan("process", view.lost_with(failure))
 
-        self.master = MasterMachine(outline, ladder_of(recover))
+        self.master = MasterMachine(outline, ladder_of(recover), extensions=MASTER_EXTENSIONS)
         self.neighbours = Neighbours(self.graph, roles)
         self.agents: dict[str, Any] = {}
         self.now = 0.0

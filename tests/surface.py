@@ -32,8 +32,8 @@ from rolemesh.cli.verbs import verbs
 from rolemesh.kinds import kinds
 from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.drivers import load
+from rolemesh_durable.extensions.masters import KINDS
 from rolemesh_durable.protocol.master.state import KeptRank
-from rolemesh_durable.protocol.master.transitions import KINDS
 from rolemesh_schema import job_schema
 from rolemesh_schema.describe import type_name
 

@@ -22,7 +22,7 @@ from tests.surface import MODULES
 
 import rolemesh
 from rolemesh.api.failures import Cause
-from rolemesh_durable.protocol.master import transitions
+from rolemesh_durable.extensions import masters
 from rolemesh_testing.observers.lives import EVENTS
 
 
@@ -82,7 +82,7 @@ def test_every_cause_of_a_failure_is_described() -> None:
 
 
 def test_every_kind_of_event_is_on_its_page_with_its_data() -> None:
-    assert events.KINDS.keys() == transitions.KINDS.keys()
+    assert events.KINDS.keys() == masters.KINDS.keys()
     assert events.KINDS.keys() <= EVENTS.keys()
 
 

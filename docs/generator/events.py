@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from rolemesh_durable.protocol.master import transitions
+from rolemesh_durable.extensions import masters
 
 __all__ = ["KINDS", "page"]
 
@@ -35,4 +35,4 @@ def page() -> str:
 
 
 def _data(kind: str) -> tuple[str, ...]:
-    return transitions.KINDS[kind].__struct_encode_fields__
+    return masters.KINDS[kind].__struct_encode_fields__

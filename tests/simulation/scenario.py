@@ -20,6 +20,7 @@ from tests.simulation.graphs import (
 from tests.simulation.model import GROUPS, RESIZABLE
 from tests.simulation.nemesis import Nemesis
 
+from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.fitness import Limits
 from rolemesh_durable.protocol.launcher import AgentPlace
@@ -447,7 +448,7 @@ class Scenario:
             clock=clock,
             checks=self.limits,
         )
-        return MasterMachine(outline, self.ladder, self.diagnosers)
+        return MasterMachine(outline, self.ladder, self.diagnosers, extensions=MASTER_EXTENSIONS)
 
     def expect(self, world: World) -> None:
         """What holds at the end in this family only."""

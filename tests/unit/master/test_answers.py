@@ -19,7 +19,14 @@ import zmq
 from rolemesh.api.observer import Event, JobStatus, RankStatus, StepMetrics
 from rolemesh.runs.run import CONTROL_FILE
 from rolemesh_durable.boot import boot_id
-from rolemesh_durable.control.client import REQUEST_BYTES, ControlClient, MasterGoneError, RefusedError, Watch
+from rolemesh_durable.control.client import (
+    REQUEST_BYTES,
+    ControlClient,
+    InjectFault,
+    MasterGoneError,
+    RefusedError,
+    Watch,
+)
 from rolemesh_durable.dataplane.curve import new_keys
 from rolemesh_durable.master.answers import PAGE_BYTES, PAGE_EVENTS, PAGE_LINES, Answers
 from rolemesh_durable.protocol.master import events as e
@@ -60,9 +67,9 @@ class Served:
             events=lambda: self.events,
             lines=lambda: self.lines,
             put=self.asked.append,
-            inject=lambda kind, target: self.injected.append((kind, target)),
             refuse=lambda sizes: "there is no room" if sizes == {"a": 9} else "",
             keeps=lambda node, back: "",
+            others={InjectFault: self._inject},
         )
         self._poller = zmq.Poller()
         for socket in self._answers.sockets:
@@ -75,6 +82,10 @@ class Served:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
+
+    def _inject(self, request: InjectFault) -> str:
+        self.injected.append((request.kind, request.target))
+        return "there is no such rank to inject a failure into" if request.target == "nobody/0" else ""
 
     def _serve(self) -> None:
         while not self._over.is_set():
@@ -124,16 +135,15 @@ def test_garbage_on_the_control_socket_keeps_nobody_from_an_answer(serve: Any, f
     assert served.asked == []
 
 
-def test_a_stranger_is_told_why_it_is_refused_and_a_misspelled_target_does_not_reach_the_machine(
-    serve: Any, folder: Path
-) -> None:
+def test_a_request_of_an_extension_goes_to_it_and_its_refusal_comes_back(serve: Any, folder: Path) -> None:
     served = serve()
     with ControlClient(folder, 20) as client:
-        for target in ("nobody/0", "a/x", "a", "", "agent:none", "node:"):
-            with pytest.raises(RefusedError, match="to inject a failure into"):
-                client.inject("kill", target)
+        with pytest.raises(RefusedError, match="to inject a failure into"):
+            client.inject("kill", "nobody/0")
         client.inject("kill", "a/0")
-    assert served.injected == [("kill", "a/0")]
+        with pytest.raises(RefusedError, match="no extension that answers Release"):
+            client.release(3)
+    assert served.injected == [("kill", "nobody/0"), ("kill", "a/0")]
 
 
 def test_a_client_that_never_reads_costs_a_bounded_queue_and_the_others_nothing(serve: Any, folder: Path) -> None:

@@ -17,7 +17,7 @@ from rolemesh_console.console import ConsoleObserver, ConsoleOptions
 from rolemesh_console.live_view import live_view
 from rolemesh_console.sentences import _SENTENCES, sentence
 from rolemesh_console.statistics import Statistics
-from rolemesh_durable.protocol.master.transitions import KINDS
+from rolemesh_durable.extensions.masters import KINDS
 
 STARTED = 1_000_000.0
 

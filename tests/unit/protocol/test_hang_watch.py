@@ -10,6 +10,7 @@ import pytest
 from rolemesh.api.failures import RecoveryPlan
 from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as me
@@ -35,7 +36,7 @@ class Job:
             "job", 1, 10, 4, (AgentPlace("a0", "n0", {}),), launches, 60.0, 1.0, None, graph,
             hang_after_s=AFTER_S, stacks=False, snapshots=SnapshotPlan(enabled=True),
         )  # fmt: skip
-        self.machine = MasterMachine(outline, [AGAIN])
+        self.machine = MasterMachine(outline, [AGAIN], extensions=MASTER_EXTENSIONS)
         self.journal: list[Event] = []
         self.now, self.seq, self.generation = 0.0, count(1), 0
         self.turn(me.Begin())
@@ -106,7 +107,7 @@ def test_what_has_come_through_may_take_as_long_again_also_under_a_new_master() 
     assert job.run(1.0, step=4) == []
     (slow,) = [event.data for event in job.journal if event.kind == "slow_operator"]
     assert slow["seconds"] > AFTER_S
-    again = MasterMachine(job.machine.outline, [AGAIN])
+    again = MasterMachine(job.machine.outline, [AGAIN], extensions=MASTER_EXTENSIONS)
     replay(again.state, job.journal, "", job.now, job.now)
     job.machine = again
     job.turn(me.Begin())

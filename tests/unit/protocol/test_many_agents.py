@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.fitness import Limits
 from rolemesh_durable.protocol.launcher import AgentPlace
@@ -49,7 +50,7 @@ def scans(agents: int, checks: tuple[Limits, ...]) -> int:
         "job", 1, 10**6, 1024, places, launches, 600.0, 5.0, None, graph, snapshots=SnapshotPlan(enabled=True),
         checks=checks,
     )  # fmt: skip
-    machine = MasterMachine(config)
+    machine = MasterMachine(config, extensions=MASTER_EXTENSIONS)
     machine.handle(e.Begin(), 0.0)
 
     def reports(seq: int) -> list[e.Event]:

@@ -9,6 +9,7 @@ import msgspec
 from rolemesh.api.failures import Failure, JobView, RecoveryPlan
 from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as me
@@ -38,7 +39,7 @@ def job(ranks: int = 1, agents: int = 1, ladder: tuple[LadderLevel, ...] = (), *
         "snapshots": SnapshotPlan(enabled=False),
     }
     outline = MasterConfig("job", 1, 10, 4, places, launches, graph=graph, **known | settings)
-    machine = MasterMachine(outline, ladder)
+    machine = MasterMachine(outline, ladder, extensions=MASTER_EXTENSIONS)
     machine.handle(me.Begin(), 0.0)
     for name in names:
         tell(machine, name, 0.1)
@@ -284,7 +285,7 @@ def test_refused_connections_are_counted_and_told_when_their_number_has_doubled(
     assert sum(machine.state.refused.values()) == 9
     (last,) = refusals(machine, 20, 16)
     assert last == {"agent": "a0", "incarnation": 1, "node": "n0", "count": 16}
-    again = MasterMachine(machine.outline)
+    again = MasterMachine(machine.outline, extensions=MASTER_EXTENSIONS)
     replay(again.state, [Event(1, 1, 0.0, "connections_refused", last)], "", 0.0, 0.0)
     assert again.state.refused == machine.state.refused
 

@@ -1,16 +1,16 @@
-"""The master's control socket: it answers whoever asks, from memory only, and whatever comes it goes on.
+"""The master's control socket. It answers every client from memory, and goes on whatever a client sends.
 
-What it remembers are the latest events and lines of metrics; an answer has at most a page of them, so that no watcher,
-however far behind, costs the master more than a few milliseconds. Older ones the client reads from the run's files.
+The master remembers the latest events and lines of metrics. An answer has at most a page of them, so that no client,
+however far behind, costs the master more than a few milliseconds. A client reads older ones from the run's files.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import zmq
@@ -20,7 +20,7 @@ from rolemesh_durable.control import client as client
 from rolemesh_durable.dataplane.curve import Gate, listens_with, new_keys
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.protocol.master import events as e
-from rolemesh_durable.protocol.messages import FaultKind
+from rolemesh_durable.protocol.master.shell import Answer
 from rolemesh_durable.transports import TransportKeys
 
 __all__ = ["MOST_RECENT", "PAGE_BYTES", "PAGE_EVENTS", "PAGE_LINES", "Answers", "forget_old"]
@@ -30,16 +30,14 @@ PAGE_LINES = 2048
 PAGE_BYTES = 4 << 20
 """An answer has no more than these of each kind; at least one, if there is one."""
 RECENT, RECENT_S, MOST_RECENT = 4096, 1.0, 16384
-"""Lines that are remembered for who watches: so many, and where steps are quick more of them that are not older."""
+"""The master remembers the latest `RECENT` lines for its clients, and where steps are quick all lines of the last
+`RECENT_S` seconds, but at most `MOST_RECENT`."""
 AT_ONCE = 64
 """How many questions are answered before the master takes its next turn."""
 QUEUED = 8
 """Answers that wait for a client that does not read; more of them are dropped."""
 FRAMES = 4
 """A question is its client's identity, an envelope of at most two frames that goes back as it came, and the request."""
-
-Inject: TypeAlias = Callable[[FaultKind, str], str]
-"""Lets something fail, and says why not, \"\" if it does."""
 
 
 class _Page(msgspec.Struct, frozen=True, tag="Update"):
@@ -56,10 +54,10 @@ class Answers:
     """Serves the control socket at `endpoint`, and where there is a `host` one at a free TCP port of it, for other
     machines, which lets in who has `keys`. Not thread-safe: `serve` is called from the master's loop.
 
-    `status` gives the present picture, `events` and `lines` are what is remembered, oldest first. What clients ask for
-    goes to `put` as events of the machine, and to `inject`; `refuse` says why world sizes cannot be had, `keeps` why
-    a node cannot be drained or (true) taken back. ROUTER sockets, because they keep no state per client that a client
-    could wedge, and drop answers that nobody takes instead of waiting.
+    `status` gives the present picture, `events` and `lines` are what is remembered, oldest first. Requests go to `put`
+    as events of the machine; those of extensions go to `others`, by their types. `refuse` says why world sizes cannot
+    be had, `keeps` why a node cannot be drained or (true) taken back. The sockets are ROUTER sockets: they keep no
+    state per client that a client could wedge, and drop answers that nobody takes instead of waiting.
     """
 
     def __init__(
@@ -72,12 +70,12 @@ class Answers:
         events: Callable[[], deque[Event]],
         lines: Callable[[], deque[StepMetrics]],
         put: Callable[[e.Event], None],
-        inject: Inject,
         refuse: Callable[[dict[str, int]], str],
         keeps: Callable[[str, bool], str],
+        others: Mapping[type, Answer],
     ) -> None:
-        self._status, self._events, self._lines, self._put, self._inject = status, events, lines, put, inject
-        self._refuse, self._keeps = refuse, keeps
+        self._status, self._events, self._lines, self._put = status, events, lines, put
+        self._refuse, self._keeps, self._others = refuse, keeps, others
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(client.Request).decode
         self._drop = Dropped("the master's control socket")
@@ -135,15 +133,10 @@ class Answers:
                 if why := self._keeps(node, back):
                     return self._encode(client.Refused(why))
                 self._put(e.DrainWanted(node, reason, notice_s, back))
-            case client.Release(step=step):
-                self._put(e.Released(step))
             case client.Detach():
                 self._put(e.Disown())
-            case client.InjectFault(kind=kind, target=target):
-                status = self._status()
-                if not _is_target(target, status):
-                    return self._encode(client.Refused(f"there is no {target!r} to inject a failure into"))
-                if why := self._inject(kind, target):
+            case _:
+                if why := self._others.get(type(request), _unknown)(request):
                     return self._encode(client.Refused(why))
         return self._page(None, None)
 
@@ -184,6 +177,10 @@ def forget_old(lines: deque[StepMetrics]) -> None:
         lines.popleft()
 
 
+def _unknown(request: Any) -> str:
+    return f"this master has no extension that answers {type(request).__name__}"
+
+
 def _router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.MAXMSGSIZE, client.REQUEST_BYTES)
@@ -208,11 +205,3 @@ def _beyond(lines: deque[StepMetrics], step: int) -> Iterator[StepMetrics]:
             break
         count += 1
     return islice(lines, len(lines) - count, None)
-
-
-def _is_target(target: str, status: JobStatus) -> bool:
-    what, _, name = target.partition(":")
-    if what == "node" and name:
-        return True  # only the launcher knows which nodes there are, and says so
-    agents = {f"agent:{agent.agent}" for agent in status.agents}
-    return target in {"master", *agents, *(f"{rank.role}/{rank.rank}" for rank in status.ranks)}

@@ -62,7 +62,7 @@ class BackgroundTasks:
                 [agent_start(self._bundle, each.place, each.incarnation, host(each.place.node)) for each in agents]
             )
 
-        self._run("start-agents", task, lambda error: e.StartFailed(error, names))
+        self.run("start-agents", task, lambda error: e.StartFailed(error, names))
 
     def look_around(self) -> None:
         """Tell now and then which nodes there are, which are to leave, and the room for roles with scalers."""
@@ -86,11 +86,11 @@ class BackgroundTasks:
                             self._answer(seen := found)
                 time.sleep(NOTICE_LOOK_S)
 
-        self._run("look-around", task, lambda _: e.NodesSeen(()))
+        self.run("look-around", task, lambda _: e.NodesSeen(()))
 
     def ask(self, index: int, decide: Callable[[], Wanted | None]) -> None:
         """Ask a scaler."""
-        self._run(
+        self.run(
             "scaler",
             lambda: self._answer(e.ScalerSaid(index, decide())),
             lambda error: e.ScalerSaid(index, None, error),
@@ -103,7 +103,7 @@ class BackgroundTasks:
         def task() -> None:
             self._launcher.attach([agent.place for agent in agents], numbers)
 
-        self._run("attach", task, lambda error: e.StartFailed(error, tuple(numbers)))
+        self.run("attach", task, lambda error: e.StartFailed(error, tuple(numbers)))
 
     def find_places(self, wanted: e.Places, state: JobState) -> None:
         """Find places, and the snapshot that roles of other sizes start from; reserve what they need."""
@@ -119,7 +119,7 @@ class BackgroundTasks:
                 gone = known - {node.id for node in cluster.nodes}
                 self._answer(msgspec.structs.replace(found, gone=tuple(gone)))
 
-        self._run("find-places", task, lambda error: e.PlacesFound(wanted, error))
+        self.run("find-places", task, lambda error: e.PlacesFound(wanted, error))
 
     def _with_snapshot(self, found: e.PlacesFound) -> e.PlacesFound:
         """With the folder of the snapshot that is to be cut, or why it cannot be."""
@@ -162,7 +162,7 @@ class BackgroundTasks:
             start = self._bundle.outline
             self._answer(own or e.OriginFound(start.origin, start.origin_step, tuple(damaged)))
 
-        self._run("find-origin", task, lambda error: e.OriginFound("", -1, (error,)))
+        self.run("find-origin", task, lambda error: e.OriginFound("", -1, (error,)))
 
     def find_checkpoints(self, after: int) -> None:
         """Find the newest persisted checkpoint of this job after step `after`, if there is one that is intact."""
@@ -174,7 +174,7 @@ class BackgroundTasks:
             if found is not None and found.step > after and found.manifest is not None:
                 self._answer(e.CheckpointCommitted(found.step))
 
-        self._run("find-checkpoints", task, lambda error: e.CheckpointCommitted(after))
+        self.run("find-checkpoints", task, lambda error: e.CheckpointCommitted(after))
 
     def complete(self, effect: e.CommitCheckpoint) -> None:
         """Make a persisted checkpoint whole, and remove the oldest ones."""
@@ -213,14 +213,16 @@ class BackgroundTasks:
                         step = newest  # a later one was quicker, and has removed what there was of this one
             self._answer(e.CheckpointCommitted(step))
 
-        self._run("persist", task, lambda error: e.CheckpointCommitted(effect.step, error))
+        self.run("persist", task, lambda error: e.CheckpointCommitted(effect.step, error))
 
     def _host(self, node: str) -> str:
         if node not in self._hosts:
             self._hosts |= {known.id: known.host for known in self._launcher.cluster().nodes}
         return self._hosts.get(node, "127.0.0.1")
 
-    def _run(self, name: str, task: Callable[[], None], failed: Callable[[str], e.Event]) -> None:
+    def run(self, name: str, task: Callable[[], None], failed: Callable[[str], e.Event]) -> None:
+        """Run `task` in a thread of its own. If it raises, the machine gets the event `failed(why)`."""
+
         def guarded() -> None:
             try:
                 task()

@@ -26,18 +26,19 @@ from rolemesh.runs.run import CONTROL_FILE, RESULT_FILE, RUN_FILE
 from rolemesh_durable.boot import boot_id
 from rolemesh_durable.control.background import Background
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
+from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
+from rolemesh_durable.extensions.shells import SHELL_PARTS
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.master import reserve
 from rolemesh_durable.master.answers import MOST_RECENT, Answers, forget_old
 from rolemesh_durable.master.background_tasks import BackgroundTasks
 from rolemesh_durable.master.inbox import Inbox
-from rolemesh_durable.master.injector import Injector
 from rolemesh_durable.master.journal import Claimed, Journal, refuse_damaged
 from rolemesh_durable.master.keepalive import Keepalive
 from rolemesh_durable.master.kept import Kept, settle
 from rolemesh_durable.master.plugins import MasterPlugins, created, exact
 from rolemesh_durable.master.publication import DRAIN_S, Publication
-from rolemesh_durable.master.report import result_of, status_of
+from rolemesh_durable.master.report import control_of, result_of, status_of
 from rolemesh_durable.master.until import Until
 from rolemesh_durable.master.writer import Writer
 from rolemesh_durable.protocol import messages as m
@@ -45,10 +46,12 @@ from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.launcher import Launcher
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_durable.protocol.master.shell import MasterShell
 from rolemesh_durable.protocol.master.state import JobState
+from rolemesh_durable.protocol.master.transitions import Transition
 from rolemesh_durable.protocol.master_config import known
 from rolemesh_durable.protocol.merge import LineAssembler
-from rolemesh_durable.runs import Control, Run, write_json
+from rolemesh_durable.runs import Run, write_json
 
 __all__ = ["Master"]
 
@@ -85,7 +88,7 @@ class Master:
         earlier = Run(self.run_dir).control()
         self._earlier = earlier if earlier is not None and earlier.job_id == bundle.job_id else None
         self._started = self._earlier.started if self._earlier is not None else time.time()
-        self._machine = MasterMachine(bundle.outline)
+        self._machine = MasterMachine(bundle.outline, extensions=MASTER_EXTENSIONS)
         self._in_control = self._over = False
         graph = bundle.config.graph
         self._lines = LineAssembler(graph, bundle.config.world_sizes, bundle.outline.origin_step)
@@ -97,7 +100,12 @@ class Master:
         )  # fmt: skip
         self._observers = Background(created(bundle.observers, bundle.config.base))
         self._publication = Publication(self.run_dir, self._observers, self._published)
-        self._injector = Injector(self._journal, launcher, self._publication, self._put)
+        shell = MasterShell(
+            bundle, launcher, lambda: self._machine, self._recent, self._put, self._tasks.run, self._record,
+            self._publication.stall,
+        )  # fmt: skip
+        parts = [part(shell) for part in SHELL_PARTS]
+        self._carries = {kind: carry for part in parts for kind, carry in part.effects().items()}
         self._dropped = Dropped("the master, as if from an agent,")
         self._zmq = zmq.Context()
         self._endpoint = f"ipc://{socket_dir}/master"
@@ -109,9 +117,9 @@ class Master:
             events=lambda: self._journal.recent,
             lines=lambda: self._recent,
             put=self._put,
-            inject=self._inject,
             refuse=lambda sizes: self._machine.resizing.refusal(sizes),
             keeps=lambda node, back: self._machine.draining.refusal(node, back=back),
+            others={kind: answer for part in parts for kind, answer in part.requests().items()},
         )
         self._poller = zmq.Poller()
         for end in (*self._answers.sockets, self._wake):
@@ -120,8 +128,8 @@ class Master:
     def run(self) -> None:
         """Serve until the job has ended and ``result.json`` is written.
 
-        Raises `StateError` if a newer master has taken over, or the journal is lost. Whatever is raised, agents are
-        left alone: the next master finds them.
+        Raises `StateError` if a newer master has taken over, or the journal is lost. Agents go on after any error: the
+        next master finds them.
         """
         gc.freeze()  # what has been imported stays: lines of quick steps are many, and would have it looked through
         try:
@@ -158,7 +166,7 @@ class Master:
         """Go on where earlier masters have stopped, now that the journal is this one's."""
         refuse_damaged(self.run_dir, self._journal.history.seq, found, self._earlier, self.bundle.job_id)
         outline = msgspec.structs.replace(self.bundle.outline, epoch=found.epoch, clock=boot_id())
-        self._machine = MasterMachine(outline, self._plugins.ladder, self._plugins.diagnosers)
+        self._machine = MasterMachine(outline, self._plugins.ladder, self._plugins.diagnosers, MASTER_EXTENSIONS)
         self._journal.history.continue_with(self._machine.state, outline.clock, time.monotonic(), time.time())
         if (begun := self._journal.history.account.begun) is not None:
             self._started = begun
@@ -190,19 +198,7 @@ class Master:
 
     def _announce(self, found: Claimed) -> None:
         fresh = self._earlier is None
-        control = Control(
-            self.bundle.config.name,
-            self.bundle.job_id,
-            self.bundle.backend,
-            self._endpoint,
-            os.getpid(),
-            self._started,
-            self.bundle.ray_address,
-            "rolemesh" if self.bundle.backend == "ray" else "",
-            boot_id(),
-            self._answers.remote,
-            self._answers.keys,
-        )
+        control = control_of(self.bundle, self._started, self._endpoint, self._answers.remote, self._answers.keys)
         self._files.submit("the room for the result", lambda: reserve.take(self.run_dir))
         for name, content in ((RUN_FILE, self._run), (CONTROL_FILE, control)):
             path = self.run_dir / name
@@ -217,6 +213,15 @@ class Master:
     def _put(self, event: e.Event) -> None:
         self._inbox.put(event)
         self._awake()
+
+    def _record(self, record: Transition, then: Callable[[], object]) -> None:
+        """Journal a record that the machine does not know of, and call `then` when it is durable."""
+
+        def journalled(events: list[Event]) -> None:
+            self._publication.add(events)
+            then()
+
+        self._journal.append([(record.kind, record.data)], journalled)
 
     def _awake(self) -> None:
         os.eventfd_write(self._wake, 1)
@@ -246,7 +251,7 @@ class Master:
             self._release([], effects)
 
     def _release(self, events: list[Event], effects: list[e.Effect]) -> None:
-        """What a turn has led to, now that it is durable."""
+        """Let out the effects of a turn, which is durable now."""
         self._publication.add(events)
         if any(event.kind == "layout_changed" for event in events):
             self._relaid()
@@ -279,6 +284,8 @@ class Master:
                     self._finish()
                 case e.Record(kind="rolled_back", data=data):
                     self._lines.rolled_back(data["step"])
+                case e.ExtensionEffect():
+                    self._carries[type(effect)](effect)
 
     def _relaid(self) -> None:
         """The job has other world sizes now."""
@@ -295,13 +302,8 @@ class Master:
             self._until.look(lines)
 
     def _published(self, step: int, held: bool) -> None:
-        """Of the writer's thread."""
+        """The publication calls this in its own thread."""
         self._put(e.Published(step, held))
-
-    def _inject(self, kind: m.FaultKind, target: str) -> str:
-        if not self._in_control:
-            return "the master has not taken over yet"
-        return self._injector.inject(self._machine, kind, target)
 
     def _status(self) -> JobStatus:
         warnings = (self._writer.warning, self._files.warning, self._publication.warning, *self._observers.warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any
@@ -12,6 +13,7 @@ from rolemesh.api.failures import describe
 from rolemesh.api.observer import AgentStatus, JobStatus, RankStatus
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_STARTED
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh_durable.boot import boot_id
 from rolemesh_durable.master.goodput import Account
 from rolemesh_durable.master.kept import Kept, described
 from rolemesh_durable.protocol.failures import primary
@@ -19,8 +21,10 @@ from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.state import AgentRecord, JobState, RankRecord
 from rolemesh_durable.protocol.master_config import known
+from rolemesh_durable.runs import Control
+from rolemesh_durable.transports import TransportKeys
 
-__all__ = ["result_of", "status_of"]
+__all__ = ["control_of", "result_of", "status_of"]
 
 PHASES = ("idle", "computing", "waiting", "blocked", "turn", "gathering", "calling", "serving", "following")
 """What `rolemesh_durable.rank.status_page` writes as a rank's phase."""
@@ -56,6 +60,23 @@ def status_of(
         state.asked.finish,
         state.asked.resize.sizes if state.asked.resize is not None else {},
         state.resources,
+    )
+
+
+def control_of(bundle: JobBundle, started: float, endpoint: str, remote: str, keys: TransportKeys | None) -> Control:
+    """How to reach this process as the job's master, for ``control.json``."""
+    return Control(
+        bundle.config.name,
+        bundle.job_id,
+        bundle.backend,
+        endpoint,
+        os.getpid(),
+        started,
+        bundle.ray_address,
+        "rolemesh" if bundle.backend == "ray" else "",
+        boot_id(),
+        remote,
+        keys,
     )
 
 

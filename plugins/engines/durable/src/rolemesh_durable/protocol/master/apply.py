@@ -11,6 +11,7 @@ from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.clocks import by_another_clock
+from rolemesh_durable.protocol.master.extension_record import ExtensionRecord
 from rolemesh_durable.protocol.master.relayout import given_up, resize
 
 __all__ = ["DRAIN", "apply"]
@@ -72,6 +73,8 @@ def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None
             state.allowed[role, operator] = st.Allowance(step, allowed_s, allowed_s)
         case t.CheckpointPersisted(step):
             state.persisted = step
+        case ExtensionRecord():
+            happened.apply(state)
         case _:
             _recovery(state, happened)
     if (at := getattr(happened, "at", None)) is not None:

@@ -8,6 +8,7 @@ from rolemesh.api.failures import Failure, JobView, NodeState, RankView
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.apply import apply
+from rolemesh_durable.protocol.master.hooks import Hooks
 from rolemesh_durable.protocol.master.ladder import Diagnose, Ladder
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import MasterConfig
@@ -38,6 +39,7 @@ class MasterContext:
         self.warnings: dict[str, str] = {}
         self.nodes: tuple[str, ...] = ()
         self.room: dict[str, int] = {}
+        self.hooks = Hooks()
         self._effects: list[e.Effect] = []
         self._groups: dict[str, tuple[RankKey, ...]] = {}
         self._grouped = -1

@@ -122,21 +122,6 @@ class Published(msgspec.Struct, frozen=True):
     held: bool = False
 
 
-class Released(msgspec.Struct, frozen=True):
-    """Whoever rehearses failures lets ranks run up to `step`."""
-
-    step: int
-
-
-class InjectAsked(msgspec.Struct, frozen=True):
-    """A rehearsal wants a failure: of a rank, or (`rank` -1) of agent `agent`."""
-
-    kind: m.FaultKind
-    agent: str = ""
-    role: str = ""
-    rank: int = -1
-
-
 class StopAsked(msgspec.Struct, frozen=True):
     """Somebody wants the job to end."""
 
@@ -178,6 +163,10 @@ class Tick(msgspec.Struct, frozen=True):
     """Time has passed."""
 
 
+class ExtensionEvent(msgspec.Struct, frozen=True):
+    """An event that only an extension takes."""
+
+
 Event: TypeAlias = (
     Begin
     | FromAgent
@@ -189,8 +178,6 @@ Event: TypeAlias = (
     | CheckpointCommitted
     | OriginFound
     | Published
-    | Released
-    | InjectAsked
     | StopAsked
     | FinishAsked
     | ResizeWanted
@@ -198,6 +185,7 @@ Event: TypeAlias = (
     | OwnerSeen
     | Disown
     | Tick
+    | ExtensionEvent
 )
 
 # ----------------------------------------------------------------------------------------------------------- effects
@@ -286,6 +274,10 @@ class CommitCheckpoint(msgspec.Struct, frozen=True):
     needed: int = -1
 
 
+class ExtensionEffect(msgspec.Struct, frozen=True):
+    """An effect that an extension's part of the shell carries out."""
+
+
 class End(msgspec.Struct, frozen=True):
     """The job is over: give everything back and write the result."""
 
@@ -306,5 +298,6 @@ Effect: TypeAlias = (
     | FindOrigin
     | FindCheckpoints
     | CommitCheckpoint
+    | ExtensionEffect
     | End
 )

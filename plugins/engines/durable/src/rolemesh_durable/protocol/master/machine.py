@@ -10,9 +10,8 @@ decides by time it decides by its own (`own_time`), which does not pass while it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
@@ -20,6 +19,7 @@ from rolemesh_durable.protocol.master.commands import Commands
 from rolemesh_durable.protocol.master.context import STOP_MARGIN_S, MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
 from rolemesh_durable.protocol.master.draining import Draining
+from rolemesh_durable.protocol.master.extension import MasterExtension, MasterParts
 from rolemesh_durable.protocol.master.fitness import Fitness
 from rolemesh_durable.protocol.master.hangs import HangWatch
 from rolemesh_durable.protocol.master.ladder import Diagnose, Ladder
@@ -28,7 +28,6 @@ from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.reports import Reports
 from rolemesh_durable.protocol.master.resizing import Resizing
 from rolemesh_durable.protocol.master.scaling import Scaling
-from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 from rolemesh_durable.protocol.master.stop_points import StopPoints
 from rolemesh_durable.protocol.master_config import MasterConfig, known
 
@@ -36,13 +35,18 @@ __all__ = ["MasterMachine"]
 
 OWNER_START_S = 15.0
 """How long, at least, a driver may be silent before its first word: it has to load what shows the job."""
-ALIVE = ("up", "ready", "running")
 
 
 class MasterMachine:
     """One job's control, as a function of its events; `state` is what the journal says of it."""
 
-    def __init__(self, outline: MasterConfig, ladder: Ladder = (), diagnosers: Sequence[Diagnose] = ()) -> None:
+    def __init__(
+        self,
+        outline: MasterConfig,
+        ladder: Ladder = (),
+        diagnosers: Sequence[Diagnose] = (),
+        extensions: Sequence[Callable[[MasterParts], MasterExtension | None]] = (),
+    ) -> None:
         self.outline = outline
         self._context = context = MasterContext(outline, ladder, diagnosers)
         self.state = context.state
@@ -57,6 +61,12 @@ class MasterMachine:
         self.draining = Draining(context, self._stops, self._coordinator)
         self._reports = Reports(context, self._coordinator, self._hangs, self._checkpoints, self.draining)
         self._commands = Commands(context, self.progress, self._fitness)
+        parts = MasterParts(context, self.progress, self._checkpoints, self._coordinator, self._stops, {})
+        for make in extensions:
+            if (extension := make(parts)) is not None:
+                parts.others[type(extension)] = extension
+                context.hooks.add(extension, MasterExtension)
+        self.extension = parts.extension
         self._time = OwnTime()
         self._owner_seen, self._owner_known = 0.0, False
 
@@ -114,10 +124,6 @@ class MasterMachine:
                 self._checkpoints.completed(step, error)
             case e.Published():
                 self.progress.written(event)
-            case e.Released(step):
-                self.progress.release(step)
-            case e.InjectAsked(kind, agent, role, rank):
-                self._inject(m.Inject(self.outline.epoch, kind, role, rank), agent)
             case e.StopAsked(reason):
                 self._context.stop("interrupted", reason, self.outline.stop_grace_s)
             case e.FinishAsked(reason):
@@ -132,6 +138,7 @@ class MasterMachine:
                 self._context.tell(t.JobDetached())
             case e.Tick():
                 self._tick()
+        self._context.hooks.handle(event)
 
     def _begin(self) -> None:
         context, state, o, now = self._context, self.state, self.outline, self.now
@@ -181,28 +188,6 @@ class MasterMachine:
         else:
             self._reports.silent()
             self._hangs.tick()
-
-    # ---------------------------------------------------------------------------------------------------- rehearsals
-
-    def why_not(self, agent: str, role: str, rank: int) -> str:
-        """Why a failure of this agent, or of this rank, would hit nobody who has something to do; "" if it would."""
-        record, home = self._target(agent, role, rank)
-        if home is None or home.state != "up":
-            return f"agent {agent or home.place.agent if home else agent} is {home.state if home else 'unknown'}"
-        if record is not None and (record.state not in ALIVE or record.finished >= self.state.end):
-            return f"{role}/{rank} is {record.state}"
-        return ""
-
-    def _target(self, agent: str, role: str, rank: int) -> tuple[RankRecord | None, AgentRecord | None]:
-        record = self.state.ranks.get((role, rank))
-        return record, self.state.agents.get(record.agent if record is not None else agent)
-
-    def _inject(self, inject: m.Inject, agent: str) -> None:
-        record, home = self._target(agent, inject.role, inject.rank)
-        if home is not None and home.state == "up":
-            name = home.place.agent
-            self._context.tell(t.Injected(inject.kind, f"{inject.role}/{inject.rank}" if record else name))
-            self._context.want(e.ToAgent(name, home.incarnation, inject))
 
     # ---------------------------------------------------------------------------------------------------------- view
 

@@ -30,16 +30,11 @@ class Progress:
         self.published = outline.origin_step
         self.held = False
         self._limited = False
-        self._released = outline.origin_step if outline.rehearsed else outline.steps
         self._done_at: float | None = None
 
     def written(self, event: e.Published) -> None:
         """Lines of metrics are durable, or cannot be."""
         self.published, self.held = max(self.published, event.step), event.held
-
-    def release(self, step: int) -> None:
-        """Whoever rehearses failures lets ranks run up to `step`."""
-        self._released = max(self._released, step)
 
     def lines_are_out(self, step: int, since: float) -> bool:
         """Whether all lines up to `step` are written, or have been waited for since `since` in vain."""
@@ -51,7 +46,7 @@ class Progress:
 
     @property
     def held_back(self) -> bool:
-        """Whether every rank waits at the end of its grant for a failure that a rehearsal is going to inject."""
+        """Whether every rank waits at the end of its grant, which an extension or unwritten lines limit."""
         return self._limited and all(rank.finished >= self.granted for rank in self._context.state.ranks.values())
 
     def turn(self) -> None:
@@ -95,9 +90,10 @@ class Progress:
         unwritten = max(ahead, LINES_AHEAD) + outline.metrics_every
         end = min(end, state.pause) if state.pause >= 0 else end
         able = min(end, finished + ahead)
-        until = min(able, self.published + unwritten, self._released)
+        limit = min((limit() for limit in self._context.hooks.limit), default=end)
+        until = min(able, self.published + unwritten, limit)
         self._limited = until < able
-        if until - self.granted >= max(1, ahead // 2) or until in (end, self._released):
+        if until - self.granted >= max(1, ahead // 2) or until in (end, limit):
             self.granted = max(self.granted, until)
 
     def _end_if_done(self) -> None:

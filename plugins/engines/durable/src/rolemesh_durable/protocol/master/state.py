@@ -7,7 +7,7 @@ every new master again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master.ladder import Tried
+from rolemesh_durable.protocol.master.slices import Slice
 from rolemesh_durable.protocol.master.transitions import NO_STOP, Status, StopPoint
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.rank_key import RankKey
@@ -41,6 +42,8 @@ __all__ = [
 Phase: TypeAlias = Literal["new", "starting", "running", "stopping", "ended"]
 AgentState: TypeAlias = Literal["wanted", "starting", "up", "stopped", "lost"]
 RankState: TypeAlias = Literal["starting", "up", "ready", "running", "done", "failed", "halting"]
+
+S = TypeVar("S", bound=Slice)
 
 MOST_FAILURES = 256
 MOST_ATTEMPTS = 2048
@@ -258,6 +261,15 @@ class KeptJob(msgspec.Struct):
     """The present numbers of ranks."""
     plan: PlacementPlan | None = None
     """Where ranks were placed last; None: as the job began."""
+    slices: dict[str, Any] = {}
+    """What extensions keep of the job, by key; `slice` gives it."""
+
+    def slice(self, kind: type[S]) -> S:
+        """What an extension keeps of the job; see `Slice`."""
+        found = self.slices.get(kind.key)
+        if not isinstance(found, kind):  # nothing yet, or the plain data of a head
+            found = self.slices[kind.key] = kind() if found is None else msgspec.convert(found, kind)
+        return found
 
 
 class JobState(KeptJob):

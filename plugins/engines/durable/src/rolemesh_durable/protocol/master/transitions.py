@@ -20,7 +20,7 @@ from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master.ladder import Tried
 
-__all__ = ["KINDS", "Move", "Started", "Status", "StopPoint", "Then", "Transition", "read"]
+__all__ = ["KINDS", "OTHERS", "Move", "Started", "Status", "StopPoint", "Then", "Transition", "read"]
 
 Status: TypeAlias = Literal["done", "failed", "interrupted"]
 Then: TypeAlias = Literal["end", "relayout", "move", "go_on"]
@@ -269,13 +269,6 @@ class SlowOperator(Transition, frozen=True, tag="slow_operator"):
     allowed_s: float
 
 
-class Injected(Transition, frozen=True, tag="injected"):
-    """Whoever rehearses failures has asked for one."""
-
-    fault: str = msgspec.field(name="kind")
-    target: str
-
-
 # ---------------------------------------------------------------------------------------------------------- recoveries
 
 
@@ -517,10 +510,12 @@ def _all(cls: type[Transition]) -> Iterator[type[Transition]]:
 
 
 KINDS: dict[str, type[Transition]] = {str(cls.__struct_config__.tag): cls for cls in _all(Transition)}
-"""Every kind of event that a master journals."""
+"""The kinds of events that the core of a master journals."""
+OTHERS: dict[str, type[Transition]] = {}
+"""The kinds of events that the extensions journal that this process has imported."""
 
 
 def read(kind: str, data: dict[str, Any]) -> Transition | None:
     """What an event of a journal says; None for a kind that this version does not know."""
-    cls = KINDS.get(kind)
+    cls = KINDS.get(kind) or OTHERS.get(kind)
     return msgspec.convert({**data, "_": kind}, cls) if cls is not None else None

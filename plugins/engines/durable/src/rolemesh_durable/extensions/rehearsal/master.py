@@ -1,0 +1,86 @@
+"""The master's part of a rehearsal: ranks run no further than they are let, and a failure is journalled before it
+happens, so that the trail tells it from others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master.extension import ExtensionRecord, MasterExtension, MasterParts
+from rolemesh_durable.protocol.master.hooks import Handler
+from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
+
+__all__ = ["InjectAsked", "Injected", "Rehearsal", "Released"]
+
+ALIVE = ("up", "ready", "running")
+
+
+class Released(e.ExtensionEvent, frozen=True):
+    """The rehearsal lets ranks run up to `step`."""
+
+    step: int
+
+
+class InjectAsked(e.ExtensionEvent, frozen=True):
+    """The rehearsal wants a failure: of a rank, or (`rank` -1) of agent `agent`."""
+
+    kind: m.FaultKind
+    agent: str = ""
+    role: str = ""
+    rank: int = -1
+
+
+class Injected(ExtensionRecord, frozen=True, tag="injected"):
+    """The rehearsal injects a failure."""
+
+    fault: str = msgspec.field(name="kind")
+    target: str
+
+
+class Rehearsal(MasterExtension):
+    """Limits how far ranks run, and sends agents the failures to inject."""
+
+    records = (Injected,)
+
+    def __init__(self, parts: MasterParts) -> None:
+        super().__init__(parts)
+        outline = parts.context.outline
+        self._released = outline.origin_step if outline.rehearsed else outline.steps
+
+    def handlers(self) -> Mapping[type, Handler]:
+        """The requests of a rehearsal."""
+        return {Released: self._release, InjectAsked: self._inject}
+
+    def limit(self) -> int:
+        """The newest step that the rehearsal lets ranks run to; without a rehearsal the job's last step."""
+        return self._released
+
+    def why_not(self, agent: str, role: str, rank: int) -> str:
+        """Why a failure of this agent, or of this rank, would hit nobody who has something to do; "" if it would."""
+        record, home = self._target(agent, role, rank)
+        if home is None or home.state != "up":
+            return f"agent {agent or home.place.agent if home else agent} is {home.state if home else 'unknown'}"
+        if record is not None and (record.state not in ALIVE or record.finished >= self._context.state.end):
+            return f"{role}/{rank} is {record.state}"
+        return ""
+
+    def _target(self, agent: str, role: str, rank: int) -> tuple[RankRecord | None, AgentRecord | None]:
+        state = self._context.state
+        record = state.ranks.get((role, rank))
+        return record, state.agents.get(record.agent if record is not None else agent)
+
+    def _release(self, event: Released) -> None:
+        self._released = max(self._released, event.step)
+
+    def _inject(self, event: InjectAsked) -> None:
+        record, home = self._target(event.agent, event.role, event.rank)
+        if home is None or home.state != "up":
+            return
+        name = home.place.agent
+        target = f"{event.role}/{event.rank}" if record is not None else name
+        self._context.tell(Injected(event.kind, target))
+        inject = m.Inject(self._context.outline.epoch, event.kind, event.role, event.rank)
+        self._context.want(e.ToAgent(name, home.incarnation, inject))

@@ -1,0 +1,10 @@
+"""The extensions' parts of the master's process: they answer requests, and carry out effects."""
+
+from __future__ import annotations
+
+from rolemesh_durable.extensions.rehearsal.shell import Injector
+from rolemesh_durable.protocol.master.shell import ShellPart
+
+__all__ = ["SHELL_PARTS"]
+
+SHELL_PARTS: tuple[type[ShellPart], ...] = (Injector,)

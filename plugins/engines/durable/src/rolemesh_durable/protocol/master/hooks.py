@@ -1,0 +1,55 @@
+"""The hooks of a master's extensions, in their order: the core calls these, and names no extension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
+
+__all__ = ["Handler", "Hooks"]
+
+Handler = Callable[[Any], None]
+
+NAMES: tuple[str, ...] = ("begin", "turn", "tick", "warnings", "agent_reported", "rank_reported")
+NAMES += ("limit", "holds", "commands", "make_room")
+
+
+class Hooks:
+    """One tuple of bound methods per hook, with those extensions that have it.
+
+    `MasterExtension` says what each hook means. Most tuples are empty, so a hook that no extension has costs nothing.
+    """
+
+    begin: tuple[Callable[[], None], ...] = ()
+    turn: tuple[Callable[[], None], ...] = ()
+    tick: tuple[Callable[[], None], ...] = ()
+    warnings: tuple[Callable[[], Iterable[str]], ...] = ()
+    agent_reported: tuple[Callable[[AgentRecord, m.Report], None], ...] = ()
+    rank_reported: tuple[Callable[[RankRecord, m.RankReport | None, m.RankReport], None], ...] = ()
+    limit: tuple[Callable[[], int], ...] = ()
+    holds: tuple[Callable[[AgentRecord], bool], ...] = ()
+    commands: tuple[Callable[[AgentRecord, Collection[RankRecord]], Iterable[m.MasterToAgent]], ...] = ()
+    make_room: tuple[Callable[[], bool], ...] = ()
+
+    def __init__(self) -> None:
+        self.handlers: dict[type, tuple[Handler, ...]] = {}
+        """The handlers of each event, and of each message of an agent, that extensions take."""
+        self.words: dict[str, str] = {}
+        """For each word that stands in the place of a level's name, what to say when such a plan fails."""
+
+    def add(self, extension: Any, base: type[Any]) -> None:
+        """The hooks of `extension` come after those that are there. It has those that it does not take from `base`."""
+        for name in NAMES:
+            if getattr(type(extension), name) is not getattr(base, name):
+                setattr(self, name, (*getattr(self, name), getattr(extension, name)))
+        taken: Mapping[type, Handler] = extension.handlers()
+        for kind, handler in taken.items():
+            self.handlers[kind] = (*self.handlers.get(kind, ()), handler)
+        self.words |= extension.words
+
+    def handle(self, item: object) -> None:
+        """Give an event or a message to those extensions that take it."""
+        for handler in self.handlers.get(type(item), ()):
+            handler(item)

@@ -1,0 +1,31 @@
+"""A slice: the part of a job's state that one extension owns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import msgspec
+
+__all__ = ["SLICES", "Slice"]
+
+
+class Slice(msgspec.Struct):
+    """The part of a job's state that one extension owns; `JobState.slice` gives it.
+
+    Only the extension's records change it, so the journal tells it as it tells the rest of the state. The core writes
+    it into the head of a compacted journal, and reads it from there. Every field has a default: a job begins with them.
+    """
+
+    key: ClassVar[str] = ""
+    """The slice's name in the head of a journal."""
+
+    def retimed(self, told: Callable[[float], float]) -> None:
+        """Another master goes by another clock: `told` translates a time of the old clock.
+
+        A slice with times replaces each of them. Most slices have none.
+        """
+
+
+SLICES: dict[str, type[Slice]] = {}
+"""The slices of all extensions that this process knows, by key."""
