@@ -1,7 +1,7 @@
 """rolemesh: the control plane for AI jobs made of many roles.
 
-This is the public face: what authors of workloads, flows and plugins need. Names are imported when
-they are first used, so that ``import rolemesh`` costs nothing.
+This is the public API for authors of workloads, flows and plugins. Names are imported when they are
+first used, so ``import rolemesh`` is fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every error that a person sees: what happened, where, and what to do about it."""
+"""All errors that users see: what happened, where, and what to do about it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ EXIT_FAILED = 1
 EXIT_NOT_STARTED = 2
 EXIT_INTERRUPTED = 130
 EXIT_CODES = {"done": EXIT_DONE, "failed": EXIT_FAILED, "interrupted": EXIT_INTERRUPTED}
-"""By how a job that was started has ended."""
+"""Status of a job that has ended → exit code."""
 
 
 class RolemeshError(Exception):
-    """Base of the errors that the command line prints without a traceback.
+    """Base class of the errors that the command line prints without a traceback.
 
-    `what` is the cause in one sentence, `where` the place (``job.yaml:12: roles.trainer.use`` or
-    ``role trainer, rank 1, step 7``), `remedy` what the reader can do.
+    - `what`: the cause in one sentence.
+    - `where`: the place, such as ``job.yaml:12: roles.trainer.use`` or ``role trainer, rank 1, step
+      7``.
+    - `remedy`: advice for the reader.
     """
 
     exit_code: int = EXIT_NOT_STARTED
@@ -66,11 +68,11 @@ class FlowError(RolemeshError):
 
 
 class PlacementError(RolemeshError):
-    """Some ranks cannot be placed; the message says which role is short of which resource."""
+    """Some ranks cannot be placed. The message says which role is short of which resource."""
 
 
 class NameInUseError(RolemeshError):
-    """A living job has this name already."""
+    """A running job already has this name."""
 
 
 class BackendError(RolemeshError):
@@ -108,13 +110,13 @@ def raise_all(errors: Sequence[RolemeshError]) -> None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``did you mean 'x'?``, or "" if no known name is close."""
+    """Return ``did you mean 'x'?``, or "" if no known name is close."""
     close = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``did you mean 'x'?`` or ``known: a, b, c``: the remedy for a misspelled name."""
+    """Return ``did you mean 'x'?`` or ``known: a, b, c`` as the remedy for a misspelled name."""
     names = sorted(known)
     listed = f"known: {', '.join(names)}" if names else "there are none"
     return did_you_mean(name, names) or listed

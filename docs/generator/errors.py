@@ -208,7 +208,7 @@ def _classes() -> str:
     for name, module in classes().items():
         if not name.startswith("_"):
             cls = getattr(import_module(module), name)
-            said = (inspect.getdoc(cls) or "").partition("\n")[0]
+            said = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
             rows.append(_row(f"`{name}`", f"`{module}`", said, str(cls.exit_code)))
     return (
         "## Classes\n\nFor programs that call rolemesh, and for plugins that raise them (`OptionsError`, "

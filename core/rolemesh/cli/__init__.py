@@ -1,4 +1,4 @@
-"""The command line: a table of verbs, one file each. Only the verb that was typed is imported."""
+"""The command line: a table of verbs, one file each. Only the typed verb is imported."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _typed(given: Sequence[str]) -> str:
-    """The verb in the arguments `given`, "" without one."""
+    """Return the verb in the arguments `given`, "" if there is none."""
     return next((argument for argument in given if not argument.startswith("-")), "")
 
 
@@ -93,7 +93,7 @@ _VERSION = typer.Option(
 
 
 def _root(version: Annotated[bool, _VERSION] = False) -> None:
-    """Stands before every verb: `rolemesh --version`."""
+    """Define the options before every verb: `rolemesh --version`."""
 
 
 def _not_typed() -> None:

@@ -40,8 +40,8 @@ RunsDir = Annotated[
 def with_options(
     do: Callable[..., None], fixed: Callable[..., None], models: Sequence[type[BaseModel]]
 ) -> Any:
-    """A verb with the arguments and text of `fixed`, and the fields of `models` as options; `do`
-    gets all values."""
+    """Return a verb with the arguments and docstring of `fixed`, and the fields of `models` as
+    options. `do` gets all values."""
 
     def command(**values: Any) -> None:
         do(**values)
@@ -55,7 +55,7 @@ def with_options(
 
 
 def chosen(options: Sequence[type[C]], values: Mapping[str, Any]) -> list[C]:
-    """An object of each, with those of the `values` that are its options."""
+    """Return an instance of each options class, with those of the `values` that belong to it."""
     return [
         cls(cls.Options(**{name: values[name] for name in cls.Options.model_fields}))
         for cls in options
@@ -63,7 +63,7 @@ def chosen(options: Sequence[type[C]], values: Mapping[str, Any]) -> list[C]:
 
 
 def _parameters(options: type[BaseModel]) -> Iterator[inspect.Parameter]:
-    """The fields of a model as options of a command."""
+    """Return the fields of a model as options of a command."""
     for name, field in options.model_fields.items():
         if not field.exclude:
             extra: Any = field.json_schema_extra

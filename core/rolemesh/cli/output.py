@@ -1,4 +1,4 @@
-"""What verbs print: errors for people, JSON for programs, tables."""
+"""Output of verbs: errors for people, JSON for programs, tables."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rolemesh.errors import Problems, RolemeshError
 
 
 def print_error(error: RolemeshError) -> None:
-    """Each problem on stderr: the place, the cause, and indented the remedy. Colours only on a
-    terminal."""
+    """Print each problem on stderr: the place, the cause, and the remedy indented. Colours are used
+    only on a terminal."""
     bold, dim, plain = (
         ("\033[1;31m", "\033[36m", "\033[0m") if sys.stderr.isatty() else ("", "", "")
     )
@@ -24,7 +24,7 @@ def print_error(error: RolemeshError) -> None:
 
 
 def error_records(error: RolemeshError) -> list[dict[str, str | None]]:
-    """The same as JSON values: ``kind``, ``what``, ``where``, ``remedy``."""
+    """Return the problems as JSON values: ``kind``, ``what``, ``where``, ``remedy``."""
     errors = error.errors if isinstance(error, Problems) else (error,)
     return [
         {"kind": type(e).__name__, "what": e.what, "where": e.where, "remedy": e.remedy}
@@ -33,12 +33,12 @@ def error_records(error: RolemeshError) -> list[dict[str, str | None]]:
 
 
 def print_json(value: Any) -> None:
-    """`value` on stdout, indented."""
+    """Print `value` on stdout, indented."""
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Aligned columns on stdout, unwrapped, so that they can be cut and searched."""
+    """Print aligned columns on stdout, unwrapped, so that other tools can cut and search them."""
     lines = [tuple(header), *(tuple(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:

@@ -1,4 +1,5 @@
-"""``rolemesh plan``: the dry run. What would run where, and why; nothing is started."""
+"""``rolemesh plan``: the dry run. It shows where each rank would run and why, and starts
+nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ NUMBERS = ("lag", "credits", "window", "cpu")
 
 
 def verb(given: Sequence[str]) -> Any:
-    """The verb, with the options of those who tell more of a plan."""
+    """Return the verb, with the options of plugins that add to a plan."""
     extra = options_of("plan")
     return with_options(
         lambda **values: _plan(chosen(extra, values), values), fixed, [e.Options for e in extra]
@@ -46,9 +47,10 @@ def fixed(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the graph, and ranks on nodes and slots with who decided it, without starting anything.
+    """Show the graph, and the node and slot of each rank with the strategy that chose it. Starts
+    nothing.
 
-    Exit code 2 if something does not fit; the reasons are told role by role.
+    Exit code 2 if something does not fit; the reasons are listed role by role.
     """
 
 
@@ -82,7 +84,7 @@ def _plan(extra: Sequence[PlanOption], values: Mapping[str, Any]) -> None:
 
 
 def _show(told: Mapping[str, Any], console: Console) -> None:
-    """The tables of a plan that `rolemesh.job.explain` has put into words."""
+    """Print the tables of a plan that `rolemesh.job.explain` has put into words."""
     roles = told["roles"]
     edges = told["edges"]
     ranks = sum(role["world_size"] for role in roles.values())
@@ -114,7 +116,7 @@ def _show(told: Mapping[str, Any], console: Console) -> None:
 def _tables(
     told: Mapping[str, Any],
 ) -> Iterator[tuple[str, Sequence[str], Iterable[Sequence[object]]]]:
-    """Title, header and rows of each."""
+    """Yield title, header and rows of each table."""
     roles = told["roles"]
     nodes = told["nodes"]
     bundles = told["bundles"]
@@ -158,8 +160,8 @@ def _runs(op: Mapping[str, Any]) -> str:
 
 
 def _rank_rows(told: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    """A row for neighbouring ranks of a role that were placed on one node, with equal shares, by
-    one rule."""
+    """Yield one row per range of neighbouring ranks of a role on the same node, with equal shares
+    and by the same rule."""
 
     def alike(rank: Mapping[str, Any]) -> Sequence[Any]:
         slot = told["slots"][rank["slot"]]
@@ -177,7 +179,7 @@ def _rank_rows(told: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 
 
 def _environments(roles: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Roles that name the same environment share it."""
+    """Return the environments of roles; roles with equal environments share a row."""
     shared: dict[str, list[str]] = {}
     for name, role in roles.items():
         asked = role["runtime_env"]
@@ -196,7 +198,7 @@ def _environments(roles: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _span(numbers: Sequence[int]) -> str:
-    """``0–3,6``"""
+    """Return numbers as ranges: ``0–3,6``."""
     inner = groupby(enumerate(sorted(set(numbers))), lambda counted: counted[1] - counted[0])
     runs = [[number for _, number in run] for _, run in inner]
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)

@@ -1,4 +1,5 @@
-"""``rolemesh plugins``: ``list``. Others add verbs below it: ``check``, ``lock``, ``show``."""
+"""``rolemesh plugins list``. Other distributions add verbs below ``plugins``: ``check``, ``lock``,
+``show``."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def list_plugins(
         bool, typer.Option("--check", help="Import each plugin, to see all that is broken.")
     ] = False,
 ) -> None:
-    """List the installed plugins: kind, name, distribution, version, status. Imports none of them
+    """List the installed plugins: kind, name, distribution, version, status. No plugin is imported
     without --check."""
     records = [looked_at(record) for record in discover((kind,) if kind is not None else None)]
     if check:
@@ -56,7 +57,7 @@ def list_plugins(
 
 
 def named(name: str, kind: str | None) -> list[PluginRecord]:
-    """The installed plugins that ``name`` or ``distribution:name`` means."""
+    """Return the installed plugins that ``name`` or ``distribution:name`` means."""
     records = discover((kind,) if kind is not None else None)
     if found := [record for record in records if record.is_called(name)]:
         return found

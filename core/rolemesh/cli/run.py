@@ -1,4 +1,4 @@
-"""`rolemesh run`: run a job file, with whatever engine is installed."""
+"""`rolemesh run`: run a job file with the chosen engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INLINE = "inline"
 
 
 def verb(given: Sequence[str]) -> Any:
-    """The verb, with the options of the engine that the arguments `given` choose."""
+    """Return the verb, with the options of the engine that the arguments `given` choose."""
     known = _known(given)
     name = INLINE if INLINE in known else known.get("engine")
     engine = engine_named(name or _in_job_file(given))
@@ -60,11 +60,11 @@ def fixed(
 ) -> None:
     """Run a job: validate, trace, plan, start, watch.
 
-    Ctrl-C ends the job. Everything about the run is kept in runs/NAME/.
+    Ctrl-C ends the job. The run's folder, runs/NAME/, has everything about it.
 
-    An override KEY=TEXT sets the text as it was typed. Where the option is no string, the text
-    means what it says as a number, true, false, null, [LIST] or {MAPPING}. KEY:=YAML sets a piece
-    of a job file, with ${VARIABLES}.
+    An override KEY=TEXT sets the text as typed. If the option does not take a string, the text is
+    read as a number, true, false, null, [LIST] or {MAPPING}. KEY:=YAML sets a piece of a job file,
+    with ${VARIABLES}.
 
     Exit code: 0 done, 1 the job failed, 2 it could not start (nothing was started), 130
     interrupted.
@@ -82,7 +82,7 @@ def fixed(
 
 
 def _in_job_file(given: Sequence[str]) -> str | None:
-    """The engine that a job file or an override in `given` names, if one does."""
+    """Return the engine that the job file or an override in `given` names, or None."""
     found: str | None = None
     for argument in given:
         key, equals, value = argument.partition("=")
@@ -98,8 +98,8 @@ def _in_job_file(given: Sequence[str]) -> str | None:
 
 
 def _known(given: Sequence[str]) -> dict[str, str]:
-    """The options in `given` with their values, as far as they can be told before it is known which
-    there are."""
+    """Return the options in `given` with their values, as far as possible before the set of options
+    is known."""
     found: dict[str, str] = {}
     for argument, after in pairwise((*given, "")):
         if argument.startswith("--"):
@@ -146,7 +146,7 @@ def _say(text: str) -> None:
 
 
 def _finish(run: JobRun, handle: RunHandle) -> int:
-    """Wait for the end of a job and tell it; raises `JobFailedError`."""
+    """Wait for the end of a job and print the outcome. Raises `JobFailedError`."""
     name = run.job.job.spec.name
     asked = False
 

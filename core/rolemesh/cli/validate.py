@@ -1,4 +1,4 @@
-"""``rolemesh validate``: everything that can be said about a job without starting it."""
+"""``rolemesh validate``: check everything about a job that does not need it to start."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rolemesh.job.prepared import instances, prepare
 
 
 def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = False) -> None:
-    """Check a job file, its plugins, their options and the flow; start nothing. Exit code 2
-    if something is wrong."""
+    """Check a job file, its plugins, their options and the flow. Starts nothing. Exit code 2 if
+    something is wrong."""
     try:
         prepared = prepare(job, overrides or ())
         file = prepared.job

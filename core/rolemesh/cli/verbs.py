@@ -15,21 +15,21 @@ OWN = {
     "plan": "Show what would run where, without starting anything.",
     "plugins": "List installed plugins, show, check or lock them.",
 }
-"""The kernel's own, with a line about each."""
+"""The kernel's own verbs, with one line each."""
 
 
 class Verb(NamedTuple):
-    """A verb: one of the kernel's own, or that of an installed command."""
+    """A verb of the kernel or of an installed command."""
 
     name: str
     record: PluginRecord | None = None
 
     def about(self) -> str:
-        """A line about it."""
+        """The line for the list of verbs."""
         return OWN[self.name] if self.record is None else attribute(self.record, "help")
 
     def load(self, given: Sequence[str]) -> Any:
-        """What typer makes it of, for the arguments given."""
+        """Return the verb for typer, for the arguments given."""
         if self.record is not None:
             return _load(self.record).function()
         module = import_module(f"rolemesh.cli.{self.name}")
@@ -37,7 +37,7 @@ class Verb(NamedTuple):
 
 
 def verbs() -> dict[str, Verb]:
-    """All verbs by name; one below another is ``plugins.check``."""
+    """Return all verbs by name; a verb below another one is written ``plugins.check``."""
     found = {name: Verb(name) for name in OWN}
     for record in _installed():
         if not record.name.startswith(("run.", "plan.")):
@@ -46,7 +46,7 @@ def verbs() -> dict[str, Verb]:
 
 
 def options_of(verb: str) -> list[Any]:
-    """What adds options to ``rolemesh run``, or to ``rolemesh plan``: classes of their commands."""
+    """Return the command classes that add options to ``rolemesh run`` or ``rolemesh plan``."""
     return [_load(record) for record in _installed() if record.name.startswith(f"{verb}.")]
 
 

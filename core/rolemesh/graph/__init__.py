@@ -1,1 +1,1 @@
-"""From a flow to a logical graph, routes and schedules: pure functions, no processes."""
+"""From a flow to a logical graph, routes and schedules: pure functions, without processes."""

@@ -1,5 +1,5 @@
-"""What can be wrong with a flow's parameters, a call's settings, and a whole graph: each check
-returns its errors."""
+"""Checks of a flow's parameters, of a call's settings, and of a whole graph. Each check returns its
+errors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ from rolemesh.graph.schedule import Activity, shortest_cycle, zero_lag_cycle
 
 
 class RoleShape(msgspec.Struct, frozen=True):
-    """What tracing needs to know of a role. `together`: its ranks must all take the same values.
-    `stateful`: they keep state from step to step; `repeats`: calls are repeated all the same."""
+    """The facts about a role that tracing needs.
+
+    - `together`: all its ranks must take the same values.
+    - `stateful`: its ranks keep state from step to step.
+    - `repeats`: calls are repeated although the role is stateful.
+    """
 
     world_size: int
     operators: Mapping[str, OperatorSpec]
@@ -32,7 +36,7 @@ class RoleShape(msgspec.Struct, frozen=True):
 
 
 def check_params(target: Flow, params: Mapping[str, Any]) -> list[RolemeshError]:
-    """Whether the flow's function can be called with the job and `params`."""
+    """Check that the flow's function can be called with the job and `params`."""
     function = target.function
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         what = f"flow {target.name!r} is a generator or coroutine"
@@ -69,7 +73,8 @@ def check_params(target: Flow, params: Mapping[str, Any]) -> list[RolemeshError]
 
 
 def check_cycles(graph: LogicalGraph) -> list[RolemeshError]:
-    """A cycle of calls within one step, printed, with the edge that could break it."""
+    """Find a cycle of calls within one step. The error shows it, with the edge that could break
+    it."""
     cycle = zero_lag_cycle(graph)
     if cycle is None:
         return []
@@ -84,8 +89,8 @@ def check_cycles(graph: LogicalGraph) -> list[RolemeshError]:
 
 
 def check_runs(graph: LogicalGraph) -> list[RolemeshError]:
-    """Calls that never run, however long the job is; those that only wait for such a call are not
-    named."""
+    """Find calls that never run, however long the job is. Calls that only wait for such a call are
+    not reported."""
     activity = Activity(graph)
     never = set(activity.never())
     after = {
@@ -125,8 +130,8 @@ def check_runs(graph: LogicalGraph) -> list[RolemeshError]:
 
 
 def check_initial(graph: LogicalGraph) -> list[RolemeshError]:
-    """Edges with an initial value, or with a bounded lag, whose ends run at steps that do not meet
-    later."""
+    """Find edges with an initial value or a bounded lag whose two calls run at steps that never
+    match later."""
     activity = Activity(graph)
     return [
         FlowError(
@@ -152,8 +157,11 @@ def check_shared(
     newest: Collection[str],
     where: str | None,
 ) -> list[RolemeshError]:
-    """Whether a call of `spec` may share the rows of an input out by demand, if it does; `edges`
-    are the parameters that take values of other calls, `newest` those with a bounded lag."""
+    """Check that a call of `spec` may share the rows of an input by demand, if it does.
+
+    `edges` are the parameters that take values of other calls; `newest` are those with a bounded
+    lag.
+    """
     shared = next(
         (param for param, partition in spec.inputs.items() if isinstance(partition, Balanced)), None
     )
@@ -185,8 +193,8 @@ def check_shared(
 def check_first(
     edge: Edge, src: OpCall, dst: OpCall, roles: Mapping[str, RoleShape], where: str | None
 ) -> list[RolemeshError]:
-    """Whether a call may take what is finished first, of rows that were shared out by demand, if it
-    does."""
+    """Check that a call may take the rows that are finished first, out of rows shared by demand, if
+    it does."""
     if not edge.first:
         return []
     role = roles[dst.role]
@@ -227,8 +235,8 @@ def count(
     least: int,
     where: str | None,
 ) -> int:
-    """`value` as an integer of at least `least`; if it is none, an error is added and `least`
-    returned."""
+    """Return `value` as an integer of at least `least`. Otherwise add an error and return
+    `least`."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
     what = f"{name}: {setting} is {value!r}"
@@ -237,8 +245,8 @@ def count(
 
 
 def constant(value: Any) -> Any:
-    """`value` as plain data (None, bool, int, float, str, lists, dicts with str keys), equal in
-    every process.
+    """Return `value` as plain data (None, bool, int, float, str, lists, dicts with str keys), equal
+    in every process.
 
     Raises `TypeError` for anything else.
     """

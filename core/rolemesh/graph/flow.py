@@ -1,7 +1,7 @@
-"""What a flow's author touches: `@flow`, the job's handle with its roles, and values that stand for
-what is to come.
+"""The API for authors of flows: `@flow`, the job handle with its roles, and values that stand for
+future results.
 
-The handles only collect what was written, and where; `rolemesh.graph.trace` judges it.
+The handles only record the calls and their places; `rolemesh.graph.trace` checks them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Flow:
 
 
 def flow(function: Callable[..., Any]) -> Flow:
-    """Declare a function as a flow. Its first parameter is the job, the others come from ``params``
+    """Declare a function as a flow. Its first parameter is the job; the others come from ``params``
     in the job file."""
     return Flow(function)
 
 
 class Tracer(Protocol):
-    """What the handles report to."""
+    """The object to which the handles report."""
 
     def call(
         self,
@@ -66,10 +66,10 @@ class Tracer(Protocol):
 
 
 class Value:
-    """What an operator call returns in a flow: a handle that other calls take, never the data
+    """The result of an operator call in a flow: a handle to pass to other calls, never the data
     itself.
 
-    `op` is the id of the call, None if the call was wrong and has been reported.
+    `op` is the id of the call; None if the call was wrong and its error is recorded.
     """
 
     __slots__ = ("_op", "_tracer", "_what")
@@ -89,10 +89,10 @@ class Value:
 
 
 class Feedback(Value):
-    """A value that is used before it is made: ``w = job.feedback("weights")``, later
+    """A value that is used before the call that makes it: ``w = job.feedback("weights")``, later
     ``w.bind(job.trainer.weights())``.
 
-    The calls that take it need a lag where it would otherwise close a cycle.
+    The calls that take it need a lag if it would otherwise close a cycle.
     """
 
     __slots__ = ("_bound", "_where")
@@ -103,7 +103,7 @@ class Feedback(Value):
         self._where = where
 
     def bind(self, value: object) -> None:
-        """Say which call makes the value."""
+        """Set the call that makes the value."""
         self._tracer.bind(self, value)
 
 
@@ -116,7 +116,7 @@ def _not_data(what: str, use: str) -> FlowError:
 
 
 def _refuse_as_data() -> None:
-    """Make every way of looking into a `Value` an error that explains tracing."""
+    """Make every attempt to read a `Value` as data an error that explains tracing."""
     uses = {"bool": "if, while, and, or, not", "iter": "a loop or an unpacking", "contains": "in"}
     uses |= {"len": "len()", "int": "int()", "float": "float()", "index": "range() or an index"}
     uses |= {"getitem": "[...]", "setitem": "[...] =", "eq": "==", "ne": "!="}
@@ -144,7 +144,7 @@ _refuse_as_data()
 
 
 class OperatorHandle:
-    """``job.<role>.<operator>``: call it to put a call into the graph."""
+    """``job.<role>.<operator>``: call it to add a call to the graph."""
 
     def __init__(self, tracer: Tracer, role: str, operator: str) -> None:
         self._tracer = tracer
@@ -163,13 +163,16 @@ class OperatorHandle:
     ) -> Value:
         """Call the operator with values of other calls (whole) and with constants.
 
-        `lag`: the values of this call's inputs are that many steps old, or with ``AtMost(k)`` the
-        newest there is, at most k steps old; a mapping gives it per parameter. `initial`: by
-        parameter, the constant that each rank takes as long as there is no value so old; without it
-        the call begins when there is one, and a loop needs one call that takes no older value.
-        `every`, `at`: run on the steps with ``step % every == at`` (default: the last of each
-        `every`). `credits`: values that the producers may be ahead, beyond the lag (default: the
-        job file's ``edges.credits``). `calls`: the roles whose services the operator may call.
+        - `lag`: age in steps of the values of this call's inputs. ``AtMost(k)`` takes the newest
+          value that is available, at most k steps old. A mapping gives the lag per parameter.
+        - `initial`: by parameter, the constant that each rank takes until a value of the right age
+          exists. Without it the call first runs when there is such a value; a loop needs one call
+          without lag.
+        - `every`, `at`: run on the steps with ``step % every == at`` (default: the last of each
+          `every`).
+        - `credits`: number of values that the producers may be ahead, beyond the lag (default: the
+          job file's ``edges.credits``).
+        - `calls`: the roles whose services the operator may call.
         """
         settings = {
             "lag": lag,
@@ -202,8 +205,8 @@ class RoleHandle:
 
 
 class JobHandle:
-    """A flow's first argument. Its attributes are the roles; `name`, `steps` and `seed` are the job
-    file's."""
+    """First argument of a flow. Its attributes are the roles; `name`, `steps` and `seed` come from
+    the job file."""
 
     def __init__(self, tracer: Tracer, *, name: str, steps: int | None, seed: int) -> None:
         self._tracer = tracer
@@ -217,18 +220,18 @@ class JobHandle:
         return self._tracer.role(role)
 
     def feedback(self, name: str) -> Feedback:
-        """A value to be used before it is made; `name` is for messages."""
+        """Return a value that is used before the call that makes it; `name` is for messages."""
         return self._tracer.feedback(name)
 
 
 def place_of(frame: FrameType) -> str | None:
-    """``file:line`` of the nearest code outside this package, upwards from a frame."""
+    """Return ``file:line`` of the nearest code outside this package, from `frame` upwards."""
     return _outside(traceback.walk_stack(frame))
 
 
 def place_of_error(error: BaseException) -> str | None:
-    """``file:line`` of the code outside this package that raised `error`, or of the code that is no
-    Python."""
+    """Return ``file:line`` of the code outside this package that raised `error`, or that has the
+    syntax error."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}:{error.lineno}"
     return _outside(reversed(list(traceback.walk_tb(error.__traceback__))))
@@ -245,8 +248,8 @@ _OURS = (
 
 
 def _outside(frames: Iterable[tuple[FrameType, int]]) -> str | None:
-    """The first of these places that is in nobody's code of ours, and none of how Python
-    imports."""
+    """Return the first of these places that is neither in this package nor in Python's import
+    system."""
     for frame, line in frames:
         if not f"{frame.f_globals.get('__name__', '')}.".startswith(_OURS):
             return f"{_short(frame.f_code.co_filename)}:{line}"

@@ -1,4 +1,5 @@
-"""Items: the rows of a value, shared out by demand, and put together again in their order."""
+"""Items: the rows of a value are split into items, which ranks take by demand, and joined again in
+order."""
 
 from __future__ import annotations
 
@@ -17,17 +18,17 @@ from rolemesh.graph.routes import Part, Share
 
 
 def apart(value: Any, size: int) -> tuple[int, int]:
-    """The rows of `value`, and the number of items of `size` rows; a value without rows is one
-    item.
+    """Return the number of rows of `value`, and the number of items of `size` rows; a value without
+    rows is one item.
 
-    Raises `TypeError` for a value without rows.
+    Raises `TypeError` for a value that cannot have rows.
     """
     total = _rows(value)
     return total, max(1, -(-total // size))
 
 
 class Items:
-    """The items of the balanced input `param` of one operator, as one rank takes them."""
+    """The items of the balanced input `param` of an operator, from the view of one rank."""
 
     def __init__(self, ctx: RankContext[Any], param: str, how: Balanced) -> None:
         self._ctx = ctx
@@ -38,12 +39,12 @@ class Items:
 
     @contextmanager
     def one(self, arguments: Mapping[str, Any], number: int) -> Iterator[SimpleNamespace]:
-        """Item `number` in hand: the arguments that the operator is `given`, and the rows `made` of
-        it, set by whoever enters. After that `sent` has its number, the number of items, its first
-        row, the rows of all items, and `made`.
+        """Enter item `number`. Yields an object on which `given` has the operator's arguments, and
+        on which the caller sets `made`, the resulting rows.
 
-        An exception gets the item's place as a note. Where errors drop rows, it ends here, and the
-        item has no rows.
+        On exit the object's `sent` has the item's number, the number of items, its first row, the
+        number of rows of all items, and `made`. An exception gets the item's place as a note. If
+        errors drop rows, the exception ends here and the item has no rows.
         """
         ctx = self._ctx
         value = arguments[self._param]
@@ -86,8 +87,10 @@ class Items:
     def run(
         self, method: Callable[..., Any], arguments: Mapping[str, Any], chosen: Iterable[int]
     ) -> Iterator[Any]:
-        """Call `method` with each of the `chosen` items in turn; what is sent of it. Raises what
-        `method` raises, and `ValueError` unless it returns as many rows as it is given."""
+        """Call `method` with each of the `chosen` items in turn, and yield what is sent of each.
+
+        Raises the errors of `method`, and `ValueError` if it does not return one row per row.
+        """
         for number in chosen:
             with self.one(arguments, number) as hand:
                 hand.made = method(**hand.given)
@@ -95,7 +98,7 @@ class Items:
 
 
 def cut(item: Sequence[Any], share: Share) -> tuple[Any, ...]:
-    """Of an item what lies in the share; maybe no rows."""
+    """Return the part of an item that lies in the share; it may have no rows."""
     number, items, start, total, rows = item
     low, high = Part(0, share.index, share.index + 1, share.count).bounds(total)
     low = max(0, low - start)
@@ -104,7 +107,7 @@ def cut(item: Sequence[Any], share: Share) -> tuple[Any, ...]:
 
 
 def assembled(items: Iterable[Sequence[Any]]) -> Any | None:
-    """The rows of all items in order, or None as long as one is missing."""
+    """Return the rows of all items in order, or None while one is missing."""
     found: dict[int, Sequence[Any]] = {}
     for item in items:
         found.setdefault(item[0], item)
@@ -114,13 +117,13 @@ def assembled(items: Iterable[Sequence[Any]]) -> Any | None:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """The rows of several items as one value; of items without rows the columns of the one that has
-    most."""
+    """Return the rows of several items as one value. If none has rows, it has the columns of the
+    item with the most."""
     return concat([part for part in parts if _rows(part)] or [max(parts, key=len)])
 
 
 def extent(value: Any, axis: int) -> int | None:
-    """The length along `axis`, or None for what has none."""
+    """Return the length along `axis`, or None for a value without one."""
     if isinstance(value, (Batch, Ragged, list, tuple)):
         return None if axis else value.rows if isinstance(value, Batch) else len(value)
     shape = getattr(value, "shape", ())

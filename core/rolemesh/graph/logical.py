@@ -1,8 +1,8 @@
-"""The logical graph: one node per operator call in the flow, one edge per value between two of
-them.
+"""The logical graph: one node per operator call in the flow, one edge per value between two calls.
 
-World sizes appear nowhere here: an edge between an M-rank and an N-rank role is one edge. The graph
-is plain data (msgspec), so it travels to every process and into ``plan.json`` as it is.
+World sizes do not appear here: an edge between a role of M ranks and one of N ranks is one edge.
+The graph is plain data (msgspec), so it can be sent to every process and written to ``plan.json``
+as it is.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from rolemesh.api.service import ServiceSpec
 
 
 class AtMost(msgspec.Struct, frozen=True):
-    """``lag=AtMost(k)``: the newest value there is when the call begins, at most `steps` steps
-    old."""
+    """``lag=AtMost(k)``: the newest value that is available when the call begins, at most `steps`
+    steps old."""
 
     steps: int
 
@@ -95,8 +95,8 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 class LogicalGraph(msgspec.Struct, frozen=True):
-    """A traced flow: calls in the flow's order, edges in the order of their consumers, and the
-    `services` of the roles that operators may call."""
+    """A traced flow: the calls in the order of the flow, the edges in the order of their consumers,
+    and the `services` of the roles that operators may call."""
 
     name: str
     ops: tuple[OpCall, ...]
@@ -104,23 +104,25 @@ class LogicalGraph(msgspec.Struct, frozen=True):
     services: dict[str, dict[str, ServiceSpec]] = {}
 
     def inputs(self, op: int) -> tuple[Edge, ...]:
-        """The edges into call `op`, in the order of its parameters."""
+        """Return the edges into call `op`, in the order of its parameters."""
         return tuple(edge for edge in self.edges if edge.dst == op)
 
     def outputs(self, op: int) -> tuple[Edge, ...]:
-        """The edges out of call `op`."""
+        """Return the edges out of call `op`."""
         return tuple(edge for edge in self.edges if edge.src == op)
 
     def of_role(self, role: str) -> tuple[OpCall, ...]:
-        """The calls on `role`, in the flow's order: the order in which its ranks run them."""
+        """Return the calls on `role` in the order of the flow, which is the order in which its
+        ranks run them."""
         return tuple(op for op in self.ops if op.role == role)
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Roles in the order of their first call; then those that only answer calls."""
+        """Return the roles in the order of their first call; roles that only answer calls come
+        last."""
         return tuple(dict.fromkeys([*(op.role for op in self.ops), *self.services]))
 
     @property
     def callers(self) -> tuple[tuple[str, str], ...]:
-        """Which role calls services of which, each pair once."""
+        """Return each pair of a role and a role whose services it calls, once."""
         return tuple(dict.fromkeys((op.role, other) for op in self.ops for other in op.calls))

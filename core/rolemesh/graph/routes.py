@@ -1,7 +1,7 @@
-"""Who sends what to whom: from the partitions and world sizes at both ends of an edge to a static
-`Route`.
+"""Routes: which rank sends what to which rank, derived from the partitions and world sizes at both
+ends of an edge.
 
-Nothing here touches values; `rolemesh.graph.values` applies the selections and combinations.
+This module does not touch values; `rolemesh.graph.values` applies the selections and combinations.
 Signatures and their boxing follow OneFlow's SBP (arXiv:2110.15032, section 3.1), extended to M
 producers and N consumers.
 """
@@ -16,12 +16,12 @@ from rolemesh.api.partition import Balanced, Broadcast, Partial, Partition, Shar
 
 
 class Whole(msgspec.Struct, frozen=True, tag=True):
-    """The producer rank's whole value."""
+    """The whole value of the producer rank."""
 
 
 class Part(msgspec.Struct, frozen=True, tag=True):
-    """Of the producer rank's extent along `axis` the parts from `start` to before `stop`, of so
-    many equal `parts`."""
+    """The parts from `start` to before `stop` along `axis`, if the producer rank's value is cut
+    into `parts` equal parts."""
 
     axis: int
     start: int
@@ -29,15 +29,15 @@ class Part(msgspec.Struct, frozen=True, tag=True):
     parts: int
 
     def bounds(self, extent: int) -> tuple[int, int]:
-        """Start and stop for a value with `extent` rows along `axis`: the nearest, so even rows
-        come back as sent."""
+        """Return start and stop for a value with `extent` rows along `axis`. Both round to the
+        nearest row, so even rows come back as they were sent."""
         half = self.parts // 2
         return (extent * self.start + half) // self.parts, (extent * self.stop + half) // self.parts
 
 
 class Block(msgspec.Struct, frozen=True, tag=True):
-    """What of the producer rank's tensors lies in block `index` of ``torch.chunk(tensor, count,
-    dim)``."""
+    """The part of the producer rank's tensors that lies in block `index` of ``torch.chunk(tensor,
+    count, dim)``."""
 
     dim: int
     index: int
@@ -45,8 +45,8 @@ class Block(msgspec.Struct, frozen=True, tag=True):
 
 
 class Share(msgspec.Struct, frozen=True, tag=True):
-    """Of an item what lies in part `index` of `count` equal parts of the rows that all items have
-    together."""
+    """The part of an item that lies in part `index` of `count` equal parts of the rows of all
+    items."""
 
     index: int
     count: int
@@ -56,40 +56,40 @@ Selection: TypeAlias = Whole | Part | Block | Share
 
 
 class Take(msgspec.Struct, frozen=True, tag=True):
-    """There is one part, and it is the value."""
+    """There is one part, and it is the whole value."""
 
 
 class Concat(msgspec.Struct, frozen=True, tag=True):
-    """The parts one after the other along `axis`."""
+    """The parts, concatenated along `axis`."""
 
     axis: int
 
 
 class Reduce(msgspec.Struct, frozen=True, tag=True):
-    """The parts' element-wise sum or mean, added in the order of the producers' ranks."""
+    """The element-wise sum or mean of the parts, added in the order of the producers' ranks."""
 
     op: Literal["sum", "mean"]
 
 
 class Assemble(msgspec.Struct, frozen=True, tag=True):
-    """The full tensors as a plain ``dict[str, array]``, from `Shards` that cover them."""
+    """The full tensors as a plain ``dict[str, array]``, from the `Shards` that cover them."""
 
 
 class Pieces(msgspec.Struct, frozen=True, tag=True):
-    """The shards that cover each tensor, as a ``dict[str, list[Shard]]``: one, where it is all of
-    it."""
+    """The shards that cover each tensor, as a ``dict[str, list[Shard]]``; a single shard if it is
+    the whole tensor."""
 
 
 class Reshard(msgspec.Struct, frozen=True, tag=True):
-    """`Shards` with one block of ``torch.chunk(tensor, count, dim)``, from the pieces of it."""
+    """`Shards` with one block of ``torch.chunk(tensor, count, dim)``, joined from its pieces."""
 
     dim: int
     count: int
 
 
 class Collate(msgspec.Struct, frozen=True, tag=True):
-    """The rows of all items, in the order of the items' numbers; of an item that was made twice the
-    first counts."""
+    """The rows of all items in the order of the items' numbers. If an item was computed twice, the
+    first result counts."""
 
 
 Combine: TypeAlias = Take | Concat | Reduce | Assemble | Pieces | Reshard | Collate
@@ -104,11 +104,11 @@ class Send(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The messages of one value of an edge, the same on every step.
+    """The messages of one value of an edge; they are the same in every step.
 
-    What a rank sends and takes is worked out when it is asked for, so that a rank of many knows of
-    its peers alone. `meet` says which ranks those are: the consumer's, modulo `producers`; those
-    whose shares of the value overlap; or all. Parts may be empty, and are sent all the same.
+    A rank's messages are computed on demand, so a rank of a large role knows only its own peers.
+    `meet` selects these peers: those whose rank equals the consumer's modulo `producers`; those
+    whose shares of the value overlap; or all. Parts may be empty and are sent nevertheless.
     """
 
     kind: str
@@ -120,21 +120,21 @@ class Route(msgspec.Struct, frozen=True):
     combine: Combine
 
     def sources(self, consumer: int) -> range:
-        """The producer ranks from which this one takes exactly one part each, in the order that
-        `combine` wants."""
+        """Return the producer ranks that each send exactly one part to this consumer, in the order
+        that `combine` expects."""
         if self.meet == "modulo":
             return range(consumer % self.producers, consumer % self.producers + 1)
         return self._met(consumer, self.consumers, self.producers)
 
     def targets(self, producer: int) -> range:
-        """The consumer ranks that take something from this one."""
+        """Return the consumer ranks that receive something from this producer."""
         if self.meet == "modulo":
             return range(producer, self.consumers, self.producers)
         return self._met(producer, self.producers, self.consumers)
 
     def _met(self, rank: int, own: int, others: int) -> range:
-        """Of as many `others`, those whose shares overlap with that of `rank` of `own`; or all of
-        them."""
+        """Return those of the `others` ranks whose shares overlap with the share of `rank` of
+        `own`; or all of them."""
         return (
             range(others)
             if self.meet == "all"
@@ -142,14 +142,14 @@ class Route(msgspec.Struct, frozen=True):
         )
 
     def sends(self, producer: int) -> tuple[Send, ...]:
-        """What this producer rank sends."""
+        """Return the payloads that this producer rank sends."""
         grouped: dict[Selection, list[int]] = {}
         for consumer in self.targets(producer):
             grouped.setdefault(self._selection(producer, consumer), []).append(consumer)
         return tuple(Send(selection, tuple(consumers)) for selection, consumers in grouped.items())
 
     def sends_to(self, producer: int, consumer: int) -> Selection | None:
-        """What `producer` sends to `consumer`, or None."""
+        """Return the part that `producer` sends to `consumer`, or None."""
         return self._selection(producer, consumer) if consumer in self.targets(producer) else None
 
     def _selection(self, producer: int, consumer: int) -> Selection:
@@ -174,8 +174,8 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class RouteError(ValueError):
-    """Two partitions that do not fit. `why` is the cause, `remedy` what the author of the operators
-    can do."""
+    """Two partitions that do not fit. `why` is the cause, `remedy` the advice for the author of the
+    operators."""
 
     def __init__(
         self, src: Partition, m: int, dst: Partition, n: int, why: str, remedy: str
@@ -190,7 +190,8 @@ class RouteError(ValueError):
 
 
 def route(src: Partition, m: int, dst: Partition, n: int) -> Route:
-    """The route from `m` ranks that hold a value as `src` to `n` ranks that want it as `dst`.
+    """Return the route from `m` ranks that hold a value as `src` to `n` ranks that need it as
+    `dst`.
 
     Raises `RouteError` (a `ValueError`) for a pair that does not fit.
     """
@@ -243,7 +244,7 @@ def _counts_from_the_end(side: Partition) -> bool:
 
 
 def _refusal(src: Partition, m: int, dst: Partition, n: int) -> RouteError:
-    """The reason why this pair, which does not fit, does not fit."""
+    """Return the reason why this pair of partitions does not fit."""
 
     def refused(why: str, remedy: str) -> RouteError:
         return RouteError(src, m, dst, n, why, remedy)
@@ -276,15 +277,15 @@ def _refusal(src: Partition, m: int, dst: Partition, n: int) -> RouteError:
 
 
 def chunk_bounds(extent: int, index: int, count: int) -> tuple[int, int]:
-    """Start and stop of chunk `index` of ``torch.chunk(tensor, count)`` with `extent` rows; empty
-    past the end."""
+    """Return start and stop of chunk `index` of ``torch.chunk(tensor, count)`` with `extent` rows;
+    empty past the end."""
     size = -(-extent // count)
     return min(index * size, extent), min((index + 1) * size, extent)
 
 
 def describe(partition: Partition) -> str:
-    """``Split(1)``, ``Partial('mean')``: a partition as it is written, without the defaults at its
-    end."""
+    """Return the partition as it is written in code, without default arguments: ``Split(1)``,
+    ``Partial('mean')``."""
     given = msgspec.structs.astuple(partition)
     defaults = type(partition).__struct_defaults__
     while given and given[-1] == defaults[len(given) - 1]:
@@ -293,8 +294,8 @@ def describe(partition: Partition) -> str:
 
 
 def declared(returned: Partition) -> Partition:
-    """How an operator declares what it returns: ``Split()``, if that are the rows of a `Balanced`
-    input."""
+    """Return the partition that an operator declares for its result: ``Split()`` for the rows of a
+    `Balanced` input."""
     return Split() if isinstance(returned, Balanced) else returned
 
 

@@ -1,11 +1,11 @@
-"""When calls run: the static schedule of a role, and on which steps a call is active and its values
-are taken.
+"""The static schedule of a role: the order of its calls, the steps at which a call is active, and
+the steps at which its values are taken.
 
-A call is active at step t if ``t % every == at`` and every input exists: ``t - lag >= 0`` and its
-producer was active at ``t - lag``. Unrolled, that is a conjunction of congruences and lower bounds
-along the paths into the call, so it is again one congruence and one lower bound (Chinese remainder
-theorem): a `Period`, looked up in constant time however long the job is. An input with an initial
-value exists from the start; that it meets the call's steps is checked once.
+A call is active at step t if ``t % every == at`` and every input exists: ``t - lag >= 0``, and its
+producer was active at ``t - lag``. Unrolled along the paths into the call, that is a conjunction of
+congruences and lower bounds, so it is again one congruence and one lower bound (Chinese remainder
+theorem). This `Period` is looked up in constant time, however long the job is. An input with an
+initial value exists from the start; one check confirms that it matches the call's steps.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ class Period(msgspec.Struct, frozen=True):
 
     @property
     def first(self) -> int:
-        """The first step in it."""
+        """The first step of the period."""
         return self.next(self.start)
 
     def next(self, step: int) -> int:
-        """The first step in it that is not before `step`."""
+        """Return the first step of the period that is not before `step`."""
         step = max(step, self.start)
         return step + (self.at - step) % self.every
 
     def later(self, lag: int) -> Period:
-        """The same steps, `lag` later."""
+        """Return the same steps, shifted by `lag`."""
         return Period(self.start + lag, self.every, (self.at + lag) % self.every)
 
     def meet(self, other: Period) -> Period | None:
-        """The steps in both, or None if there are none."""
+        """Return the steps that are in both, or None if there are none."""
         common = gcd(self.every, other.every)
         if (other.at - self.at) % common:
             return None
@@ -59,11 +59,11 @@ class Period(msgspec.Struct, frozen=True):
 
 
 class Activity:
-    """On which steps each call of a graph is active; equal on producers and consumers, so neither
-    waits in vain.
+    """The steps at which each call of a graph is active. Producers and consumers compute the same,
+    so neither waits in vain.
 
-    `rhythms[op]` is None for a call that never runs: it depends on its own output, or on calls that
-    never meet.
+    `periods[op]` is None for a call that never runs, because it depends on its own output or on
+    calls that never meet.
     """
 
     def __init__(self, graph: LogicalGraph) -> None:
@@ -83,7 +83,7 @@ class Activity:
         self._always = frozenset(op for op, period in self.periods.items() if period == Period())
 
     def _period(self, call: OpCall, inputs: Sequence[Edge]) -> Period | None:
-        """When a call runs whose producers' periods are known."""
+        """Return the period of a call whose producers' periods are known."""
         period: Period | None = Period(0, call.every, call.at)
         for edge in inputs:
             source = self.periods[edge.src]
@@ -99,14 +99,14 @@ class Activity:
         return period
 
     def first(self, edge: Edge) -> int:
-        """The first step at which `edge.src` makes a value: before it its consumers have the edge's
-        initial one."""
+        """Return the first step at which `edge.src` makes a value. Before it, consumers take the
+        edge's initial value."""
         period = self.periods[edge.src]
         return period.first if period is not None else 0
 
     def apart(self, edge: Edge) -> bool:
-        """Whether `edge.dst` runs at steps for which `edge.src`, which has begun by then, makes
-        nothing."""
+        """Return whether `edge.dst` runs at steps for which `edge.src` makes nothing although it
+        has begun."""
         made = self.periods[edge.src]
         taken = self.periods[edge.dst]
         if made is None or taken is None:
@@ -116,23 +116,23 @@ class Activity:
         return taken.every % made.every != 0 or (taken.at - edge.lag - made.at) % made.every != 0
 
     def active(self, op: int, step: int) -> bool:
-        """Whether call `op` runs at `step`."""
+        """Return whether call `op` runs at `step`."""
         if op in self._always:
             return True
         period = self.periods[op]
         return period is not None and step in period
 
     def always(self, op: int) -> bool:
-        """Whether call `op` runs at every step."""
+        """Return whether call `op` runs at every step."""
         return op in self._always
 
     def consumed(self, edge: Edge, step: int, steps: int) -> bool:
-        """Whether what `edge.src` makes at `step` is taken in a job of `steps` steps; if not, it is
-        not sent.
+        """Return whether a consumer takes the value that `edge.src` makes at `step`, in a job of
+        `steps` steps. If not, it is not sent.
 
-        To be asked of steps at which the producer is active; else it is False, but for edges that
-        are `newest`. The consumer takes it at ``step + edge.lag``, of a `newest` edge maybe at any
-        step until then.
+        Only for steps at which the producer is active; at others the result is False, except for
+        `newest` edges. The consumer takes the value at ``step + edge.lag``; on a `newest` edge
+        possibly at any step until then.
         """
         taken = step + edge.lag
         begun = step >= (self.first(edge) if edge.initial else 0)
@@ -143,15 +143,16 @@ class Activity:
         return begun and taken < steps and self.active(edge.dst, taken)
 
     def never(self) -> tuple[int, ...]:
-        """The calls that never run, however many steps there are."""
+        """Return the calls that never run, however many steps there are."""
         return tuple(op for op, period in self.periods.items() if period is None)
 
 
 def flow_order(graph: LogicalGraph) -> tuple[OpCall, ...]:
-    """All calls of a step in an order in which one process could run them: the flow's, except that
-    producers without lag come before their consumers. Calls of one role keep the flow's order.
+    """Return all calls of a step in an order in which one process could run them.
 
-    Raises `ValueError` if there is a cycle without lag (see `zero_lag_cycle`).
+    It is the order of the flow, except that producers without lag come before their consumers.
+    Calls of one role keep the flow's order. Raises `ValueError` if there is a cycle without lag
+    (see `zero_lag_cycle`).
     """
     after: dict[int, set[int]] = {op.id: set() for op in graph.ops}
     for edge in graph.edges:
@@ -175,11 +176,11 @@ def flow_order(graph: LogicalGraph) -> tuple[OpCall, ...]:
 
 
 def zero_lag_cycle(graph: LogicalGraph) -> tuple[int, ...] | None:
-    """Calls that wait for each other within one step, as the shortest closed path, or None.
+    """Return calls that wait for each other within one step, as the shortest closed path, or None.
 
-    A call waits for the producers of its inputs with lag 0, and for the calls before it on its own
-    role. All of that points forward in the flow, except edges from feedback: so every cycle has one
-    of those.
+    A call waits for the producers of its inputs with lag 0, and for the earlier calls of its own
+    role. All of these come earlier in the flow, except producers of feedback. So every cycle
+    contains a feedback edge.
     """
     after = {
         op.id: [edge.dst for edge in graph.outputs(op.id) if edge.delay == 0] for op in graph.ops
@@ -196,8 +197,8 @@ def zero_lag_cycle(graph: LogicalGraph) -> tuple[int, ...] | None:
 
 
 def shortest_cycle(after: Mapping[int, Iterable[int]], start: int) -> tuple[int, ...] | None:
-    """The shortest path from `start` to itself, found breadth first; both ends are `start`. None if
-    there is none."""
+    """Return the shortest path from `start` to itself, found breadth first; both ends are `start`.
+    None if there is none."""
     queue: deque[tuple[int, ...]] = deque([(start,)])
     seen: set[int] = set()
     while queue:

@@ -1,7 +1,6 @@
-"""Run a flow once, in the driver, and get its logical graph; or everything that is wrong with it,
-at once.
+"""Run a flow once, in the driver, and return its logical graph, or all of its errors at once.
 
-`trace` needs the roles' shapes only, `trace_job` finds them through a job file and its selected
+`trace` needs only the shapes of the roles; `trace_job` finds them from a job file and its selected
 plugins.
 """
 
@@ -35,10 +34,10 @@ def trace(
     credits: int | None = None,
     name: str | None = None,
 ) -> LogicalGraph:
-    """The logical graph of `target` on `roles`; `credits` is the default of its edges, `name` the
-    job's.
+    """Return the logical graph of `target` on `roles`. `credits` is the default of its edges,
+    `name` the name of the job.
 
-    Raises `FlowError`, or `Problems` with several of them, each with the flow's file and line.
+    Raises `FlowError`, or `Problems` if there are several, each with the flow's file and line.
     """
     tracer = GraphTracer(roles, credits)
     for role in roles:
@@ -67,10 +66,11 @@ def trace(
 
 
 def trace_job(job: JobFile, workloads: Mapping[str, Any], flow: Flow | None = None) -> LogicalGraph:
-    """The logical graph of a job file. `workloads` has by role what it runs: a class `cls`, and its
-    checked `options`.
+    """Return the logical graph of a job file. `workloads` has the class `cls` and the checked
+    `options` of each role.
 
-    `flow`: the one that it names, where it need not be imported.
+    `flow` is the flow that the job file names, if the caller has it already; then it is not
+    imported.
     """
     spec = job.spec
     shapes: dict[str, RoleShape] = {}

@@ -1,5 +1,4 @@
-"""The tracer behind a flow's handles: it collects calls and edges, and an error for everything that
-is wrong."""
+"""The tracer behind a flow's handles: it collects calls, edges, and all errors."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ SETTINGS = ("lag", "initial", "every", "at", "credits", "calls")
 
 
 class _Pending(NamedTuple):
-    """An edge whose producer may not be known yet."""
+    """An edge whose producer may still be unknown."""
 
     value: Value
     dst: int
@@ -157,7 +156,7 @@ class GraphTracer:
     # one call's parts
 
     def _calls(self, name: str, role: str, calls: Any, where: str | None) -> tuple[str, ...]:
-        """The roles whose services the operator may call."""
+        """Return the roles whose services the operator may call."""
         found = []
         for one in calls if isinstance(calls, (list, tuple)) else [calls]:
             other = one._role if isinstance(one, RoleHandle) else ""
@@ -201,7 +200,7 @@ class GraphTracer:
         kwargs: Mapping[str, Any],
         where: str | None,
     ) -> dict[str, Any]:
-        """Arguments by parameter, in the order of the signature."""
+        """Return the arguments by parameter, in the order of the signature."""
         signature = f"it is {name}({', '.join(spec.inputs)})"
         if len(args) > len(spec.inputs):
             self.error(
@@ -244,7 +243,7 @@ class GraphTracer:
         return edges, constants
 
     def _usable(self, value: object, use: str, where: str | None) -> bool:
-        """Whether `value` can be the source of an edge; if not, say why."""
+        """Return whether `value` can be the source of an edge; if not, record an error."""
         if not isinstance(value, Value):
             remedy = "call it: the value is what the call returns"
             self.error(f"{use} gets {value!r} instead of a value", where, remedy)
@@ -326,7 +325,7 @@ class GraphTracer:
     # the whole graph
 
     def finish(self, target: Flow) -> LogicalGraph:
-        """Resolve feedback, check routes, and what only the whole graph shows."""
+        """Resolve feedback, check routes, and check the whole graph."""
         for feedback in self.feedbacks:
             if feedback._bound is None:
                 remedy = "say what makes it: .bind(job.<role>.<operator>(...))"

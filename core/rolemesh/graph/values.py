@@ -1,7 +1,7 @@
-"""Selections and combinations of a `Route`, applied to values: what leaves a producer, what a
-consumer gets.
+"""Apply the selections and combinations of a `Route` to values: the part that leaves a producer,
+and the value that a consumer gets.
 
-Everything here is a view where it can be. Arrays may be numpy's or torch's; torch is not imported.
+The results are views if possible. Arrays may be numpy's or torch's; torch is not imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Box: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def select(value: Any, selection: routes.Selection) -> Any:
-    """The part of a producer rank's `value` that `selection` names, as a view.
+    """Return the part of a producer rank's `value` that `selection` names, as a view.
 
     Raises `TypeError` for a value that has no such parts.
     """
@@ -37,8 +37,10 @@ def select(value: Any, selection: routes.Selection) -> Any:
 
 
 def gather(chunks: Sequence[Sequence[Any]], how: routes.Combine) -> Any:
-    """The value that a consumer rank gets from the chunks of each of its sources. Raises what
-    `combine` raises, and `ValueError` where items are missing."""
+    """Return the value that a consumer rank gets from the chunks of each of its sources.
+
+    Raises the errors of `combine`, and `ValueError` if items are missing.
+    """
     if isinstance(how, routes.Collate):
         if (whole := items.assembled(item for part in chunks for item in part)) is None:
             raise ValueError("items are missing")
@@ -47,11 +49,11 @@ def gather(chunks: Sequence[Sequence[Any]], how: routes.Combine) -> Any:
 
 
 def combine(parts: Sequence[Any], how: routes.Combine) -> Any:
-    """The value that a consumer rank gets from its parts, which are in the order of
+    """Return the value that a consumer rank gets from its parts, which are in the order of
     ``Route.sources``.
 
     A single part that is already the value is returned as it is. Raises `TypeError` for parts that
-    cannot be combined so, `ValueError` for parts that do not fit each other.
+    cannot be combined this way, and `ValueError` for parts that do not fit each other.
     """
     match how:
         case routes.Take():
@@ -83,8 +85,8 @@ def combine(parts: Sequence[Any], how: routes.Combine) -> Any:
 
 
 def check_returned(values: Iterable[Any]) -> None:
-    """Raise `TypeError` for None among what an operator returned, or yielded, for somebody who
-    waits for it."""
+    """Raise `TypeError` if an operator returned or yielded None although a consumer waits for the
+    value."""
     if any(value is None for value in values):
         raise TypeError(
             "it returned None, but another operator takes its value; return it, or leave "
@@ -93,9 +95,10 @@ def check_returned(values: Iterable[Any]) -> None:
 
 
 def join_chunks(chunks: Sequence[Any]) -> Any:
-    """The value that was yielded in `chunks`: rows one after the other, named tensors side by side.
+    """Return the value that was yielded in `chunks`: rows one after the other, named tensors side
+    by side.
 
-    Raises `TypeError` for values without parts, `ValueError` for none at all or for a tensor that
+    Raises `TypeError` for values without parts, and `ValueError` if there are no chunks or a tensor
     comes twice.
     """
     if len(chunks) == 1:
@@ -139,7 +142,7 @@ def _slice(value: Any, part: routes.Part) -> Any:
 
 
 def _reduce(parts: Sequence[Any], op: str) -> Any:
-    """Element by element, in order. The parts themselves are never written to."""
+    """Reduce the parts element by element, in order. The parts themselves are never written to."""
     first = parts[0]
     if isinstance(first, Mapping):
         for other in parts[1:]:
@@ -171,8 +174,8 @@ def _names(part: Any) -> Any:
 
 
 def _block(value: Any, block: routes.Block) -> Shards:
-    """Where `value` meets the block; names that do not meet it stay, as empty shards at the block's
-    start.
+    """Return the part of `value` in the block. Tensors outside the block remain, as empty shards at
+    the block's start.
 
     Tensors without dimension `block.dim` are whole on every rank.
     """
@@ -197,7 +200,7 @@ def _block(value: Any, block: routes.Block) -> Shards:
 
 
 def _as_shards(value: Any) -> Shards:
-    """`value` with its arrays as shards, each of which is the whole."""
+    """Return `value` with each array as a shard that covers it."""
     if not isinstance(value, Mapping) or isinstance(value, Batch):
         raise TypeError(
             f"a {type(value).__name__} has no named tensors; return Shards or a dict of arrays"
@@ -217,7 +220,7 @@ def _as_shards(value: Any) -> Shards:
 
 
 def _by_name(parts: Sequence[Any]) -> dict[str, list[Shard]]:
-    """The shards of each name, in the order of the parts; they agree on the global shape."""
+    """Return the shards of each name, in the order of the parts. They agree on the global shape."""
     named: dict[str, list[Shard]] = {}
     for part in parts:
         if not isinstance(part, Shards):
@@ -236,7 +239,7 @@ def _by_name(parts: Sequence[Any]) -> dict[str, list[Shard]]:
 
 
 def _reshard(name: str, shards: Sequence[Shard], dim: int, count: int) -> Shard:
-    """Join the pieces of one chunk; which one it is, the pieces say themselves."""
+    """Join the pieces of one chunk. The pieces themselves say which chunk it is."""
     shape = shards[0].shape
     if dim >= len(shape):
         return Shard(_fill(name, shape, shards, shards[0].data), shape, (0,) * len(shape))
@@ -254,8 +257,8 @@ def _reshard(name: str, shards: Sequence[Shard], dim: int, count: int) -> Shard:
 
 
 def _fill(name: str, shape: tuple[int, ...], shards: Sequence[Shard], like: Any) -> Any:
-    """The array of `shape` that `shards` cover exactly, of the sort of `like`; without a copy if
-    one is all of it."""
+    """Return the array of `shape` that `shards` cover exactly, of the type of `like`; without a
+    copy if one shard is all of it."""
     pieces = _pieces(name, shape, shards)
     if len(pieces) == 1:
         return pieces[0].data
@@ -266,7 +269,8 @@ def _fill(name: str, shape: tuple[int, ...], shards: Sequence[Shard], like: Any)
 
 
 def _pieces(name: str, shape: tuple[int, ...], shards: Sequence[Shard]) -> list[Shard]:
-    """Those of `shards` that cover the array of `shape` exactly: one, where it is all of it."""
+    """Return those of `shards` that cover the array of `shape` exactly; a single one if it is all
+    of it."""
     if whole := [shard for shard in shards if tuple(shard.data.shape) == shape]:
         return whole[:1]
     blocks = {
@@ -283,8 +287,8 @@ def _pieces(name: str, shape: tuple[int, ...], shards: Sequence[Shard]) -> list[
 
 @lru_cache(maxsize=4096)
 def _uncovered(shape: tuple[int, ...], blocks: tuple[Box, ...]) -> str | None:
-    """What is wrong with `blocks` (sorted) as a tiling of `shape`, or None. Layouts repeat every
-    step."""
+    """Return why `blocks` (sorted) do not tile `shape`, or None if they do. The result is cached,
+    because layouts repeat in every step."""
     volume = prod(shape)
     covered = sum(prod(sizes) for _, sizes in blocks)
     if volume and not blocks:

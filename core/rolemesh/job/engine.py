@@ -1,4 +1,4 @@
-"""The API of an engine: it takes a checked job, runs it, and gives a handle to who waits for it."""
+"""The API of an engine: it takes a checked job, runs it, and returns a handle."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 
 Say: TypeAlias = Callable[[str], None]
-"""Takes what a person should know, a line at a time. An engine prints nothing itself."""
+"""Function that takes a line for the user. An engine prints nothing itself."""
 
 
 class RunHandle(ABC):
-    """A job that an engine runs, in the folder `run_dir`."""
+    """A job that an engine runs in the folder `run_dir`."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
 
     @abstractmethod
     def status(self) -> JobStatus | None:
-        """The present picture; None if nobody answers now, or the job is over."""
+        """Return the present status; None if the job does not answer or has ended."""
 
     @abstractmethod
     def stop(self, reason: str) -> None:
-        """Ask the job to end; returns when it has been asked. From any thread, also while another
-        one waits."""
+        """Request the end of the job, and return when the request is sent. It may be called from
+        any thread, also during `wait`."""
 
     @abstractmethod
     def wait(self, interrupted: Callable[[], None] | None = None) -> dict[str, Any] | None:
-        """Run the job to its end, and pass what happens to the observers that live here.
+        """Run the job to its end, and pass events to the observers in this process.
 
-        Returns the content of ``result.json``, or None if the job has died without one. At the
-        first `KeyboardInterrupt` `interrupted` is called, if it is given, and waiting goes on.
+        Returns the content of ``result.json``, or None if the job died without one. `interrupted`,
+        if given, is called at the first `KeyboardInterrupt`; then waiting continues.
         """
 
     @abstractmethod
@@ -48,44 +48,44 @@ class RunHandle(ABC):
         """The content of ``result.json``, or None if the job has not ended."""
 
     def leave(self) -> None:
-        """Return when the job runs; it goes on without this process. Raises `JobFileError` where
-        that is impossible.
+        """Return when the job runs; it continues without this process. Raises `JobFileError` if the
+        engine cannot do that.
 
-        Its `result` is there afterwards if it has ended already.
+        If the job has already ended, `result` returns its result.
         """
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027 - nothing to release is ordinary
-        """Release what belongs to this process. A job that it owns has ended."""
+        """Release the resources of this process. A job that this process owns must have ended."""
 
 
 class Engine(Plugin, ABC):
-    """Base of engines (entry-point group ``rolemesh.engines``).
+    """Base class of engines (entry-point group ``rolemesh.engines``).
 
-    `Options` are what a job file says under ``engine.options``: `job.selection.engine.options` in
-    `start`. A field of type `Use` with ``json_schema_extra={"plugins": "transports"}`` names a
-    plugin of that kind, which is then in `job.selection.used_by_engine`.
+    `Options` are the keys under ``engine.options`` in a job file; `start` finds them as
+    `job.selection.engine.options`. A field of type `Use` with ``json_schema_extra={"plugins":
+    "transports"}`` names a plugin of that kind, which is then in `job.selection.used_by_engine`.
 
-    The fields of `RunOptions` are options of ``rolemesh run`` where the engine is chosen, and
-    keywords of `rolemesh.Job.run`. An engine is made with these, as `options`.
+    The fields of `RunOptions` become options of ``rolemesh run`` when the engine is chosen, and
+    keywords of `rolemesh.Job.run`. The constructor gets them as `options`.
     """
 
     RunOptions: ClassVar[type[BaseModel]] = NoOptions
-    """A pydantic model: what is chosen for one run of a job."""
+    """A pydantic model with the settings of one run."""
 
     outlives: ClassVar[bool] = False
-    """Whether a job can go on when the process that has started it ends."""
+    """True if a job can continue after the process that started it ends."""
 
     @classmethod
     def options_for(cls, chosen: Mapping[str, str]) -> type[BaseModel]:
-        """`RunOptions`, with what depends on other choices: `chosen` are the fields that are known
-        already, as text."""
+        """Return `RunOptions`, adapted to other options: `chosen` are the fields known so far, as
+        text."""
         return cls.RunOptions
 
     @classmethod
     def check(cls, job: Prepared) -> Sequence[str]:
-        """Raise `RolemeshError` for what the engine cannot run of `job`, and return warnings, one
-        sentence each.
+        """Raise `RolemeshError` if the engine cannot run `job`, and return warnings, one sentence
+        each.
 
         ``rolemesh validate`` calls it for the engine of the job file.
         """
@@ -93,9 +93,9 @@ class Engine(Plugin, ABC):
 
     @abstractmethod
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
-        """Start `job` in the folder `run_dir`, which is made, or, if an earlier run left it, set
-        aside first.
+        """Start `job` in the folder `run_dir`. The folder is created; the output of an earlier run
+        is set aside first.
 
-        Not `detached`, the job ends with this process. Raises `RolemeshError` if nothing has been
+        Unless `detached`, the job ends with this process. Raises `RolemeshError` if nothing was
         started.
         """

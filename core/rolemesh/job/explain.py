@@ -1,5 +1,5 @@
-"""A plan in words and numbers, as plain data: what ``rolemesh plan`` shows and ``plan.json``
-keeps."""
+"""A plan in words and numbers, as plain data: ``rolemesh plan`` shows it and ``plan.json`` stores
+it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EDGE = ("param", "lag", "newest", "credits", "window")
 
 
 def explain(prepared: Prepared, plan: PlacementPlan, cluster: ClusterView) -> dict[str, Any]:
-    """The graph, the routes, where each rank goes and why, as JSON values."""
+    """Return the graph, the routes, and the place of each rank with its reason, as JSON values."""
     job = prepared.job
     graph = prepared.graph
     roles = {name: _role(job, name, role) for name, role in job.spec.roles.items()}
@@ -64,7 +64,7 @@ def _operator(op: OpCall, activity: Activity) -> dict[str, Any]:
 
 
 def _role(job: JobFile, name: str, role: RoleSpec) -> dict[str, Any]:
-    """With the environment that it asks for, and variables in it as they are written: some are
+    """Return a role with its environment. Variables stay as they are written, because some are
     secrets."""
     environment = {
         key: value for key, value in job.raw["roles"][name]["runtime_env"].items() if value

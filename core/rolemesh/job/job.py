@@ -1,4 +1,4 @@
-"""A job built in Python: exactly what a job file says, for scripts and notebooks."""
+"""A job built in Python, for scripts and notebooks. It has the same content as a job file."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def _silent(text: str) -> None:
 class Job:
     """``Job("sft", steps=10).role("trainer", use="fsdp", world_size=2).flow(fn).run()``.
 
-    Settings are the top-level keys of a job file; values stay as given, ``${…}`` in a string is no
-    variable. Paths in it are relative to `base`. Nothing is checked before `validate`, which all
-    the verbs do first.
+    Settings are the top-level keys of a job file. Values stay as given: ``${…}`` in a string is no
+    variable. Paths are relative to `base`. `validate` checks the job, and `plan`, `run` and
+    `submit` call it first.
     """
 
     def __init__(self, name: str, *, base: str | Path = ".", **settings: Any) -> None:
@@ -39,14 +39,15 @@ class Job:
         self._flow: Flow | None = None
 
     def set(self, **settings: Any) -> Self:
-        """Top-level keys of the job file: ``steps=10``, ``engine={"options": {"lease_s": 5}}``."""
+        """Set top-level keys of the job file: ``steps=10``, ``engine={"options": {"lease_s":
+        5}}``."""
         self._data |= settings
         return self
 
     def role(
         self, role: str, *, use: str, options: Mapping[str, Any] | None = None, **settings: Any
     ) -> Self:
-        """A role that runs the workload `use`; `settings` are ``world_size``, ``resources`` and
+        """Add a role that runs the workload `use`. `settings` are ``world_size``, ``resources`` and
         ``runtime_env``."""
         given = (
             {"options": dict(options) if isinstance(options, Mapping) else options}
@@ -60,8 +61,8 @@ class Job:
         return self
 
     def flow(self, flow: Flow | str, **params: Any) -> Self:
-        """What the roles do in a step: a function marked with `@flow`, or an import string; with
-        its `params`."""
+        """Set the flow, which says what the roles do in a step: a function marked with `@flow`, or
+        an import string, with its `params`."""
         if not isinstance(flow, Flow | str):
             remedy = "mark the function with @rolemesh.flow, or give an import string 'module:name'"
             raise JobFileError(f"{flow!r} is no flow", where=self._called, remedy=remedy)
@@ -74,31 +75,32 @@ class Job:
         return self
 
     def placement(self, use: str, **options: Any) -> Self:
-        """One more placement strategy."""
+        """Add a placement strategy."""
         return self._add("placement", use, options)
 
     def failover(self, use: str, **options: Any) -> Self:
-        """One more level of the ladder."""
+        """Add a failover level at the end of the ladder."""
         return self._add("failover", use, options)
 
     def observer(self, use: str, **options: Any) -> Self:
-        """One more observer."""
+        """Add an observer."""
         return self._add("observers", use, options)
 
     def text(self) -> str:
-        """The job file. Raises `JobFileError` for a value that YAML cannot express."""
+        """Return the text of the job file. Raises `JobFileError` for a value that YAML cannot
+        express."""
         return dump_yaml(literal(self._data, self._called))
 
     def validate(self, engine: str | None = None) -> Prepared:
         """Check everything that needs no cluster, for `engine` or the job's own engine.
 
-        Raises `RolemeshError` with every problem that was found.
+        Raises `RolemeshError` with all problems.
         """
         written = Written(self.text(), self._base, self._called)
         return prepare(written, flow=self._flow, engine=engine)
 
     def plan(self, nodes: str | ClusterView | None = None) -> PlacementPlan:
-        """Where its ranks would go: on `nodes` (``4x(cpu=32,gpu=8)``), or on this machine."""
+        """Return the places of the ranks on `nodes` (``4x(cpu=32,gpu=8)``), or on this machine."""
         cluster = (
             nodes
             if isinstance(nodes, ClusterView)
@@ -111,10 +113,11 @@ class Job:
     def run(
         self, *, engine: str | None = None, runs_dir: str | Path | None = None, **options: Any
     ) -> dict[str, Any]:
-        """Run it to its end, and return the content of ``result.json``; `options` are the engine's.
+        """Run the job to its end, and return the content of ``result.json``. `options` are those of
+        the engine.
 
-        A job that fails is a result with the status ``failed``. Raises `RolemeshError` if nothing
-        was started, and `KeyboardInterrupt` as soon as the job has been stopped.
+        A job that fails has a result with the status ``failed``. Raises `RolemeshError` if nothing
+        was started, and `KeyboardInterrupt` after the job was interrupted and has stopped.
         """
         handle = self._run(engine, runs_dir, options, detached=False).start()
         try:
@@ -132,8 +135,8 @@ class Job:
     def submit(
         self, *, engine: str | None = None, runs_dir: str | Path | None = None, **options: Any
     ) -> RunHandle:
-        """Start it, and return when it runs; it goes on without this process if the engine's jobs
-        can."""
+        """Start the job, and return when it runs. If the engine's jobs can outlive their process,
+        it continues without this one."""
         run = self._run(engine, runs_dir, options, detached=True)
         handle = run.start()
         if run.engine.outlives:

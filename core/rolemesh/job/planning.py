@@ -1,7 +1,7 @@
-"""Strategies applied in order, each checked: what one decided stays, and what none decided goes to
-`pack`.
+"""Apply placement strategies in order and check each. Later ones keep the decisions of earlier
+ones; `pack` places the rest.
 
-And how many ranks elastic roles get. Pure.
+This module also finds the number of ranks of elastic roles. Pure.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from rolemesh.placement.validation import ask
 Strategy: TypeAlias = Callable[[PlacementRequest, ClusterView, PlacementPlan], PlacementPlan | None]
 """The hook `place` of one plugin."""
 GAP = 128
-"""So many sizes beyond one that fits are tried: units of ranks are no larger."""
+"""Number of sizes above a fitting one that are tried. Ranks never come in larger units."""
 
 
 def flows_of(
     graph: LogicalGraph, world_sizes: Mapping[str, int], sizes: Mapping[int, float]
 ) -> tuple[Flow, ...]:
-    """What goes from role to role in a step; `sizes` are the bytes per step of edges, by their ids,
-    as far as known.
+    """Return the data that roles send to each other in a step. `sizes` are the bytes per step of
+    edges, by their ids, as far as known.
 
-    A value that every consumer gets whole counts once for each of them.
+    A value that every consumer receives whole counts once per consumer.
     """
     found: dict[tuple[str, str, Literal["aligned", "all"]], float | None] = {}
     for edge in graph.edges:
@@ -66,13 +66,12 @@ def plan_job(
 ) -> PlacementPlan:
     """Apply `strategies` (with their names) in order, then `pack` to the ranks that they left.
 
-    In the plan every rank is either placed or unplaced. A strategy that returns a rank as
-    `Unplaced` has judged it: `pack` leaves it so, because placing it otherwise would not be what
-    the job file asks for.
+    In the plan every rank is either placed or unplaced. If a strategy returns a rank as `Unplaced`,
+    `pack` does not place it, because another place would contradict the job file.
 
-    Raises `PlacementError`, naming the strategy, if one returns a plan that is not possible. Its
+    Raises `PlacementError`, with the strategy's name, if a strategy returns an impossible plan. Its
     `where` is a path in the job file: ``placement.1.use``, or ``placement.1.options.groups.0`` if
-    the strategy has said ``groups.0``.
+    the strategy's error names ``groups.0``.
     """
     plan = PlacementPlan()
     for index, (name, strategy) in enumerate(strategies):
@@ -99,10 +98,10 @@ def plan_job(
 
 
 def check_placed(plan: PlacementPlan, job: JobFile | None = None) -> None:
-    """Raise `PlacementError` (or `Problems`) with what is missing, role by role, unless every rank
-    has a place.
+    """Raise `PlacementError` (or `Problems`) with the missing resources of each role, unless every
+    rank has a place.
 
-    With `job` each says in which line of the job file its role is.
+    With `job`, each error has the line of its role in the job file.
     """
     by_role: dict[str, list[Unplaced]] = {}
     for unplaced in plan.unplaced:
@@ -133,10 +132,11 @@ def _ranks(ranks: Sequence[Unplaced]) -> str:
 def largest(
     ranges: Mapping[str, tuple[int, int]], fits: Callable[[Mapping[str, int]], bool]
 ) -> dict[str, int]:
-    """World sizes within `ranges` (role → least, most) for which `fits` is true.
+    """Return world sizes within `ranges` (role → minimum, maximum) for which `fits` is true.
 
-    All of the most, if they fit. Otherwise roles grow from the least in turns, each to its next
-    size that fits, until none can. If even the least do not fit, they are the answer.
+    If all maximums fit, they are the answer. Otherwise roles grow from their minimum in turns, each
+    to its next size that fits, until none can grow. If the minimums do not fit, they are the
+    answer.
     """
     most = {role: high for role, (_, high) in ranges.items()}
     if fits(most):

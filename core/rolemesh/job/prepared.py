@@ -1,5 +1,5 @@
-"""A job that has passed every check that needs no cluster, and how it is planned and made to fit
-one."""
+"""A job that has passed all checks that need no cluster, with methods that plan it and fit it to a
+cluster."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ NO_SIZES: Mapping[str, int] = {}
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked job: its file, the plugins that it uses, its graph.
+    """A checked job: its file, its plugins and its graph.
 
-    `source`, `overrides`, `admit`, `flow` and `engine` are what it was prepared from.
+    `source`, `overrides`, `admit`, `flow` and `engine` are the arguments from which it was
+    prepared.
     """
 
     job: JobFile
@@ -49,13 +50,13 @@ class Prepared:
     engine: str | None = None
 
     def again(self, overrides: Sequence[str]) -> Prepared:
-        """The same job with more overrides, prepared from scratch."""
+        """Return the same job with more overrides, prepared from scratch."""
         overrides = (*self.overrides, *overrides)
         return prepare(self.source, overrides, admit=self.admit, flow=self.flow, engine=self.engine)
 
     @property
     def elastic(self) -> dict[str, tuple[int, int]]:
-        """The least and the most ranks of elastic roles."""
+        """Return the minimum and maximum number of ranks of elastic roles."""
         return {name: (size.least, int(size)) for name, size in self._elastic}
 
     @property
@@ -65,7 +66,7 @@ class Prepared:
 
     @property
     def request(self) -> PlacementRequest:
-        """What its roles ask for, and what flows between them.
+        """Return the requests of its roles, and the data that they send to each other.
 
         Raises `JobFileError` if ``edges.sizes`` names a call that the flow does not have.
         """
@@ -91,9 +92,10 @@ class Prepared:
         return PlacementRequest(tuple(roles), found)
 
     def warnings(self) -> list[str]:
-        """What workloads say about the job: place and cause, and in a second line the remedy.
+        """Return the warnings of workloads about the job: place and cause, with the remedy on a
+        second line.
 
-        Before that, the options of an engine that is not the one that was chosen.
+        Before these come warnings about engine options that the chosen engine does not read.
         """
         roles = self.selection.roles.items()
         found = [
@@ -103,7 +105,7 @@ class Prepared:
         return [*self._unread(), *said]
 
     def _unread(self) -> Iterator[str]:
-        """Engine options of the job file that the chosen engine was not given."""
+        """Yield the engine options of the job file that the chosen engine does not get."""
         chosen = self.selection.engine
         if chosen.where == "--engine":
             for key in self.job.spec.engine.options:
@@ -113,10 +115,10 @@ class Prepared:
     def plan(
         self, cluster: ClusterView, world_sizes: Mapping[str, int] = NO_SIZES
     ) -> PlacementPlan:
-        """Where its ranks go, by the strategies of the job file. Those without a place are in
+        """Return the plan by the strategies of the job file. Ranks without a place are in
         `unplaced`.
 
-        `world_sizes`: other numbers of ranks than the job file's, by role.
+        `world_sizes` replaces the numbers of ranks of some roles.
         """
         plugins = instances(self.selection.placement)
         strategies = [
@@ -130,9 +132,9 @@ class Prepared:
             raise
 
     def plan_with_plenty(self) -> PlacementPlan | None:
-        """The plan where there is plenty of everything; None if there is none.
+        """Return the plan on a cluster with unlimited resources; None if there is none.
 
-        Raises `PlacementError` for what strategies find wrong with their options, whatever the
+        Raises `PlacementError` for errors in the options of strategies, which do not depend on the
         cluster.
         """
         roles = self.request.roles
@@ -149,7 +151,7 @@ class Prepared:
             return None
 
     def sized(self, sizes: Mapping[str, int]) -> Prepared:
-        """With these numbers of ranks."""
+        """Return the job with these numbers of ranks."""
         return (
             self.again([f"roles.{role}.world_size={size}" for role, size in sizes.items()])
             if sizes
@@ -157,19 +159,21 @@ class Prepared:
         )
 
     def fits(self, sizes: Mapping[str, int], cluster: ClusterView) -> bool:
-        """Whether there is room for these numbers of ranks of its elastic roles."""
+        """Return whether the cluster has room for these numbers of ranks of its elastic roles."""
         try:
             return not self.plan(cluster, sizes).unplaced
         except PlacementError:
             return False
 
     def largest(self, cluster: ClusterView) -> dict[str, int]:
-        """How many ranks its elastic roles can have there, and no more than they start with."""
+        """Return the number of ranks that its elastic roles can have there, limited by the number
+        at their start."""
         ranges = {name: (size.least, size.start) for name, size in self._elastic}
         return largest(ranges, lambda sizes: self.fits(sizes, cluster))
 
     def fitted(self, cluster: ClusterView) -> Prepared:
-        """With as many ranks of its elastic roles as they start with, or as there is room for."""
+        """Return the job with the number of ranks at the start of its elastic roles, or fewer if
+        the cluster has no room."""
         return self.sized(self.largest(cluster))
 
 
@@ -181,12 +185,13 @@ def prepare(
     flow: Flow | None = None,
     engine: str | None = None,
 ) -> Prepared:
-    """Load, select plugins, trace. With `admit`, plugins must be those that it lets in.
+    """Load the job file, select plugins and trace the flow. With `admit`, the job may only use
+    plugins that it admits.
 
-    `flow`: the flow itself, where it need not be imported. `engine`: the engine that is chosen
-    instead of the job file's.
+    `flow` is the flow function if the caller has it; then it is not imported. `engine` replaces the
+    engine of the job file.
 
-    Raises `RolemeshError` with every problem that was found.
+    Raises `RolemeshError` with all problems.
     """
     job = load(source, overrides, types=partial(types_of_plugins, admit=admit))
     selection = select(job, admit=admit, engine=engine)
@@ -207,7 +212,8 @@ def prepare(
 
 
 def instances(chosen: Iterable[Selected]) -> JobPlugins:
-    """An object of each, named ``pack#0``. Raises `PluginError` for one that cannot be made."""
+    """Return an instance of each, named ``pack#0``. Raises `PluginError` if one cannot be
+    created."""
     plugins = JobPlugins()
     for index, each in enumerate(chosen):
         plugins.create(

@@ -1,4 +1,4 @@
-"""One run of a job: which engine runs it, with what options, in which folder."""
+"""One run of a job: its engine, the engine's options, and its folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rolemesh.plugins.drivers import load
 
 
 def engine_named(name: str | None) -> type[Engine]:
-    """The class of an engine; of the default one for None. Raises `PluginError`."""
+    """Return the class of an engine; for None that of the default engine. Raises `PluginError`."""
     records = discover(("engines",))
     if name is None:
         name = default_plugin("engines", records)
@@ -29,8 +29,8 @@ def engine_named(name: str | None) -> type[Engine]:
 def options_for(
     engine: type[Engine], given: Mapping[str, Any], where: str, remedy: str = ""
 ) -> BaseModel:
-    """The engine's options for a run. Raises `JobFileError` for one that it does not have, or of
-    another type."""
+    """Return the engine's options for a run. Raises `JobFileError` for an unknown option or one of
+    the wrong type."""
     model = engine.options_for({name: str(value) for name, value in given.items()})
     try:
         return model(**given)
@@ -48,7 +48,7 @@ def options_for(
 
 @dataclass(frozen=True)
 class JobRun:
-    """What somebody has asked for: the job, the engine with its options, the runs folder."""
+    """A requested run: the job, the engine with its options, and the runs folder."""
 
     job: Prepared
     engine: type[Engine]
@@ -57,7 +57,7 @@ class JobRun:
     say: Say
     detached: bool = False
     finish: Callable[[JobRun, RunHandle], int] = lambda run, handle: 0
-    """Waits for the end, tells it, and returns the exit code."""
+    """Function that waits for the end of the job, prints the outcome, and returns the exit code."""
 
     @property
     def run_dir(self) -> Path:

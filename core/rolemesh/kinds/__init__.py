@@ -1,5 +1,4 @@
-"""The kinds of plugins that there are: the kernel's own, and those that installed distributions
-declare."""
+"""The kinds of plugins: the kernel's own, and those that installed distributions declare."""
 
 from __future__ import annotations
 
@@ -20,11 +19,12 @@ DECLARED = "rolemesh.kinds"
 
 log = logging.getLogger("rolemesh.plugins")
 Place: TypeAlias = Literal["command line", "driver", "master", "agent", "rank"]
-"""A process of a job, or the one that a person has started."""
+"""A process of a job, or the process that the user started."""
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of plugin: how it is found, what its classes are, and where they run.
+    """A kind of plugin: how its plugins are found, the class that they derive from, and where they
+    run.
 
     Plugins of the kind `name` are the entry points of the group ``rolemesh.<name>``. A distribution
     declares a kind of its own with an entry point of the group ``rolemesh.kinds`` that names such a
@@ -32,27 +32,28 @@ class Kind(msgspec.Struct, frozen=True):
     """
 
     name: str
-    """The last part of the entry-point group."""
+    """Last part of the name of the entry-point group."""
     singular: str
-    """What one of them is called in messages."""
+    """The word for one such plugin in messages."""
     base: str
-    """The class that they derive from, as ``module:Class``; its `api_version` is the newest that is
-    understood."""
+    """The base class, as ``module:Class``. Its `api_version` is the newest version that this
+    distribution supports."""
     runs_in: tuple[Place, ...]
-    """The processes that import plugins of the kind: one or several of the names in `Place`."""
+    """Processes that import plugins of the kind: one or more of the names in `Place`."""
     hooks: tuple[str, ...] = ()
     """Hooks of `rolemesh.hookspecs` that plugins of the kind may implement."""
     required: tuple[str, ...] = ()
-    """Hooks that they must implement."""
+    """Hooks that plugins of the kind must implement."""
     job_key: str = ""
-    """For the kernel's kinds: the key of the job file under which a list of them stands; "" if they
-    are selected otherwise."""
+    """For the kernel's kinds: the key of the job file that lists such plugins; "" if they are
+    selected in another way."""
     listed: bool = True
-    """For declared kinds: whether job files list plugins of them, under ``plugins.<name>``."""
+    """For declared kinds: whether job files list such plugins under ``plugins.<name>``."""
     conformance: str = ""
-    """The conformance class that checks them, as ``module:Class``."""
+    """The conformance class that checks such plugins, as ``module:Class``."""
     known: dict[str, str] = {}
-    """Plugins that need not be installed, and the distributions that offer them: for messages."""
+    """Plugin → the distribution that offers it, for messages about plugins that are not
+    installed."""
 
     @property
     def group(self) -> str:
@@ -60,7 +61,7 @@ class Kind(msgspec.Struct, frozen=True):
         return f"rolemesh.{self.name}"
 
     def base_class(self) -> type[Any]:
-        """The class that plugins of the kind derive from."""
+        """Import and return the base class."""
         module, _, name = self.base.partition(":")
         found: type[Any] = getattr(import_module(module), name)
         return found
@@ -70,7 +71,7 @@ _DURABLE = "rolemesh-durable"
 _SOURCES = "rolemesh-sources"
 OFFERED = dict.fromkeys(("backends", "checks", "scalers", "stores", "transports"), _DURABLE)
 OFFERED["sources"] = _SOURCES
-"""Kinds that need not be installed, and the distributions that declare them: for messages."""
+"""Kind → the distribution that declares it, for messages about kinds that are not installed."""
 _WORKLOADS = {
     "rolemesh": ("function",),
     _SOURCES: ("source",),
@@ -94,12 +95,12 @@ _KNOWN = {
     "observers": {"console": "rolemesh-console", "plot": "rolemesh-plot"},
     "engines": {"durable": _DURABLE, "inline": "rolemesh"},
 }
-"""By kind: see `Kind.known`."""
+"""Kind → the value of `Kind.known`."""
 
 
 def _own(name: str, singular: str, base: str, *runs_in: Place, **more: Any) -> Kind:
-    """A kind of the kernel's: the conformance kit has a class for it, which is named as its base
-    class."""
+    """Return a kind of the kernel. The conformance kit has a class for it, whose name derives from
+    the base class."""
     kit = f"rolemesh_testing:{base.partition(':')[2].removesuffix('Level')}Conformance"
     return Kind(
         name,
@@ -165,8 +166,7 @@ KERNEL = MappingProxyType({kind.name: kind for kind in BUILTIN})
 
 
 def kind_names() -> tuple[str, ...]:
-    """The names of all kinds, the kernel's first; nothing that declares one is imported for
-    them."""
+    """Return the names of all kinds, the kernel's first. No declaring distribution is imported."""
     return (
         *KERNEL,
         *sorted(
@@ -177,8 +177,8 @@ def kind_names() -> tuple[str, ...]:
 
 @cache
 def kinds() -> Mapping[str, Kind]:
-    """All kinds by name, the kernel's first. A declaration that is not a `Kind` is logged and left
-    out."""
+    """Return all kinds by name, the kernel's first. A declaration that is not a `Kind` is logged
+    and left out."""
     found = dict(KERNEL)
     for point in sorted(point for point in entry_points() if point.group == DECLARED):
         try:
@@ -195,7 +195,7 @@ def kinds() -> Mapping[str, Kind]:
 
 
 def kind_named(name: str, where: str | None = None) -> Kind:
-    """The kind `name`. Raises `PluginError` if there is none."""
+    """Return the kind `name`; raise `PluginError` if there is none."""
     if name in KERNEL:
         return KERNEL[name]  # every rank asks, and what is installed takes long to read
     if (found := kinds().get(name)) is None:
@@ -215,6 +215,6 @@ def kind_named(name: str, where: str | None = None) -> Kind:
 
 
 def job_keys() -> dict[str, str]:
-    """The keys of the job file that list plugins of the kernel's kinds, each with the kind of
-    these."""
+    """Return the keys of the job file that list plugins of the kernel's kinds, each with its
+    kind."""
     return {kind.job_key: kind.name for kind in BUILTIN if kind.job_key}

@@ -1,5 +1,5 @@
-"""The installed distributions, each once. Metadata that an interrupted installation left behind are
-named, not used."""
+"""The installed distributions, each once. Metadata of an interrupted installation are reported and
+not used."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import NamedTuple
 from rolemesh.errors import PluginError
 
 INTACT, DOUBTFUL, UNUSABLE = range(3)
-"""How complete metadata are. Doubtful: without RECORD, which pip writes last and some installers
-never write."""
+"""How complete metadata are. Doubtful metadata lack RECORD, which pip writes last and some
+installers never write."""
 
 GROUPS = "[rolemesh."
-"""The beginning of a line that begins a group of entry points of rolemesh."""
+"""Start of the line that begins a group of rolemesh's entry points."""
 RENAMED = "~-"
-"""With one of these pip begins the name of a folder that it is about to delete."""
+"""Characters with which pip begins the name of a folder that it is about to delete."""
 
 
 class _Found(NamedTuple):
@@ -30,30 +30,30 @@ class _Found(NamedTuple):
     path: Path
     state: int
     why: str
-    """Why it is not intact."""
+    """Reason why the metadata are not intact."""
     version: str = ""
 
 
 def normalized(distribution: str) -> str:
-    """A distribution's name as PEP 503 compares it."""
+    """Return a distribution's name in the form in which PEP 503 compares names."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def distribution(name: str) -> Distribution:
-    """The installed distribution `name`. Raises `PluginError` if there is none, or only leftovers
-    of it."""
+    """Return the installed distribution `name`. Raises `PluginError` if it is missing or only
+    leftovers of it exist."""
     if best := _best([*Distribution.discover(name=name)])[0]:
         return best.distribution
     raise PluginError(f"{name} is not installed", kind="missing", remedy=how_to_install(name))
 
 
 def version(name: str) -> str:
-    """The version of the installed distribution `name`. Raises `PluginError`."""
+    """Return the version of the installed distribution `name`. Raises `PluginError`."""
     return distribution(name).version
 
 
 def entry_points() -> Iterator[EntryPoint]:
-    """The entry points in groups of rolemesh, of every distribution that has usable metadata."""
+    """Yield the entry points in rolemesh's groups, of all distributions with usable metadata."""
     for found in _by_name().values():
         with suppress(Exception):  # of a damaged file: `leftovers` names it
             if not any(GROUPS in (each.read_text("entry_points.txt") or "") for each in found):
@@ -67,10 +67,10 @@ def entry_points() -> Iterator[EntryPoint]:
 
 
 def leftovers(of: str = "") -> list[PluginError]:
-    """Metadata that are passed over, of all distributions or of one: damaged ones, or older ones
-    beside others.
+    """Return the unused metadata of all distributions or of one: damaged metadata, and older ones
+    beside newer ones.
 
-    In each error, `where` is the folder, and `remedy` is a command.
+    In each error, `where` is the folder and `remedy` is a command.
     """
     left = []
     for name, found in _by_name().items():
@@ -96,8 +96,8 @@ def leftovers(of: str = "") -> list[PluginError]:
 
 
 def how_to_install(name: str, requirement: str = "") -> str:
-    """The command that installs the distribution `name`. If it is half installed, that is removed
-    first, and named."""
+    """Return the command that installs the distribution `name`. If it is half installed, the
+    command first removes the leftovers, and names them."""
     left = leftovers(normalized(name))
     remove = "".join(f"rm -r {shlex.quote(each.where or '')} && " for each in left)
     return "; ".join(
@@ -109,7 +109,7 @@ def how_to_install(name: str, requirement: str = "") -> str:
 
 
 def _by_name() -> dict[str, list[Distribution]]:
-    """What is on ``sys.path``, by name and in that order."""
+    """Return the distributions on ``sys.path`` by name, each list in the order of the path."""
     found: dict[str, list[Distribution]] = {}
     for each in Distribution.discover():
         named = re.fullmatch(r"(.+?)(-[^-]*(-py[^-]*)?)?\.(dist|egg)-info", _path(each).name)
@@ -124,8 +124,8 @@ def _path(found: Distribution) -> Path:
 
 
 def _best(found: list[Distribution]) -> tuple[_Found | None, list[_Found]]:
-    """The first of the most complete, of several in its folder the newest, if one is usable; and
-    all of them."""
+    """Return the best usable metadata, and all judged ones. The most complete win, then those first
+    on the path, then the newest in a folder."""
     judged = [_judged(each, thorough=len(found) > 1) for each in found]
 
     def rank(each: _Found) -> tuple[int, int, list[int]]:
@@ -141,8 +141,8 @@ def _best(found: list[Distribution]) -> tuple[_Found | None, list[_Found]]:
 
 
 def _judged(found: Distribution, thorough: bool) -> _Found:
-    """How complete the metadata are. Only if `thorough`, RECORD and the files that it lists are
-    looked for."""
+    """Judge how complete the metadata are. RECORD, and the files that it lists, are only checked if
+    `thorough`."""
     path = _path(found)
     try:
         text = next(filter(None, map(found.read_text, ("METADATA", "PKG-INFO", ""))), "")

@@ -1,4 +1,5 @@
-"""Methods of a class, compared with specifications: signatures, misspellings, missing partners."""
+"""Compare the methods of a class with specifications: signatures, misspellings, missing
+partners."""
 
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from typing import Any, TypeAlias
 from rolemesh import hookspecs
 
 Breach: TypeAlias = tuple[str, str]
-"""The fault of a class, to be read after its name, and the remedy."""
+"""Fault of a class, phrased to follow its name, and the remedy."""
 
 MISSPELLED = 0.86
-"""A method whose name is this similar to that of a specified method is taken for it."""
+"""Minimum similarity of names, from 0 to 1, at which a method counts as a misspelled specified
+method."""
 
 
 def method_breaches(
@@ -23,10 +25,11 @@ def method_breaches(
     specs: Mapping[str, Callable[..., Any]],
     used: Collection[str] = (),
 ) -> Iterator[Breach]:
-    """Faults of the methods by which `cls` overrides those of `base`: each of `specs` by its name.
+    """Yield the faults of the methods with which `cls` overrides those of `base`, compared with the
+    `specs` of the same names.
 
-    Methods named in `used`, and those that the class itself calls, are no misspellings. With
-    `object` as base a parameter ``ctx`` is optional and passed by name.
+    Methods named in `used`, and methods that the class itself calls, do not count as misspelled. If
+    the base is `object`, a parameter ``ctx`` is optional and passed by name.
     """
     for name, spec in specs.items():
         if overrides(cls, base, name) and (error := _misfit(cls, name, spec, base is object)):
@@ -47,13 +50,13 @@ def method_breaches(
 
 
 def overrides(cls: type[Any], base: type[Any], name: str) -> bool:
-    """True if `cls` has a method `name` of its own, not that of `base`."""
+    """Return whether `cls` defines a method `name` that is not the method of `base`."""
     found = inspect.getattr_static(cls, name, None)
     return found is not None and found is not inspect.getattr_static(base, name, None)
 
 
 def function_of(value: Any) -> types.FunctionType | None:
-    """The function behind a method; None for anything else."""
+    """Return the function behind a method; None for anything else."""
     value = value.__func__ if isinstance(value, classmethod | staticmethod) else value
     return value if isinstance(value, types.FunctionType) else None
 
@@ -79,7 +82,8 @@ def _misfit(cls: type[Any], name: str, spec: Callable[..., Any], bare: bool) -> 
 
 
 def _own(cls: type[Any], base: type[Any]) -> dict[str, types.FunctionType]:
-    """Public methods of the class and its bases up to `base`, without operators and services."""
+    """Return the public methods of the class and its bases up to `base`, without operators and
+    services."""
     above = set(base.__mro__)
     names = dict.fromkeys(n for each in cls.__mro__ if each not in above for n in vars(each))
     found = {name: inspect.getattr_static(cls, name) for name in names}
@@ -93,14 +97,15 @@ def _own(cls: type[Any], base: type[Any]) -> dict[str, types.FunctionType]:
 
 
 def _mentioned(codes: Iterable[types.CodeType]) -> Iterator[str]:
-    """The names that code mentions, also in functions within it."""
+    """Yield the names that code mentions, including functions inside it."""
     for code in codes:
         yield from code.co_names
         yield from _mentioned(c for c in code.co_consts if isinstance(c, types.CodeType))
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    """The known name behind a misspelled or decorated one (`onRestore`, `set_up`); "" if none."""
+    """Return the known name that a misspelled or decorated one resembles (`onRestore`, `set_up`);
+    "" if none."""
     if name.startswith("_"):
         return ""
     plain = name.lower().replace("_", "")
@@ -111,7 +116,7 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 
 def _plain(function: Callable[..., Any]) -> str:
-    """The signature without annotations; that of a specification gains ``self``."""
+    """Return the signature without annotations; a specification's signature gets ``self``."""
     signature = inspect.signature(function)
     empty = inspect.Signature.empty
     bare = [p.replace(annotation=empty) for p in signature.parameters.values()]

@@ -1,2 +1,2 @@
-"""Plugins: what is installed (discovery), importing it (drivers), choosing for a job (select), its
-hooks (manager)."""
+"""Plugins: find installed ones (discovery), import them (drivers), select them for a job (select),
+call their hooks (manager)."""

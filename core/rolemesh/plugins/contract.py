@@ -1,4 +1,4 @@
-"""A plugin's class held against its kind: base class, attributes, hooks, overridden methods."""
+"""Check a plugin's class against its kind: base class, attributes, hooks, overridden methods."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rolemesh.plugins.discovery import PluginRecord
 
 
 def breaches(record: PluginRecord, found: Any) -> Iterator[Breach]:
-    """What of `found` is not as its kind demands. The first counts: what comes after may follow
-    from it, or raise."""
+    """Yield the ways in which `found` violates the contract of its kind. Only the first is
+    reliable: later ones may follow from it, or raise."""
     kind = kind_named(record.kind)
     base = kind.base_class()
     if not isinstance(found, type):
@@ -55,7 +55,8 @@ def breaches(record: PluginRecord, found: Any) -> Iterator[Breach]:
 
 
 def hooks_of(cls: type[Any]) -> dict[str, str]:
-    """The hooks that a plugin class implements, and the signature of each implementation."""
+    """Return the hooks that a plugin class implements, each with the signature of the
+    implementation."""
     found = {}
     for name in dir(cls):
         value = inspect.getattr_static(cls, name)
@@ -65,8 +66,8 @@ def hooks_of(cls: type[Any]) -> dict[str, str]:
 
 
 def hook_breaches(record: PluginRecord, cls: type[Any]) -> Iterator[Breach]:
-    """Hooks of the class that there are not, or that take what their specification does not
-    give."""
+    """Yield unknown hooks of the class, and hooks with arguments that their specification does not
+    provide."""
     known = kind_named(record.kind).hooks
     for hook, signature in hooks_of(cls).items():
         spec = getattr(hookspecs, hook, None)

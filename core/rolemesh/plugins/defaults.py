@@ -1,4 +1,4 @@
-"""The plugin that is used if nobody chooses one."""
+"""The plugin of a kind that is used if the job selects none."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ OWN = "rolemesh"
 
 
 def default_plugin(kind: str, records: Sequence[PluginRecord]) -> str:
-    """The name of the default plugin of `kind` among the available `records`.
+    """Return the name of the default plugin of `kind` among the available `records`.
 
-    What another distribution declares goes before what the kernel declares. Raises `PluginError` if
-    none is available.
+    A default that another distribution declares takes precedence over the kernel's. Raises
+    `PluginError` if none is available.
     """
     there = {each.name for each in records if each.kind == kind and each.status == "available"}
     declared = [p for p in entry_points() if (p.group, p.name) == (DEFAULTS, kind) and p.dist]

@@ -1,5 +1,5 @@
-"""What is installed: one record per entry point, read from the distributions' metadata. Nothing is
-imported here."""
+"""Find the installed plugins: one record per entry point, read from the metadata of distributions.
+Nothing is imported here."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ Status = Literal["available", "disabled", "duplicate", "broken", "incompatible"]
 
 
 class PluginRecord(msgspec.Struct, frozen=True):
-    """An installed plugin. `target` is ``module:attr``; `error` says why `status` is not
-    ``available``, and `remedy` what helps a disabled one.
+    """An installed plugin, as plain data. The driver resolves a name to a record once; every other
+    process imports exactly this target.
 
-    `sha256` is what its content must be, in every process that imports it; "" if nobody says.
+    - `target`: ``module:attr``.
+    - `error`: why `status` is not ``available``.
+    - `remedy`: how to enable a disabled plugin.
+    - `sha256`: the hash that the plugin's content must have in every process that imports it; ""
+      for any content.
 
-    It is plain data: the driver resolves a name to it once, and every other process imports exactly
-    this. A class of the job's own has no distribution, and `target` is its file or module and its
+    A class of the job's own has no distribution, and its `target` is its file or module and its
     name (see `resolve`).
     """
 
@@ -45,22 +48,22 @@ class PluginRecord(msgspec.Struct, frozen=True):
 
     @property
     def entry_point(self) -> EntryPoint:
-        """The entry point that the record was read from."""
+        """Return the entry point that the record was read from."""
         return EntryPoint(self.name, self.target, f"rolemesh.{self.kind}")
 
     @property
     def what(self) -> str:
-        """As it is called in messages: ``the workload 'fsdp' (rolemesh-fsdp 0.1.0)``."""
+        """The plugin in messages: ``the workload 'fsdp' (rolemesh-fsdp 0.1.0)``."""
         return f"the {kind_named(self.kind).singular} {self}"
 
     def is_called(self, reference: str) -> bool:
-        """Whether ``name`` or ``distribution:name`` means this one."""
+        """Return whether the reference, ``name`` or ``distribution:name``, means this plugin."""
         distribution, _, name = reference.rpartition(":")
         return name == self.name and normalized(distribution) in ("", normalized(self.distribution))
 
     @property
     def author(self) -> str:
-        """Whom its mistakes are reported to."""
+        """The address for reports of its bugs."""
         return f"the author of {self.distribution}" if self.distribution else "whoever wrote it"
 
     def __str__(self) -> str:
@@ -78,11 +81,11 @@ def resolve(
     base: str | Path,
     where: str | None = None,
 ) -> PluginRecord:
-    """What a job file in the folder `base` means: an installed plugin (see `find`), or a class of
-    the job's own.
+    """Return the plugin that a job file in the folder `base` names: an installed plugin (see
+    `find`), or a class of the job's own.
 
-    That is ``file.py:Class``, relative to `base`, or ``package.module:Class``, which can be
-    imported.
+    Such a class is written as ``file.py:Class``, relative to `base`, or as an importable
+    ``package.module:Class``.
     """
     module, _, name = reference.partition(":")
     if name and module.endswith(".py"):
@@ -96,11 +99,11 @@ def resolve(
 def discover(
     only: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[PluginRecord, ...]:
-    """All plugins, or those of the kinds `only`, sorted by kind, name and distribution.
+    """Return all plugins, or those of the kinds `only`, sorted by kind, name and distribution.
 
-    A name that is switched off has the status ``disabled``; one that two distributions offer is
-    ``duplicate`` in both. A distribution that appears twice on ``sys.path`` counts once: the first
-    whose metadata are complete.
+    A name that is switched off has the status ``disabled``. A name that two distributions offer is
+    ``duplicate`` in both. If a distribution appears twice on ``sys.path``, only the first one with
+    complete metadata counts.
     """
     environ = os.environ if environ is None else environ
     order = kind_names()
@@ -171,10 +174,10 @@ def _judged(record: PluginRecord, disabled: set[str], allowed: set[str]) -> Plug
 def find(
     kind: str, reference: str, records: Sequence[PluginRecord], where: str | None = None
 ) -> PluginRecord:
-    """The plugin that a job file means by `reference`, ``name`` or ``distribution:name``.
+    """Return the plugin that a job file names by `reference`, ``name`` or ``distribution:name``.
 
-    Raises `PluginError` for an unknown, ambiguous, disabled or broken one, with what is installed
-    and what to install.
+    Raises `PluginError` if it is unknown, ambiguous, disabled or broken; the error lists the
+    installed plugins and what to install.
     """
     name = reference.rpartition(":")[2]
     named = [record for record in records if record.kind == kind and record.is_called(reference)]

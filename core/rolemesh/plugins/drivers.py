@@ -1,4 +1,4 @@
-"""Importing a plugin through stevedore, and checking what has been imported."""
+"""Import a plugin through stevedore, and check the imported class."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rolemesh.plugins.discovery import PluginRecord
 class _OneEntryPoint(DriverManager):  # type: ignore[misc]
     """stevedore's driver for one known entry point.
 
-    stevedore would list the group again, from a cache on disk that may be older than the last
-    installation and without the distributions' names; the record's own entry point leaves it
-    nothing to choose.
+    By itself stevedore would list the group again, from a cache on disk that lacks the
+    distributions' names and may be older than the last installation. Here it gets the record's own
+    entry point.
     """
 
     def __init__(self, point: EntryPoint) -> None:
@@ -36,8 +36,8 @@ class _OneEntryPoint(DriverManager):  # type: ignore[misc]
 def load(record: PluginRecord, where: str | None = None) -> type[Any]:
     """Import the plugin's class and check that it fits this kernel.
 
-    Raises `PluginError` naming distribution, version, cause and remedy: it does not import, was
-    written for a newer API, has the wrong base class or no pydantic `Options`.
+    Raises `PluginError` with distribution, version, cause and remedy if it cannot be imported,
+    needs a newer API, has the wrong base class, or has no pydantic `Options`.
     """
     found = imported(record, where)
     newest = getattr(kind_named(record.kind).base_class(), "api_version", 1)
@@ -53,7 +53,7 @@ def load(record: PluginRecord, where: str | None = None) -> type[Any]:
 
 
 def imported(record: PluginRecord, where: str | None = None) -> type[Any]:
-    """Import the record's class, and look no further. Raises `PluginError` if that fails."""
+    """Import the record's class without further checks. Raises `PluginError` if that fails."""
     try:
         if not record.distribution:
             (code := ImportRef(record.target)).check()
@@ -64,8 +64,8 @@ def imported(record: PluginRecord, where: str | None = None) -> type[Any]:
 
 
 def checked(record: PluginRecord) -> PluginRecord:
-    """The record after importing the plugin: ``broken`` or ``incompatible`` with the error, if that
-    fails."""
+    """Return the record after importing the plugin: ``broken`` or ``incompatible``, with the error,
+    if that fails."""
     try:
         if record.status in ("available", "duplicate"):
             load(record)

@@ -1,5 +1,5 @@
-"""The plugins of one job in a pluggy manager: validated when they are registered, called one by one
-or all together."""
+"""The plugins of one job in a pluggy manager. They are validated when they are registered, and
+called one by one or all together."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from rolemesh.plugins.discovery import PluginRecord
 log = logging.getLogger("rolemesh.plugins")
 
 LIMITS_S: Mapping[str, float] = {"place": 60.0, "replace": 60.0, "recover": 2.0, "diagnose": 2.0}
-"""How long a hook may take to answer, in seconds. Levels and diagnosers are asked while the whole
-job waits."""
+"""Maximum duration of a hook in seconds. The whole job waits for failover levels and diagnosers."""
 
 
 def misbehaved(record: PluginRecord, what: str) -> PluginError:
-    """The error for a plugin that did something else than its hook demands."""
+    """Return the error for a plugin that violates the contract of a hook."""
     remedy = f"report it to {record.author}, with the traceback in the log if there is one"
     return PluginError(f"{record.what} {what}", kind="misbehaved", remedy=remedy)
 
@@ -33,8 +32,8 @@ def misbehaved(record: PluginRecord, what: str) -> PluginError:
 class JobPlugins:
     """Schedulers, failover levels and observers of one job, by instance name.
 
-    pluggy would call the last registered first; nothing here depends on it: `call` asks one plugin,
-    `broadcast` goes in the order of registration.
+    pluggy would call the last registered plugin first, but nothing here depends on that: `call`
+    calls one plugin, and `broadcast` calls all in the order of registration.
     """
 
     def __init__(self) -> None:
@@ -46,15 +45,15 @@ class JobPlugins:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The instances in the order of their registration."""
+        """Return the names of the instances in the order of their registration."""
         return tuple(self._plugins)
 
     def instance(self, name: str) -> Any:
-        """The registered object; `KeyError` if there is none."""
+        """Return the registered object; raise `KeyError` if there is none."""
         return self._plugins[name][1]
 
     def record(self, name: str) -> PluginRecord:
-        """Where a registered object came from; `KeyError` if there is none."""
+        """Return the record of a registered object; raise `KeyError` if there is none."""
         return self._plugins[name][0]
 
     def create(
@@ -67,8 +66,8 @@ class JobPlugins:
     ) -> Any:
         """Make an instance with ``cls(options)`` and register it as `name`.
 
-        Raises `PluginError` where a hook is unknown or its signature does not fit the spec, or if
-        there is no instance.
+        Raises `PluginError` if a hook is unknown, if its signature does not fit the specification,
+        or if the constructor fails.
         """
         if name in self._plugins:
             raise ValueError(f"{name!r} is registered already")
@@ -88,18 +87,18 @@ class JobPlugins:
         return instance
 
     def _caller(self, name: str, hook: str) -> Callable[..., Any]:
-        """Calls the hook of this plugin alone."""
+        """Return a function that calls the hook of this plugin only."""
         others = [
             other for _, other in self._plugins.values() if other is not self._plugins[name][1]
         ]
         return self._manager.subset_hook_caller(hook, remove_plugins=others)
 
     def call(self, name: str, hook: str, **arguments: Any) -> Any:
-        """Call a hook of one plugin; None if it does not implement it.
+        """Call a hook of one plugin. Returns None if the plugin does not implement it.
 
-        A `RolemeshError` passes; anything else that the plugin raises becomes a `PluginError` that
-        names it, and so does an answer that does not come within the hook's `LIMITS_S`. A hook that
-        has not come back is not called again.
+        A `RolemeshError` of the plugin is passed on. Any other exception becomes a `PluginError`
+        that names the plugin, and so does a call that exceeds the hook's limit in `LIMITS_S`. A
+        hook that has not returned is not called again.
         """
         record = self._plugins[name][0]
         caller = self._caller(name, hook)
@@ -130,14 +129,15 @@ class JobPlugins:
     def broadcast(self, hook: str, /, **arguments: Any) -> None:
         """Call a hook of every plugin that implements it, in the order of registration.
 
-        One that raises, or exits, is logged once per hook, with its traceback, and the others are
-        called all the same.
+        If a hook raises or exits, the error is logged with its traceback, once per hook, and the
+        other plugins are still called.
         """
         for name in self._plugins:
             self.tell(name, hook, **arguments)
 
     def tell(self, name: str, hook: str, /, **arguments: Any) -> None:
-        """Call a hook of one plugin, if it implements it; as in `broadcast`, nothing is raised."""
+        """Call a hook of one plugin if it implements it. As in `broadcast`, errors are logged and
+        not raised."""
         record = self._plugins[name][0]
         caller = self._caller(name, hook)
         try:
@@ -152,7 +152,8 @@ class JobPlugins:
                 )
 
     def each(self) -> dict[str, Callable[..., None]]:
-        """What tells each plugin alone, by its name and the distribution it is from."""
+        """Return, by plugin name with its distribution, a function that calls the hook of that
+        plugin alone."""
         return {
             f"{name} ({record.distribution})": partial(self.tell, name)
             for name, (record, _) in self._plugins.items()

@@ -1,5 +1,5 @@
-"""A look at a plugin without importing it: does its module exist, can it be parsed, is what it
-imports installed?"""
+"""Check a plugin without importing it: its module exists, it can be parsed, and its imports are
+installed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rolemesh.plugins.discovery import PluginRecord
 
 
 def looked_at(record: PluginRecord) -> PluginRecord:
-    """The record, with the status ``broken`` and the cause if its import is bound to fail.
+    """Return the record; its status is ``broken``, with the cause, if the import would certainly
+    fail.
 
-    Not every broken plugin can be told from its source: what its code raises is seen when it is
-    imported.
+    Errors that the code raises when it runs are only found by importing it.
     """
     if record.status not in ("available", "duplicate"):
         return record
@@ -27,8 +27,8 @@ def looked_at(record: PluginRecord) -> PluginRecord:
 
 
 def attribute(record: PluginRecord, name: str) -> str:
-    """The text that the plugin's class gives `name` in its body; "" if its source does not say
-    it."""
+    """Return the string that the class body of the plugin assigns to `name`; "" if its source has
+    none."""
     module, _, attr = record.target.partition(":")
     spec = find_module(module)
     with suppress(OSError, SyntaxError, UnicodeDecodeError):
@@ -71,7 +71,7 @@ def _error(record: PluginRecord) -> str:
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Top-level packages that the module imports whatever happens, with their lines."""
+    """Yield the top-level packages that the module imports unconditionally, with their lines."""
     for node in tree.body:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -82,7 +82,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _dynamic(tree: ast.Module) -> bool:
-    """Whether the module may have names, or lack them, for reasons that its source does not
+    """Return whether the module may have or lack names for reasons that its source does not
     show."""
     names = {"globals", "vars", "setattr", "exec", "modules", "__dict__"}
     used = {getattr(node, "id", "") or getattr(node, "attr", "") for node in ast.walk(tree)} & names

@@ -1,2 +1,2 @@
-"""What a run leaves, whoever executes it: its folder, lines of events and metrics, digests, its
+"""The output of a run, for any engine: its folder, lines of events and metrics, digests, and its
 lock."""

@@ -1,11 +1,12 @@
-"""Taking a run's folder for a new run: one job of a name at a time, and nothing of an earlier run
-is lost.
+"""Claim a run's folder for a new run. One job of a name runs at a time, and the output of an
+earlier run is kept.
 
-Only what rolemesh made is ever moved. A file or folder of somebody else stays, and keeps its name
-from a run.
+Only folders that rolemesh made are ever moved. A file or folder of another origin stays, and a run
+of the same name is refused.
 
-Who lives in a folder holds a lock beside it, ``<runs>/.<name>.alive``, which the system lets go of
-when he is gone, however he goes. Some shared file systems know no locks, or none between machines.
+A running job holds a lock beside its folder, ``<runs>/.<name>.alive``. The operating system
+releases it when the process ends in any way. Some shared file systems have no locks, or none
+between machines.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import CONTROL_FILE, LOGS_DIR, RESULT_FILE, RUN_FILE, RUNS_ENV
 
 MARK_FILE = ".rolemesh"
-"""An empty file in each run's folder. It says that rolemesh made the folder."""
+"""Name of the empty file in each run's folder that marks it as made by rolemesh."""
 _UNKNOWN = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _LOOK_S = 0.01
 PROBE_S = 1.0
-"""Somebody may be looking whether the lock is held, and holds it himself for a moment."""
+"""Seconds to wait for the lock, because another process may hold it briefly to test it."""
 ENDING_S = 30.0
-"""How long the processes of a job that has its result may take to leave."""
+"""Maximum time in seconds until the processes of a job that has its result are gone."""
 
 
 class UnlockableError(OSError):
-    """The file system knows no locks."""
+    """The file system does not support locks."""
 
 
 @contextmanager
 def claim(run_dir: Path) -> Iterator[Path | None]:
-    """Hold the name of `run_dir` while a job runs in this process; the folder is `fresh` then.
+    """Hold the name of `run_dir` while a job runs in this process; the folder is new (see `fresh`).
 
-    Gives the place of an earlier run, if there was one. Raises `NameInUseError` if a job lives
-    there, or if it is no run, and `BackendError` if the folder cannot be written.
+    Yields the place of an earlier run, if there was one. Raises `NameInUseError` if a job runs in
+    the folder or it is not a run's folder, and `BackendError` if it cannot be written.
     """
     with open(open_lock(lock_file(run_dir)), "rb") as held:
         with suppress(UnlockableError):
@@ -59,16 +60,16 @@ def claim(run_dir: Path) -> Iterator[Path | None]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether rolemesh made the folder: it has the mark, or a ``run.json`` that says whose folder
-    it is."""
+    """Return whether rolemesh made the folder: it has the mark, or a ``run.json`` that names its
+    owner."""
     return os.path.isfile(path / MARK_FILE) or "run_dir" in _said(path / RUN_FILE)
 
 
 def fresh(run_dir: Path) -> Path | None:
-    """Make the folder; an earlier run moves to ``<runs>/.earlier/<name>-<time>/``, which is
+    """Make the folder. An earlier run moves to ``<runs>/.earlier/<name>-<time>/``, which is
     returned.
 
-    Raises `NameInUseError` for what is no run: that stays.
+    Raises `NameInUseError` for a folder that is not a run's; it stays.
     """
     if os.path.lexists(run_dir) and not is_run(run_dir):
         what = f"{run_dir.name!r} exists and was not made by rolemesh, so it stays as it is"
@@ -95,18 +96,18 @@ def _set_aside(run_dir: Path) -> Path:
 
 
 def in_use(run_dir: Path, how: str) -> NameInUseError:
-    """A job there lives; `how` says what it does."""
+    """Return the error for a folder whose job is running; `how` says what it does."""
     remedy = f"choose another name (name=…), or end it: rolemesh stop {run_dir.name}"
     return NameInUseError(f"a job named {run_dir.name!r} {how}", where=str(run_dir), remedy=remedy)
 
 
 def speaker(run_dir: Path) -> str:
-    """The pid of the process that speaks for the job there, "?" if none has said so."""
+    """Return the pid of the process that represents the job, "?" if unknown."""
     return str(_said(run_dir / CONTROL_FILE).get("pid", "?"))
 
 
 def _said(path: Path) -> dict[str, Any]:
-    """What a JSON file has; nothing if it cannot be read."""
+    """Return the content of a JSON file; empty if it cannot be read."""
     try:
         with open_regular(path) as file:
             return msgspec.json.decode(file.read(), type=dict[str, Any])
@@ -115,14 +116,15 @@ def _said(path: Path) -> dict[str, Any]:
 
 
 def lock_file(run_dir: Path) -> Path:
-    """Beside the folder, which may be moved or removed while its job lives."""
+    """Return the path of the lock. It is beside the folder, which may be moved or removed while its
+    job runs."""
     folder = Path(os.path.realpath(run_dir))
     return folder.parent / f".{folder.name}.alive"
 
 
 def open_lock(path: Path) -> int:
-    """The descriptor of a lock that nobody holds yet. Raises `BackendError` where its folder cannot
-    be written."""
+    """Open the lock file without locking it, and return the descriptor. Raises `BackendError` if
+    its folder cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
@@ -131,8 +133,8 @@ def open_lock(path: Path) -> int:
 
 
 def lock(fd: int, kind: int, timeout_s: float = PROBE_S) -> bool:
-    """Take the lock, `kind` as of `fcntl.flock`; whether that was possible in time. Raises
-    `UnlockableError`."""
+    """Try to take the lock and return whether that succeeded in time; `kind` is that of
+    `fcntl.flock`. Raises `UnlockableError`."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

@@ -1,5 +1,5 @@
-"""A canonical sha256 of a rank's state: equal for equal names, types, shapes and bytes, in any
-order of insertion."""
+"""A canonical sha256 of a rank's state: equal for equal names, types, shapes and bytes, whatever
+the order of insertion."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rolemesh.api.batch import Batch, Ragged, Shard
 
 
 def digest(state: Mapping[str, Any]) -> str:
-    """The hex digest of numpy arrays, torch tensors (a DTensor: its local block), scalars, bytes
-    and nestings of them.
+    """Return the hex digest of numpy arrays, torch tensors (of a DTensor the local block), scalars,
+    bytes, and nested containers of them.
 
-    Raises `TypeError`, with the path to it, for anything else: what has no canonical bytes cannot
-    be compared.
+    Raises `TypeError`, with the path to the value, for anything else, because it has no canonical
+    bytes.
     """
     sha = hashlib.sha256()
     _feed(sha, state, "state")

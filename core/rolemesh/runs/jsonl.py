@@ -1,6 +1,6 @@
-"""``events.jsonl`` and ``metrics.jsonl``: how their lines read, and how they are read back.
+"""Format and read the lines of ``events.jsonl`` and ``metrics.jsonl``.
 
-Who writes them, and when, is not decided here.
+The callers decide when a line is written.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ log = logging.getLogger("rolemesh.runs.jsonl")
 RESERVED = ("step", "steps", "time", "operators", "roles", "staleness", "records")
 
 Numbered = tuple[int, bytes]
-"""A line with its number, which grows from line to line: an event's `seq`, the step of metrics."""
+"""A line with its number, which grows from line to line: the `seq` of an event, the step of
+metrics."""
 
 
 def event_line(event: Event) -> Numbered:
-    """A line of ``events.jsonl``."""
+    """Return a line of ``events.jsonl``."""
     return event.seq, _encoded(event)
 
 
 def metrics_line(line: StepMetrics) -> Numbered:
-    """A line of ``metrics.jsonl``.
+    """Return a line of ``metrics.jsonl``.
 
     It has ``step`` (from 0), ``steps``, ``time``, ``operators``, ``roles``, ``staleness`` and
-    ``records``, and every value at the top level too (``"reward": 0.5``), unless its name is one of
-    those. NaN and infinity become null.
+    ``records``. Every value also stands at the top level (``"reward": 0.5``), unless it has the
+    name of one of these keys. NaN and infinity become null.
     """
     try:  # of quick steps there are many lines, most of them without values
         return line.step, _encoded(_flat(line)) if line.values else _encoded(line).replace(
@@ -58,12 +59,11 @@ def _flat(line: StepMetrics) -> dict[str, Any]:
 
 
 def read_metrics(path: Path, after: int = -1, start: int = 0) -> Iterator[StepMetrics]:
-    """The lines of a ``metrics.jsonl`` whose step is above `after`; a last line that is still being
-    written is left.
+    """Yield the lines of a ``metrics.jsonl`` whose step is above `after`; an incomplete last line
+    is left out.
 
-    A line that is none, because the file was damaged, is passed over; a warning in the log says
-    which. `start` is the byte to begin at, for who knows that the lines before it are not asked
-    for.
+    A damaged line is skipped, with a warning in the log. `start` is the byte to begin at, for
+    callers that know the lines before it are not needed.
     """
     with suppress(FileNotFoundError), open_regular(path) as file:
         file.seek(start)
@@ -86,8 +86,7 @@ def read_metrics(path: Path, after: int = -1, start: int = 0) -> Iterator[StepMe
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read it. Raises `OSError`, also for a pipe or a device in its place, which
-    would let us wait."""
+    """Open a file for reading. Raises `OSError`, also for a pipe or a device, which could block."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -100,12 +99,13 @@ def _encoded(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Numpy scalars and arrays as numbers and lists; of anything else what it prints as."""
+    """Return numpy scalars and arrays as numbers and lists, and other objects as the text that they
+    print."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 class _Bare(StepMetrics, forbid_unknown_fields=True):
-    """A line that has no values at the top level, as most of quick steps have none."""
+    """A line without values at the top level, as most lines of fast steps are."""
 
 
 def _line(raw: bytes) -> StepMetrics:

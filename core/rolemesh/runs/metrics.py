@@ -1,5 +1,5 @@
-"""What ranks have measured: a role's part of a step, several added up, and the line of metrics they
-make. Pure."""
+"""The measurements of ranks: a role's part of a step, sums of parts, and the line of metrics that
+they form. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 
 class Metrics(msgspec.Struct, frozen=True, gc=False):
-    """A role's part in one line of metrics, summed over the ranks that have contributed.
+    """A role's part in one line of metrics, summed over the contributing ranks.
 
-    `ranks` says how many that are. `means` maps operator label → name → [sum, count], `sums` label
-    → name → sum; `times` is [computing, waiting, blocked] in seconds, summed over ranks.
+    - `ranks`: number of contributing ranks.
+    - `means`: operator label → name → [sum, count].
+    - `sums`: operator label → name → sum.
+    - `times`: [computing, waiting, blocked] in seconds, summed over the ranks.
     """
 
     role: str
@@ -34,8 +36,7 @@ class Metrics(msgspec.Struct, frozen=True, gc=False):
 
 
 def collect(port: LocalPort, label: str, line: Metrics) -> None:
-    """Move what a rank's workload reported since the last call into `line`, under operator call
-    `label`."""
+    """Move the workload's reports since the last call into `line`, under operator call `label`."""
     for means, sums in ((port.means, port.sums), *port.by_item.values()):
         if means:
             _add_means(line.means.setdefault(label, {}), means)
@@ -46,7 +47,7 @@ def collect(port: LocalPort, label: str, line: Metrics) -> None:
 
 
 def joined(parts: Sequence[Metrics]) -> Metrics:
-    """Several parts of one role and step as one."""
+    """Return several parts of one role and step as one."""
     first, *others = parts
     if not others:
         return first
@@ -76,14 +77,14 @@ def _add_sums(total: dict[str, float], part: Mapping[str, float]) -> None:
 
 
 class LineBuilder:
-    """From the parts of all roles to the line of a step."""
+    """Builds the line of a step from the parts of all roles."""
 
     def __init__(self, graph: LogicalGraph, world_sizes: Mapping[str, int]) -> None:
         self._scales = {role: 1e6 / size for role, size in world_sizes.items()}
-        """From seconds of all ranks to microseconds of one."""
+        """Role → factor that converts seconds over all its ranks to microseconds per rank."""
         self._labels = labels = [op.label for op in graph.ops]
         self._calls: dict[tuple[str, str], list[str]] = {}
-        """The calls of each operator, in the flow's order."""
+        """The calls of each operator, in the order of the flow."""
         for op in graph.ops:
             self._calls.setdefault((op.role, op.operator), []).append(op.label)
         self._lags = {
@@ -91,8 +92,8 @@ class LineBuilder:
         }
 
     def build(self, found: Mapping[str, Sequence[Metrics]], wall: float) -> StepMetrics:
-        """The line of one step from each role's parts, together of all its ranks; `wall` is seconds
-        since 1970."""
+        """Return the line of one step. `found` has each role's part over all its ranks; `wall` is
+        in seconds since 1970."""
         roles = {}
         said = []
         # Quick steps have many lines, and most of those have times alone: this loop is hot.
@@ -131,7 +132,7 @@ def _numbers(
     means: Mapping[str, Mapping[str, list[float]]],
     sums: Mapping[str, Mapping[str, float]],
 ) -> dict[str, float]:
-    """What the calls `labels` of one operator have reported, as if it were one call."""
+    """Return the metrics of the calls `labels` of one operator as if they were one call."""
     amounts: dict[str, list[float]] = {}
     totals: dict[str, float] = {}
     for label in labels:

@@ -1,5 +1,5 @@
-"""An exception of the user's code, with its place in the job and a traceback without the kernel's
-frames."""
+"""An exception of the user's code, with its place in the job and a traceback without frames of the
+kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KERNEL = str(Path(__file__).parents[1]) + "/"
 
 
 class OperatorFailed(Exception):
-    """Operator `label` raised `error` at `step`; `rank` is -1 where the process has only one."""
+    """Operator `label` raised `error` at `step`; `rank` is -1 if the process has only one rank."""
 
     def __init__(self, label: str, step: int, error: BaseException, rank: int = -1) -> None:
         super().__init__(f"{label} at step {step}: {summarize(error)}")
@@ -23,8 +23,8 @@ class OperatorFailed(Exception):
 
 
 def summarize(error: BaseException) -> str:
-    """The exception's type and message as Python prints them; the kernel's own errors are all
-    message."""
+    """Return the exception's type and message as Python prints them; for the kernel's own errors
+    only the message."""
     if isinstance(error, RolemeshError):
         return str(error)
     lines = "".join(traceback.format_exception_only(error)).rstrip().splitlines()
@@ -32,8 +32,8 @@ def summarize(error: BaseException) -> str:
 
 
 def user_traceback(error: BaseException, engine: str = _KERNEL) -> str:
-    """The traceback as Python prints it, without frames of the kernel and of the files below the
-    folder `engine`; empty where nothing else is left."""
+    """Return the traceback as Python prints it, without frames of the kernel and of files in the
+    folder `engine`; empty if no frame is left."""
     formatted = traceback.TracebackException.from_exception(error)
     seen: set[int] = set()
     todo: list[traceback.TracebackException | None] = [formatted]

@@ -1,4 +1,4 @@
-"""A run's folder: where it is, what its files are called, how they are written.
+"""A run's folder: its place, the names of its files, and how they are written.
 
 A run is a folder ``<runs>/<job's name>/``. An engine writes ``job.yaml`` and ``run.json`` when the
 job begins, and ``result.json`` when it has ended.
@@ -23,13 +23,13 @@ LOGS_DIR = "logs"
 
 
 def runs_folder(path: str | Path | None = None) -> Path:
-    """`path`, or ``$ROLEMESH_RUNS``, or ``./runs``."""
+    """Return `path`, or else ``$ROLEMESH_RUNS``, or else ``./runs``."""
     return Path(path or os.environ.get(RUNS_ENV) or "runs")
 
 
 def write_job_file(run_dir: Path, text: str) -> None:
-    """Write ``job.yaml`` so that, whatever the umask, nobody else may change which database its
-    variables go to."""
+    """Write ``job.yaml`` so that, whatever the umask, nobody else can change the database that its
+    variables are sent to."""
     with open(
         run_dir / JOB_FILE, "w", opener=lambda name, flags: os.open(name, flags, 0o644)
     ) as file:
@@ -37,8 +37,8 @@ def write_job_file(run_dir: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` (anything msgspec encodes) to `path`, indented, so that a reader sees all of it
-    or the old file."""
+    """Write `value` (anything that msgspec encodes) to `path`, indented. A reader sees the whole
+    new file or the old one."""
     whole = path.with_name(f".{path.name}.new")
     whole.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
     whole.replace(path)
