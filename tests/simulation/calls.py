@@ -11,8 +11,9 @@ from tests.simulation.model import Job, Value, answer_of, asked_by
 
 from rolemesh.api.service import ServiceSpec
 from rolemesh.graph.logical import OpCall
-from rolemesh_durable.protocol.calls import CalleeState, CallerState, Known, OpenCall, hold_of_call, position_of, ways
+from rolemesh_durable.extensions.calls.states import CalleeState, CallerState, Known, OpenCall, hold_of_call, ways
 from rolemesh_durable.protocol.messages import Watermarks
+from rolemesh_durable.protocol.rank.page import position_of
 
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank
@@ -49,7 +50,7 @@ class _Ask(NamedTuple):
 
 
 class SimCalls:
-    """Of one rank; see `rolemesh_durable.rank.calls.Calls`."""
+    """Of one rank; see `rolemesh_durable.extensions.calls.extension.RankCalls`."""
 
     def __init__(self, rank: SimRank) -> None:
         self.rank, self.world = rank, rank.world

@@ -22,6 +22,7 @@ from tests.simulation.run import run_seed
 
 from rolemesh.api.failures import Failure
 from rolemesh.graph import items
+from rolemesh_durable.extensions.calls.states import CalleeState, CallerState
 from rolemesh_durable.protocol import edge as edges
 from rolemesh_durable.protocol import hang, merge
 from rolemesh_durable.protocol import messages as m
@@ -33,7 +34,6 @@ from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.rank import last_states
 from rolemesh_durable.protocol.agreement import Agreement
 from rolemesh_durable.protocol.barrier import TAKE, WANT, Barrier
-from rolemesh_durable.protocol.calls import CalleeState, CallerState
 from rolemesh_durable.protocol.edge import InEdgeState, OutEdgeState
 from rolemesh_durable.protocol.first import FirstChoice
 from rolemesh_durable.protocol.item_reports import settled

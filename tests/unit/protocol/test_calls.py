@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rolemesh_durable.protocol.calls import OPEN, CalleeState, CallerState, Known, OpenCall
+from rolemesh_durable.extensions.calls.states import OPEN, CalleeState, CallerState, Known, OpenCall
 
 A0, A1 = ("a", 0), ("a", 1)
 

@@ -6,10 +6,9 @@ from typing import Any
 
 from rolemesh.api.service import ServiceSpec
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh_durable.protocol.calls import called_at, position_of
 from rolemesh_durable.protocol.hang import HangVerdict, Key, culprit
 from rolemesh_durable.protocol.messages import RankReport
-from rolemesh_durable.protocol.rank.page import CALLING, COMPUTING, FOLLOWING, SERVING
+from rolemesh_durable.protocol.rank.page import CALLING, COMPUTING, FOLLOWING, SERVING, called_at, position_of
 
 RUN = {"run": ServiceSpec("run")}
 CALLS = LogicalGraph(

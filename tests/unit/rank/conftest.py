@@ -27,17 +27,21 @@ from rolemesh.runs.operator_failure import OperatorFailed, user_traceback
 from rolemesh_durable.dataplane.shm_transport import ShmTransport
 from rolemesh_durable.dataplane.tcp_transport import TcpTransport
 from rolemesh_durable.dataplane.transport import encode_control
+from rolemesh_durable.extensions.shipped import shipped
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.blocks import lines_of
+from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
-from rolemesh_durable.rank.calls import Calls
 from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.event_loop import Tasks
 from rolemesh_durable.rank.loop import Loop
 from rolemesh_durable.rank.main import ENGINE
 from rolemesh_durable.rank.meter import Meter
+from rolemesh_durable.rank.port import EnginePort
 from rolemesh_durable.rank.process_effects import process_effects
+from rolemesh_durable.rank.services import Rank
 from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.transports import Site, TransportKeys
 
@@ -237,7 +241,10 @@ class Fleet:
         try:
             pipe.send(endpoint.addresses)
             peers = pipe.recv()
-            ctx = RankContext(options=NoOptions(), role=role, rank=rank, world_size=roles[role][1], steps=steps)
+            size = roles[role][1]
+            ctx = RankContext(
+                options=NoOptions(), role=role, rank=rank, world_size=size, steps=steps, port=EnginePort()
+            )
             workload = roles[role][0]()
             workload.setup(ctx)
             status_page = StatusPage.open(self.sockets / f"status-{role}-{rank}")
@@ -251,7 +258,10 @@ class Fleet:
             sizes = {name: size for name, (_, size) in roles.items()}
             shape = JobShape(flow, activity, sizes, steps, **options)
             ports = Ports(shape, process_effects(endpoint, status_page, meter, None))
-            calls = Calls(flow, activity, sizes, workload, ctx, endpoint=endpoint, status_page=status_page, meter=meter)
+            tasks = Tasks(endpoint)
+            place = Rank(ctx, workload, endpoint, status_page, meter, ports, None, tasks)
+            parts = [extension(None).in_rank(place) for extension in shipped("rank")]
+            hooks = RankHooks([part for part in parts if part is not None])
             loop = Loop(
                 workload,
                 ctx,
@@ -263,11 +273,13 @@ class Fleet:
                 meter=meter,
                 control=control,
                 steps=steps,
-                calls=calls,
+                hooks=hooks,
+                tasks=tasks,
             )
             control.on_advance = lambda advance: ports.commit(advance.committed)
             ports.open(peers)
-            calls.open(-1)
+            for opened in hooks.opened:
+                opened(-1)
             while any(way.state.unheard for way in ports.ways):
                 endpoint.pump(PATIENCE_S)
             outcome.seen = workload.seen
@@ -275,7 +287,7 @@ class Fleet:
             if after is not None:
                 outcome.seen = [*workload.seen, after(ports, endpoint)]
             outcome.refused = endpoint.refused()
-            calls.close()
+            tasks.close()
         finally:
             endpoint.close()
 

@@ -12,12 +12,20 @@ import pytest
 from rolemesh.api.service import ServiceSpec
 from rolemesh.api.workload import RankContext
 from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh.graph.schedule import Activity
 from rolemesh_durable.dataplane.codec import decode, encode
 from rolemesh_durable.dataplane.transport import HEAD
-from rolemesh_durable.protocol.calls import ways
-from rolemesh_durable.protocol.master_config import SnapshotPlan
-from rolemesh_durable.rank.call_frames import ANSWER, Answer, Request, frame_of, kept_answer, key_of, read_request
-from rolemesh_durable.rank.serving import Serving
+from rolemesh_durable.extensions.calls.frames import (
+    ANSWER,
+    Answer,
+    Request,
+    frame_of,
+    kept_answer,
+    key_of,
+    read_request,
+)
+from rolemesh_durable.extensions.calls.serving import Serving
+from rolemesh_durable.protocol.rank.shape import JobShape
 
 GRAPH = LogicalGraph(
     "calls", (OpCall(0, "a", "act", "a.act", None, calls=("box",)),), (), {"box": {"run": ServiceSpec("run")}}
@@ -48,11 +56,16 @@ class Endpoint:
 @pytest.fixture
 def endpoint() -> Endpoint:
     found = Endpoint()
-    workload, page = SimpleNamespace(run=lambda x: x), SimpleNamespace(fields=[0] * 16)
-    Serving(
-        RankContext(options=None), GRAPH, {"a": 1, "box": 1}, ways(GRAPH), SnapshotPlan(),
-        endpoint=found, workload=workload, status_page=page, loop=None, max_bytes=1,  # type: ignore[arg-type]
-    )  # fmt: skip
+    job = JobShape(GRAPH, Activity(GRAPH), {"a": 1, "box": 1}, 10, retention_bytes=1)
+    rank = SimpleNamespace(
+        ctx=RankContext(options=None, role="box"),
+        job=job,
+        endpoint=found,
+        workload=SimpleNamespace(run=lambda x: x),
+        status_page=SimpleNamespace(fields=[0] * 16),
+        tasks=None,
+    )
+    Serving(rank)  # type: ignore[arg-type]
     return found
 
 

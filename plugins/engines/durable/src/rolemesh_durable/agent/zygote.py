@@ -61,6 +61,7 @@ EVERY_RANK = (
     "rolemesh.builtin.function",
     "rolemesh_durable.dataplane.shm_transport",
     "rolemesh_durable.dataplane.tcp_transport",
+    "rolemesh_durable.extensions.calls.extension",
     "rolemesh_durable.rank.main",
 )
 """What most ranks import: here, once."""
@@ -167,13 +168,14 @@ def main() -> None:
     if os.fork():
         os._exit(0)  # the child is nobody's: neither the agent's death nor what Ray does to an actor's children ends it
     rank = importlib.import_module("rolemesh_durable.rank.main")
+    extensions = importlib.import_module("rolemesh_durable.extensions.shipped").shipped("rank")
     zygote = _Zygote(control, folder, alone_s, rank)
     try:
         zygote.serve()
     except _IsRankError as forked:
         request, start = forked.request, forked.start
     zygote.forget()
-    os._exit(_run_rank(request, lambda: rank.main(start)))
+    os._exit(_run_rank(request, lambda: rank.main(start, extensions)))
 
 
 def _send(control: socket.socket | None, message: ZygoteMessage) -> None:

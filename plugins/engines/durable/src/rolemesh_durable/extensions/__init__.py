@@ -1,1 +1,24 @@
-"""The features that the core of the engine does not name. Each has a folder: events, records, state, decisions."""
+"""Extensions of the engine: features that the core does not name. `rolemesh_durable.extensions.shipped` lists them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rolemesh.api.plugin import Plugin
+
+if TYPE_CHECKING:
+    from rolemesh_durable.protocol.rank.extension import RankExtension
+    from rolemesh_durable.rank.services import Rank, RankPlace
+
+__all__ = ["Extension"]
+
+
+class Extension(Plugin):
+    """Base of extensions. Each process of a job has one instance of each."""
+
+    def before_setup(self, place: RankPlace) -> None:
+        """A rank sets its workload up next. The hook may wait."""
+
+    def in_rank(self, rank: Rank) -> RankExtension | None:
+        """Return the extension's part in a rank whose workload is set up; None if it has none there."""
+        return None

@@ -14,8 +14,8 @@ from rolemesh.api.partition import Balanced
 from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.routes import Route, route
 from rolemesh.graph.schedule import Activity
-from rolemesh_durable.protocol.calls import called_at
 from rolemesh_durable.protocol.messages import RankReport
+from rolemesh_durable.protocol.rank.page import called_at
 
 __all__ = ["HangVerdict", "Key", "culprit"]
 

@@ -10,7 +10,6 @@ from typing import Final
 from rolemesh.api.partition import Balanced
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.schedule import Activity
-from rolemesh_durable.protocol.calls import ways
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.persisting import outlasting
 
@@ -48,7 +47,7 @@ def may_owe(graph: LogicalGraph, activity: Activity, role: str, *, together: boo
     ops = graph.of_role(role)
     if not ops or (together and not any(activity.always(op.id) for op in ops)):
         return False
-    if any(op.streaming for op in ops) or any(role in (way.caller, way.callee) for way in ways(graph)):
+    if any(op.streaming for op in ops) or any(role in pair for pair in graph.callers):
         return False
     edges = [edge for edge in graph.edges if edge.dst in {op.id for op in ops}]
     partitions = {type(partition) for edge in edges for partition in (edge.src_partition, edge.dst_partition)}
@@ -60,7 +59,7 @@ def by_appointment(graph: LogicalGraph, role: str) -> bool:
     what it has finished, since it takes and gives nothing."""
     ends = {op.id for op in graph.of_role(role)}
     touched = any(edge.src in ends or edge.dst in ends for edge in graph.edges)
-    return bool(ends) and not touched and not any(role in (way.caller, way.callee) for way in ways(graph))
+    return bool(ends) and not touched and not any(role in pair for pair in graph.callers)
 
 
 def apart_s(pause_s: float, most_s: float | None, failures_s: float = 0.0) -> float:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.page import LAYOUT
 from rolemesh_durable.protocol.rank.ports import Ports
-from rolemesh_durable.rank.calls import Calls
 from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.status_page import StatusPage
@@ -36,7 +36,7 @@ class Crossing:
         layout: Layout,
         ports: Ports[Any],
         status_page: StatusPage,
-        calls: Calls,
+        hooks: RankHooks,
         meter: Meter,
         control: Control,
         boundary: End | None,
@@ -44,7 +44,7 @@ class Crossing:
     ) -> None:
         """`layout` is the one that the rank was started in. `give(folder, step, edges)` gives the in-ports of `edges`
         what was under way at `step`."""
-        self._layout, self._ports, self._calls, self._meter, self._control = layout, ports, calls, meter, control
+        self._layout, self._ports, self._hooks, self._meter, self._control = layout, ports, hooks, meter, control
         self._fields = status_page.fields
         self._boundary, self._give = boundary, give
         self._paused = -1
@@ -66,7 +66,8 @@ class Crossing:
             return False
         changed = {each for each in layout.sizes if layout.is_void(each, layout.step)}
         edges = self._ports.relayout(layout, changed)
-        self._calls.resized({role: layout.sizes[role] for role in changed})
+        for relaid in self._hooks.relaid:
+            relaid({role: layout.sizes[role] for role in changed})
         self._give(layout.folder, layout.step, edges)
         self._layout, self._wired = layout, False
         self._fields[LAYOUT] = layout.number

@@ -76,10 +76,8 @@ class Endpoint:
         """The agent has asked the rank to stop: every wait raises `Stopping`."""
         self.lost: LogLost | None = None
         """What a consumer has used is in no log any more: each wait raises it, though an operator may catch it."""
-        self.on_idle: Callable[[], bool] | None = None
-        """Called before the rank blocks, and every 50 ms while it does."""
-        self.on_wait: Callable[[int], bool] | None = None
-        """Called before the rank blocks, with the longest time in ms: it may wait itself, until something has come."""
+        self._idle: tuple[Callable[[], bool], ...] = ()
+        self._waits: tuple[Callable[[int], bool], ...] = ()
         self.on_refused: Callable[[int], None] | None = None
         """Called when the transports have refused more connections, with how many there are in all."""
         self._refused = 0
@@ -189,6 +187,21 @@ class Endpoint:
         for frame in early:
             self._handle(frame)
 
+    def attend(self, idle: Sequence[Callable[[], bool]], waits: Sequence[Callable[[int], bool]] = ()) -> None:
+        """Call all of `idle` before the rank blocks, and every 50 ms while it blocks.
+
+        Each returns whether the rank should wait at most 50 ms. One of `waits` may wait itself, at most as many
+        milliseconds as its argument says, and then returns True.
+        """
+        self._idle, self._waits = tuple(idle), tuple(waits)
+
+    def idle(self) -> bool:
+        """Do what the rank does before it blocks; return whether it should block for at most 50 ms."""
+        soon = False
+        for hook in self._idle:
+            soon = hook() or soon
+        return soon
+
     def put_off(self, consumer: Consumer) -> None:
         """`consumer` has something to flush before the rank blocks."""
         self._dirty.append(consumer)
@@ -211,9 +224,9 @@ class Endpoint:
         wait_ms = IDLE_MS
         while True:
             self.flush()
-            soon = self.on_idle() if self.on_idle is not None else False
+            soon = self.idle()
             try:
-                if self.on_wait is not None and self.on_wait(IDLE_MS):
+                if any(wait(IDLE_MS) for wait in self._waits):
                     return self._receive(zmq.NOBLOCK)
                 if wait_ms <= IDLE_MS or self._socket.poll(wait_ms):
                     return self._receive()
@@ -233,8 +246,7 @@ class Endpoint:
         found = self.pump()
         if not found:
             self.flush()
-            if self.on_idle is not None:
-                self.on_idle()
+            self.idle()
         return found
 
     def refuse(self, what: object) -> None:

@@ -1,10 +1,11 @@
-"""A rank's asyncio loop: coroutines run on the rank's main thread, and what comes in is handled while they wait."""
+"""The tasks of a rank's operators, and the asyncio loop that runs coroutines on the rank's main thread."""
 
 from __future__ import annotations
 
 import asyncio
 import selectors
 from collections.abc import Callable, Collection, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
@@ -14,14 +15,17 @@ from rolemesh.graph.logical import OpCall
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.rank.endpoint import IDLE_MS, Endpoint
 
-__all__ = ["EventLoop", "Line"]
+__all__ = ["EventLoop", "Line", "Tasks"]
 
 T = TypeVar("T")
 
 
 class Line:
-    """What one task of an operator does one after the other, so that its calls are numbered alike in each life of the
-    rank, whichever task gets its answers first. `path` tells which task it is: of which one, and the how manieth."""
+    """The sequence of calls that one task of an operator makes.
+
+    Each task numbers its own calls, so they have the same numbers in each life of the rank, whichever task gets its
+    answers first. `path` names the task: the numbers of its parents, then its own.
+    """
 
     __slots__ = ("_count", "op", "path", "step")
 
@@ -29,13 +33,13 @@ class Line:
         self.op, self.step, self.path, self._count = op, step, path, 0
 
     def next(self) -> str:
-        """The path of what comes next."""
+        """Return the path of the task's next call or child."""
         self._count += 1
         return f"{self.path}.{self._count - 1}"
 
     @staticmethod
     def present() -> Line | None:
-        """That of the task that runs; None if it is no operator's."""
+        """Return the line of the task that runs; None if the task is not an operator's."""
         return _LINE.get(None)
 
 
@@ -52,8 +56,58 @@ def _new_task(
     return asyncio.Task(coroutine, loop=loop, context=context)
 
 
+class Tasks:
+    """The tasks of a rank's operators: the one that runs in a `def` operator, and the event loop for coroutines."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._loop: EventLoop | None = None
+        self.line: Line | None = None
+        """The line of the `def` operator, or of its item, that runs now; None between operators."""
+
+    @property
+    def loop(self) -> EventLoop:
+        """The event loop. The first use makes it, as it takes file descriptors."""
+        if self._loop is None:
+            self._loop = EventLoop(self._endpoint)
+        return self._loop
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are tasks that go on while the rank waits."""
+        return self._loop is not None and self._loop.busy
+
+    def here(self) -> bool:
+        """Whether a coroutine of the event loop asks."""
+        return self._loop is not None and self._loop.here()
+
+    def begins(self, line: Line) -> None:
+        """An operator, or one of its items, begins: its calls are numbered from 0 on."""
+        self.line = line
+
+    def each(self, op: OpCall, step: int, items: Iterator[int]) -> Iterator[int]:
+        """Yield the `items` that a `def` operator makes in turn; each item numbers its own calls."""
+        for item in items:
+            self.begins(Line(op, step, f".{item}"))
+            yield item
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Run a block that belongs to no operator."""
+        line, self.line = self.line, None
+        try:
+            yield
+        finally:
+            self.line = line
+
+    def close(self) -> None:
+        """Cancel the tasks. Idempotent."""
+        if self._loop is not None:
+            self._loop.close()
+
+
 class EventLoop:
-    """Made when the rank needs it. Not thread-safe."""
+    """The asyncio loop of a rank. Not thread-safe."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -62,28 +116,23 @@ class EventLoop:
         self._loop.set_task_factory(_new_task)  # type: ignore[arg-type]
         self._tasks: set[asyncio.Task[None]] = set()
 
-    @property
-    def on_block(self) -> Callable[[bool], None]:
-        """Called with True before an operator's coroutines wait for something, and with False after."""
-        return self._selector.on_block
-
-    @on_block.setter
     def on_block(self, told: Callable[[bool], None]) -> None:
+        """Call `told(True)` before all coroutines of an operator wait, and `told(False)` after."""
         self._selector.on_block = told
 
     def here(self) -> bool:
-        """Whether a coroutine of this loop is asking."""
+        """Whether a coroutine of this loop asks."""
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
             return False
 
     def future(self) -> asyncio.Future[None]:
-        """For a coroutine to wait for."""
+        """Return a future for a coroutine to wait for."""
         return self._loop.create_future()
 
     def run(self, coroutine: Coroutine[Any, Any, T], line: Line) -> T:
-        """Run an operator's coroutine to its end; what comes in is handled meanwhile. Raises `Stopping`."""
+        """Run an operator's coroutine to its end, and handle incoming messages meanwhile. Raises `Stopping`."""
         task = self._task(coroutine, line)
         self._selector.inside = True
         try:
@@ -94,9 +143,12 @@ class EventLoop:
                 self._cancel(left)
 
     def each(self, begun: Iterator[tuple[Coroutine[Any, Any, T], Line] | None], several: int) -> Iterator[T]:
-        """What coroutines return, as each is finished; at most `several` run at once, and the next is begun when there
-        is room for it. None is one that is begun when one of those under way is finished. What comes in is handled
-        while they wait, not while a value is taken. Raises `Stopping`."""
+        """Yield what the coroutines return, as each one finishes. Raises `Stopping`.
+
+        At most `several` run at once; the loop takes the next from `begun` when there is room. If `begun` yields None,
+        the loop asks it again after one of the running coroutines has finished. The loop handles incoming messages
+        while coroutines wait, but not while the caller works on a value.
+        """
         tasks: set[asyncio.Task[T]] = set()
         more = True
         try:
@@ -125,14 +177,14 @@ class EventLoop:
         return asyncio.Task(coroutine, loop=self._loop, context=context)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Begin a task that goes on whenever the rank waits."""
+        """Start a task that goes on whenever the rank waits."""
         task = asyncio.Task(coroutine, loop=self._loop)
         self._tasks.add(task)
         self._selector.woken = True
         task.add_done_callback(self._ended)
 
     def wait(self, wait_ms: int) -> None:
-        """Let the tasks go on until something has come in, or the time is over."""
+        """Let the tasks go on until a message has come or the time is over."""
         handle = self._loop.call_later(wait_ms / 1000, self._loop.stop)
         try:
             self._loop.run_forever()
@@ -156,7 +208,7 @@ class EventLoop:
             task.exception()
 
     def _cancel(self, tasks: Collection[asyncio.Task[Any]]) -> None:
-        """Let them clean up, for a moment."""
+        """Cancel `tasks`, and give them half a second to clean up."""
         self._selector.quiet = True
         try:
             for task in tasks:
@@ -168,10 +220,10 @@ class EventLoop:
 
 
 class _Selector(selectors.DefaultSelector):
-    """Waits for the rank's inbox beside what the loop waits for.
+    """Waits for the rank's inbox and for the file descriptors of the loop.
 
-    ZeroMQ tells of a message by an edge only, so the inbox is emptied before each wait (``inside`` a coroutine that is
-    run to its end), or the loop is stopped for whoever reads it.
+    ZeroMQ signals a new message only once. So this selector empties the inbox before each wait while it is ``inside``
+    an operator's coroutine. Otherwise it stops the loop, and the rank reads the inbox.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from os import statvfs
 from typing import Any
 
@@ -18,16 +18,17 @@ from rolemesh_durable.protocol.job import RankStart
 from rolemesh_durable.protocol.messages import Connect, RankDone, Watermarks
 from rolemesh_durable.protocol.owing import by_appointment, may_owe
 from rolemesh_durable.protocol.rank.effects import Stopping
+from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.page import SNAPSHOT
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.rank.boundary import SLACK, Boundary, Group, write_snapshot
 from rolemesh_durable.rank.call_start import Admission
-from rolemesh_durable.rank.calls import Calls
 from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.crossing import Crossing
 from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.event_loop import Tasks
 from rolemesh_durable.rank.last_state import not_kept, write_last
 from rolemesh_durable.rank.loop import Loop
 from rolemesh_durable.rank.meter import Meter
@@ -36,6 +37,7 @@ from rolemesh_durable.rank.origin import Origin
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.process_effects import process_effects
 from rolemesh_durable.rank.sent_log import SentLog
+from rolemesh_durable.rank.services import Extending, Rank
 from rolemesh_durable.rank.shortage import Shortage
 from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.rank.takeover import Inheritance, carry_over, take_over
@@ -55,6 +57,7 @@ class Life:
         control: Control,
         workload: Workload,
         ctx: RankContext[Any],
+        extensions: Sequence[Extending],
         admission: Admission | None = None,
         barrier: GroupBarrier | None = None,
     ) -> None:
@@ -98,21 +101,12 @@ class Life:
         self._waits = ProcessWaits(endpoint, status_page, self._meter)
         effects = process_effects(endpoint, status_page, self._meter, log)
         self._shortage.ports = self._ports = ports = Ports(shape, effects, resume=launch.resume, barrier=barrier)
-        self._notes = port_of(ctx).notes = Notes(ctx, log)
-        self._calls = calls = Calls(
-            job.graph,
-            activity,
-            job.world_sizes,
-            workload,
-            ctx,
-            endpoint=endpoint,
-            status_page=status_page,
-            meter=self._meter,
-            snapshots=job.snapshots,
-            unrepeated=job.unrepeated,
-            max_bytes=job.retention_bytes,
-            log=log,
-        )
+        self._notes = Notes(ctx, log)
+        port_of(ctx).keep(self._notes)
+        self._tasks = Tasks(endpoint)
+        rank = Rank(ctx, workload, endpoint, status_page, self._meter, ports, log, self._tasks)
+        found = (extension.in_rank(rank) for extension in extensions)
+        self._hooks = hooks = RankHooks([part for part in found if part is not None])
         boundary = self._restore(log) if log is not None else None
         self._boundary = boundary
         self._loop = Loop(
@@ -126,13 +120,15 @@ class Life:
             meter=self._meter,
             control=control,
             steps=job.steps,
-            calls=calls,
+            hooks=hooks,
+            tasks=self._tasks,
             boundary=boundary,
             admission=admission,
-            crossing=Crossing(launch.layout, ports, status_page, calls, self._meter, control, boundary, self._give),
+            crossing=Crossing(launch.layout, ports, status_page, hooks, self._meter, control, boundary, self._give),
         )
         ports.open(control.wire.peers if control.wire is not None else ())
-        calls.open(launch.resume)
+        for opened in hooks.opened:
+            opened(launch.resume)
         control.on_wire = self._wired
         control.on_advance = self._advanced
         if control.advance is not None:
@@ -195,16 +191,20 @@ class Life:
             self._loop.acknowledge(stop.committed, stop.persisted)
 
     def close(self) -> None:
-        """Nothing runs any more."""
-        self._calls.close()
+        """Release everything that the steps needed."""
+        for close in self._hooks.close:
+            close()
+        self._tasks.close()
 
     def _wired(self, wire: Connect) -> None:
         self._ports.rewire(wire.peers)
-        self._calls.rewire()
+        for rewired in self._hooks.rewired:
+            rewired()
 
     def _advanced(self, advance: Watermarks) -> None:
         self._meter.published(advance.published)
-        self._calls.advanced(advance)
+        for told in self._hooks.advanced:
+            told(advance)
         if self._boundary is not None:
             self._boundary.advanced(advance)
         else:
@@ -227,7 +227,8 @@ class Life:
         if found.state is not None and self._stateful:
             self._workload.restore(found.state)
         if not from_disk:
-            self._calls.remember(log)
+            for remember in self._hooks.remember:
+                remember()
             self._notes.remember(launch.resume)
         self._inherited = take_over(log, self._ports, self._endpoint.pool, launch.resume, self._is_void, anew=from_disk)
         if launch.origin:

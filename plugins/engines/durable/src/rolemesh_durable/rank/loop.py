@@ -15,6 +15,7 @@ from rolemesh_durable.protocol.edge import last_call
 from rolemesh_durable.protocol.messages import RankFinish, Watermarks
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.effects import Stopping
+from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.in_port import InPort
 from rolemesh_durable.protocol.rank.mates import Mates
 from rolemesh_durable.protocol.rank.out_port import OutPort
@@ -22,10 +23,10 @@ from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.turns import Positions
 from rolemesh_durable.rank.boundary import Boundary
 from rolemesh_durable.rank.call_start import Admission
-from rolemesh_durable.rank.calls import Calls
 from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.crossing import Crossing
 from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.event_loop import Tasks
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.shared_rows import SharedRows
@@ -43,7 +44,7 @@ class _Call:
     """One operator call of the rank's schedule."""
 
     __slots__ = (
-        "always", "apart", "constants", "id", "inputs", "label", "mates", "method", "op", "out", "sink", "streaming",
+        "always", "constants", "id", "inputs", "label", "mates", "method", "op", "out", "sink", "streaming",
     )  # fmt: skip
 
     def __init__(
@@ -51,7 +52,7 @@ class _Call:
     ) -> None:
         self.id, self.label, self.constants, self.streaming = op.id, op.label, op.constants, op.streaming
         self.method, self.inputs, self.out, self.sink = method, inputs, out, op.returns is None
-        self.op, self.mates, self.always, self.apart = op, mates, False, False
+        self.op, self.mates, self.always = op, mates, False
 
 
 class Loop:
@@ -70,7 +71,8 @@ class Loop:
         meter: Meter,
         control: Control,
         steps: int,
-        calls: Calls,
+        hooks: RankHooks,
+        tasks: Tasks,
         boundary: Boundary | None = None,
         admission: Admission | None = None,
         crossing: Crossing | None = None,
@@ -79,14 +81,15 @@ class Loop:
         self._ctx, self._activity, self._endpoint, self._ports = ctx, activity, endpoint, ports
         self._status_page, self._meter, self._control, self._workload = status_page, meter, control, workload
         control.last = min(control.last, steps - 1)
-        self._boundary, self._services = boundary, calls
+        self._boundary, self._step_done = boundary, hooks.step_done
         self._calls: list[_Call] = []
         for op in graph.of_role(ctx.role):
             method, mates = getattr(workload, op.operator), ports.mates.get(op.id)
             if mates is not None:
-                method = SharedRows(mates, endpoint, status_page, meter).shared(method, ctx, op, calls)
+                method = SharedRows(mates, endpoint, status_page, meter).shared(method, ctx, op, tasks)
+            method = hooks.wrapped(op, method)
             call = _Call(op, method, ports.inputs.get(op.id, []), ports.outputs.get(op.id), mates)
-            call.always, call.apart = activity.always(op.id), calls.apart(op, call.method)
+            call.always = activity.always(op.id)
             self._calls.append(call)
         self._crossing = crossing
         self._admission, self._positions = admission, Positions(graph)
@@ -96,8 +99,8 @@ class Loop:
         self._committed = self._persisted = -1
         self._heard: Watermarks | None = None
         self._port = port_of(ctx)
-        self._port.on_progress = self._progress
-        endpoint.on_idle = self._idle
+        self._port.observe(self._progress)
+        endpoint.attend((*hooks.idle, self._idle), hooks.wait)
         control.on_raise = self._inject
         control.on_adopted.append(self._say_finish)
         if control.raising:
@@ -149,7 +152,8 @@ class Loop:
                         now = self._run(call, step)
                         if now - looked > LOOK_NS:
                             looked = self._look(now)
-                self._services.finished(step, step >= control.last or step == control.pause)
+                for step_done in self._step_done:
+                    step_done(step, step >= control.last or step == control.pause)
                 fields[status.BUSY_NS] = meter.busy
                 meter.finished(step, now)
                 if boundary is not None:
@@ -285,7 +289,6 @@ class Loop:
                 self._fail_waiting()
             except RuntimeError as error:
                 raise OperatorFailed("its services", self._ctx.step, error) from error
-        self._services.serve()
         soon = self._meter.idle()
         if self._boundary is not None and self._boundary.owed >= 0:
             soon = self._settle(self._boundary) or soon
@@ -329,10 +332,7 @@ class Loop:
             began = monotonic_ns()
             fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, began
             apart = meter.waiting + meter.blocked
-            if call.apart:
-                result = self._services.run(call.op, step, call.method, arguments)
-            else:
-                result = call.method(**arguments)
+            result = call.method(**arguments)
             chunked = type(result) is GeneratorType
             if chunked:
                 if call.out is not None:

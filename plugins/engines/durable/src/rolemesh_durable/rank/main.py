@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,9 @@ from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.generators import seed_generators
 from rolemesh_durable.rank.life import Life
 from rolemesh_durable.rank.mail import EndpointMail
+from rolemesh_durable.rank.port import EnginePort
 from rolemesh_durable.rank.said import Said
+from rolemesh_durable.rank.services import Extending
 from rolemesh_durable.rank.signals import on_sigterm
 from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.rank.turn_page import TurnPage
@@ -61,11 +64,11 @@ def prepare(start: bytes) -> RankStart:
     return decoded
 
 
-def main(start: RankStart) -> int:
-    """Run a rank; the process's exit code."""
+def main(start: RankStart, shipped: Sequence[type[Any]]) -> int:
+    """Run a rank with the `shipped` extensions and those of the job; return the process's exit code."""
     entitle(start.job.name, f"{start.launch.role}/{start.launch.rank}")
     explain_breakpoints()
-    return _Rank(start).run()
+    return _Rank(start, shipped).run()
 
 
 def _load(use: PluginUse, base: str) -> Any:
@@ -74,8 +77,10 @@ def _load(use: PluginUse, base: str) -> Any:
 
 
 class _Rank:
-    def __init__(self, start: RankStart) -> None:
+    def __init__(self, start: RankStart, shipped: Sequence[type[Any]]) -> None:
         self.start, self.job, self.launch = start, start.job, start.launch
+        self.shipped = shipped
+        self.extensions: tuple[Extending, ...] = ()
         launch = start.launch
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         import_paths(self.job.base)
@@ -153,7 +158,15 @@ class _Rank:
         try:
             self.operator = "restore"
             life = Life(
-                self.start, self.endpoint, self.status_page, self.control, workload, ctx, admission, self.barrier
+                self.start,
+                self.endpoint,
+                self.status_page,
+                self.control,
+                workload,
+                ctx,
+                self.extensions,
+                admission,
+                self.barrier,
             )
             self.operator = ""
             self._say(m.RankReady(launch.role, launch.rank, launch.generation, self.setup_s))
@@ -218,6 +231,7 @@ class _Rank:
             run_dir=Path(job.run_dir),
             tmp_dir=Path(self.start.tmp_dir),
             base=Path(job.base),
+            port=EnginePort(),
             plugins={
                 (kind, n): partial(_load, u, job.base) for kind, uses in job.plugins.items() for n, u in uses.items()
             },
@@ -228,6 +242,7 @@ class _Rank:
         if admission is not None:
             admission.set_up(workload)
             admission = admission if cls.lockstep or self.turn_page is not None else None
+        self.extensions = tuple(extension(None) for extension in self.shipped)
         self.setup_s = time.monotonic() - begun
         self.operator = ""
         return workload, ctx, admission

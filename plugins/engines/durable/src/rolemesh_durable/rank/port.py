@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from rolemesh.api.port import LocalPort
+from rolemesh.api.service import Caller
 from rolemesh.api.workload import RankContext
 
-__all__ = ["port_of"]
+__all__ = ["EnginePort", "port_of"]
 
 
-def port_of(ctx: RankContext[Any]) -> LocalPort:
-    """Return the port that this engine handed to the context. Raises `TypeError` for that of another engine."""
-    if not isinstance(ctx.port, LocalPort):
+class EnginePort(LocalPort):
+    """The port of a rank. The parts of the rank that serve a workload register here."""
+
+    def carry(self, caller: Caller) -> None:
+        """`caller` carries the calls of the workload out from now on."""
+        self.caller = caller
+
+    def observe(self, on_progress: Callable[[int, int], bool]) -> None:
+        """`on_progress(done, total)` answers `RankContext.progress` from now on."""
+        self.on_progress = on_progress
+
+    def keep(self, notes: MutableMapping[str, Any]) -> None:
+        """`notes` are `RankContext.notes` from now on."""
+        self.notes = notes
+
+
+def port_of(ctx: RankContext[Any]) -> EnginePort:
+    """Return the port that this engine handed to the context. Raise `TypeError` for that of another engine."""
+    if not isinstance(ctx.port, EnginePort):
         raise TypeError(f"{type(ctx.port).__name__} is the port of another engine")
     return ctx.port

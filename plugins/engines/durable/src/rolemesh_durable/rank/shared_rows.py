@@ -14,9 +14,8 @@ from rolemesh.graph.logical import OpCall
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.mates import Mates
 from rolemesh_durable.protocol.rank.page import DONE
-from rolemesh_durable.rank.calls import Calls
 from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.rank.event_loop import Line
+from rolemesh_durable.rank.event_loop import Line, Tasks
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.status_page import StatusPage
@@ -35,7 +34,7 @@ class SharedRows:
         self._status_page, self._meter = status_page, meter
 
     def shared(
-        self, method: Callable[..., Any], ctx: RankContext[Any], op: OpCall, calls: Calls
+        self, method: Callable[..., Any], ctx: RankContext[Any], op: OpCall, tasks: Tasks
     ) -> Callable[..., Iterator[tuple[Any, ...]]]:
         """What calls `method`, of `op`, with one item after the other, as many as fall to this rank. Coroutines run
         several at a time."""
@@ -48,7 +47,7 @@ class SharedRows:
             def call(**arguments: Any) -> Iterator[tuple[Any, ...]]:
                 count = apart(arguments[param], how.rows)[1]
                 taken = (item for item in self._chosen(ctx.step, count, lambda: True) if item is not None)
-                chosen = calls.each_item(op, ctx.step, taken)
+                chosen = tasks.each(op, ctx.step, taken)
                 return self._counted(items.run(method, arguments, chosen), op, ctx, count)
 
             return call
@@ -67,7 +66,7 @@ class SharedRows:
             count = apart(arguments[param], how.rows)[1]
             taken = self._chosen(ctx.step, count, lambda: finished > 0)
             begun = (None if item is None else (begin(item), Line(op, ctx.step, f".{item}")) for item in taken)
-            yield from self._counted(calls.loop.each(begun, how.concurrency), op, ctx, count)
+            yield from self._counted(tasks.loop.each(begun, how.concurrency), op, ctx, count)
 
         return call_several
 

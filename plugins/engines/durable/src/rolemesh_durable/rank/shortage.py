@@ -67,8 +67,7 @@ class Shortage:
                 self.meter.blocked += now - began
 
     def _answer(self) -> None:
-        if self._endpoint.on_idle is not None:
-            self._endpoint.on_idle()
+        self._endpoint.idle()
         self._endpoint.pump(LOOK_S)
         if self._endpoint.stopping:
             raise Stopping

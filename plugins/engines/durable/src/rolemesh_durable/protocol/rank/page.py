@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from rolemesh.graph.logical import LogicalGraph
+
 __all__ = [
     "BLOCKED",
     "BUSY_NS",
@@ -35,6 +37,8 @@ __all__ = [
     "WAITING",
     "Fields",
     "Page",
+    "called_at",
+    "position_of",
 ]
 
 IDLE: Final = 0
@@ -50,7 +54,7 @@ TURN: Final = 4
 GATHERING: Final = 5
 """The rank waits for the rest of its collective group, before a call."""
 CALLING: Final = 6
-"""The rank waits for the answer to a call: see `rolemesh_durable.protocol.calls.position_of`."""
+"""The rank waits for the answer to a call: see `position_of`."""
 SERVING: Final = 7
 """The rank runs a call of another role."""
 FOLLOWING: Final = 8
@@ -79,3 +83,14 @@ class Page(Protocol):
 
     def waited(self, edge: int, ns: int) -> None:
         """The rank has waited `ns` for edge number `edge`; -1: for something else."""
+
+
+def position_of(pair: int, rank: int) -> int:
+    """Return the value of `EDGE` while the rank waits for a call to `rank` (-1: any) between roles of number `pair`."""
+    return -2 - (pair << 20 | rank + 1)
+
+
+def called_at(position: int, graph: LogicalGraph) -> tuple[str, int] | None:
+    """Return the role and rank of `position_of`; None if `position` is not that of a call."""
+    pair, rank = divmod(-2 - position, 1 << 20)
+    return (graph.callers[pair][1], rank - 1) if 0 <= pair < len(graph.callers) else None

@@ -32,7 +32,7 @@ Key: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The words of a call: see `rolemesh_durable.protocol.calls`. `arguments` is their header; `session` is
+    """The words of a call: see `rolemesh_durable.extensions.calls.states`. `arguments` is their header; `session` is
     "" for none."""
 
     key: Key

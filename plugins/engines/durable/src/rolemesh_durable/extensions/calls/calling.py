@@ -5,28 +5,34 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic, monotonic_ns
 from typing import Any, Final
 
 from rolemesh.api.service import CallError, CallTimeoutError, ServiceSpec, SessionLostError
 from rolemesh.errors import RolemeshError, nearest
-from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.codec import Buffer, decode, encode
 from rolemesh_durable.dataplane.malformed import UNREADABLE
 from rolemesh_durable.dataplane.transport import CREDIT, CREDITS
-from rolemesh_durable.protocol.calls import CallerState, OpenCall, Way, position_of
+from rolemesh_durable.extensions.calls.frames import (
+    ANSWER,
+    LOST,
+    Answer,
+    Request,
+    frame_of,
+    kept_answer,
+    key_of,
+    read_answer,
+)
+from rolemesh_durable.extensions.calls.states import CallerState, OpenCall, hold_of_call, ways
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.rank.arrived import Arrived
-from rolemesh_durable.rank.call_frames import ANSWER, LOST, Answer, Request, frame_of, kept_answer, key_of, read_answer
-from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.rank.event_loop import EventLoop, Line
-from rolemesh_durable.rank.meter import Meter
-from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_durable.rank.event_loop import Line
+from rolemesh_durable.rank.port import port_of
+from rolemesh_durable.rank.services import Rank
 from rolemesh_durable.transports import TransportError
 
 __all__ = ["Calling"]
@@ -81,57 +87,37 @@ class _Waiting:
 class Calling:
     """The calls of one rank. Its operators see it as `rolemesh.api.service.Caller`."""
 
-    def __init__(
-        self,
-        graph: LogicalGraph,
-        world_sizes: Mapping[str, int],
-        ways: Mapping[str, Way],
-        holds: Mapping[int, int],
-        *,
-        endpoint: Endpoint,
-        status_page: StatusPage,
-        meter: Meter,
-        loop: EventLoop,
-        log: SendLog | None,
-    ) -> None:
-        """`ways` by called role; `holds`: by operator call, see `protocol.calls.hold_of_call`."""
-        self._graph, self._ways, self._holds, self._sizes = graph, ways, holds, dict(world_sizes)
-        self._endpoint, self._fields, self._meter = endpoint, status_page.fields, meter
-        self._loop, self._log = loop, log
-        self._state: CallerState[_Waiting] = CallerState({role: self._sizes[role] for role in ways})
-        self._met = {(role, rank): -1 for role in ways for rank in range(self._sizes[role])}
+    def __init__(self, rank: Rank) -> None:
+        graph, role = rank.job.graph, rank.ctx.role
+        self._graph = graph
+        self._ways = {way.callee: way for way in ways(graph) if way.caller == role}
+        self._holds = {op.id: hold_of_call(op, rank.job.activity, rank.job.unrepeated) for op in graph.of_role(role)}
+        """The steps for which each operator call may ask again: see `states.hold_of_call`."""
+        self._sizes = dict(rank.job.world_sizes)
+        self._endpoint, self._fields, self._meter = rank.endpoint, rank.status_page.fields, rank.meter
+        self._tasks, self._log = rank.tasks, rank.log
+        self._state: CallerState[_Waiting] = CallerState({role: self._sizes[role] for role in self._ways})
+        self._met = {(role, rank): -1 for role in self._ways for rank in range(self._sizes[role])}
         """The newest life of each rank that may be called."""
-        self._line: Line | None = None
         self._finished = -1
+        self._line: Line | None = None
+        """The line whose answers `_answered` counts."""
         self._answered = self._blocked_at = 0
         self._untold = False
         self._before: dict[bytes, int] = {}
         self._recorded: dict[bytes, bytes] = {}
         self._written = -1
-        role = endpoint.site.role
         self._pairs = {callee: pair for pair, (caller, callee) in enumerate(graph.callers) if caller == role}
-        for way in ways.values():
-            endpoint.register_consumer(way.answers, self)
-        loop.on_block = self._blocks
+        for way in self._ways.values():
+            rank.endpoint.register_consumer(way.answers, self)
+        rank.tasks.loop.on_block(self._blocks)
+        port_of(rank.ctx).carry(self)
 
-    # ------------------------------------------------------------------------------------------- what the loop tells
+    # ------------------------------------------------------------------------------------------- what the rank tells
 
     def remember(self, log: SendLog) -> None:
         """Former lives may have written down whom they asked, and what came back."""
         self._before, self._recorded, self._written = log.calls()
-
-    def begins(self, line: Line) -> None:
-        """An operator begins: what it calls is numbered from 0 on."""
-        self._line, self._answered = line, 0
-
-    @contextmanager
-    def left(self) -> Iterator[None]:
-        """What runs inside is no operator's, and calls nobody."""
-        line, self._line = self._line, None
-        try:
-            yield
-        finally:
-            self._line = line
 
     def finished(self, step: int) -> None:
         """All operators of `step` are through."""
@@ -188,12 +174,12 @@ class Calling:
 
     async def call(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
         """See `RankContext.call`."""
-        if not self._loop.here():
+        if not self._tasks.here():
             raise self._wrong("ctx.call is awaited outside the operator", "await it in an `async def` operator")
         waiting, limit = self._ask(role, method, args, session, timeout)
         try:
             if waiting.answer is None:
-                waiting.future = self._loop.future()
+                waiting.future = self._tasks.loop.future()
                 async with asyncio.timeout(limit):
                     await waiting.future
         except TimeoutError:
@@ -204,7 +190,7 @@ class Calling:
 
     def call_and_wait(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
         """See `RankContext.call_and_wait`."""
-        if self._loop.here():
+        if self._tasks.here():
             raise self._wrong("ctx.call_and_wait stops an `async def` operator", "write `await ctx.call(...)`")
         waiting, limit = self._ask(role, method, args, session, timeout)
         try:
@@ -249,7 +235,7 @@ class Calling:
 
     def _present(self, role: str, method: str | None) -> tuple[Line, ServiceSpec]:
         """The operator's task that calls, and the service that is meant; with None, some service of the role."""
-        line = Line.present() if self._loop.here() else self._line
+        line = Line.present() if self._tasks.here() else self._tasks.line
         if line is None:
             raise self._wrong(f"{role} is called outside an operator", "call it in an operator: services call nobody")
         if role not in line.op.calls:
@@ -308,7 +294,7 @@ class Calling:
         fields, now = self._fields, monotonic_ns()
         rank = waiting.call.rank if waiting.call is not None else -1
         fields[status.PHASE], fields[status.SINCE_NS] = status.CALLING, waiting.since
-        fields[status.EDGE] = position_of(self._pairs[waiting.role], rank)
+        fields[status.EDGE] = status.position_of(self._pairs[waiting.role], rank)
         return now
 
     def _late(self, waiting: _Waiting, limit: float | None) -> CallTimeoutError:
@@ -317,7 +303,8 @@ class Calling:
 
     def _wrong(self, what: str, remedy: str) -> RolemeshError:
         site = self._endpoint.site
-        step = f", step {self._line.step}" if self._line is not None else ""
+        line = self._tasks.line
+        step = f", step {line.step}" if line is not None else ""
         return RolemeshError(what, where=f"role {site.role}, rank {site.rank}{step}", remedy=remedy)
 
     # ------------------------------------------------------------------------------------------------ what comes in
@@ -338,6 +325,8 @@ class Calling:
         if waiting.keeps is not None and answer.kind == ANSWER:
             frame = frame_of(answer, buffers, self._ways[call.role].answers, source, generation, waiting.step)
             waiting.keeps.answer(waiting.step, waiting.hold, call.key, frame)
+        if self._tasks.line is not self._line:
+            self._line, self._answered = self._tasks.line, 0
         fields, answered = self._fields, self._answered
         self._answered = answered + 1
         if fields[status.DONE] == (answered or -1):  # the operator says nothing of its progress itself

@@ -9,25 +9,20 @@ from time import monotonic_ns
 from typing import Any, Final
 
 from rolemesh.api.service import CalledBy
-from rolemesh.api.workload import RankContext, Workload
-from rolemesh.graph.logical import LogicalGraph
 from rolemesh.runs.operator_failure import summarize, user_traceback
 from rolemesh_durable.dataplane.codec import Buffer, decode, encode
 from rolemesh_durable.dataplane.malformed import UNREADABLE
-from rolemesh_durable.protocol.calls import CalleeState, Known, Way
-from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.extensions.calls.frames import ANSWER, ERROR, LOST, Answer, Request, frame_of, read_request
+from rolemesh_durable.extensions.calls.states import CalleeState, Known, ways
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.rank.arrived import Arrived
-from rolemesh_durable.rank.call_frames import ANSWER, ERROR, LOST, Answer, Request, frame_of, read_request
-from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.rank.event_loop import EventLoop
-from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_durable.rank.services import Rank
 from rolemesh_durable.transports import TransportError
 
 __all__ = ["Serving"]
 
-ENGINE: Final = str(Path(__file__).parents[1]) + "/"
+ENGINE: Final = str(Path(__file__).parents[2]) + "/"
 """Where frames are no business of who reads a traceback."""
 LOOK_NS: Final = 5_000_000
 """A rank that has much to answer looks into its inbox this often."""
@@ -39,40 +34,28 @@ _Known = Known[_Asked, bytes]
 class Serving:
     """The services of one rank."""
 
-    def __init__(
-        self,
-        ctx: RankContext[Any],
-        graph: LogicalGraph,
-        world_sizes: Mapping[str, int],
-        ways: Sequence[Way],
-        snapshots: SnapshotPlan,
-        *,
-        endpoint: Endpoint,
-        workload: Workload,
-        status_page: StatusPage,
-        loop: EventLoop,
-        max_bytes: int,
-    ) -> None:
-        """`ways` lead here."""
-        self._ctx = ctx
-        self._endpoint, self._fields, self._loop = endpoint, status_page.fields, loop
-        services = graph.services[endpoint.site.role]
-        self._methods = {name: getattr(workload, name) for name in services}
+    def __init__(self, rank: Rank) -> None:
+        job, role = rank.job, rank.ctx.role
+        ends = [way for way in ways(job.graph) if way.callee == role]
+        self._ctx = rank.ctx
+        self._endpoint, self._fields, self._tasks = rank.endpoint, rank.status_page.fields, rank.tasks
+        services = job.graph.services[role]
+        self._methods = {name: getattr(rank.workload, name) for name in services}
         self._async = frozenset(name for name, method in self._methods.items() if inspect.iscoroutinefunction(method))
-        self._ways = {way.caller: way for way in ways}
-        self._callers = [(way.caller, rank) for way in ways for rank in range(world_sizes[way.caller])]
+        self._ways = {way.caller: way for way in ends}
+        self._callers = [(way.caller, number) for way in ends for number in range(job.world_sizes[way.caller])]
         self._state: CalleeState[_Asked, bytes] = CalleeState(
             self._callers,
             {name: spec.concurrency for name, spec in services.items()},
-            keeps=snapshots.enabled,
-            every=snapshots.every,
-            max_bytes=max_bytes,
+            keeps=job.snapshots.enabled,
+            every=job.snapshots.every,
+            max_bytes=job.retention_bytes,
         )
         self._looked, self._following = 0, False
-        for way in ways:
+        for way in ends:
             port = _Port(self, way.caller)
-            endpoint.register_consumer(way.asks, port)
-            endpoint.register_producer(way.answers, port)
+            rank.endpoint.register_consumer(way.asks, port)
+            rank.endpoint.register_producer(way.answers, port)
 
     def rewire(self) -> None:
         """Some of the callers have another address: what they have asked for goes there."""
@@ -137,7 +120,7 @@ class Serving:
             with self._ctx.serving(CalledBy(*known.caller, known.step, words.session)):
                 result = self._methods[known.method](*arguments)
                 if known.method in self._async:
-                    self._loop.spawn(self._finish(known, result))
+                    self._tasks.loop.spawn(self._finish(known, result))
                 else:
                     self._answer(known, result)
         except Exception as error:

@@ -19,18 +19,7 @@ from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
 from rolemesh_durable.protocol.rank_key import RankKey
 
-__all__ = [
-    "OPEN",
-    "CalleeState",
-    "CallerState",
-    "Known",
-    "OpenCall",
-    "Way",
-    "called_at",
-    "hold_of_call",
-    "position_of",
-    "ways",
-]
+__all__ = ["OPEN", "CalleeState", "CallerState", "Known", "OpenCall", "Way", "hold_of_call", "ways"]
 
 T = TypeVar("T")
 Q = TypeVar("Q")
@@ -56,17 +45,6 @@ def ways(graph: LogicalGraph) -> tuple[Way, ...]:
     """All of a flow."""
     numbers = range(FIRST_WAY, FIRST_WAY + 2 * len(graph.callers), 2)
     return tuple(Way(*pair, at, at + 1) for pair, at in zip(graph.callers, numbers, strict=True))
-
-
-def position_of(pair: int, rank: int) -> int:
-    """For a status page, where an edge stands: a call to `rank` (-1: whichever) along the way number `pair`."""
-    return -2 - (pair << 20 | rank + 1)
-
-
-def called_at(position: int, graph: LogicalGraph) -> tuple[str, int] | None:
-    """The role and rank of `position_of`; None if it is no position of a call."""
-    pair, rank = divmod(-2 - position, 1 << 20)
-    return (graph.callers[pair][1], rank - 1) if 0 <= pair < len(graph.callers) else None
 
 
 def hold_of_call(op: OpCall, activity: Activity, unrepeated: Collection[str]) -> int:

@@ -1,0 +1,1 @@
+"""Calls between roles: an operator of one role calls a service of another."""

@@ -1,0 +1,133 @@
+"""Calls between roles: a rank's operators call services of other ranks, and the rank answers calls while it waits."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from rolemesh.errors import RolemeshError
+from rolemesh.graph.logical import OpCall
+from rolemesh_durable.extensions import Extension
+from rolemesh_durable.extensions.calls.calling import Calling
+from rolemesh_durable.extensions.calls.serving import Serving
+from rolemesh_durable.extensions.calls.states import ways
+from rolemesh_durable.protocol.messages import Watermarks
+from rolemesh_durable.protocol.rank.extension import RankExtension
+from rolemesh_durable.rank.event_loop import Line
+from rolemesh_durable.rank.services import Rank
+
+__all__ = ["Calls", "RankCalls"]
+
+
+class Calls(Extension):
+    """The extension. It takes part in ranks of roles that call, are called, or have coroutines as operators."""
+
+    def in_rank(self, rank: Rank) -> RankExtension | None:
+        """Return the part of one rank. Raise `RolemeshError` for a called role that takes turns on its devices."""
+        role, graph = rank.ctx.role, rank.job.graph
+        serves = any(way.callee == role for way in ways(graph))
+        if serves and rank.ctx.turns:
+            remedy = f"give role {role} devices of its own"
+            raise RolemeshError(f"role {role} is called, but takes turns on its devices", remedy=remedy)
+        calling = Calling(rank) if any(way.caller == role for way in ways(graph)) else None
+        serving = Serving(rank) if serves else None
+        methods = (getattr(rank.workload, op.operator) for op in graph.of_role(role))
+        if calling is None and serving is None and not any(map(inspect.iscoroutinefunction, methods)):
+            return None
+        return RankCalls(rank, calling, serving)
+
+
+class RankCalls(RankExtension):
+    """The calls of one rank.
+
+    It answers others between operators, while it waits for inputs and credits, and while a coroutine of its own waits.
+    It answers nobody while a `def` operator runs.
+    """
+
+    def __init__(self, rank: Rank, calling: Calling | None, serving: Serving | None) -> None:
+        self._rank, self._tasks = rank, rank.tasks
+        self._calling = calling
+        self._serving = serving
+        self._only_called = not rank.job.graph.of_role(rank.ctx.role)
+        self._open = self._running = False
+
+    def wrap(self, op: OpCall, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Run calling operators, coroutines, and all operators of a called role by `_run`."""
+        if op.calls or self._serving is not None or inspect.iscoroutinefunction(method):
+            return partial(self._run, op, method)
+        return method
+
+    def remember(self) -> None:
+        """Read from the log which ranks former lives called, and what those answered."""
+        if self._calling is not None and self._rank.log is not None:
+            self._calling.remember(self._rank.log)
+
+    def opened(self, resume: int) -> None:
+        """Answer from here on."""
+        if self._calling is not None:
+            self._calling.finished(resume)
+        self.rewired()
+        self._open = True
+
+    def rewired(self) -> None:
+        """Meet the new lives of callers and callees."""
+        for end in (self._calling, self._serving):
+            if end is not None:
+                end.rewire()
+
+    def relaid(self, sizes: Mapping[str, int]) -> None:
+        """Forget the ranks of these roles."""
+        for end in (self._calling, self._serving):
+            if end is not None:
+                end.resized(sizes)
+
+    def advanced(self, advance: Watermarks) -> None:
+        """Ask other ranks instead of dead ones, and forget the answers to committed steps."""
+        if self._calling is not None:
+            self._calling.advanced(advance)
+        if self._serving is not None:
+            self._serving.committed(advance.committed)
+
+    def step_done(self, step: int, held: bool) -> None:
+        """Tell the callees. A rank that is only called, or `held`, waits here until its callers have finished the step.
+
+        So its snapshot contains the effects of their calls. Raises `Stopping`.
+        """
+        if self._calling is not None:
+            self._calling.finished(step)
+        if self._serving is not None and (self._only_called or held):
+            self._serving.follow(step)
+
+    def idle(self) -> bool:
+        """Run the calls that have come."""
+        if self._serving is not None and self._open:
+            with self._tasks.outside():
+                self._serving.serve()
+        return False
+
+    def wait(self, wait_ms: int) -> bool:
+        """Let services that are coroutines go on, if there are any."""
+        if not self._open or self._running or not self._tasks.busy:
+            return False
+        self._tasks.loop.wait(wait_ms)
+        return True
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self._open = False
+
+    def _run(self, op: OpCall, method: Callable[..., Any], /, **arguments: Any) -> Any:
+        """Run an operator. A coroutine runs to its end, and the rank answers calls meanwhile."""
+        line = Line(op, self._rank.ctx.step)
+        self._tasks.begins(line)
+        self._open = False
+        try:
+            result = method(**arguments)
+            if inspect.iscoroutine(result):
+                self._open = self._running = True
+                result = self._tasks.loop.run(result, line)
+            return result
+        finally:
+            self._open, self._running = True, False

@@ -1,0 +1,69 @@
+"""The parts of a rank's process that its extensions use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rolemesh.api.workload import RankContext, Workload
+from rolemesh_durable.protocol.job import RankStart
+from rolemesh_durable.protocol.rank.extension import RankExtension
+from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
+from rolemesh_durable.protocol.rank.ports import Ports
+from rolemesh_durable.protocol.rank.shape import JobShape
+from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.event_loop import Tasks
+from rolemesh_durable.rank.meter import Meter
+from rolemesh_durable.rank.sent_log import SentLog
+from rolemesh_durable.rank.status_page import StatusPage
+
+__all__ = ["Extending", "Rank", "RankPlace"]
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """A rank whose workload is not set up yet."""
+
+    start: RankStart
+    """What the agent started the rank with: its launch and its job."""
+    endpoint: Endpoint
+    """The connections to peers and to the agent."""
+    status_page: StatusPage
+    """The page on which the rank shows its position."""
+    barrier: GroupBarrier | None
+    """The barrier of the rank's collective group; None for a rank without one."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank whose workload is set up."""
+
+    ctx: RankContext[Any]
+    """The context that the workload has."""
+    workload: Workload
+    """The workload."""
+    endpoint: Endpoint
+    """The connections to peers and to the agent."""
+    status_page: StatusPage
+    """The page on which the rank shows its position."""
+    meter: Meter
+    """The rank's times, and its lines of metrics."""
+    ports: Ports[Any]
+    """The rank's ends of its edges."""
+    log: SentLog | None
+    """The log of what the rank sends; None in a job that takes no snapshots while it runs."""
+    tasks: Tasks
+    """The tasks of operators, and the event loop for coroutines."""
+
+    @property
+    def job(self) -> JobShape:
+        """The flow, the sizes of its roles, and what ranks keep."""
+        return self.ports.job
+
+
+class Extending(Protocol):
+    """An extension, as a rank's process sees it: see `rolemesh_durable.extensions.Extension`."""
+
+    def before_setup(self, place: RankPlace) -> None: ...
+
+    def in_rank(self, rank: Rank) -> RankExtension | None: ...
