@@ -15,7 +15,8 @@ from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
 from rolemesh_durable.protocol.rank.effects import Consumer, GroupEnd, MatesEnd, Producer, Stopping
 from rolemesh_durable.rank.arrived import Arrived
-from rolemesh_durable.transports import Payload, Sender, Site, Stamp, Transport, TransportError
+from rolemesh_durable.rank.loopback import Loopback
+from rolemesh_durable.transports import Sender, Site, Transport, TransportError
 
 __all__ = ["Endpoint"]
 
@@ -140,7 +141,7 @@ class Endpoint:
             return sender
         where = f"role {self.site.role}, rank {self.site.rank}"
         if (role, rank) == (self.site.role, self.site.rank):
-            return self._senders.setdefault((role, rank), _Loopback(self))
+            return self._senders.setdefault((role, rank), Loopback(self.deliver))
         peer = self._peers.get((role, rank))
         if peer is None:
             raise TransportError(f"no address for role {role}, rank {rank}", where=where)
@@ -396,19 +397,3 @@ class Endpoint:
         self.reader.close()
         self.pool.close(keep=self.keep_slots)
         self._context.destroy(linger=linger_ms)
-
-
-class _Loopback(Sender):
-    """From a rank to itself, without a socket."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-
-    def send(self, frame: bytes) -> None:
-        self._endpoint.deliver(frame)
-
-    def send_payload(self, payload: Payload, stamp: Stamp) -> None:
-        self._endpoint.deliver(payload.descriptor(stamp))
-
-    def close(self, linger_ms: int) -> None:
-        pass
