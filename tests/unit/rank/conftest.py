@@ -27,7 +27,7 @@ from rolemesh.runs.operator_failure import OperatorFailed, user_traceback
 from rolemesh_durable.dataplane.shm_transport import ShmTransport
 from rolemesh_durable.dataplane.tcp_transport import TcpTransport
 from rolemesh_durable.dataplane.transport import encode_control
-from rolemesh_durable.extensions.shipped import shipped
+from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.blocks import lines_of
 from rolemesh_durable.protocol.rank.extension import RankHooks
@@ -260,7 +260,7 @@ class Fleet:
             ports = Ports(shape, process_effects(endpoint, status_page, meter, None))
             tasks = Tasks(endpoint)
             place = Rank(ctx, workload, endpoint, status_page, meter, ports, None, tasks)
-            parts = [extension(None).in_rank(place) for extension in shipped("rank")]
+            parts = [extension(None).in_rank(place) for extension in RANK_EXTENSIONS]
             hooks = RankHooks([part for part in parts if part is not None])
             loop = Loop(
                 workload,

@@ -27,7 +27,7 @@ from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.dataplane.transport import encode_control
-from rolemesh_durable.extensions.shipped import shipped
+from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.blocks import lines_of
 from rolemesh_durable.protocol.job import JobConfig, PluginUse, RankStart, RoleConfig
@@ -56,7 +56,7 @@ def _child(start: bytes, log: str) -> None:
     os.dup2(out, 1)
     os.dup2(out, 2)
     sys.stdout = sys.stderr = os.fdopen(out, "w", buffering=1)
-    os._exit(main(prepare(start), shipped("rank")))
+    os._exit(main(prepare(start), RANK_EXTENSIONS))
 
 
 @dataclass

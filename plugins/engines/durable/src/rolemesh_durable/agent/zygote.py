@@ -61,7 +61,7 @@ EVERY_RANK = (
     "rolemesh.builtin.function",
     "rolemesh_durable.dataplane.shm_transport",
     "rolemesh_durable.dataplane.tcp_transport",
-    "rolemesh_durable.extensions.calls.extension",
+    "rolemesh_durable.extensions.ranks",
     "rolemesh_durable.rank.main",
 )
 """What most ranks import: here, once."""
@@ -168,7 +168,7 @@ def main() -> None:
     if os.fork():
         os._exit(0)  # the child is nobody's: neither the agent's death nor what Ray does to an actor's children ends it
     rank = importlib.import_module("rolemesh_durable.rank.main")
-    extensions = importlib.import_module("rolemesh_durable.extensions.shipped").shipped("rank")
+    extensions = importlib.import_module("rolemesh_durable.extensions.ranks").RANK_EXTENSIONS
     zygote = _Zygote(control, folder, alone_s, rank)
     try:
         zygote.serve()

@@ -1,4 +1,4 @@
-"""Extensions of the engine: features that the core does not name. `rolemesh_durable.extensions.shipped` lists them."""
+"""The features that the core of the engine does not name. Each has a folder; `ranks`, `masters` and `shells` list them."""
 
 from __future__ import annotations
 
