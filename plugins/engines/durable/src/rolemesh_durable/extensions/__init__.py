@@ -1,4 +1,4 @@
-"""The features that the core of the engine does not name. Each has a folder; `ranks`, `masters` and `shells` list them."""
+"""The features that the core of the engine does not name. Each has a folder; `ranks`, `masters`, `shells` list them."""
 
 from __future__ import annotations
 
