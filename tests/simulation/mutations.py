@@ -23,6 +23,7 @@ from tests.simulation.run import run_seed
 from rolemesh.api.failures import Failure
 from rolemesh.graph import items
 from rolemesh_durable.extensions.calls.states import CalleeState, CallerState
+from rolemesh_durable.extensions.hangs import master as hangs
 from rolemesh_durable.protocol import edge as edges
 from rolemesh_durable.protocol import hang, merge
 from rolemesh_durable.protocol import messages as m
@@ -43,7 +44,6 @@ from rolemesh_durable.protocol.master import (
     commands,
     coordinator,
     draining,
-    hangs,
     ladder,
     own_time,
     progress,
@@ -503,9 +503,9 @@ def _blames_who_waits(original: Any) -> Any:
 
 
 def _forgets_what_was_proved(original: Any) -> Any:
-    def moved(self: Any, key: Any) -> Any:
+    def moved(self: Any, key: Any, seen: Any) -> Any:
         self._slow = None
-        return original(self, key)
+        return original(self, key, seen)
 
     return moved
 
@@ -957,7 +957,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("an operator that was judged may never take longer", "no deadlock", "slow",
              lambda: patch.object(hangs, "PATIENCE", 1.0)),
     Mutation("what an operator has proved to need is forgotten", "who works comes through", "slow",
-             method(hangs.HangWatch, "moved", _forgets_what_was_proved)),
+             method(hangs.HangWatch, "_rank_moved", _forgets_what_was_proved)),
     Mutation("an operator that comes through after its verdict has proved nothing", "who works comes through", "slow",
              method(hangs.HangWatch, "_judge", _judged_for_good)),
     Mutation("an operator has proved no more than the time in which nothing else moved", "who works comes through",

@@ -66,11 +66,6 @@ def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None
         case t.RankUp() | t.RankReady() | t.RankDone():
             if (rank := state.ranks[happened.role, happened.rank]).launch.generation == happened.generation:
                 _rank(state, rank, happened)
-        case t.Hang(role, _, step, operator, next_s=next_s, base_s=base_s):
-            if next_s:
-                state.allowed[role, operator] = st.Allowance(step, next_s, base_s)
-        case t.SlowOperator(role, _, step, operator, allowed_s=allowed_s):
-            state.allowed[role, operator] = st.Allowance(step, allowed_s, allowed_s)
         case t.CheckpointPersisted(step):
             state.persisted = step
         case ExtensionRecord():

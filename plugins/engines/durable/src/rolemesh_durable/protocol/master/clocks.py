@@ -6,7 +6,7 @@ from functools import partial
 
 import msgspec
 
-from rolemesh_durable.protocol.master.slices import SLICES
+from rolemesh_durable.protocol.master.slices import Slice
 from rolemesh_durable.protocol.master.state import JobState
 
 __all__ = ["by_another_clock"]
@@ -29,8 +29,9 @@ def by_another_clock(state: JobState, clock: str, now: float, wall: float) -> No
         state.recovery.begun = told(state.recovery.begun)
     for drain in state.asked.drains.values():
         drain.begun = told(drain.begun)
-    for key in state.slices.keys() & SLICES.keys():
-        state.slice(SLICES[key]).retimed(told)
+    for each in state.slices.values():
+        if isinstance(each, Slice):
+            each.retimed(told)
     state.clock, state.last = clock, (now, wall)
 
 

@@ -21,7 +21,6 @@ from rolemesh_durable.protocol.master.coordinator import Coordinator
 from rolemesh_durable.protocol.master.draining import Draining
 from rolemesh_durable.protocol.master.extension import MasterExtension, MasterParts
 from rolemesh_durable.protocol.master.fitness import Fitness
-from rolemesh_durable.protocol.master.hangs import HangWatch
 from rolemesh_durable.protocol.master.ladder import Diagnose, Ladder
 from rolemesh_durable.protocol.master.own_time import OwnTime
 from rolemesh_durable.protocol.master.progress import Progress
@@ -57,9 +56,8 @@ class MasterMachine:
         self._stops = StopPoints(context, self.progress)
         self.resizing = Resizing(context, self._stops, self._checkpoints, self._coordinator)
         self._scaling = Scaling(context, self.resizing)
-        self._hangs = HangWatch(context, self.progress)
         self.draining = Draining(context, self._stops, self._coordinator)
-        self._reports = Reports(context, self._coordinator, self._hangs, self._checkpoints, self.draining)
+        self._reports = Reports(context, self._coordinator, self._checkpoints, self.draining)
         self._commands = Commands(context, self.progress, self._fitness)
         parts = MasterParts(context, self.progress, self._checkpoints, self._coordinator, self._stops, {})
         for make in extensions:
@@ -80,9 +78,9 @@ class MasterMachine:
         return self.turn((event,), clock)
 
     def turn(self, events: Iterable[e.Event], clock: float) -> list[e.Effect]:
-        """The effects of several events, one after the other: what follows from the whole is decided once, at the end.
+        """The effects of several events, one after the other. At the end the machine decides once for all of them.
 
-        So many agents may report in one turn.
+        Thousands of agents may report in one turn.
         """
         context, state = self._context, self.state
         context.now = self._time.turn(clock)
@@ -143,7 +141,8 @@ class MasterMachine:
     def _begin(self) -> None:
         context, state, o, now = self._context, self.state, self.outline, self.now
         self._owner_seen = now
-        self._hangs.begin()
+        for begin in context.hooks.begin:
+            begin()
         if state.phase != "new":
             self._take_over()
             return
@@ -187,16 +186,18 @@ class MasterMachine:
             context.stop("failed", f"not ready within start_timeout_s = {limit}: {names}", 0.0)
         else:
             self._reports.silent()
-            self._hangs.tick()
+            for tick in context.hooks.tick:
+                tick()
 
     # ---------------------------------------------------------------------------------------------------------- view
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What goes wrong with snapshots now."""
+        """Troubles with snapshots that last."""
         return tuple(f"{who}: {text}" if who else text for who, text in self._context.warnings.items())
 
     def warnings(self) -> tuple[str, ...]:
-        """What is waited for right now: a recovery's delay, and what agents or the master have trouble with."""
+        """The troubles and long waits of the job: a recovery's delay, those of extensions, those with snapshots."""
+        extensions = (text for warnings in self._context.hooks.warnings for text in warnings())
         delay = [self._coordinator.waiting] if self._coordinator.waiting else []
-        return (*delay, *self.draining.warnings(), *self._fitness.warnings(), *self._hangs.warnings(), *self.troubles)
+        return (*delay, *self.draining.warnings(), *self._fitness.warnings(), *extensions, *self.troubles)

@@ -1,4 +1,4 @@
-"""What agents say of themselves and of their ranks, and what their silence says."""
+"""The reports of agents about themselves and their ranks, and the agents that are silent."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import STOP_MARGIN_S, MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
 from rolemesh_durable.protocol.master.draining import Draining
-from rolemesh_durable.protocol.master.hangs import HangWatch
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
-from rolemesh_durable.protocol.straggler import StragglerWatch
 
 __all__ = ["Reports"]
 
@@ -27,17 +25,11 @@ class Reports:
     """Makes of reports what happens; what is old, or from an earlier incarnation or generation, is passed over."""
 
     def __init__(
-        self,
-        context: MasterContext,
-        coordinator: Coordinator,
-        hangs: HangWatch,
-        checkpoints: Checkpoints,
-        draining: Draining,
+        self, context: MasterContext, coordinator: Coordinator, checkpoints: Checkpoints, draining: Draining
     ) -> None:
-        self._context, self._coordinator, self._hangs, self._checkpoints = context, coordinator, hangs, checkpoints
+        self._context, self._coordinator, self._checkpoints = context, coordinator, checkpoints
         self._draining = draining
         self._adoption = Adoption(context)
-        self._stragglers = StragglerWatch(*context.outline.stragglers)
         self._making: dict[str, tuple[str, ...]] = {}
 
     def message(self, name: str, message: m.AgentToMaster) -> None:
@@ -45,8 +37,8 @@ class Reports:
         agent = self._context.state.agents.get(name)
         if agent is None:
             return
-        if isinstance(message, m.Stacks):
-            self._hangs.stacks(message)
+        if not isinstance(message, m.Report | m.AtWork | m.Stopped):
+            self._context.hooks.handle(message)
         elif message.incarnation != agent.incarnation:
             return
         elif isinstance(message, m.AtWork):
@@ -116,10 +108,8 @@ class Reports:
         context, state = self._context, self._context.state
         key, generation = (seen.role, seen.rank), seen.generation
         before, record.report = record.report, seen
-        if before is None or _place(before) != _place(seen):
-            self._hangs.moved(key)
-        if seen.finished > record.finished:
-            self._hangs.stepped()
+        for reported in context.hooks.rank_reported:
+            reported(record, before, seen)
         if record.state != "halting":  # it is going back, maybe to before what it had reached
             record.finished = max(record.finished, seen.finished)
             record.durable = max(record.durable, seen.durable if state.snapshots else seen.finished)
@@ -135,11 +125,6 @@ class Reports:
             unknown = "it is gone, and its agent knows of no reason"
             gone = Failure("exit", *key, context.node(key), message=unknown, generation=generation)
             context.failed(seen.failure or gone)
-        if record.state == "running" and (
-            slow := self._stragglers.seen(seen, context.now, collective=record.launch.collective)
-        ):
-            context.tell(t.Straggler(slow.role, slow.rank, slow.message))
-            self._coordinator.suspected(slow)
 
     # ------------------------------------------------------------------------------------------------------- the end
 
@@ -191,7 +176,7 @@ class Reports:
             self.gone(name, state.agents[name].incarnation, why)
 
     def silent(self) -> None:
-        """Whoever has said nothing for too long is killed."""
+        """Kill the agents that have said nothing for too long."""
         context = self._context
         limit = min(SILENCE_S, context.outline.lease_s / 2)
         for name, agent in context.state.agents.items():
@@ -206,7 +191,3 @@ class Reports:
     def take_over(self) -> None:
         """Another master begins."""
         self._adoption.take_over()
-
-
-def _place(report: m.RankReport) -> tuple[object, ...]:
-    return (report.state, report.finished, report.step, report.op, report.phase, report.edge, report.done)

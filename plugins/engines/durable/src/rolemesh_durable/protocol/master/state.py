@@ -18,14 +18,13 @@ from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master.ladder import Tried
-from rolemesh_durable.protocol.master.slices import Slice
+from rolemesh_durable.protocol.master.slices import SLICES, Slice
 from rolemesh_durable.protocol.master.transitions import NO_STOP, Status, StopPoint
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = [
     "AgentRecord",
-    "Allowance",
     "Asked",
     "Drain",
     "JobState",
@@ -55,14 +54,6 @@ class Origin(msgspec.Struct, frozen=True):
 
     folder: str = ""
     step: int = -1
-
-
-class Allowance(msgspec.Struct, frozen=True):
-    """What an operator may take in `step`, where it was judged last, and in others: `base_s`. In seconds."""
-
-    step: int
-    here_s: float
-    base_s: float
 
 
 class KeptAgent(msgspec.Struct):
@@ -240,8 +231,6 @@ class KeptJob(msgspec.Struct):
     """How far ranks had come before they were started again."""
     regaining: list[int] = []
     """The recoveries whose ranks have not come there again."""
-    allowed: dict[tuple[str, str], Allowance] = {}
-    """What operators may take, by role and operator."""
     clock: str = ""
     """The monotonic clock of all times here."""
     last: tuple[float, float] = (0.0, 0.0)
@@ -262,13 +251,18 @@ class KeptJob(msgspec.Struct):
     plan: PlacementPlan | None = None
     """Where ranks were placed last; None: as the job began."""
     slices: dict[str, Any] = {}
-    """What extensions keep of the job, by key; `slice` gives it."""
+    """The slices of extensions, by key. The head of a journal may have some of extensions that are not here now."""
+
+    def __post_init__(self) -> None:
+        """Give the slices in a decoded head their types."""
+        for key in self.slices.keys() & SLICES.keys():
+            self.slices[key] = msgspec.convert(self.slices[key], SLICES[key])
 
     def slice(self, kind: type[S]) -> S:
-        """What an extension keeps of the job; see `Slice`."""
-        found = self.slices.get(kind.key)
-        if not isinstance(found, kind):  # nothing yet, or the plain data of a head
-            found = self.slices[kind.key] = kind() if found is None else msgspec.convert(found, kind)
+        """The part of the state that an extension owns."""
+        found: S | None = self.slices.get(kind.key)
+        if found is None:
+            found = self.slices[kind.key] = kind()
         return found
 
 
@@ -303,8 +297,10 @@ class JobState(KeptJob):
 
     @property
     def kept(self) -> KeptJob:
-        """Only what the journal tells. What can change is shared, not copied."""
-        return msgspec.convert(self, KeptJob, from_attributes=True)
+        """The state without what agents have reported. Both share the objects that can change."""
+        told = msgspec.convert(self, KeptJob, from_attributes=True)
+        told.slices = {key: each for key, each in self.slices.items() if each != type(each)()}
+        return told
 
     def become(self, other: JobState) -> None:
         """Take over all of `other`."""

@@ -236,39 +236,6 @@ class NodeChecked(OfAgent, frozen=True, tag="node_checked"):
     unfit: str = ""
 
 
-class Straggler(Transition, frozen=True, tag="straggler"):
-    """It is much slower than the others of its role."""
-
-    role: str
-    rank: int
-    message: str
-
-
-class Hang(Transition, frozen=True, tag="hang"):
-    """Nothing has moved for too long, because of this rank; it may take `next_s` the next time in this step."""
-
-    role: str
-    rank: int
-    step: int
-    operator: str
-    text: str
-    chain: list[str]
-    next_s: float
-    base_s: float
-    stacks: str
-
-
-class SlowOperator(Transition, frozen=True, tag="slow_operator"):
-    """An operator that seemed to hang has come through: it may take as long from now on."""
-
-    role: str
-    rank: int
-    step: int
-    operator: str
-    seconds: float
-    allowed_s: float
-
-
 # ---------------------------------------------------------------------------------------------------------- recoveries
 
 

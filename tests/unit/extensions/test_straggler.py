@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolemesh.api.failures import Failure
+from rolemesh_durable.extensions.stragglers.watch import StragglerWatch
 from rolemesh_durable.protocol.messages import RankReport
-from rolemesh_durable.protocol.straggler import StragglerWatch
 
 
 def watch(

@@ -1,4 +1,4 @@
-"""Who is slower than the role's other ranks, for long enough to matter. Pure, and incremental: fed report by report."""
+"""Finds the ranks that are slower than the others of their role, for long enough to matter, report by report. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rolemesh_durable.protocol.messages import RankReport
 __all__ = ["StragglerWatch"]
 
 WINDOWS = 3
-"""So many windows in a row must be slow, each at least one step long."""
+"""The number of windows in a row that must be slow, each at least one step long."""
 MATTERS = 0.1
 """The least share of wall time that slowness must cost: ranks that compute for microseconds differ by any factor."""
 WORKS = 0.8
-"""Who has a processor for this share of its time in operators waits for none of its mates."""
+"""A rank that has a processor for this share of its time in operators waits for none of its mates."""
 
 
 class _Pace:

@@ -1,34 +1,90 @@
-"""Hangs: when so long nothing has moved that somebody must be at fault, and how much longer who works may take.
+"""The master's part of hang detection: it blames a rank when nothing has moved for `hang.after_s` seconds.
 
-`hang.after_s` cannot be right for every operator. One that is judged while it computes may only be slow, so the same
-operator of a role is allowed twice as long each time that it is judged in the same step: it comes through in the end,
-and its ladder lasts for it. What it has proved to need it keeps, also if it comes through after its verdict, before its
-process is killed. A rank that is stopped, or that waits, gains nothing.
+`hang.after_s` cannot be right for every operator. A rank that is blamed while it computes may only be slow. So the same
+operator of a role may take twice as long each time that it is blamed in the same step: in the end it comes through, and
+the ladder lasts for it. The operator keeps the time that it has proved to need, also if it comes through after its
+verdict, before the agent kills its process. A rank that is stopped, or that waits, gains nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
+
+import msgspec
 
 from rolemesh.api.failures import Failure
 from rolemesh_durable.protocol import hang
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
-from rolemesh_durable.protocol.master import transitions as t
-from rolemesh_durable.protocol.master.context import MasterContext
-from rolemesh_durable.protocol.master.progress import Progress
+from rolemesh_durable.protocol.master.extension import ExtensionRecord, MasterExtension, MasterParts, Slice
+from rolemesh_durable.protocol.master.hooks import Handler
+from rolemesh_durable.protocol.master.state import JobState, RankRecord
 from rolemesh_durable.protocol.rank_key import RankKey
 
-__all__ = ["HangWatch"]
+__all__ = ["Allowance", "Allowed", "Hang", "HangWatch", "SlowOperator"]
 
 STACKS_S = 5.0
-"""How long the verdict of a hang waits for the culprit's stacks."""
+"""Seconds that the verdict of a hang waits for the culprit's stacks."""
 LOOK_S = 1.0
-"""How often it is asked who is at fault, while that one may take longer."""
+"""Seconds between two searches for the culprit, while the last one may take longer."""
 NO_STEP_S = 60.0
 """Seconds without a finished step after which the master names the ranks that report progress."""
 PATIENCE = 2.0
-"""How much longer an operator may take than it was allowed when it was judged, or than it has taken."""
+"""The factor by which an operator may take longer than it was allowed when it was judged, or than it has taken."""
+
+
+class Allowance(msgspec.Struct, frozen=True):
+    """The seconds that an operator may take: `here_s` in `step`, where it was judged last, and `base_s` in others."""
+
+    step: int
+    here_s: float
+    base_s: float
+
+
+class Allowed(Slice):
+    """The allowances of operators that were judged."""
+
+    key = "hangs"
+
+    operators: dict[tuple[str, str], Allowance] = msgspec.field(default_factory=dict)
+    """The allowances, by role and operator."""
+
+
+class Hang(ExtensionRecord, frozen=True, tag="hang"):
+    """Nothing has moved for too long, because of this rank; it may take `next_s` the next time in this step."""
+
+    role: str
+    rank: int
+    step: int
+    operator: str
+    text: str
+    chain: list[str]
+    next_s: float
+    base_s: float
+    stacks: str
+
+    def apply(self, state: JobState) -> None:
+        """The operator may take longer, if it computed."""
+        if self.next_s:
+            allowance = Allowance(self.step, self.next_s, self.base_s)
+            state.slice(Allowed).operators[self.role, self.operator] = allowance
+
+
+class SlowOperator(ExtensionRecord, frozen=True, tag="slow_operator"):
+    """An operator that seemed to hang has come through: it may take as long from now on."""
+
+    role: str
+    rank: int
+    step: int
+    operator: str
+    seconds: float
+    allowed_s: float
+
+    def apply(self, state: JobState) -> None:
+        """The operator may take as long in every step."""
+        allowance = Allowance(self.step, self.allowed_s, self.allowed_s)
+        state.slice(Allowed).operators[self.role, self.operator] = allowance
 
 
 class _Slow(NamedTuple):
@@ -43,24 +99,35 @@ class _Slow(NamedTuple):
     report: m.RankReport
 
 
-class HangWatch:
-    """Follows whether anything moves."""
+class HangWatch(MasterExtension):
+    """Follows whether anything moves, and blames a rank if nothing does."""
 
-    def __init__(self, context: MasterContext, progress: Progress) -> None:
-        self._context, self._progress = context, progress
+    records = (Hang, SlowOperator)
+    slice = Allowed
+
+    def __init__(self, parts: MasterParts) -> None:
+        super().__init__(parts)
+        self._progress = parts.progress
         self._moved = self._stepped = self._longest = 0.0
         self._looked = float("-inf")
         self._suspect: tuple[hang.HangVerdict, float] | None = None
         self._slow: _Slow | None = None
 
+    def handlers(self) -> Mapping[type, Handler]:
+        """The stacks of the culprit."""
+        return {m.Stacks: self._stacks}
+
     def begin(self) -> None:
         """This master begins to look."""
         self._moved = self._stepped = self._context.now
 
-    def stepped(self) -> None:
-        """A rank has finished a step."""
-        now = self._context.now
-        self._longest, self._stepped = max(self._longest, now - self._stepped), now
+    def rank_reported(self, rank: RankRecord, before: m.RankReport | None, seen: m.RankReport) -> None:
+        """Note whether the rank has moved, and whether it has finished a step."""
+        if before is None or _place(before) != _place(seen):
+            self._rank_moved((seen.role, seen.rank), seen)
+        if seen.finished > rank.finished:
+            now = self._context.now
+            self._longest, self._stepped = max(self._longest, now - self._stepped), now
 
     def warnings(self) -> tuple[str, ...]:
         """Name the ranks that report progress while no rank finishes a step.
@@ -80,21 +147,20 @@ class HangWatch:
         text = f"no rank has finished a step for more than {limit:g} s; progress is reported by {who}"
         return (f"{text}; a source that waits for records says so in its log",)
 
-    def moved(self, key: RankKey) -> None:
-        """A rank has got on."""
+    def _rank_moved(self, key: RankKey, seen: m.RankReport) -> None:
         now, slow = self._context.now, self._slow
         self._moved, self._suspect = now, None
         if slow is None or (slow.verdict.role, slow.verdict.rank) != key:
             return
         self._slow = None
-        verdict, seen, took = slow.verdict, self._context.state.ranks[key].report, now - slow.since
-        if seen is not None and _came_through(slow.report, seen) and took > self._base(verdict):
+        verdict, took = slow.verdict, now - slow.since
+        if _came_through(slow.report, seen) and took > self._base(verdict):
             # It was only slow: in other steps it may take as long.
             allowed = round(PATIENCE * took, 3)
-            self._context.tell(t.SlowOperator(*key, verdict.step, verdict.operator, round(took, 3), allowed))
+            self._context.tell(SlowOperator(*key, verdict.step, verdict.operator, round(took, 3), allowed))
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Look for a culprit if nothing has moved for too long."""
         context, state, now = self._context, self._context.state, self._context.now
         after, waits = context.outline.hang_after_s, state.busy or self._progress.held_back
         if after is None or state.phase != "running" or waits:
@@ -124,8 +190,7 @@ class HangWatch:
         dump = m.Dump(context.outline.epoch, verdict.role, verdict.rank, record.launch.generation)
         context.want(e.ToAgent(record.agent, home.incarnation, dump))
 
-    def stacks(self, stacks: m.Stacks) -> None:
-        """The culprit's stacks have come."""
+    def _stacks(self, stacks: m.Stacks) -> None:
         if self._suspect is not None and (stacks.role, stacks.rank) == (self._suspect[0].role, self._suspect[0].rank):
             self._judge(self._suspect[0], stacks.text)
 
@@ -139,14 +204,14 @@ class HangWatch:
         )
 
     def _base(self, verdict: hang.HangVerdict) -> float:
-        known = self._context.state.allowed.get((verdict.role, verdict.operator))
+        known = self._context.state.slice(Allowed).operators.get((verdict.role, verdict.operator))
         return known.base_s if known is not None else self._context.outline.hang_after_s or 0.0
 
     def _allowance(self, verdict: hang.HangVerdict) -> float:
         """How long everything may stand still for this verdict's rank."""
         if not verdict.computing:
             return self._context.outline.hang_after_s or 0.0
-        known = self._context.state.allowed.get((verdict.role, verdict.operator))
+        known = self._context.state.slice(Allowed).operators.get((verdict.role, verdict.operator))
         return known.here_s if known is not None and known.step == verdict.step else self._base(verdict)
 
     def _judge(self, verdict: hang.HangVerdict, stacks: str) -> None:
@@ -161,12 +226,16 @@ class HangWatch:
                 "long, set hang.after_s above it"
             )
         base, chain = self._base(verdict), list(verdict.chain)
-        context.tell(t.Hang(*key, verdict.step, verdict.operator, text, chain, longer, base, stacks))
+        context.tell(Hang(*key, verdict.step, verdict.operator, text, chain, longer, base, stacks))
         generation = context.state.ranks[key].launch.generation
         found = Failure(
             "hang", *key, context.node(key), verdict.operator, verdict.step, text, stacks, generation=generation
         )
         context.failed(found, silent_s)
+
+
+def _place(report: m.RankReport) -> tuple[object, ...]:
+    return (report.state, report.finished, report.step, report.op, report.phase, report.edge, report.done)
 
 
 def _came_through(was: m.RankReport, seen: m.RankReport) -> bool:

@@ -1,0 +1,38 @@
+"""The master's part of finding stragglers: it watches reports, journals each straggler, and asks the diagnosers."""
+
+from __future__ import annotations
+
+from rolemesh_durable.extensions.stragglers.watch import StragglerWatch
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master.extension import ExtensionRecord, MasterExtension, MasterParts
+from rolemesh_durable.protocol.master.state import RankRecord
+
+__all__ = ["Straggler", "Stragglers"]
+
+
+class Straggler(ExtensionRecord, frozen=True, tag="straggler"):
+    """A rank is much slower than the others of its role."""
+
+    role: str
+    rank: int
+    message: str
+
+
+class Stragglers(MasterExtension):
+    """Watches the ranks that run. A straggler has failed only if a diagnoser says that something has to be done."""
+
+    records = (Straggler,)
+
+    def __init__(self, parts: MasterParts) -> None:
+        super().__init__(parts)
+        self._coordinator = parts.coordinator
+        self._watch = StragglerWatch(*parts.context.outline.stragglers)
+
+    def rank_reported(self, rank: RankRecord, before: m.RankReport | None, seen: m.RankReport) -> None:
+        """Compare the rank with the others of its role."""
+        if rank.state != "running":
+            return
+        slow = self._watch.seen(seen, self._context.now, collective=rank.launch.collective)
+        if slow is not None:
+            self._context.tell(Straggler(slow.role, slow.rank, slow.message))
+            self._coordinator.suspected(slow)
