@@ -20,6 +20,14 @@ __all__ = ["Limit", "code_lines", "limits"]
 ROOT = Path(__file__).resolve().parents[1]
 KERNEL = ROOT / "core/rolemesh"
 ENGINE = ROOT / "plugins/engines/durable/src/rolemesh_durable"
+ENGINES = (ENGINE, KERNEL / "inline")
+DELIVERY = ENGINE / "protocol/delivery"
+KINDS = frozenset({"Balanced", "Broadcast", "Partial", "Sharded", "Split", "AtMost"})
+"""The partitions, and the bounded lag. The engine asks a delivery instead of the kind."""
+PORTS = frozenset(
+    {"InPort", "ChoosingPort", "NewestPort", "ItemsPort", "FirstPort", "OutPort", "VersionPort", "GroupPort"}
+)
+"""The ends of edges in a rank."""
 HEAVY = ("socket", "threading", "multiprocessing", "subprocess", "sqlite3", "sqlalchemy", "zmq", "ray", "torch")
 
 
@@ -69,6 +77,18 @@ def shapes(*paths: Path) -> tuple[list[int], list[int]]:
     return lines, parameters
 
 
+def asks_for_a_kind(path: Path) -> int:
+    """The number of places in a file that look at the class of a partition or of an edge's port."""
+    found = 0
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            named = {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
+            found += bool(named & (KINDS | PORTS))
+        if isinstance(node, ast.MatchClass) and isinstance(node.cls, ast.Name):
+            found += node.cls.id in KINDS
+    return found
+
+
 def loaded() -> list[str]:
     """What ``import rolemesh`` loads of what it must not."""
     code = f"import sys, rolemesh; print(*[name for name in {HEAVY!r} if name in sys.modules])"
@@ -91,7 +111,11 @@ def limits() -> Iterator[Limit]:
     yield Limit("code lines of the longest file of the engine", max(engine.values()), 300, 300)
     yield Limit("folders of the kernel", len(folders), 12, 12)
     yield Limit("files at the kernel's root", len(list(KERNEL.glob("*.py"))), 3, 3)
-    yield Limit("rooms of the engine, without those of single extensions", len(rooms), 15, 15)
+    asking = [path for path in files(*ENGINES) if DELIVERY not in path.parents]
+    yield Limit("rooms of the engine, without those of single extensions", len(rooms), 16, 16)
+    yield Limit(
+        "questions for the class of a partition or port, outside deliveries", sum(map(asks_for_a_kind, asking)), 0, 0
+    )
     yield Limit("modules that `import rolemesh` must not load", len(loaded()), 0, 0)
 
 

@@ -14,9 +14,9 @@ from rolemesh.graph import items
 from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Combine, Selection, Share, Whole
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.delivery.first import decode_taken
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.rank.effects import Consumer, Effects, GroupEnd, MatesEnd, Producer, Reader
-from rolemesh_durable.protocol.rank.first_port import decode_taken
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
 from rolemesh_durable.protocol.rank.page import EDGE, FIELDS, IDLE, OP, PHASE, SINCE_NS
 from rolemesh_durable.transports import Site
@@ -344,6 +344,10 @@ class SimValues:
     def combine(self, parts: Sequence[Any], how: Combine) -> Any:
         """No edge of a simulated job needs it."""
         raise NotImplementedError
+
+    def rows(self, parts: Sequence[Any]) -> Any:
+        """The rows of several items."""
+        return items.joined(parts)
 
     def reader(self, edge: Edge, sources: Sequence[int], how: Combine) -> Reader:
         """How chunks become values."""

@@ -35,8 +35,11 @@ from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.rank import last_states
 from rolemesh_durable.protocol.agreement import Agreement
 from rolemesh_durable.protocol.barrier import TAKE, WANT, Barrier
+from rolemesh_durable.protocol.delivery import Delivery
+from rolemesh_durable.protocol.delivery import first as first_delivery
+from rolemesh_durable.protocol.delivery.first import FirstChoice
+from rolemesh_durable.protocol.delivery.newest import NewestChoice
 from rolemesh_durable.protocol.edge import InEdgeState, OutEdgeState
-from rolemesh_durable.protocol.first import FirstChoice
 from rolemesh_durable.protocol.item_reports import settled
 from rolemesh_durable.protocol.master import (
     carrying_out,
@@ -65,9 +68,8 @@ from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.master.wiring import Wiring
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
-from rolemesh_durable.protocol.newest import NewestChoice
 from rolemesh_durable.protocol.owing import Appointments
-from rolemesh_durable.protocol.rank import first_port, ports, version_port
+from rolemesh_durable.protocol.rank import ports, version_port
 from rolemesh_durable.protocol.rank.mates import Mates
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
 from rolemesh_durable.protocol.rank.version_port import GroupPort, VersionPort
@@ -533,18 +535,19 @@ def _needs_a_credit(original: Any) -> Any:
 
 
 def _from_the_next_step(original: Any) -> Any:
-    def first_needed(edge: Any, graph: Any, activity: Any, unrepeated: Any, resume: int) -> int:
-        return min(int(original(edge, graph, activity, unrepeated, resume)), max(0, resume + 1 - edge.lag))
+    def first_needed(self: Delivery, graph: Any, activity: Any, unrepeated: Any, resume: int) -> int:
+        return min(int(original(self, graph, activity, unrepeated, resume)), max(0, resume + 1 - self.edge.lag))
 
     return first_needed
 
 
 def _lag_is_exact(original: Any) -> Any:
-    def first_needed(edge: Any, graph: Any, activity: Any, unrepeated: Any, resume: int) -> int:
+    def first_needed(self: Delivery, graph: Any, activity: Any, unrepeated: Any, resume: int) -> int:
+        edge = self.edge
         repeated = edges.last_call(activity, edge.dst, resume)
         if repeated is not None and repeated - edge.lag < activity.first(edge):
             unrepeated = (*unrepeated, graph.ops[edge.dst].role)
-        return int(original(edge, graph, activity, unrepeated, resume))
+        return int(original(self, graph, activity, unrepeated, resume))
 
     return first_needed
 
@@ -792,9 +795,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("what is due is not taken before what has come", "a bounded lag is kept", "shared first",
              method(FirstChoice, "_choice", lambda original: lambda self, due: list(self._ready)[: self._each])),
     Mutation("a restarted rank takes what is finished first by then", "a step takes the same again", "shared first",
-             lambda: patch.object(first_port, "FirstChoice", partial(_first_anew, FirstChoice))),
+             lambda: patch.object(first_delivery, "FirstChoice", partial(_first_anew, FirstChoice))),
     Mutation("a restarted rank has forgotten what it had taken", "no row comes twice", "shared first",
-             lambda: patch.object(first_port, "FirstChoice", partial(_first_forgets, FirstChoice))),
+             lambda: patch.object(first_delivery, "FirstChoice", partial(_first_forgets, FirstChoice))),
     Mutation("a restarted rank is told that it had taken what it had not made", "no deadlock", "shared",
              method(Sharing, "asked", _for_the_dead_too)),
     Mutation("what was under way to ranks of an earlier layout is put together as for the present one's",
@@ -940,9 +943,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a step that is made again waits for the credit that a later one has", "no deadlock", "versions shared",
              method(OutEdgeState, "admits", _needs_a_credit)),
     Mutation("a restored rank asks for values that are too old for its next call", "no deadlock", "drain",
-             lambda: patch.object(ports, "first_needed", _from_the_next_step(edges.first_needed))),
+             method(Delivery, "first_needed", _from_the_next_step)),
     Mutation("a restarted rank does not ask for what its last call took beside the initial value", "no deadlock",
-             "process", lambda: patch.object(ports, "first_needed", _lag_is_exact(edges.first_needed))),
+             "process", method(Delivery, "first_needed", _lag_is_exact)),
     Mutation("a rank hears of a neighbour's new place only at its own start", "no deadlock", "process",
              method(AddressBook, "_tell", _wired_once)),
     Mutation("a master that has heard nothing for a moment takes an agent for dead",

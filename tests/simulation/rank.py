@@ -21,11 +21,11 @@ from rolemesh.graph.logical import Edge, OpCall
 from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.blocks import Block, packed
-from rolemesh_durable.protocol.edge import LogLost, first_needed, hold_of, last_call
+from rolemesh_durable.protocol.delivery import InPort, delivery_of
+from rolemesh_durable.protocol.edge import LogLost, hold_of, last_call
 from rolemesh_durable.protocol.owing import by_appointment, may_owe, until_shared
 from rolemesh_durable.protocol.persisting import outlasting
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
-from rolemesh_durable.protocol.rank.in_port import InPort
 from rolemesh_durable.protocol.rank.page import (
     BLOCKED,
     COMPUTING,
@@ -41,7 +41,6 @@ from rolemesh_durable.protocol.rank.page import (
 )
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
-from rolemesh_durable.protocol.rank.version_port import VersionPort
 from rolemesh_durable.transports import TransportError
 
 if TYPE_CHECKING:
@@ -486,7 +485,7 @@ class SimRank:
         whole = memory.whole.get(self.key, {})
         kept = [at for at in whole if at[1] > resume and memory.is_whole(self.key, *at)]
         for op, step in sorted({(graph.edges[edge].src, step) for edge, step in kept}):
-            if isinstance(out := ports.outputs.get(op), VersionPort):
+            if (out := ports.outputs.get(op)) is not None:
                 out.whole(_Record(op, step, body=memory.items.get(self.key, {}).get((op, step), b"")))
         ways = {way.edge.id: way for way in ports.ways}
         for entry in list(log):
@@ -497,7 +496,7 @@ class SimRank:
             way, again = ways[entry.edge], entry.step > resume
             if again and way.made is not None:
                 way.made = max(way.made, entry.step)
-            if entry.step + edge.soonest >= self.job.steps:
+            if entry.step + way.delivery.soonest >= self.job.steps:
                 continue
             made = whole.get((entry.edge, entry.step), -1)
             record = _Record(entry.edge, entry.step, made, entry.chunk, entry.last, entry.consumers)
@@ -840,7 +839,7 @@ class SimOrigin:
         job, disk = rank.job, rank.world.disk
         before = Shape(job.graph, _sizes(disk.complete[step]))
         role = job.graph.ops[edge.dst].role
-        first = first_needed(edge, job.graph, job.activity, job.unrepeated, step)
+        first = delivery_of(edge).first_needed(job.graph, job.activity, job.unrepeated, step)
         begins = job.activity.first(edge) if edge.initial else 0
         found = {}
         for made in range(max(first, begins), step + 1):

@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.api.partition import Balanced, Split
+from rolemesh.api.partition import Split
 from rolemesh.api.service import ServiceSpec
 from rolemesh.api.workload import OperatorSpec
 from rolemesh.errors import FlowError, RolemeshError, nearest
 from rolemesh.graph.flow import Flow, Value
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.graph.schedule import Activity, shortest_cycle, zero_lag_cycle
+from rolemesh.graph.routes import by_demand
+from rolemesh.graph.schedule import Activity, delay, shortest_cycle, takes_first, zero_lag_cycle
 
 
 class RoleShape(msgspec.Struct, frozen=True):
@@ -80,7 +81,7 @@ def check_cycles(graph: LogicalGraph) -> list[RolemeshError]:
         return []
     pairs = list(pairwise(cycle))
     back = next(
-        e for e in graph.edges if e.delay == 0 and e.src >= e.dst and (e.src, e.dst) in pairs
+        e for e in graph.edges if delay(e) == 0 and e.src >= e.dst and (e.src, e.dst) in pairs
     )
     path = " → ".join(graph.ops[op].label for op in cycle)
     call = graph.ops[back.dst]
@@ -145,7 +146,7 @@ def check_initial(graph: LogicalGraph) -> list[RolemeshError]:
             "come no more often",
         )
         for edge in graph.edges
-        if (edge.initial or edge.newest) and not edge.first and activity.apart(edge)
+        if (edge.initial or edge.newest) and not takes_first(edge) and activity.apart(edge)
     ]
 
 
@@ -162,9 +163,7 @@ def check_shared(
     `edges` are the parameters that take values of other calls; `newest` are those with a bounded
     lag.
     """
-    shared = next(
-        (param for param, partition in spec.inputs.items() if isinstance(partition, Balanced)), None
-    )
+    shared = next((param for param, partition in spec.inputs.items() if by_demand(partition)), None)
     if shared is None:
         return []
     wrong = {
@@ -195,7 +194,7 @@ def check_first(
 ) -> list[RolemeshError]:
     """Check that a call may take the rows that are finished first, out of rows shared by demand, if
     it does."""
-    if not edge.first:
+    if not takes_first(edge):
         return []
     role = roles[dst.role]
     wrong = {
@@ -210,7 +209,7 @@ def check_first(
         "there is an initial value": (bool(edge.initial), "leave initial out"),
         "it takes chunks": (dst.streaming, "take the rows whole"),
         "it shares them out again": (
-            isinstance(edge.dst_partition, Balanced),
+            by_demand(edge.dst_partition) is not None,
             "take them as Split()",
         ),
         "it is of the same role": (src.role == dst.role, "take them in another role"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.api.partition import Balanced, Partition, Streaming
+from rolemesh.api.partition import Partition, Streaming
 from rolemesh.api.service import ServiceSpec
 
 
@@ -49,11 +49,12 @@ class OpCall(msgspec.Struct, frozen=True):
 class Edge(msgspec.Struct, frozen=True):
     """A value's way from call `src` to parameter `param` of call `dst`.
 
-    The consumer takes at step t what the producer made at step ``t - lag``; of a `newest` edge, the
-    newest value that was made since then and is there. The producer may be at most ``lag +
-    credits`` values ahead of what the consumer has taken; without `credits` two, and more while
-    they are small. `initial` has one value, which every consumer rank takes as long as the producer
-    has made none; or is empty.
+    `lag`: At step t the consumer takes what the producer made at step ``t - lag``.
+    `newest`: The lag is a bound: the consumer takes the newest value that was made since then and
+    has come.
+    `credits`: The producer may be ``lag + credits`` values ahead of what the consumer has taken.
+    None: 2, and more while values are small.
+    `initial`: One value, which every consumer rank takes until the producer has made one; or empty.
     """
 
     id: int
@@ -73,24 +74,8 @@ class Edge(msgspec.Struct, frozen=True):
         return f"AtMost({self.lag})" if self.newest else str(self.lag)
 
     @property
-    def first(self) -> bool:
-        """A step takes those items that are finished first, of steps that are at most `lag` older,
-        or newer."""
-        return self.newest and isinstance(self.src_partition, Balanced)
-
-    @property
-    def delay(self) -> int:
-        """A call waits for a value, or for as many items, of so many steps before."""
-        return 0 if self.first else self.lag
-
-    @property
-    def soonest(self) -> int:
-        """So many steps after it was made, at least, a value is taken."""
-        return 0 if self.newest else self.lag
-
-    @property
     def window(self) -> int:
-        """Values that may be on the edge at once, however large they are."""
+        """Number of values that may be on the edge at once, however large they are."""
         return self.lag + (self.credits or 2)
 
 

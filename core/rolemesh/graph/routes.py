@@ -293,10 +293,15 @@ def describe(partition: Partition) -> str:
     return f"{type(partition).__name__}({', '.join(map(repr, given))})"
 
 
+def by_demand(partition: Partition | None) -> Balanced | None:
+    """How ranks share the rows by demand; None if each rank takes its own part."""
+    return partition if isinstance(partition, Balanced) else None
+
+
 def declared(returned: Partition) -> Partition:
     """Return the partition that an operator declares for its result: ``Split()`` for the rows of a
     `Balanced` input."""
-    return Split() if isinstance(returned, Balanced) else returned
+    return returned if by_demand(returned) is None else Split()
 
 
 def _route(kind: str, m: int, n: int, meet: Any, cut: Any, axis: int, combine: Combine) -> Route:

@@ -21,6 +21,7 @@ from math import gcd, lcm
 import msgspec
 
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh.graph.routes import by_demand
 
 
 class Period(msgspec.Struct, frozen=True):
@@ -58,6 +59,16 @@ class Period(msgspec.Struct, frozen=True):
         return Period(max(self.start, other.start), every, (self.at + turns * self.every) % every)
 
 
+def takes_first(edge: Edge) -> bool:
+    """Whether a step takes the items that were finished first, of rows by demand."""
+    return edge.newest and by_demand(edge.src_partition) is not None
+
+
+def delay(edge: Edge) -> int:
+    """A call waits for a value, or for as many items, of this many steps before."""
+    return 0 if takes_first(edge) else edge.lag
+
+
 class Activity:
     """The steps at which each call of a graph is active. Producers and consumers compute the same,
     so neither waits in vain.
@@ -87,12 +98,11 @@ class Activity:
         period: Period | None = Period(0, call.every, call.at)
         for edge in inputs:
             source = self.periods[edge.src]
-            if (
-                source is not None and edge.newest
-            ):  # there is one from then on, whichever step it was made at
+            if source is not None and edge.newest:
+                # Every later step finds a value, whichever step it was made at.
                 source = Period(source.first)
             period = (
-                period.meet(source.later(edge.delay))
+                period.meet(source.later(delay(edge)))
                 if period is not None and source is not None
                 else None
             )
@@ -156,7 +166,7 @@ def flow_order(graph: LogicalGraph) -> tuple[OpCall, ...]:
     """
     after: dict[int, set[int]] = {op.id: set() for op in graph.ops}
     for edge in graph.edges:
-        if edge.delay == 0:
+        if delay(edge) == 0:
             after[edge.dst].add(edge.src)
     last: dict[str, int] = {}
     for call in graph.ops:
@@ -183,13 +193,13 @@ def zero_lag_cycle(graph: LogicalGraph) -> tuple[int, ...] | None:
     contains a feedback edge.
     """
     after = {
-        op.id: [edge.dst for edge in graph.outputs(op.id) if edge.delay == 0] for op in graph.ops
+        op.id: [edge.dst for edge in graph.outputs(op.id) if delay(edge) == 0] for op in graph.ops
     }
     for role in graph.roles:
         for first, second in combinations(graph.of_role(role), 2):
             after[first.id].append(second.id)
     starts = dict.fromkeys(
-        edge.dst for edge in graph.edges if edge.delay == 0 and edge.src >= edge.dst
+        edge.dst for edge in graph.edges if delay(edge) == 0 and edge.src >= edge.dst
     )
     return min(
         filter(None, (shortest_cycle(after, start) for start in starts)), key=len, default=None

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rolemesh.api.partition import Balanced
 from rolemesh.api.workload import OperatorSpec
 from rolemesh.errors import FlowError, RolemeshError, nearest, raise_all
 from rolemesh.graph import checks
@@ -21,7 +20,7 @@ from rolemesh.graph.flow import (
     place_of,
 )
 from rolemesh.graph.logical import AtMost, Edge, LogicalGraph, OpCall
-from rolemesh.graph.routes import RouteError, route
+from rolemesh.graph.routes import RouteError, by_demand, route
 
 SETTINGS = ("lag", "initial", "every", "at", "credits", "calls")
 
@@ -280,7 +279,7 @@ class GraphTracer:
             one = given.get(param, 0)
             newest = isinstance(one, AtMost)
             source = edges[param]._op
-            items = source is not None and isinstance(self.ops[source].returns, Balanced)
+            items = source is not None and by_demand(self.ops[source].returns) is not None
             if newest and self.roles[name.partition(".")[0]].together and not items:
                 what = (
                     f"{name}: lag={one!r} for {param!r}, but each rank of a collective "

@@ -17,12 +17,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rolemesh.api.partition import Balanced
 from rolemesh.api.port import LocalPort
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.items import Items, apart
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.graph.routes import Combine, Concat, Part, Route, Take, route
+from rolemesh.graph.routes import Combine, Concat, Part, Route, Take, by_demand, route
 from rolemesh.graph.schedule import Activity, flow_order
 from rolemesh.graph.values import check_returned, combine, gather, join_chunks, select
 from rolemesh.inline.calls import InlineCalls
@@ -163,7 +162,7 @@ class InlineSteps:
             chunks = list(result) if chunked else [result]
             line.times[0] += perf_counter() - began
             collect(self._ports[key], op.label, line)
-            if chunked and not chunks and not isinstance(op.returns, Balanced):
+            if chunked and not chunks and by_demand(op.returns) is None:
                 raise ValueError(
                     "it yielded nothing; yield at least one chunk, empty if there are no rows"
                 )
@@ -189,7 +188,7 @@ class InlineSteps:
         method = getattr(self._workloads[op.role, rank], op.operator)
         ctx = self._contexts[op.role, rank]
         for edge in self._graph.inputs(op.id):
-            if isinstance(how := edge.dst_partition, Balanced):
+            if (how := by_demand(edge.dst_partition)) is not None:
                 items = self._items.setdefault((op.id, rank), Items(ctx, edge.param, how))
                 count = apart(arguments[edge.param], how.rows)[1]
                 ranks = self._sizes[op.role]

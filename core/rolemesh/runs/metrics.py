@@ -88,7 +88,9 @@ class LineBuilder:
         for op in graph.ops:
             self._calls.setdefault((op.role, op.operator), []).append(op.label)
         self._lags = {
-            f"{labels[e.src]} → {labels[e.dst]}": float(e.lag) for e in graph.edges if e.soonest
+            f"{labels[e.src]} → {labels[e.dst]}": float(e.lag)
+            for e in graph.edges
+            if e.lag and not e.newest
         }
 
     def build(self, found: Mapping[str, Sequence[Metrics]], wall: float) -> StepMetrics:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
-from rolemesh_durable.protocol.edge import SMALL, InEdgeState, OutEdgeState, first_needed, hold_of, last_call
+from rolemesh_durable.protocol.delivery import delivery_of
+from rolemesh_durable.protocol.edge import SMALL, InEdgeState, OutEdgeState, hold_of, last_call
 from rolemesh_durable.transports import TransportError
 
 
@@ -254,9 +255,8 @@ def test_what_a_restored_consumer_needs_is_held_at_any_commit_up_to_its_step(eve
     graph, activity = example(every, at % every, lag, None if sink else Split())
     roles = ("b",) if stateful else ()
     (edge,) = graph.edges
-    first, hold = (
-        function(edge, graph, activity, roles) for function in (lambda *a: first_needed(*a, resume), hold_of)
-    )
+    first = delivery_of(edge).first_needed(graph, activity, roles, resume)
+    hold = hold_of(edge, graph, activity, roles)
     taken = [step for step in range(40) if activity.active(1, step)]
     wanted = [step - lag for step in taken if step > resume]
     before = [step for step in taken if step <= resume]
@@ -289,7 +289,7 @@ def test_what_a_repeated_call_may_have_taken_of_a_bounded_lag_is_asked_for_and_h
         return [made for made in range(step - lag, step + 1) if made >= late]
 
     again = choices(repeated) if repeated is not None else []
-    first = first_needed(edge, graph, activity, (), resume)
+    first = delivery_of(edge).first_needed(graph, activity, (), resume)
     assert first == (again[0] if again else max(0, following - lag))
     assert all(made + hold_of(edge, graph, activity, ()) > resume for made in again)
 
@@ -461,8 +461,7 @@ def test_whoever_is_killed_every_value_is_delivered_once_in_order_and_none_that_
 
 
 def test_what_a_producer_that_varies_has_sent_is_taken_back_unless_it_has_been_used():
-    taker = InEdgeState([0, 1])
-    taker.revocable = True
+    taker = InEdgeState([0, 1], revocable=True)
     for step in range(3):
         for source in (0, 1):
             assert taker.accept(source, 0, step, 0, True, f"{source}: {step}")
@@ -478,8 +477,7 @@ def test_what_a_producer_that_varies_has_sent_is_taken_back_unless_it_has_been_u
 
 
 def test_a_stream_of_a_producer_that_varies_is_not_used_before_it_is_whole():
-    taker = InEdgeState([0])
-    taker.revocable = True
+    taker = InEdgeState([0], revocable=True)
     taker.accept(0, 0, 0, 0, False, "first")
     assert taker.chunk(0, 0, 0) is None
     assert taker.restart_source(0, 1) == 0

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rolemesh_durable.protocol.first import FirstChoice, Piece, Taken, share_of
+from rolemesh_durable.protocol.delivery.first import FirstChoice, Piece, Taken, share_of
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rolemesh.graph.schedule import Period
-from rolemesh_durable.protocol.newest import NewestChoice
+from rolemesh_durable.protocol.delivery.newest import NewestChoice
 
 
 def test_a_step_takes_the_newest_there_is_and_after_a_restart_what_it_took_before() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from rolemesh.api.partition import Broadcast, Split
 from rolemesh.graph.logical import Edge
+from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
 
@@ -20,8 +21,8 @@ def out() -> OutEdge[Any]:
     activity = SimpleNamespace(always=lambda op: True, consumed=lambda edge, step, steps: step % 2 == 0)
     job = SimpleNamespace(retention=True, activity=activity, steps=100)
     effects = SimpleNamespace(mail=mail, log=None)
-    edge = Edge(0, 0, 1, "rows", Split(), Broadcast())
-    return OutEdge(cast("Any", job), cast("Any", effects), edge, "sink", [(cast("Any", None), (0, 1))], hold=1)
+    delivery = delivery_of(Edge(0, 0, 1, "rows", Split(), Broadcast()))
+    return OutEdge(cast("Any", job), cast("Any", effects), delivery, "sink", [(cast("Any", None), (0, 1))], hold=1)
 
 
 def test_who_has_used_it_before_is_named(out: OutEdge[Any]) -> None:

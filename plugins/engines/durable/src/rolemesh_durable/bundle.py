@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
-from rolemesh.api.partition import Balanced
 from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh.graph.routes import by_demand
 from rolemesh.job_file import JobFile
 from rolemesh.kinds import kind_named
 from rolemesh.placement import PlacementPlan, PlacementRequest
@@ -89,8 +89,9 @@ def _role(job: JobFile, name: str, selected: Selected) -> RoleConfig:
 
 
 def _drops(op: OpCall) -> bool:
-    """Whether a call leaves rows out that fail: the second time they may not."""
-    return isinstance(op.returns, Balanced) and op.returns.on_error == "drop"
+    """Whether a call leaves out rows that fail. Repeated, these rows may not fail."""
+    shared = by_demand(op.returns)
+    return shared is not None and shared.on_error == "drop"
 
 
 def snapshot_plan(spec: Snapshots, ladder: bool, *, resumes: bool, stateful: bool = True) -> SnapshotPlan:

@@ -19,7 +19,7 @@ from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.schedule import Activity
 from rolemesh_durable.transports import TransportError
 
-__all__ = ["InEdgeState", "Kept", "LogLost", "OutEdgeState", "first_needed", "hold_of", "last_call"]
+__all__ = ["InEdgeState", "Kept", "LogLost", "OutEdgeState", "hold_of", "last_call"]
 
 T = TypeVar("T")
 
@@ -53,24 +53,6 @@ def last_call(activity: Activity, op: int, step: int) -> int | None:
         return None
     found = step - (step - period.at) % period.every
     return found if found >= period.start else None
-
-
-def first_needed(edge: Edge, graph: LogicalGraph, activity: Activity, unrepeated: Collection[str], resume: int) -> int:
-    """The first producer step whose value a consumer needs that is restored at step `resume` (-1: it starts).
-
-    Of a `newest` edge, the producer makes values in steps without a call, too. Those that are too old for the next call
-    need no credit: they would be released by that call only, for which the producer may have to go on first.
-    A repeated call takes again what it took: of a `newest` edge any value of the last `lag` steps, the initial one or
-    one that the producer had made by then.
-    """
-    call = graph.ops[edge.dst]
-    if call.returns is None and call.role not in unrepeated:
-        repeated, begins = last_call(activity, edge.dst, resume), activity.first(edge)
-        if repeated is not None and repeated - edge.soonest >= begins:  # else it had the initial value
-            return max(repeated - edge.lag, begins)
-    period = activity.periods[edge.dst]
-    following = resume + 1 if period is None or edge.first else period.next(resume + 1)
-    return max(0, following - edge.lag)
 
 
 class Kept(msgspec.Struct, Generic[T], frozen=True, gc=False):
@@ -292,12 +274,11 @@ class _Source:
 class InEdgeState(Generic[T]):
     """One consumer rank's end: gathers the chunks of each of `sources`, in their order, step by step."""
 
-    revocable = False
-    """Whether a restarted producer may make other values than before: what was not used is taken back then."""
-
-    def __init__(self, sources: Sequence[int], from_step: int = 0) -> None:
-        """`from_step`: values of earlier producer steps are duplicates."""
+    def __init__(self, sources: Sequence[int], from_step: int = 0, *, revocable: bool = False) -> None:
+        """`from_step`: values of earlier producer steps are duplicates. `revocable`: a restarted producer may make
+        other values than before, so the edge takes back what no step has used."""
         self.sources = tuple(sources)
+        self.revocable = revocable
         self._index = {source: position for position, source in enumerate(self.sources)}
         self._heads = [_Source(from_step) for _ in self.sources]
         self._chunks: dict[int, list[list[T]]] = {}

@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from rolemesh.api.partition import Balanced
 from rolemesh.graph.logical import Edge, LogicalGraph
-from rolemesh.graph.routes import Route, route
+from rolemesh.graph.routes import Route
 from rolemesh.graph.schedule import Activity
+from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.messages import RankReport
 from rolemesh_durable.protocol.rank.page import called_at
 
@@ -158,17 +158,17 @@ class _Picture:
     # ------------------------------------------------------------------------------------------------------- waits
 
     def _for_input(self, key: Key, report: RankReport, edge: Edge) -> _Wait:
-        made, source = report.step - edge.lag, self.graph.ops[edge.src]
+        delivery, source = delivery_of(edge), self.graph.ops[edge.src]
         senders = [(source.role, rank) for rank in self._route(edge).sources(key[1])]
-        missing = [k for k in senders if k in self.live and not self._past(self.live[k], edge.src, made)]
-        if edge.first and not missing:  # nothing that is due, but there is not enough
-            missing = [k for k in senders if k in self.live and not self._past(self.live[k], edge.src, report.step)]
-        why = f"for {edge.param} of step {made} from {source.label}"
-        if not missing and isinstance(edge.dst_partition, Balanced):
-            # All is there but the mates' word, what they have taken: they give it between two items.
+        missing: list[Key] = []
+        for made in delivery.awaited(report.step):
+            missing = missing or [k for k in senders if k in self.live and not self._past(self.live[k], edge.src, made)]
+        why = f"for {edge.param} of step {report.step - edge.lag} from {source.label}"
+        if not missing and delivery.shared is not None:
+            # All values have come, but the mates have not said what they have taken: they do so between two items.
             missing = [k for k, r in self.live.items() if k[0] == key[0] and k != key and r.phase != _WAITING]
             why = f"to say what it has taken of {edge.param}"
-        # Who has made it may have to send it again, to a rank that has restarted: who computes does not reach that.
+        # A producer may have to send the value again, to a rank that has restarted. It does not while it computes.
         busy = [k for k in senders if k in self.live and self.live[k].phase == _COMPUTING]
         return _Wait(tuple(missing or self._frozen(senders) or busy), why)
 
@@ -180,15 +180,12 @@ class _Picture:
         period = self._activity.periods[edge.dst]
         if period is None:
             return _Wait((), why)
-        # The newest value that must have been released before another may be sent, as the step in which it is taken.
-        # One that is taken more than once is released when a newer one is taken.
-        taken = report.step - 1 + edge.lag + edge.newest
-        taken -= (taken - period.at) % period.every + (edge.window - 1) * period.every
+        taken = delivery_of(edge).releasing(report.step, period)
         late = [k for k in live if not self._past(self.live[k], edge.dst, taken)]
         if edge.credits is None:
             # Small values may be further ahead: the one that is furthest behind holds the credit.
             late = [k for k in late if self.progress(k) == min(map(self.progress, late))]
-        # Who has done so may still owe the word: it comes with the next wait, which who computes does not reach.
+        # A consumer that has taken it may still have to say so. It does with its next wait, but not while it computes.
         busy = [k for k in live if self.live[k].phase == _COMPUTING or self.live[k].frozen]
         return _Wait(tuple(late or busy), why)
 
@@ -245,7 +242,7 @@ class _Picture:
     def _route(self, edge: Edge) -> Route:
         if edge.id not in self._routes:
             m, n = (self.sizes[self.graph.ops[op].role] for op in (edge.src, edge.dst))
-            self._routes[edge.id] = route(edge.src_partition, m, edge.dst_partition, n)
+            self._routes[edge.id] = delivery_of(edge).route(m, n)
         return self._routes[edge.id]
 
     def _past(self, report: RankReport, op: int, step: int) -> bool:

@@ -1,12 +1,12 @@
-"""Who talks to whom: the ranks whose addresses a rank needs, from the graph alone."""
+"""The ranks whose addresses a rank needs, from the graph alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rolemesh.api.partition import Balanced
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.graph.routes import Route, route
+from rolemesh.graph.routes import Route
+from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.rank_key import RankKey
 
@@ -14,21 +14,24 @@ __all__ = ["Neighbours"]
 
 
 class Neighbours:
-    """The ranks at the other ends of a rank's edges and calls, itself, those with which it shares rows out, and of a
-    collective group rank 0: of that one, all."""
+    """The ranks that a rank talks to.
+
+    They are the rank itself, the ranks at the other ends of its edges and calls, and the mates with which it shares
+    rows by demand. In a collective group, they include rank 0; rank 0 talks to all of the group.
+    """
 
     def __init__(self, graph: LogicalGraph, world_sizes: Mapping[str, int]) -> None:
         self._graph, self._sizes = graph, world_sizes
         self._routes: dict[str, list[tuple[Route, str, bool]]] = {}
-        """By role: the routes of its edges, the role at the other end, and whether that one takes."""
+        """By role, for each of its edges: the route, the role at the other end, and whether that role consumes."""
         self._known: dict[tuple[RankKey, bool], frozenset[RankKey]] = {}
 
     def resized(self, layout: Layout) -> Neighbours:
-        """Those of `layout`, where these are of the sizes that the job began with."""
+        """The neighbours under `layout`. Only the neighbours of the job's first sizes can answer."""
         return Neighbours(self._graph, layout.world_sizes(self._sizes))
 
     def of(self, key: RankKey, collective: bool) -> frozenset[RankKey]:
-        """Those of the rank `key`."""
+        """The ranks that rank `key` talks to."""
         found = self._known.get((key, collective))
         if found is None:
             found = self._known[key, collective] = frozenset(self._found(*key, collective))
@@ -46,9 +49,9 @@ class Neighbours:
         return found
 
     def _shares(self, role: str) -> bool:
-        """Whether its ranks share rows out among themselves."""
-        ops = self._graph.ops
-        return any(isinstance(e.dst_partition, Balanced) and ops[e.dst].role == role for e in self._graph.edges)
+        """Whether ranks of `role` share rows among themselves by demand."""
+        inputs = [edge for edge in self._graph.edges if self._graph.ops[edge.dst].role == role]
+        return any(delivery_of(edge).shared is not None for edge in inputs)
 
     def _edges(self, role: str) -> list[tuple[Route, str, bool]]:
         if role not in self._routes:
@@ -56,7 +59,7 @@ class Neighbours:
             for edge in self._graph.edges:
                 src, dst = self._graph.ops[edge.src].role, self._graph.ops[edge.dst].role
                 if role in (src, dst):
-                    way = route(edge.src_partition, self._sizes[src], edge.dst_partition, self._sizes[dst])
+                    way = delivery_of(edge).route(self._sizes[src], self._sizes[dst])
                     edges += [(way, dst, True)] if role == src else []
                     edges += [(way, src, False)] if role == dst else []
         return self._routes[role]

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from rolemesh.api.partition import Balanced
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.schedule import Activity
+from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.persisting import outlasting
 
@@ -50,8 +50,7 @@ def may_owe(graph: LogicalGraph, activity: Activity, role: str, *, together: boo
     if any(op.streaming for op in ops) or any(role in pair for pair in graph.callers):
         return False
     edges = [edge for edge in graph.edges if edge.dst in {op.id for op in ops}]
-    partitions = {type(partition) for edge in edges for partition in (edge.src_partition, edge.dst_partition)}
-    return Balanced not in partitions and all(edge.dst == ops[0].id and not edge.newest for edge in edges)
+    return all(edge.dst == ops[0].id and delivery_of(edge).may_owe for edge in edges)
 
 
 def by_appointment(graph: LogicalGraph, role: str) -> bool:

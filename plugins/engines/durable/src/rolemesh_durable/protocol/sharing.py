@@ -171,8 +171,8 @@ class ItemsIn(InEdgeState[T]):
     checked for completeness by whoever uses it.
     """
 
-    def __init__(self, sources: Sequence[int], from_step: int = 0) -> None:
-        super().__init__(sources, from_step)
+    def __init__(self, sources: Sequence[int], from_step: int = 0, *, revocable: bool = False) -> None:
+        super().__init__(sources, from_step, revocable=revocable)
         self._first = from_step
 
     def restart_source(self, source: int, generation: int) -> int:

@@ -11,12 +11,12 @@ from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
 from rolemesh.runs.operator_failure import OperatorFailed
+from rolemesh_durable.protocol.delivery import InPort
 from rolemesh_durable.protocol.edge import last_call
 from rolemesh_durable.protocol.messages import RankFinish, Watermarks
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.extension import RankHooks
-from rolemesh_durable.protocol.rank.in_port import InPort
 from rolemesh_durable.protocol.rank.mates import Mates
 from rolemesh_durable.protocol.rank.out_port import OutPort
 from rolemesh_durable.protocol.rank.ports import Ports

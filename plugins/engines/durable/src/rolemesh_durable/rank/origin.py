@@ -10,13 +10,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rolemesh.api.partition import Balanced, Broadcast
 from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.routes import Collate, RouteError, route
 from rolemesh.graph.values import combine, gather, select
 from rolemesh_durable.checkpoint import disk, in_flight
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.trust import read_edges
+from rolemesh_durable.protocol.delivery import delivery_of
 
 __all__ = ["Origin"]
 
@@ -50,7 +50,7 @@ class Origin:
         if consumers == self._size:
             return {step: self._value(edge, source, step, old, self._rank) for step in steps}
         try:
-            held = Broadcast() if isinstance(edge.dst_partition, Balanced) else edge.dst_partition
+            held = delivery_of(edge).held
             anew = route(held, consumers, held, self._size)
         except RouteError as error:
             raise SnapshotError(

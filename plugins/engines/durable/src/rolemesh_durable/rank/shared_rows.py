@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
-from rolemesh.api.partition import Balanced
 from rolemesh.api.workload import RankContext
 from rolemesh.graph.items import Items, apart
 from rolemesh.graph.logical import OpCall
+from rolemesh.graph.routes import by_demand
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.mates import Mates
 from rolemesh_durable.protocol.rank.page import DONE
@@ -38,8 +38,8 @@ class SharedRows:
     ) -> Callable[..., Iterator[tuple[Any, ...]]]:
         """What calls `method`, of `op`, with one item after the other, as many as fall to this rank. Coroutines run
         several at a time."""
-        param, how = self._edge.param, self._edge.dst_partition
-        assert isinstance(how, Balanced)
+        param, how = self._edge.param, by_demand(self._edge.dst_partition)
+        assert how is not None
         items = Items(ctx, param, how)
 
         if not inspect.iscoroutinefunction(method):

@@ -28,7 +28,6 @@ from rolemesh_durable.dataplane.shm import SlotPool, aligned_size, named
 from rolemesh_durable.dataplane.transport import Payload
 from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.protocol.rank.ports import Ports
-from rolemesh_durable.protocol.rank.version_port import VersionPort
 from rolemesh_durable.rank.sent_log import SentLog
 from rolemesh_durable.rank.values import INLINE_BYTES
 
@@ -115,7 +114,7 @@ def take_over(
             continue
         if record.kind == WHOLE:
             out = ports.outputs.get(record.edge)
-            if not orphan and record.step > resume and isinstance(out, VersionPort):
+            if not orphan and record.step > resume and out is not None:
                 out.whole(record)
             continue
         if record.kind == LINE:
@@ -137,7 +136,7 @@ def take_over(
                 payloads[record.payload] = payload
             if again and way.made is not None:
                 way.made = max(way.made, record.step)
-            if record.step + way.edge.soonest >= ports.job.steps:
+            if record.step + way.delivery.soonest >= ports.job.steps:
                 # Logged for a longer job only: nobody asks for it in this one.
                 for slot in record.slots:
                     found.retain(slot, record.step + record.hold)

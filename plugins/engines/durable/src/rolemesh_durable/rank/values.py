@@ -40,6 +40,10 @@ class PayloadValues:
         """The value of parts that only make sense together."""
         return combine(parts, how)
 
+    def rows(self, parts: Sequence[Any]) -> Any:
+        """The rows of several items as one value."""
+        return items.joined(parts)
+
     def reader(self, edge: Edge, sources: Sequence[int], how: Combine) -> Reader:
         """How the chunks of an edge become values."""
         if isinstance(how, Collate):

@@ -27,7 +27,7 @@ class GrantSize:
     def __init__(self, outline: MasterConfig) -> None:
         """`outline.grant`, if there is one, is the limit. What edges need is granted in any case."""
         ops = outline.graph.ops
-        # A producer that may be many values ahead on an edge is not held back by the grant.
+        # The grant does not hold back a producer that may be many values ahead on an edge.
         edges = [2 * edge.window * max(ops[edge.src].every, ops[edge.dst].every) for edge in outline.graph.edges]
         self._limit = UNLIMITED if outline.grant is None else outline.grant
         self._least = min(max((LEAST, *edges)), self._limit)

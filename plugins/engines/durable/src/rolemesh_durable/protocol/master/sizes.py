@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rolemesh.graph.routes import RouteError, route
+from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import MasterConfig
 
@@ -27,9 +28,9 @@ def refusal(wanted: Mapping[str, int], outline: MasterConfig, state: JobState) -
     if not outline.snapshots.enabled:
         return NO_SNAPSHOTS
     for edge in outline.graph.edges:
-        call = outline.graph.ops[edge.dst]
-        if edge.first and call.role in changing:
-            return f"each rank of {call.role} has taken other rows of {edge.param!r}, as they were finished"
+        role = outline.graph.ops[edge.dst].role
+        if role in changing and (why := delivery_of(edge).resize_refusal(role)):
+            return why
     for (role, rank), record in state.ranks.items():
         if record.launch.peers and role in changing:
             return f"{role}/{rank} is packed with {', '.join(f'{r}/{n}' for r, n in record.launch.peers)}"
@@ -43,7 +44,7 @@ def _no_route(after: Mapping[str, int], before: Mapping[str, int], changing: set
     for edge in graph.edges:
         src, dst = graph.ops[edge.src].role, graph.ops[edge.dst].role
         try:
-            route(edge.src_partition, after[src], edge.dst_partition, after[dst])
+            delivery_of(edge).route(after[src], after[dst])
             if dst in changing and edge.lag:  # what is under way is cut again
                 route(edge.dst_partition, before[dst], edge.dst_partition, after[dst])
         except RouteError as error:

@@ -244,6 +244,9 @@ class Values(Protocol[Made]):
     def combine(self, parts: Sequence[Any], how: Combine) -> Any:
         """The value of parts that only make sense together."""
 
+    def rows(self, parts: Sequence[Any]) -> Any:
+        """The rows of several items as one value."""
+
 
 @dataclass(frozen=True, slots=True)
 class Effects(Generic[T]):

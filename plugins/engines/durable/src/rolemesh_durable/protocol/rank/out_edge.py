@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
 
-from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Selection
+from rolemesh_durable.protocol.delivery import Delivery
 from rolemesh_durable.protocol.edge import LogLost, OutEdgeState
 from rolemesh_durable.protocol.rank.effects import Effects, Item, Log
 from rolemesh_durable.protocol.rank.shape import JobShape
@@ -32,6 +32,7 @@ class OutEdge(Generic[T]):
         "_send",
         "always",
         "beyond",
+        "delivery",
         "edge",
         "made",
         "on",
@@ -43,14 +44,15 @@ class OutEdge(Generic[T]):
         self,
         job: JobShape,
         effects: Effects[T],
-        edge: Edge,
+        delivery: Delivery,
         role: str,
         sends: Sequence[tuple[Selection, tuple[int, ...]]],
         hold: int,
     ) -> None:
-        """`sends` are the parts that this rank sends, each with the consuming ranks of `role`. What was made at step m
-        is kept until m + `hold` is committed."""
-        self.edge, self.sends = edge, sends
+        """`sends` are the parts that this rank sends, each with the consuming ranks of `role`. The edge keeps a value
+        of step m until step m + `hold` is committed."""
+        edge = delivery.edge
+        self.delivery, self.edge, self.sends = delivery, edge, sends
         self._id, self._role, self._job = edge.id, role, job
         self._mail, self._log, self._send = effects.mail, effects.log, effects.mail.data
         consumers = [consumer for _, group in sends for consumer in group]

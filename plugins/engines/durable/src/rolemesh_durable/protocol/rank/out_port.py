@@ -86,6 +86,9 @@ class OutPort(Generic[T]):
         """A former generation has sent this; `again`: after the step that this one goes on from."""
         way.keep(item, record.step, record.chunk, record.last, record.consumers)
 
+    def whole(self, record: Sent) -> None:
+        """A former generation has made all of the value that this mark is of. The port makes the same value again."""
+
     def write_again(self, log: Log[T]) -> None:
         """Write what is kept to a log that has been begun again."""
         kept = sorted(((way, each) for way in self._ways for each in way.state.kept), key=lambda pair: pair[1].step)

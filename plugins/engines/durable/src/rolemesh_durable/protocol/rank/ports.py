@@ -6,21 +6,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Generic, Protocol, TypeVar
 
-from rolemesh.api.partition import Balanced
 from rolemesh.graph.logical import Edge, OpCall
-from rolemesh.graph.routes import Route, route
+from rolemesh.graph.routes import Route
 from rolemesh.graph.schedule import Period
-from rolemesh_durable.protocol.edge import first_needed, hold_of
+from rolemesh_durable.protocol.delivery import ConsumerEnd, Delivery, InPort, delivery_of
+from rolemesh_durable.protocol.edge import hold_of
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master_config import ENDLESS
 from rolemesh_durable.protocol.messages import Peer
 from rolemesh_durable.protocol.rank.effects import Effects, Item, Log
-from rolemesh_durable.protocol.rank.first_port import FirstPort
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
-from rolemesh_durable.protocol.rank.in_port import InPort
-from rolemesh_durable.protocol.rank.items_port import ItemsPort
 from rolemesh_durable.protocol.rank.mates import Mates
-from rolemesh_durable.protocol.rank.newest_port import NewestPort
 from rolemesh_durable.protocol.rank.out_edge import OutEdge, free
 from rolemesh_durable.protocol.rank.out_port import OutPort
 from rolemesh_durable.protocol.rank.page import IDLE, SNAPSHOT, STEP
@@ -29,8 +25,6 @@ from rolemesh_durable.protocol.rank.version_port import GroupPort, VersionPort
 
 __all__ = ["Orphans", "Ports"]
 
-PORTS = {(False, False): InPort, (False, True): NewestPort, (True, False): ItemsPort, (True, True): FirstPort}
-"""The class of an in-port, by whether the value was shared out by demand, and whether its lag is bounded."""
 T = TypeVar("T", bound=Item)
 Taken = TypeVar("Taken", bound=Item, contravariant=True)
 
@@ -97,36 +91,42 @@ class Ports(Generic[T]):
         for edge in edges:
             src, dst = graph.ops[edge.src].role, graph.ops[edge.dst].role
             if role in (src, dst):
-                found.append((edge, route(edge.src_partition, sizes[src], edge.dst_partition, sizes[dst])))
-        for edge, way in found:
-            if graph.ops[edge.dst].role == role:
-                self._begin_input(edge, way, resume)
-        for edge, way in found:
-            if graph.ops[edge.src].role == role:
-                self._begin_output(edge, way, resume)
+                delivery = delivery_of(edge)
+                found.append((delivery, delivery.route(sizes[src], sizes[dst])))
+        for delivery, way in found:
+            if graph.ops[delivery.edge.dst].role == role:
+                self._begin_input(delivery, way, resume)
+        for delivery, way in found:
+            if graph.ops[delivery.edge.src].role == role:
+                self._begin_output(delivery, way, resume)
 
     def _hold(self, edge: Edge) -> int:
         return hold_of(edge, self.job.graph, self.job.activity, self.job.unrepeated)
 
-    def _begin_input(self, edge: Edge, way: Route, resume: int) -> None:
-        job, site = self.job, self.mail.site
+    def _begin_input(self, delivery: Delivery, way: Route, resume: int) -> None:
+        job, site, edge = self.job, self.mail.site, delivery.edge
         producer, size = job.graph.ops[edge.src], self._world_sizes[site.role]
-        make = PORTS[isinstance(edge.src_partition, Balanced), edge.newest]
-        first = first_needed(edge, job.graph, job.activity, job.unrepeated, resume)
-        port = make(edge, producer.role, way.sources(site.rank), way.combine, self._effects, first=first)
-        if isinstance(port, FirstPort):
-            port.remember(self.log, site.rank, size)
-        port.state.revocable = self.log is not None and self._varies(producer)
-        if isinstance(port, NewestPort):
-            port.remember(self.log, self._hold(edge) - edge.lag, job.activity.periods[edge.dst] or Period())
+        end = ConsumerEnd(
+            role=producer.role,
+            sources=way.sources(site.rank),
+            how=way.combine,
+            first=delivery.first_needed(job.graph, job.activity, job.unrepeated, resume),
+            hold=self._hold(edge),
+            calls=job.activity.periods[edge.dst] or Period(),
+            rank=site.rank,
+            ranks=size,
+            revocable=self.log is not None and self._varies(producer),
+        )
+        port = delivery.port(end, self._effects)
         for value in edge.initial:
             begins = job.activity.first(edge)
             port.give({made: deepcopy(value) for made in range(-edge.lag, begins)}, begins - 1)
         self.inputs.setdefault(edge.dst, []).append((edge.param, port))
-        if isinstance(edge.dst_partition, Balanced) and edge.dst not in self.mates:
+        if delivery.shared is not None and edge.dst not in self.mates:
             self.mates[edge.dst] = Mates(edge, size, resume, self.mail, self._effects.waits)
 
-    def _begin_output(self, edge: Edge, way: Route, resume: int) -> None:
+    def _begin_output(self, delivery: Delivery, way: Route, resume: int) -> None:
+        edge = delivery.edge
         producer, consumer = self.job.graph.ops[edge.src], self.job.graph.ops[edge.dst]
         varies = self.log is not None and self._varies(producer)
         sends = [(send.selection, send.consumers) for send in way.sends(self.mail.site.rank)]
@@ -134,16 +134,16 @@ class Ports(Generic[T]):
         if edge.src not in self.outputs and (sends or together):
             self.outputs[edge.src] = self._out_port(producer, varies)
         if sends:
-            out = OutEdge(self.job, self._effects, edge, consumer.role, sends, self._hold(edge))
+            out = OutEdge(self.job, self._effects, delivery, consumer.role, sends, self._hold(edge))
             if varies and self.log is not None and not self.log.sure:
                 out.made = resume
             self.ways.append(out)
             self.outputs[edge.src].add(out)
 
     def _varies(self, op: OpCall) -> bool:
-        """Whether a call may make something else the second time, and all who take it must have one version. A rank
-        that takes items as they are finished may have others than other ranks do."""
-        return op.role in self.job.varying and not any(edge.first for edge in self.job.graph.outputs(op.id))
+        """Whether a call may make another value the second time, and all its consumers must have one version."""
+        outputs = self.job.graph.outputs(op.id)
+        return op.role in self.job.varying and all(delivery_of(edge).one_version for edge in outputs)
 
     def _out_port(self, op: OpCall, varies: bool) -> OutPort[T]:
         job, effects = self.job, self._effects
@@ -170,8 +170,8 @@ class Ports(Generic[T]):
             out.drop(gone)
         self._begin(edges, layout.step)
         for port in self.ins:
-            if port.edge.id in gone and isinstance(port, FirstPort):
-                port.restored(layout.step, {})
+            if port.edge.id in gone:
+                port.take_again(layout.step, {})
         for way in self.ways:
             if way.edge.id in gone:
                 way.open()
@@ -258,20 +258,17 @@ class Ports(Generic[T]):
         for out in self.outputs.values():
             out.write_again(log)
         for port in self.ins:
-            if isinstance(port, FirstPort):
-                port.log_again(log)
+            port.log_again(log)
 
     def choose_again(self, choices: Mapping[tuple[int, int], int]) -> None:
-        """What former generations took, by edge and step: how old it was. It is taken again, where it can be."""
+        """By edge and step, how old the value was that former generations took. The ports take it again if they can."""
         for port in self.ins:
-            if isinstance(port, NewestPort):
-                port.choose_again({step: age for (edge, step), age in choices.items() if edge == port.edge.id})
+            port.choose_again({step: age for (edge, step), age in choices.items() if edge == port.edge.id})
 
     def take_again(self, resume: int, records: Sequence[TakenItems]) -> None:
         """`records`: which items former generations took. The rank goes on after step `resume`."""
         for port in self.ins:
-            if isinstance(port, FirstPort):
-                port.restored(resume, {r.step: r.body for r in records if r.edge == port.edge.id})
+            port.take_again(resume, {r.step: r.body for r in records if r.edge == port.edge.id})
 
     def end(self, step: int) -> None:
         """`step` was the last one: nothing that may still come is taken."""

@@ -1,21 +1,30 @@
-"""The consumer's end of an edge in a rank: waits for values, decodes and combines them, returns credits."""
+"""Exact lag: a step takes the value of exactly `lag` steps before. The in-port waits, decodes, and returns credits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol
 
 from rolemesh.api.partition import Streaming
 from rolemesh.graph.logical import Edge
-from rolemesh.graph.routes import Combine, Concat, Take
+from rolemesh.graph.routes import Concat, Take
+from rolemesh_durable.protocol.delivery.policy import ConsumerEnd, Delivery
 from rolemesh_durable.protocol.edge import InEdgeState
-from rolemesh_durable.protocol.rank.effects import Arrival, Effects
+from rolemesh_durable.protocol.rank.effects import Arrival, Effects, Log
 from rolemesh_durable.protocol.rank.page import WAITING
 
-__all__ = ["InPort", "Origin"]
+__all__ = ["Exact", "InPort", "Origin"]
 
 BATCH = 256
-"""The number of small values that are acknowledged at once where nobody has named an edge's credits."""
+"""Number of small values that the port acknowledges at once, if the flow names no credits for the edge."""
+
+
+class Exact(Delivery):
+    """A step takes the value of exactly `lag` steps before."""
+
+    def port(self, end: ConsumerEnd, effects: Effects[Any]) -> InPort:
+        """The consumer's end in a rank."""
+        return InPort(self, end, effects)
 
 
 class Origin(Protocol):
@@ -36,25 +45,23 @@ class InPort:
 
     State: ClassVar[type[InEdgeState[Arrival]]] = InEdgeState
 
-    def __init__(
-        self, edge: Edge, role: str, sources: Sequence[int], how: Combine, effects: Effects[Any], *, first: int = 0
-    ) -> None:
-        """`sources` are the ranks of `role` that send one part each, `how` makes the value of them. Values made before
-        step `first` are not needed."""
+    def __init__(self, delivery: Delivery, end: ConsumerEnd, effects: Effects[Any]) -> None:
+        edge = delivery.edge
         self.edge = edge
-        self.first = first
-        self.state: InEdgeState[Arrival] = self.State(sources, first)
+        self.first = end.first
+        """The first producer step whose value the rank needs."""
+        self.state: InEdgeState[Arrival] = self.State(end.sources, end.first, revocable=end.revocable)
         self._accept = self.state.accept
         self._mail, self._until, self._aged = effects.mail, effects.waits.until, effects.aged
-        self._values, self._read = effects.values, effects.values.reader(edge, sources, how)
+        self._values, self._read = effects.values, effects.values.reader(edge, end.sources, end.how)
         self._lag = edge.lag
-        self._how = how
-        self._peers = [(role, source) for source in sources]
+        self._how = end.how
+        self._peers = [(end.role, source) for source in end.sources]
         self._batch = BATCH if edge.credits is None else max(1, edge.window // 2)
-        self._released = first - 1
+        self._released = end.first - 1
         self._pending = 0
         self._put_off = False
-        self._asked = dict.fromkeys(sources, -1)
+        self._asked = dict.fromkeys(end.sources, -1)
         self._not_before = 0
         self._given: dict[int, Any] = {}
         effects.mail.consume(edge.id, self)
@@ -77,9 +84,21 @@ class InPort:
         """What was on its way to this port when the job was persisted after `step`, for `give`."""
         return origin.values(self.edge)
 
+    def choose_again(self, ages: Mapping[int, int]) -> None:
+        """By step, how old the value was that a former generation took. An exact lag leaves no choice."""
+
+    def take_again(self, resume: int, records: Mapping[int, bytes]) -> None:
+        """By step, the items that former generations took; the rank goes on after step `resume`.
+
+        An exact lag leaves no choice.
+        """
+
+    def log_again(self, log: Log[Any]) -> None:
+        """Write to a log that has lost its files what a restart must know."""
+
     @property
     def wired(self) -> bool:
-        """Whether all producers have been asked."""
+        """Whether the port has asked all producers."""
         return min(self._asked.values()) >= 0
 
     def ask(self) -> None:

@@ -1,0 +1,56 @@
+"""Rows by demand: a step takes the value of `lag` steps before, put together from the items of several ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rolemesh_durable.protocol.delivery.exact import InPort
+from rolemesh_durable.protocol.delivery.policy import ConsumerEnd, Delivery
+from rolemesh_durable.protocol.rank.effects import Arrival, Effects
+from rolemesh_durable.protocol.sharing import ItemsIn
+
+__all__ = ["Items", "ItemsPort"]
+
+
+class Items(Delivery):
+    """A step takes the value of exactly `lag` steps before, put together from items."""
+
+    def port(self, end: ConsumerEnd, effects: Effects[Any]) -> InPort:
+        """The consumer's end in a rank."""
+        return ItemsPort(self, end, effects)
+
+    @property
+    def may_owe(self) -> bool:
+        """A restarted producer may share a step out in another way, so every snapshot is due."""
+        return False
+
+
+class ItemsPort(InPort):
+    """One input of an operator call. Its value is complete when all items have come, from whichever rank."""
+
+    State = ItemsIn[Arrival]
+
+    def take(self, step: int) -> Any:
+        """The rows of all items; waits for them."""
+        made = step - self._lag
+        if made in self._given:
+            return self._given.pop(made)
+        rows = self._await(made)
+        self.state.take(made)
+        return rows
+
+    def await_all(self, step: int) -> None:
+        """Wait until all items have come."""
+        if step - self._lag not in self._given:
+            self._await(step - self._lag)
+
+    def _await(self, made: int) -> Any:
+        while (rows := self._rows(made)) is None:
+            self._wait_until(lambda: self._rows(made) is not None)
+        return rows
+
+    def _rows(self, made: int) -> Any | None:
+        """None if an item is missing: when mates share the rows out again, all parts may have come without it."""
+        if not self.state.ready(made):
+            return None
+        return self._read(made, self.state.peek(made))
