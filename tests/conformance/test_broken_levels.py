@@ -27,7 +27,7 @@ def test_what_is_wrong_with_a_level_is_found(broken: type[FailoverLevel], findin
 def test_a_level_that_is_too_slow_for_large_jobs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "LIMITS_S", {"recover": 1.0, "diagnose": 1.0})
     found = found_in(FailoverConformance, {Slow: {LARGE}})
-    assert "has not come back from its hook 'recover' within 1 s" in found[Slow][LARGE]
+    assert "has not returned from its hook 'recover' within 1 s" in found[Slow][LARGE]
 
 
 @pytest.mark.soak

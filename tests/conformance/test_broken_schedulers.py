@@ -28,7 +28,7 @@ def test_what_is_wrong_with_a_strategy_is_found(broken: type[Scheduler], finding
 def test_a_strategy_that_is_too_slow_for_large_jobs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "LIMITS_S", {"place": 1.0, "replace": 1.0})
     found = found_in(SchedulerConformance, {Slow: {LARGE}})
-    assert "has not come back from its hook 'place' within 1 s" in found[Slow][LARGE]
+    assert "has not returned from its hook 'place' within 1 s" in found[Slow][LARGE]
 
 
 @pytest.mark.soak

@@ -143,7 +143,7 @@ def test_a_model_folder_or_a_loss_that_does_not_exist_is_told_with_its_line(
     [
         ("    job.taker.tak(job.maker.make())\n", ("flow.py:6", "no operator 'tak'", "did you mean 'take'?")),
         ("    job.takr.take(job.maker.make())\n", ("flow.py:6", "no role 'takr'", "did you mean 'taker'?")),
-        ("    job.maker.make()\n    job.taker.take()\n", ("flow.py:7", "taker.take misses 'rows'")),
+        ("    job.maker.make()\n    job.taker.take()\n", ("flow.py:7", "taker.take lacks 'rows'")),
         ("    job.maker.make()\n", ("nobody calls role 'taker'", "remove the role")),
         ("    raise ValueError('boo')\n", ("flow.py:6", "ValueError: boo")),
         ("    (\n", ("flow.py:6", "SyntaxError")),

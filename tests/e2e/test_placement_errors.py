@@ -144,7 +144,12 @@ CASES = {
     "more ranks than slots": Case(
         "placement: {use: pack}",
         6,
-        ("roles.taker: 2 ranks (0, 1) cannot be placed", "needs cpu 1", "is 0 (node-0)", "the cluster misses 2 cpu"),
+        (
+            "roles.taker: 2 ranks (0, 1) cannot be placed",
+            "needs cpu 1",
+            "is 0 (node-0)",
+            "the cluster is short of 2 cpu",
+        ),
         verbs=WITH_NODES,
         nodes=TOO_SMALL,
     ),
@@ -179,7 +184,7 @@ CASES = {
             nodes: {maker: {rack: b}}
         """,
         11,
-        ("maker wants nodes with rack=b", "rack is one of a"),
+        ("maker needs nodes with rack=b", "rack is one of a"),
     ),
     "a label that nobody has, to be spread over": Case(
         """

@@ -92,7 +92,7 @@ def test_an_observer_that_hangs_for_ever_keeps_no_job_from_ending(
         done = job.run(timeout=200)
         assert done.returncode == 0, done.stderr
         log = (job.run_dir / "logs" / "master.log").read_text()
-    assert "observer odd#0 (rolemesh-odd) has not come back from its hook 'steps_finished'" in log
+    assert "observer odd#0 (rolemesh-odd) has not returned from its hook 'steps_finished'" in log
     assert "it has not been told of" in log
     assert "and the job's end" in log
 

@@ -94,7 +94,7 @@ def test_ranks_are_in_the_racks_and_see_the_devices_of_the_plan(job: Job, racks:
 def test_a_label_that_no_ray_node_has_starts_nothing(job: Job) -> None:
     refused = job.run("placement={use: separation, options: {nodes: {sink: {rack: d}}}}")
     assert refused.returncode == 2
-    assert "sink wants nodes with rack=d" in refused.stderr
+    assert "sink needs nodes with rack=d" in refused.stderr
     assert "rack is one of a, b, c" in refused.stderr
     assert not job.run_dir.exists()
 

@@ -86,8 +86,8 @@ def test_it_waits_for_its_turn_and_then_for_room_and_says_so_once_each() -> None
     assert len(plan.assignments) == 2
     assert said == [
         "waiting for room: job first, priority 3, is before this one",
-        "waiting for room: a/1: needs cpu 1, the most that is free on a node is 0 (node-0); the cluster misses 1 cpu; "
-        "jobs here: other",
+        "waiting for room: a/1: needs cpu 1, the most that is free on a node is 0 (node-0); "
+        "the cluster is short of 1 cpu; jobs here: other",
     ]
 
 

@@ -114,5 +114,5 @@ class LocalPort:
     def _caller(self) -> Caller:
         if self.caller is None:
             remedy = "say in the flow whom the operator calls: calls=[job.<role>]"
-            raise RolemeshError("this role calls nobody", remedy=remedy)
+            raise RolemeshError("this role may call no other role", remedy=remedy)
         return self.caller

@@ -261,10 +261,10 @@ def _refusal(src: Partition, m: int, dst: Partition, n: int) -> RouteError:
             remedy = f"declare Partial('{a}') on both sides, or take it as Broadcast()"
             return refused(f"a {a} is not a {b}", remedy)
         case Partial(), Partial():
-            why = "addends are handed on rank by rank"
+            why = "partial sums are passed on rank by rank"
             return refused(why, "use equal world sizes, or take it as Broadcast()")
         case _, Partial():
-            return refused("what is whole has no addends", "take it as Broadcast() or Split()")
+            return refused("a whole value has no partial sums", "take it as Broadcast() or Split()")
         case Split(), _:
             why = "rows are not named tensors"
             return refused(why, "take it as Split(), or return Shards with returns=Sharded()")
@@ -273,7 +273,7 @@ def _refusal(src: Partition, m: int, dst: Partition, n: int) -> RouteError:
             return refused(why, "take it as Sharded() or Broadcast()")
         case _:
             remedy = "take it as Broadcast(), or reduce in the producer"
-            return refused("addends are not sharded here", remedy)
+            return refused("partial sums are not sharded here", remedy)
 
 
 def chunk_bounds(extent: int, index: int, count: int) -> tuple[int, int]:

@@ -216,7 +216,7 @@ class GraphTracer:
                 bound[param] = value
         missing = [param for param in spec.required if param not in bound]
         if missing and kwargs.keys() <= spec.inputs.keys():
-            self.error(f"{name} misses {', '.join(map(repr, missing))}", where, signature)
+            self.error(f"{name} lacks {', '.join(map(repr, missing))}", where, signature)
         return {param: bound[param] for param in spec.inputs if param in bound}
 
     def _split_arguments(

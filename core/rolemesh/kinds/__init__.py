@@ -208,7 +208,7 @@ def kind_named(name: str, where: str | None = None) -> Kind:
             )
             remedy = (
                 how_to_install(owner, f"--force-reinstall {owner}")
-                + "; of a checkout, once more with --editable"
+                + "; for a checkout, repeat it with --editable"
             )
         raise PluginError(what, kind="missing", where=where, remedy=remedy)
     return found

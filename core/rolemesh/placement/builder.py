@@ -276,7 +276,7 @@ class PlanBuilder:
             )
             missing = round(wanted - free, 6)
             if missing > 0:
-                reason += f"; the cluster misses {missing:g} {name}"
+                reason += f"; the cluster is short of {missing:g} {name}"
             elif len(told) == 1:
                 reason += f"; {free:g} are free in all, scattered"
         return reason

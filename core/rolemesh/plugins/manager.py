@@ -103,7 +103,7 @@ class JobPlugins:
         record = self._plugins[name][0]
         caller = self._caller(name, hook)
         if (name, hook) in self._lost:
-            raise misbehaved(record, f"has not come back from an earlier call of its hook {hook!r}")
+            raise misbehaved(record, f"has not returned from an earlier call of its hook {hook!r}")
         answer: Future[Any] = Future()
 
         def ask() -> None:
@@ -118,7 +118,7 @@ class JobPlugins:
             error = answer.exception(LIMITS_S[hook])
         except TimeoutError:
             self._lost.add((name, hook))
-            what = f"has not come back from its hook {hook!r} within {LIMITS_S[hook]:g} s"
+            what = f"has not returned from its hook {hook!r} within {LIMITS_S[hook]:g} s"
             raise misbehaved(record, what) from None
         if error is None or isinstance(error, RolemeshError):
             return answer.result()

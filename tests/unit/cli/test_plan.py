@@ -114,7 +114,7 @@ def test_what_cannot_be_placed_is_told_role_by_role_with_exit_code_2(rolemesh: R
     done = rolemesh("plan", "job.yaml", "--nodes", "(cpu=5)")
     assert done.returncode == 2
     assert "roles.worker: 2 ranks (0, 1) cannot be placed: needs gpu 1" in done.stderr
-    assert "the cluster misses 2 gpu" in done.stderr
+    assert "the cluster is short of 2 gpu" in done.stderr
     assert "roles.checker: 2 ranks (1, 2) cannot be placed: needs cpu 4, the most that is free on a node is 1" in (
         done.stderr
     )

@@ -237,8 +237,8 @@ def test_between_two_single_ranks_every_row_partition_is_the_identity() -> None:
 @pytest.mark.parametrize(
     ("src", "m", "dst", "n", "why"),
     [
-        (Split(), 2, Partial(), 2, "no addends"),
-        (Broadcast(), 1, Partial(), 1, "no addends"),
+        (Split(), 2, Partial(), 2, "no partial sums"),
+        (Broadcast(), 1, Partial(), 1, "no partial sums"),
         (Partial(), 2, Partial(), 3, "rank by rank"),
         (Partial("sum"), 2, Partial("mean"), 2, "a sum is not a mean"),
         (Split(), 2, Sharded(), 2, "not named tensors"),

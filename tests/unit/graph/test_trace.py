@@ -182,7 +182,7 @@ def test_several_mistakes_are_told_at_once() -> None:
     assert "did you mean 'rollout'?" in message
     assert "role 'trainer' has no operator 'trian'" in message
     assert "did you mean 'train'?" in message
-    assert "reward.score misses 'samples'" in message
+    assert "reward.score lacks 'samples'" in message
     assert "nobody calls" not in message
 
 

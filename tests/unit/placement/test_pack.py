@@ -70,7 +70,7 @@ def test_what_is_missing_is_told_in_numbers_role_by_role() -> None:
     trainer, rollout = caught.value.errors
     assert str(trainer).startswith(
         "role trainer: rank 0 cannot be placed: needs cpu 4, the most that is free on a node is 2 (node-0); "
-        "the cluster misses 6 cpu"
+        "the cluster is short of 6 cpu"
     )
     assert "2 ranks (3, 4) cannot be placed: needs cpu 1, the most that is free on a node is 0" in str(rollout)
     assert "roles.rollout.world_size" in str(rollout)
@@ -79,7 +79,7 @@ def test_what_is_missing_is_told_in_numbers_role_by_role() -> None:
 def test_scattered_resources_are_called_so() -> None:
     with pytest.raises(PlacementError, match="2 are free in all, scattered"):
         check_placed(pack("2x(cpu=1)", RoleRequest("big", 1, cpu=2)))
-    with pytest.raises(PlacementError, match=r"needs gpu 1.*misses 1 gpu"):
+    with pytest.raises(PlacementError, match=r"needs gpu 1.*is short of 1 gpu"):
         check_placed(pack("(cpu=9)", RoleRequest("big", 1, gpu=1)))
     with pytest.raises(PlacementError, match="no nodes"):
         check_placed(plan_job(PlacementRequest((RoleRequest("a", 1),)), ClusterView(()), []))

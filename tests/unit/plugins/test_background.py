@@ -86,7 +86,7 @@ def test_one_that_hangs_delays_no_other_and_what_it_was_not_told_is_said() -> No
     assert not relay.hang(1e9)
     assert relay.hang(0.0)
     (said,) = relay.give_up()
-    assert said.startswith("observer slow has not come back from its hook 'job_started' for ")
+    assert said.startswith("observer slow has not returned from its hook 'job_started' for ")
     assert said.endswith(
         "it has not been told of 1 events (1 to 1) and 2 lines of metrics (steps 0 to 1) and the job's end"
     )

@@ -241,11 +241,11 @@ def test_neither_names_nor_requirements_give_a_variable_away(
     ("arguments", "words"),
     [
         (["--to", "kuberay"], "needs an image"),
-        (["--to", "slurm", "--claim", "x"], "means nothing to slurm"),
-        (["--to", "kuberay", "--image", "x", "--partition", "gpu"], "means nothing to kuberay"),
-        (["--to", "slurm", "--claim", ""], "means nothing to slurm"),
-        (["--to", "kuberay", "--image", "x", "--cluster-only", "--time", "5"], "--time means nothing to a RayCluster"),
-        (["--to", "kuberay", "--image", "x", "--cluster-only", "--resume", "a"], "--resume means nothing"),
+        (["--to", "slurm", "--claim", "x"], "does not apply to slurm"),
+        (["--to", "kuberay", "--image", "x", "--partition", "gpu"], "does not apply to kuberay"),
+        (["--to", "slurm", "--claim", ""], "does not apply to slurm"),
+        (["--to", "kuberay", "--image", "x", "--cluster-only", "--time", "5"], "--time does not apply to a RayCluster"),
+        (["--to", "kuberay", "--image", "x", "--cluster-only", "--resume", "a"], "--resume does not apply"),
         (["--to", "kuberay", "--image", "x", "--secret", "A=my:b"], "the job file does not use ${A}"),
         (
             [
@@ -259,7 +259,7 @@ def test_neither_names_nor_requirements_give_a_variable_away(
                 "--env",
                 "WHO=1",
             ],
-            "--secret WHO means nothing: --env gives",
+            "--secret WHO has no effect: --env gives",
         ),
         (["--to", "kuberay", "--image", "x", "--runs-dir", "runs"], "no absolute path"),
         (["--to", "kuberay", "--image", "x", "--env", "A"], "names no variable"),

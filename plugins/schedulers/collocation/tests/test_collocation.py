@@ -121,7 +121,7 @@ def test_ratios_that_do_not_divide_are_refused(ratio: dict[str, int], sizes: dic
     ("group", "problem"),
     [
         ({"roles": ["a", "b"], "shares": {"a": 0.7, "b": 0.4}}, "a 0.7 \\+ b 0.4 = 1.1, and a slot has 1"),
-        ({"roles": ["a", "b"], "shares": {"a": 0.7}}, "shares says nothing of 'b'"),
+        ({"roles": ["a", "b"], "shares": {"a": 0.7}}, "shares has no value for 'b'"),
         ({"roles": ["a", "b"], "ratio": {"a": 1, "b": 1, "c": 1}}, "ratio names 'c', which is not in the group"),
     ],
 )

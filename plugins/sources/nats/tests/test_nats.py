@@ -183,7 +183,7 @@ def test_a_stream_that_was_made_anew_is_an_error_and_with_skip_another_beginning
     assert "is gone" in now.fails().what
     server.add(name, 3)
     now.again()
-    assert "was made anew" in now.fails().what
+    assert "was created again" in now.fails().what
     now.options["skip"] = True
     now.again()
     assert now.take(1) == [3]

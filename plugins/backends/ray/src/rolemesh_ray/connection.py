@@ -167,7 +167,7 @@ class RayConnection:
             master = actor.remote(home, *in_parts(msgspec.msgpack.encode(bundle)))
         except ValueError as error:
             raise NameInUseError(
-                f"a job named {name!r} lives on this Ray",
+                f"a job named {name!r} runs on this Ray",
                 remedy=f"choose another name (name=…), or end it: rolemesh stop {name}",
             ) from error
         # From here on the name is this job's, and so is everything on Ray that carries it.

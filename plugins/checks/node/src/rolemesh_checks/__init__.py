@@ -1,4 +1,4 @@
-"""Checks of a node: its memory, its processors or GPUs, its disk, its shared memory and its network."""
+"""Checks of a node: memory, processors or GPUs, disk, shared memory and network."""
 
 from __future__ import annotations
 

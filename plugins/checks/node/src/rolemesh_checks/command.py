@@ -1,4 +1,4 @@
-"""`rolemesh check`: measure the nodes of a cluster, without a job."""
+"""`rolemesh check`: measure the nodes of a cluster before a job uses them."""
 
 from __future__ import annotations
 
@@ -35,25 +35,27 @@ class CheckVerb(Command):
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
-        """The verb."""
+        """Return the verb."""
         return check
 
 
 def check(
     checks: Annotated[
-        list[str] | None, typer.Argument(metavar="[CHECK]...", help=f"Which; default: {' '.join(USUAL)}.")
+        list[str] | None, typer.Argument(metavar="[CHECK]...", help=f"The checks; default: {' '.join(USUAL)}.")
     ] = None,
     backend: Annotated[
-        str | None, typer.Option(help="local or ray.", show_default="ray with --address, else local")
+        str | None, typer.Option(help="Backend: local or ray.", show_default="ray with --address, else local")
     ] = None,
-    address: Annotated[str | None, typer.Option(help="The Ray to measure: auto, or its address.")] = None,
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster to measure, or auto.")] = None,
     nodes: Annotated[str | None, typer.Option(help="Emulate these nodes on this machine: '3x(cpu=1)'.")] = None,
-    gpus: Annotated[float, typer.Option(help="GPUs to take on each node while it is measured.", min=0)] = 0.0,
+    gpus: Annotated[float, typer.Option(help="Number of GPUs to use on each node.", min=0)] = 0.0,
     slower: Annotated[
         float | None,
-        typer.Option(help="A node fails that is so many times slower than the others.", show_default="as each check"),
+        typer.Option(
+            help="A node fails if it is this many times slower than the others.", show_default="as each check"
+        ),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a check may take on a node.", min=1)] = 60.0,
+    timeout: Annotated[float, typer.Option(help="Maximum seconds of a check on a node.", min=1)] = 60.0,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="An option of a check, e.g. memory.timeout_s=30.", metavar="CHECK.OPTION=VALUE"),
@@ -63,11 +65,11 @@ def check(
 ) -> None:
     """Measure every node that has room, before a job needs it.
 
-    The checks are those that job files list under plugins.checks, from whatever distribution. They run one after the
-    other on each node, on all nodes at once; a node fails that a check fails on, or that is much slower than the
-    others. For the network check the runs folder must be one folder on all nodes.
+    The checks are those that job files list under plugins.checks, from any distribution. All nodes run at the same
+    time; on each node the checks run one after the other. A node fails if a check fails on it, or if it is much slower
+    than the others. For the network check all nodes must share the runs folder.
 
-    Exit code: 0 all nodes are fit, 1 some are not, or could not be measured, 2 nothing was measured.
+    Exit code: 0 all nodes are fit, 1 some are not or could not be measured, 2 nothing was measured.
 
     Examples:
 
@@ -131,7 +133,8 @@ def check(
 
 
 def _given(checks: Sequence[str], settings: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Options by check. Raises `JobFileError` for what is no ``CHECK.OPTION=VALUE`` of one of `checks`."""
+    """Return options by check. Raises `JobFileError` for a setting that is not ``CHECK.OPTION=VALUE`` of one of
+    `checks`."""
     found: dict[str, dict[str, Any]] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")

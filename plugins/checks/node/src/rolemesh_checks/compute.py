@@ -1,4 +1,4 @@
-"""How quick a node is: the best of several rounds, since what else runs there only makes it slower."""
+"""The speed of a node. The best of several rounds counts, because other processes only make it slower."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MatmulCheck", "MatmulOptions", "MemoryCheck", "MemoryOptions"]
 
 
 class MemoryOptions(CheckOptions):
-    """How much is copied, and what is too slow."""
+    """Size of the copied array, and the limit."""
 
     slower: float | None = Field(default=3.0, gt=1, description="As of every check; three times by default.")
     mb: int = Field(default=64, ge=1, description="The size of the array that is copied: more than caches hold.")
@@ -23,7 +23,7 @@ class MemoryOptions(CheckOptions):
 
 
 class MemoryCheck(Check):
-    """Copies an array: ``gb_per_s`` is what is read and written, in 10^9 bytes a second, by one core."""
+    """Copies an array with one core. ``gb_per_s`` is the data read and written, in 10^9 bytes per second."""
 
     Options = MemoryOptions
     options: MemoryOptions
@@ -37,7 +37,7 @@ class MemoryCheck(Check):
 
 
 class MatmulOptions(CheckOptions):
-    """How large the matrices are, what multiplies them, and what is too slow."""
+    """Size of the matrices, the devices, and the limit."""
 
     slower: float | None = Field(default=3.0, gt=1, description="As of every check; three times by default.")
     size: int = Field(default=1024, ge=1, description="Rows and columns of the matrices, of float32.")
@@ -48,7 +48,7 @@ class MatmulOptions(CheckOptions):
 
 
 class MatmulCheck(Check):
-    """Multiplies matrices: ``gflop_per_s`` is of the slowest GPU, or of all cores that numpy uses."""
+    """Multiplies matrices. ``gflop_per_s`` is that of the slowest GPU, or of all cores that numpy uses."""
 
     Options = MatmulOptions
     options: MatmulOptions
@@ -81,7 +81,7 @@ class MatmulCheck(Check):
 
 
 def best(work: Callable[[], object], rounds: int) -> float:
-    """The least of the times, in seconds, that `work` takes."""
+    """Return the shortest time of `work` in seconds."""
     times = []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -91,7 +91,7 @@ def best(work: Callable[[], object], rounds: int) -> float:
 
 
 def gpus(*, required: bool) -> list[Any]:
-    """The devices that torch sees; none where there is no torch, unless they are `required`."""
+    """Return the devices that torch sees; none if torch is missing, unless they are `required`."""
     try:
         import torch
     except ModuleNotFoundError:

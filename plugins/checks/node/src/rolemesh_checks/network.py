@@ -1,7 +1,7 @@
-"""How quick the network between nodes is: each sends to the next one, in a ring, all at once.
+"""The speed of the network between nodes: all at once, each node sends to the next one in a ring.
 
-The processes meet in the run's folder, which the nodes share: each writes there where it listens. A node's number is
-the better one of what it sends and what it is sent, so that of two neighbours only the slow one is named.
+The processes find each other in the run's folder, which the nodes share: each writes its address there. The result of a
+node is the better of what it sends and what it receives, so that of two neighbours only the slow one is named.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ PIECE = 1 << 20
 
 
 class NetworkOptions(CheckOptions):
-    """How much is sent, and what is too slow."""
+    """Amount of data to send, and the limit."""
 
     slower: float | None = Field(default=3.0, gt=1, description="As of every check; three times by default.")
     mb: int = Field(default=256, ge=1, description="How much each node sends, in 2^20 bytes.")
 
 
 class NetworkCheck(Check):
-    """``gb_per_s`` (10^9 bytes) between a node and its neighbours; nothing, where a node is measured alone."""
+    """``gb_per_s`` (10^9 bytes per second) between a node and its neighbours; nothing if only one node is measured."""
 
     Options = NetworkOptions
     options: NetworkOptions
 
     def measure(self, node: CheckedNode) -> dict[str, float]:
-        """See `Check.measure`. Raises `TimeoutError` with the node that has not come."""
+        """See `Check.measure`. Raises `TimeoutError` with the name of the missing node."""
         if len(node.together) < 2:
             return {}
         until = time.monotonic() + 0.8 * self.options.timeout_s  # so that it says itself what it has waited for
@@ -56,11 +56,11 @@ class NetworkCheck(Check):
 
 
 class Meeting:
-    """This node's listener, and the file that says where it is; both are gone at the end."""
+    """This node's listener, and the file with its address. Both are removed at the end."""
 
     def __init__(self, node: CheckedNode) -> None:
         self.received = 0.0
-        """Bytes a second that have come in."""
+        """Received bytes per second."""
         self._folder = Path(node.run_dir, f".network-{node.attempt}")
         self._token = secrets.token_bytes(TOKEN_BYTES)
         family = socket.AF_INET6 if ":" in node.host else socket.AF_INET
@@ -74,7 +74,7 @@ class Meeting:
         os.replace(draft, self._file)
 
     def serve(self, until: float) -> None:
-        """Take what the node before this one sends; who does not know the token is hung up on."""
+        """Receive the data of the previous node. A connection without the token is closed."""
         while not self.received and (left := until - time.monotonic()) > 0:
             self._listener.settimeout(left)
             try:
@@ -88,7 +88,7 @@ class Meeting:
                     peer.sendall(b"!")
 
     def send(self, node: str, count: int, until: float) -> float:
-        """Send so many bytes to `node`; returns how many a second."""
+        """Send `count` bytes to `node`; return the bytes per second."""
         host, port, token = self._where(node, until)
         with socket.create_connection((host, port), max(0.1, until - time.monotonic())) as peer:
             peer.sendall(token)

@@ -1,4 +1,4 @@
-"""The job that measures nodes: one rank on each, which does nothing, behind the checks."""
+"""The job that measures nodes: an idle rank on each node, which starts only after the node's checks."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ __all__ = ["MOST_NODES", "NodeResult", "found", "present", "probing"]
 MOST_NODES = 4096
 ROLE = "node"
 LITTLE = 0.01
-"""CPUs that a rank needs which does nothing: also a node whose job leaves it nothing else is measured."""
+"""CPUs of an idle rank. It is so little that a node is measured even if another job uses almost all of it."""
 
 
 @flow
 def nodes(job):  # type: ignore[no-untyped-def]
-    """Every node's rank is there."""
+    """Flow: the rank of every node is present."""
     job.node.present()
 
 
 def present() -> None:
-    """Nothing more than that."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True)
 class NodeResult:
-    """What a node was found to be: numbers by ``<check>.<name>``, and why it is unfit, "" if it is not."""
+    """The result of a node: numbers by ``<check>.<name>``, and why the node is unfit, "" if it is not."""
 
     node: str
     values: dict[str, float]
     unfit: str
 
     def told(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the result as JSON values."""
         return {"node": self.node, "fit": not self.unfit, "unfit": self.unfit, "values": self.values}
 
 
@@ -53,7 +53,7 @@ def probing(
     timeout_s: float,
     given: Mapping[str, Mapping[str, Any]] = {},
 ) -> Job:
-    """As many ranks as there are nodes with room, each on one of its own. `given`: further options, by check."""
+    """Return a job with one rank on each node that has room. `given`: further options, by check."""
     options: dict[str, Any] = {"timeout_s": timeout_s, **({"slower": slower} if slower else {})}
     uses = [{"use": check, "options": options | dict(given.get(check, {}))} for check in checks]
     spread = {"spread": {ROLE: {"over": "node", "most": 1}}}
@@ -69,7 +69,7 @@ def probing(
 
 
 def found(run_dir: Path) -> list[NodeResult]:
-    """What has been measured of each node, by name."""
+    """Return the results of all nodes, ordered by name."""
     results: dict[str, NodeResult] = {}
     for line in (run_dir / EVENTS_FILE).read_bytes().splitlines():
         event = msgspec.json.decode(line, type=Event)

@@ -1,4 +1,4 @@
-"""How much room a node has, and whether its disk takes what is written."""
+"""The free space of a node, and the speed of its disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DiskCheck", "DiskOptions", "SharedMemoryCheck", "SharedMemoryOptions
 
 
 class DiskOptions(CheckOptions):
-    """How much is written, and what is too little."""
+    """Amount of data to write, and the limits."""
 
     at_least: dict[str, float] = Field(default={"free_gb": 1.0}, description="As of every check; 1 GB by default.")
     mb: int = Field(default=32, ge=1, description="What is written, synchronised and removed again.")
@@ -42,13 +42,13 @@ class DiskCheck(Check):
 
 
 class SharedMemoryOptions(CheckOptions):
-    """What is too little."""
+    """The limit."""
 
     at_least: dict[str, float] = Field(default={"free_gb": 1.0}, description="As of every check; 1 GB by default.")
 
 
 class SharedMemoryCheck(Check):
-    """Where snapshots in memory and edges of a node are: ``free_gb`` (10^9 bytes)."""
+    """The file system for snapshots in memory and for edges within a node: ``free_gb`` (10^9 bytes)."""
 
     Options = SharedMemoryOptions
     options: SharedMemoryOptions

@@ -1,4 +1,4 @@
-"""``rolemesh doctor``: what of this machine keeps jobs from running, each finding with its remedy."""
+"""``rolemesh doctor``: find what keeps jobs from running on this machine. Each finding has a remedy."""
 
 from __future__ import annotations
 

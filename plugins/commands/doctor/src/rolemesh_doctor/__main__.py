@@ -1,4 +1,4 @@
-"""``python -m rolemesh_doctor``: the same as `rolemesh doctor`, where that cannot be started."""
+"""``python -m rolemesh_doctor``: `rolemesh doctor` on a machine on which that command cannot start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rolemesh doctor``: gathers the facts, all at once, and prints the findings."""
+"""``rolemesh doctor``: gather the facts, all at once, and print the findings."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from rolemesh_doctor.isolated import Failed, Task, run
 __all__ = ["DoctorVerb", "doctor", "findings"]
 
 RAY_S = 20.0
-"""How long importing Ray may take."""
+"""Maximum time for the import of Ray, in seconds."""
 OWN_S = 5.0
-"""How long an examination of another distribution may take."""
+"""Maximum time for an examination of another distribution, in seconds."""
 MARKS = {"ok": "ok", "warning": "WARNING", "error": "ERROR"}
 
 
@@ -39,14 +39,15 @@ class DoctorVerb(Command):
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
-        """The verb."""
+        """Return the verb."""
         return doctor
 
 
 def doctor(as_json: JsonFlag = False, runs_dir: RunsDir = None) -> None:
-    """Look at this machine: Python, torch, Ray, shared memory, limits, disks, clock, plugins. Starts no job.
+    """Examine this machine: Python, torch, Ray, shared memory, limits, disks, clock, plugins. Starts no job.
 
-    Each finding has a remedy. Each is looked at in a process of its own; one that hangs or raises is a finding, too.
+    Each finding has a remedy. Each examination runs in a process of its own; if it hangs or raises, that is a finding
+    too.
 
     Exit code: 0, or 1 if a finding is an error.
 
@@ -66,7 +67,7 @@ def doctor(as_json: JsonFlag = False, runs_dir: RunsDir = None) -> None:
 
 
 class _Examined(NamedTuple):
-    """A part of the facts: its finding's name, how it is gathered and judged."""
+    """A part of the facts: the name of its finding, and the functions that gather and judge it."""
 
     name: str
     task: Task
@@ -74,7 +75,7 @@ class _Examined(NamedTuple):
 
 
 def findings(runs: Path) -> list[Finding]:
-    """What is found on this machine, for jobs with this runs folder, in the order in which it is printed."""
+    """Return the findings on this machine, for jobs with this runs folder, in the order of output."""
     examined = _examined(runs)
     tasks = {key: each.task for key, each in examined.items()}
     own = {f"{record.distribution}:{record.name}": record for record in _examinations()}
@@ -85,14 +86,14 @@ def findings(runs: Path) -> list[Finding]:
 
 
 def _examinations() -> list[PluginRecord]:
-    """Those of other distributions. Broken ones are among the findings about plugins."""
+    """Return the examinations of other distributions. Broken ones are among the findings about plugins."""
     with suppress(RolemeshError):
         return [record for record in discover(("doctor",)) if record.status == "available"]
     return []
 
 
 def judged(name: str, result: Any, judge: Callable[[Any], Iterator[Finding]]) -> list[Finding]:
-    """The findings about a result; of one that could not be gathered, that."""
+    """Return the findings about a result. If the facts could not be gathered, that is the finding."""
     why = result.why if isinstance(result, Failed) else ""
     if not why:
         try:

@@ -22,11 +22,11 @@ KIND = Kind(
 
 
 class Examination(Plugin, ABC):
-    """Base of examinations (entry-point group ``rolemesh.doctor``). It is made without options."""
+    """Base class of examinations (entry-point group ``rolemesh.doctor``). They have no options."""
 
     @abstractmethod
     def examine(self) -> Iterable[Finding]:
-        """Look at one thing on this machine.
+        """Examine one aspect of this machine and return the findings.
 
-        Called once, in a process of its own that is killed after five seconds. What it raises becomes a finding.
+        Called once, in a process of its own that is killed after five seconds. An exception becomes a finding.
         """

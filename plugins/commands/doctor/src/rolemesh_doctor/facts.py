@@ -1,4 +1,4 @@
-"""What is gathered about a machine: plain records, which `rolemesh_doctor.judge` turns into findings."""
+"""Facts about a machine, as plain records. `rolemesh_doctor.judge` turns them into findings."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = [
 ]
 
 Trouble: TypeAlias = tuple[str, str]
-"""What is wrong, and the remedy."""
+"""A problem, and the remedy."""
 
 
 class Python(msgspec.Struct, frozen=True):
-    """The interpreter. `version` is (major, minor, micro); `start_method` is multiprocessing's default."""
+    """The interpreter. `version` is (major, minor, micro); `start_method` is the default of multiprocessing."""
 
     version: tuple[int, int, int]
     executable: str
@@ -39,7 +39,8 @@ class Python(msgspec.Struct, frozen=True):
 
 
 class Driver(msgspec.Struct, frozen=True):
-    """NVIDIA's driver: its version, the newest CUDA that it knows as (major, minor), and the number of GPUs."""
+    """NVIDIA's driver: its version, the newest CUDA version that it supports as (major, minor), and the number of
+    GPUs."""
 
     version: str
     cuda: tuple[int, int] | None = None
@@ -47,7 +48,8 @@ class Driver(msgspec.Struct, frozen=True):
 
 
 class Torch(msgspec.Struct, frozen=True):
-    """The installed torch, not imported. `version` is None without one; `cuda` and `hip` are "" for other builds."""
+    """The installed torch, read without importing it. `version` is None if it is missing; `cuda` and `hip` are "" for
+    other builds."""
 
     version: str | None = None
     cuda: str = ""
@@ -72,7 +74,7 @@ class Ray(msgspec.Struct, frozen=True):
 
 
 class SharedMemory(msgspec.Struct, frozen=True):
-    """``/dev/shm``: bytes in all and free. `error` is why nothing can be written there, "" if it can."""
+    """``/dev/shm``: total and free bytes. `error` says why it cannot be written, "" if it can."""
 
     total: int = 0
     free: int = 0
@@ -80,9 +82,9 @@ class SharedMemory(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Limits of this process; None: there is none. `pids` is what the container still allows.
+    """Limits of this process; None for no limit. `pids` is the number of further processes that the container allows.
 
-    `memlock` is in bytes, `fabric` whether there is RDMA hardware, which needs locked memory.
+    `memlock` is in bytes. `fabric` says whether there is RDMA hardware, which needs locked memory.
     """
 
     files: int | None = None
@@ -95,30 +97,30 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Abilities(msgspec.Struct, frozen=True):
-    """What the system can do: the name of each call, and why it failed ("" if it did not)."""
+    """System calls: the name of each, and why it failed, "" if it did not."""
 
     calls: dict[str, str] = {}
     user_namespaces: str = ""
 
 
 class Network(msgspec.Struct, frozen=True):
-    """Why a connection over the loopback fails, "" if it works, and the number of ports for connections."""
+    """Why a connection over the loopback fails, "" if it works; and the number of ports for connections."""
 
     loopback: str = ""
     ports: int = 28_232
 
 
 class Host(msgspec.Struct, frozen=True):
-    """This machine's own name, and why no address of its own belongs to it, "" if one does."""
+    """This machine's host name, and why it has no address of this machine, "" if it has one."""
 
     name: str
     error: str = ""
 
 
 class Disk(msgspec.Struct, frozen=True):
-    """A folder: bytes and files that are free there, why it cannot be written, and why locks do not work there.
+    """A folder: free bytes and files, why it cannot be written, and why locks do not work there.
 
-    `files` is -1 where the file system does not count them.
+    `files` is -1 if the file system does not count them.
     """
 
     path: str
@@ -129,9 +131,9 @@ class Disk(msgspec.Struct, frozen=True):
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """Seconds since 1970 (`now`), how far the file system's time is ahead of it, and how the two clocks go.
+    """Seconds since 1970 (`now`), how far the file system's time is ahead of it, and the speed of the two clocks.
 
-    `wall_s` and `monotonic_s` are what each clock measured of the same short wait.
+    `wall_s` and `monotonic_s` are the durations that each clock measured for the same short wait.
     """
 
     now: float
@@ -141,7 +143,7 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 class Plugins(msgspec.Struct, frozen=True):
-    """How many plugins are usable; those that are broken, duplicate, or not imported from where they are installed."""
+    """Number of usable plugins, and those that are broken, duplicate, or imported from another place than installed."""
 
     usable: int
     broken: tuple[Trouble, ...] = ()
@@ -150,14 +152,14 @@ class Plugins(msgspec.Struct, frozen=True):
 
 
 class Installation(msgspec.Struct, frozen=True):
-    """What interrupted installations left; `half` are distributions of which nothing usable is there."""
+    """Leftovers of interrupted installations. `half` are distributions without any usable metadata."""
 
     leftovers: tuple[Trouble, ...] = ()
     half: tuple[Trouble, ...] = ()
 
 
 class WorkingDir(msgspec.Struct, frozen=True):
-    """The working directory, and the files in it that hide a module that jobs import; why it cannot be read, or ""."""
+    """The working directory: files in it that hide a module that jobs import, and why it cannot be read, or ""."""
 
     path: str
     hides: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What `rolemesh doctor` says about one thing."""
+"""The result of one examination of `rolemesh doctor`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ Status: TypeAlias = Literal["ok", "warning", "error"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at.
+    """A finding.
 
-    `name` groups findings, such as ``shm``. `what` is the cause in one sentence. `remedy` is what to do, a command if
-    there is one, "" if nothing has to be done. An ``error`` keeps jobs from running; a ``warning`` may.
+    - `name`: groups findings, such as ``shm``.
+    - `what`: the cause in one sentence.
+    - `remedy`: advice, a command if there is one; "" if nothing needs to be done.
+    - An ``error`` keeps jobs from running; a ``warning`` may.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What is looked at on this machine. Each function is called in a process of its own, and may hang or raise."""
+"""Gather the facts about this machine. Each function runs in a process of its own, and may hang or raise."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ __all__ += ["torch", "working_dir"]
 CLONE_NEWUSER = 0x10000000
 PR_GET_PDEATHSIG = 2
 CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")
-"""Where Ray notes the address of the cluster that `ray start` has started on this machine."""
+"""File in which Ray records the address of the cluster that `ray start` started on this machine."""
 HIDEABLE = ("numpy", "ray", "torch", "transformers", "vllm")
 """Packages, besides Python's own, that a file in the working directory must not hide."""
 WAIT_S = 0.05
 
 
 def python() -> facts.Python:
-    """This interpreter."""
+    """Return facts about this interpreter."""
     return facts.Python(
         sys.version_info[:3],
         sys.executable,
@@ -54,7 +54,7 @@ def python() -> facts.Python:
 
 
 def torch() -> facts.Torch:
-    """The build as its ``version.py`` says: importing torch takes seconds."""
+    """Return the build from torch's ``version.py``, because importing torch takes seconds."""
     driver, spec = _driver(), find_module("torch")
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not folders:
@@ -70,7 +70,7 @@ def _said(text: str, name: str) -> str:
 
 
 def _driver() -> facts.Driver | None:
-    """Asked of the driver's own library: that makes no CUDA context."""
+    """Ask the driver's own library, which creates no CUDA context."""
     told, number, cuda = Path("/proc/driver/nvidia/version"), "", None
     if told.exists():
         found = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", told.read_text())
@@ -85,7 +85,7 @@ def _driver() -> facts.Driver | None:
 
 
 def ray() -> facts.Ray:
-    """The installed Ray, and the one that runs here."""
+    """Return the installed Ray, and the cluster that runs here."""
     wanted = _wanted_ray()
     if find_module("ray") is None:
         return facts.Ray(wanted=wanted)
@@ -124,7 +124,7 @@ def _unreachable(address: str) -> str:
 
 
 def shm(folder: str = "/dev/shm") -> facts.SharedMemory:
-    """Room for values and snapshots."""
+    """Return the space for values and snapshots."""
     try:
         at = os.statvfs(folder)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -135,7 +135,7 @@ def shm(folder: str = "/dev/shm") -> facts.SharedMemory:
 
 
 def limits() -> facts.Limits:
-    """The hard limits: agents raise their own to these."""
+    """Return the hard limits. Agents raise their soft limits to these."""
 
     def hard(which: int) -> int | None:
         most = resource.getrlimit(which)[1]
@@ -153,7 +153,7 @@ def limits() -> facts.Limits:
 
 
 def _threads_of_user() -> int:
-    """The processes and threads of this user: each counts for the limit."""
+    """Return the number of processes and threads of this user, which all count for the limit."""
     used, me = 0, os.getuid()
     for process in Path("/proc").iterdir():
         with suppress(OSError):
@@ -163,7 +163,7 @@ def _threads_of_user() -> int:
 
 
 def _pids_left() -> int | None:
-    """What the control group, and each around it, allows more."""
+    """Return the number of further processes that the control group, and each of its parents, allows."""
     group = next(
         (line[3:].strip() for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), "/"
     )
@@ -175,7 +175,7 @@ def _pids_left() -> int | None:
 
 
 def abilities() -> facts.Abilities:
-    """Each call once."""
+    """Try each system call once."""
     tried = {
         "fork": _fork,
         "pidfd": lambda: os.close(os.pidfd_open(os.getpid())),
@@ -217,7 +217,7 @@ def _call(name: str, *arguments: object) -> None:
 
 
 def network() -> facts.Network:
-    """A connection over the loopback, and the range of ports."""
+    """Try a connection over the loopback, and read the range of ports."""
     loopback = ""
     try:
         with (
@@ -233,7 +233,7 @@ def network() -> facts.Network:
 
 
 def host() -> facts.Host:
-    """Whether this machine's name leads to an address of its own. A name server may not answer."""
+    """Check whether this machine's name resolves to one of its addresses. A name server may not answer."""
     name = socket.gethostname()
     try:
         socket.create_server((socket.gethostbyname(name), 0)).close()
@@ -243,7 +243,7 @@ def host() -> facts.Host:
 
 
 def disk(folder: Path) -> facts.Disk:
-    """`folder`, or the nearest around it that there is."""
+    """Return facts about `folder`, or about its nearest existing parent."""
     there = folder.absolute()
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -266,7 +266,7 @@ def disk(folder: Path) -> facts.Disk:
 
 
 def clock(folder: Path) -> facts.Clock:
-    """The clocks over a short wait, and the time that the file system of `folder` gives a new file."""
+    """Compare the clocks over a short wait, and read the time that the file system of `folder` gives a new file."""
     wall, monotonic = time.time(), time.monotonic()
     time.sleep(WAIT_S)
     wall_s, monotonic_s = time.time() - wall, time.monotonic() - monotonic
@@ -283,7 +283,7 @@ def clock(folder: Path) -> facts.Clock:
 
 
 def plugins() -> facts.Plugins:
-    """The installed plugins, none of which is imported."""
+    """Return the installed plugins without importing any."""
     records = [looked_at(record) for record in discover()]
     broken, duplicate = list[facts.Trouble](), list[facts.Trouble]()
     for record in records:
@@ -298,7 +298,7 @@ def plugins() -> facts.Plugins:
 
 
 def _shadowed() -> list[facts.Trouble]:
-    """Distributions whose code is imported from another place than they are installed in."""
+    """Return distributions whose code is imported from another place than they are installed in."""
     found = []
     ours = {(point.dist.name, point.module.partition(".")[0]) for point in entry_points() if point.dist}
     for name, module in sorted(ours):
@@ -313,7 +313,8 @@ def _shadowed() -> list[facts.Trouble]:
 
 
 def _places(name: str) -> list[Path]:
-    """Where a distribution's code may be: beside its metadata, and the folder that it was installed from in place."""
+    """Return the places of a distribution's code: beside its metadata, and the source folder of an editable
+    installation."""
     at = distribution(name)
     places = [Path(str(at.locate_file(""))).resolve()]
     about = msgspec.json.decode(at.read_text("direct_url.json") or "{}")
@@ -323,14 +324,14 @@ def _places(name: str) -> list[Path]:
 
 
 def installation() -> facts.Installation:
-    """What interrupted installations left."""
+    """Return the leftovers of interrupted installations."""
     left = [(f"{each.where}: {each.what}", each.remedy or "") for each in leftovers()]
     half = tuple(each for each in left if "pip install" in each[1])
     return facts.Installation(tuple(each for each in left if each not in half), half)
 
 
 def working_dir() -> facts.WorkingDir:
-    """Modules in the working directory that have the names of others."""
+    """Return modules in the working directory that have the name of another module."""
     try:
         folder = Path.cwd()
         there = sorted(folder.iterdir())

@@ -1,4 +1,5 @@
-"""Functions in processes of their own, all at once, each with a time limit: one that hangs or dies is only late."""
+"""Run functions in processes of their own, all at once and each with a time limit, so that one that hangs or dies harms
+no other."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ __all__ = ["Failed", "Task", "run"]
 
 
 class Task(NamedTuple):
-    """A function that returns what msgspec can encode, `kind` of it, and seconds that it may take."""
+    """A function whose result, of type `kind`, msgspec can encode, and its time limit in seconds."""
 
     do: Callable[[], Any]
     kind: Any
@@ -25,15 +26,15 @@ class Task(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Why there is no result."""
+    """The reason why there is no result."""
 
     why: str
 
 
 def run(tasks: Mapping[str, Task]) -> dict[str, Any]:
-    """The result of each task, or `Failed`. What a task prints is dropped.
+    """Return the result of each task, or `Failed`. The output of tasks is dropped.
 
-    Where the system refuses another process, tasks run in this one, one after the other and without a limit.
+    If the system refuses to start processes, tasks run in this one, one after the other and without limits.
     """
     results: dict[str, Any] = {}
     ends: dict[int, str] = {}
@@ -76,7 +77,7 @@ def run(tasks: Mapping[str, Task]) -> dict[str, Any]:
 
 
 def _start(task: Task) -> tuple[int, int]:
-    """Where the result of `task` is read, and the pid of its process. Raises `OSError`."""
+    """Start `task`. Return the descriptor of its result, and the pid of its process. Raises `OSError`."""
     read, write = os.pipe()
     try:
         pid = os.fork()
@@ -100,7 +101,7 @@ def _start(task: Task) -> tuple[int, int]:
 
 
 def _done(task: Task) -> bytes:
-    """The encoded result, after a byte that says whether there is one."""
+    """Return the encoded result, after a byte that says whether there is one."""
     try:
         return b"+" + msgspec.json.encode(task.do())
     except BaseException as error:

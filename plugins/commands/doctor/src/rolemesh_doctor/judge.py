@@ -1,4 +1,4 @@
-"""From facts to findings. Pure: nothing here looks at the machine."""
+"""Turn facts into findings. Pure: this module does not read from the machine."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = ["abilities", "clock", "disk", "host", "installation", "limits", "netw
 __all__ += ["tmp", "torch", "working_dir"]
 
 NEWEST = (3, 13)
-"""The newest Python that the project's tests run on."""
+"""The newest Python version that the project's tests run on."""
 SHM_BYTES = 1_000_000_000
-"""Shared memory below which values and snapshots of a model soon fill it."""
+"""Bytes of shared memory below which the values and snapshots of a model soon fill it."""
 SHM_FREE_BYTES = 256_000_000
 FILES, FEWEST_FILES = 4096, 256
-"""Open files that a large job needs in one process, and a small one."""
+"""Number of open files that one process of a large job needs, and of a small one."""
 PROCESSES, FEWEST_PROCESSES = 512, 64
 MEMLOCK_BYTES = 1 << 30
 PORTS = 1000
@@ -38,13 +38,13 @@ DISK_BYTES, LEAST_DISK_BYTES = 10_000_000_000, 500_000_000
 DISK_FILES = 10_000
 TMP_BYTES = 100_000_000
 EARLIEST = 1_704_067_200.0
-"""2024-01-01: a clock before it is not set."""
+"""Earliest plausible time: 2024-01-01. An earlier clock is not set."""
 AHEAD_S, STEP_S = 2.0, 0.5
 PYPI, CPU_INDEX = "https://pypi.org/simple", "https://download.pytorch.org/whl/cpu"
 
 
 def python(facts: Python) -> Iterator[Finding]:
-    """Version and system, and how Python starts processes."""
+    """Judge Python's version, the system, and the start method of processes."""
     version = ".".join(map(str, facts.version))
     here = f"Python {version} on {facts.system} ({facts.executable})"
     if facts.system != "Linux":
@@ -67,7 +67,7 @@ def python(facts: Python) -> Iterator[Finding]:
 
 
 def torch(facts: Torch) -> Iterator[Finding]:
-    """The build beside the driver."""
+    """Judge torch's build against the driver."""
     driver = facts.driver
     if driver is None:
         beside = "no NVIDIA driver"
@@ -99,7 +99,7 @@ def torch(facts: Torch) -> Iterator[Finding]:
 
 
 def ray(facts: Ray) -> Iterator[Finding]:
-    """Version, import, and the cluster."""
+    """Judge Ray's version, its import, and the cluster."""
     exactly = f"pip install 'ray=={facts.wanted}'" if facts.wanted else "pip install 'rolemesh[ray]'"
     if facts.version is None and facts.wanted is None:
         yield Finding("ray", "ok", "Ray is not installed; jobs run with --backend local")
@@ -129,7 +129,7 @@ def _cluster(facts: Ray, exactly: str) -> Iterator[Finding]:
 
 
 def shm(facts: SharedMemory) -> Iterator[Finding]:
-    """Room in ``/dev/shm``."""
+    """Judge the space in ``/dev/shm``."""
     remedy = "of a container: docker run --shm-size 8g …; else, as root: mount -o remount,size=8G /dev/shm"
     room = f"/dev/shm has {_gb(facts.free)} free of {_gb(facts.total)}"
     if facts.error:
@@ -145,7 +145,7 @@ def shm(facts: SharedMemory) -> Iterator[Finding]:
 
 
 def limits(facts: Limits) -> Iterator[Finding]:
-    """Open files, processes, locked memory."""
+    """Judge the limits of open files, processes and locked memory."""
     found = list(_limits(facts))
     files = "any number of" if facts.files is None else f"{facts.files:,}"
     more = _more(facts)
@@ -155,7 +155,7 @@ def limits(facts: Limits) -> Iterator[Finding]:
 
 
 def _more(facts: Limits) -> int | None:
-    """How many more processes may be started. The user's limit does not hold for root."""
+    """Return the number of further processes. The user's limit does not apply to root."""
     own = None if facts.processes is None or facts.root else max(0, facts.processes - facts.used)
     known = [number for number in (own, facts.pids) if number is not None]
     return min(known, default=None)
@@ -190,11 +190,11 @@ NEEDED = {
     "memfd": "allow memfd_create in the container's seccomp profile: docker run --security-opt seccomp=unconfined …",
     "seqpacket": "allow sockets of the type SOCK_SEQPACKET (AF_UNIX) in the container",
 }
-"""Calls that every job needs, and what to do where one fails."""
+"""System calls that every job needs, each with the remedy if it fails."""
 
 
 def abilities(facts: Abilities) -> Iterator[Finding]:
-    """What the system can do."""
+    """Judge the system calls."""
     failed = {name: why for name, why in facts.calls.items() if why}
     for name, why in failed.items():
         if name in NEEDED:
@@ -212,7 +212,7 @@ def abilities(facts: Abilities) -> Iterator[Finding]:
 
 
 def network(facts: Network) -> Iterator[Finding]:
-    """Loopback and ports."""
+    """Judge the loopback and the ports."""
     if facts.loopback:
         what = f"a connection to 127.0.0.1 fails: {facts.loopback}; ranks of a group meet there"
         yield Finding("ports", "error", what, "as root: ip link set lo up; and let the firewall pass the loopback")
@@ -225,7 +225,7 @@ def network(facts: Network) -> Iterator[Finding]:
 
 
 def host(facts: Host) -> Iterator[Finding]:
-    """The machine's name: gloo, NCCL and Ray ask for its address."""
+    """Judge the machine's name: gloo, NCCL and Ray ask for its address."""
     if not facts.error:
         yield Finding("host", "ok", f"{facts.name!r} has an address of this machine")
         return
@@ -238,7 +238,7 @@ def host(facts: Host) -> Iterator[Finding]:
 
 
 def tmp(facts: Disk) -> Iterator[Finding]:
-    """``/tmp``, where the sockets of jobs are."""
+    """Judge ``/tmp``, which has the sockets of jobs."""
     if facts.error:
         what = f"/tmp cannot be written ({facts.error}): the sockets of jobs are there"
         yield Finding("tmp", "error", what, "as root: chmod 1777 /tmp; of a container: docker run --tmpfs /tmp …")
@@ -249,7 +249,7 @@ def tmp(facts: Disk) -> Iterator[Finding]:
 
 
 def disk(facts: Disk) -> Iterator[Finding]:
-    """One folder."""
+    """Judge one folder."""
     room = f"{facts.path} has {_gb(facts.free)} free"
     elsewhere = "choose another place: export ROLEMESH_RUNS=/a/folder/with/room"
     if facts.error:
@@ -270,7 +270,8 @@ def disk(facts: Disk) -> Iterator[Finding]:
 
 
 def clock(facts: Clock) -> Iterator[Finding]:
-    """The date, steps, and the file system's time. Time zones do not matter: no decision depends on local time."""
+    """Judge the date, steps of the clock, and the file system's time. Time zones do not matter, because no decision
+    depends on local time."""
     found = []
     if facts.now < EARLIEST:
         what = "the clock is not set: it says a date before 2024, with which certificates are not valid"
@@ -287,7 +288,7 @@ def clock(facts: Clock) -> Iterator[Finding]:
 
 
 def plugins(facts: Plugins) -> Iterator[Finding]:
-    """Broken, ambiguous and shadowed ones."""
+    """Judge broken, ambiguous and shadowed plugins."""
     yield from (Finding("plugins", "error", *trouble) for trouble in facts.broken)
     yield from (Finding("plugins", "warning", *trouble) for trouble in (*facts.duplicate, *facts.shadowed))
     if not (facts.broken or facts.duplicate or facts.shadowed):
@@ -295,7 +296,7 @@ def plugins(facts: Plugins) -> Iterator[Finding]:
 
 
 def installation(facts: Installation) -> Iterator[Finding]:
-    """Leftovers of interrupted installations."""
+    """Judge leftovers of interrupted installations."""
     yield from (Finding("installation", "error", *trouble) for trouble in facts.half)
     yield from (Finding("installation", "warning", *trouble) for trouble in facts.leftovers)
     if not (facts.half or facts.leftovers):
@@ -303,7 +304,7 @@ def installation(facts: Installation) -> Iterator[Finding]:
 
 
 def working_dir(facts: WorkingDir) -> Iterator[Finding]:
-    """Files that hide modules: the working directory comes first on a job's path."""
+    """Judge files that hide modules: the working directory comes first on a job's import path."""
     if facts.error:
         what = f"the working directory cannot be read: {facts.error}"
         yield Finding("working-dir", "error", what, "change to a folder that is there: cd")

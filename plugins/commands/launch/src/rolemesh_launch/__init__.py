@@ -1,4 +1,4 @@
-"""``rolemesh launch``: a training script as it is, run by rolemesh; and `track`, with which its state is kept."""
+"""``rolemesh launch`` runs an unchanged training script in rolemesh; `track` keeps the script's state."""
 
 from rolemesh_launch.tracking import Run, track
 

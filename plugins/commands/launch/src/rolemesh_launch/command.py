@@ -1,4 +1,4 @@
-"""`rolemesh launch`: a training script, with torchrun's flags."""
+"""`rolemesh launch`: run a training script with torchrun's flags."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ class Launch(Command):
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
-        """The verb."""
+        """Return the verb."""
         return launch
 
 
 def _flag(name: str, text: str, **more: Any) -> Any:
-    """A flag of torchrun's, which may be written with underscores, or given as a variable ``PET_…``."""
+    """Return an option of torchrun, which may be written with underscores or given as a variable ``PET_…``."""
     under = name.replace("-", "_")
     names = (f"--{name}", f"--{under}", *more.pop("short", ()))
     return typer.Option(*names, help=text, envvar=f"PET_{under.upper()}", show_envvar=False, **more)
 
 
 def with_free_name(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, which takes another name than the script's while a job of that name lives."""
+    """Wrap the command: if a running job has the script's name, it takes another name."""
 
     @functools.wraps(command)
     def wrapped(**values: Any) -> None:
@@ -83,9 +83,7 @@ def with_free_name(command: Callable[..., None]) -> Callable[..., None]:
 @with_own_remedies
 @with_free_name
 def launch(
-    script: Annotated[
-        list[str], typer.Argument(metavar="SCRIPT [ARGUMENTS]...", help="The script, and what it is told.")
-    ],
+    script: Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGUMENTS]...", help="The script and its arguments.")],
     nproc_per_node: Annotated[
         str, _flag("nproc-per-node", "Processes on each node: a number, cpu, gpu or auto.")
     ] = "1",
@@ -139,18 +137,18 @@ def launch(
     virtual_local_rank: Annotated[bool, _flag("virtual-local-rank", "Is refused.")] = False,
     name: Annotated[str, typer.Option(help="The job's name.", show_default="the script's")] = "",
     backend: Annotated[
-        str | None, typer.Option(help="Where it runs: local or ray.", show_default="ray with --address, else local")
+        str | None, typer.Option(help="Backend: local or ray.", show_default="ray with --address, else local")
     ] = None,
-    address: Annotated[str | None, typer.Option(help="The Ray to run on: auto, or its address.")] = None,
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster to run on, or auto.")] = None,
     nodes: Annotated[
         str | None,
         typer.Option(help="Emulate these nodes on this machine: 2x(cpu=4).", show_default="as many as asked"),
     ] = None,
     hang_after: Annotated[
-        float, typer.Option(help="Seconds without a step of any optimizer after which it is a hang; 0: never.")
+        float, typer.Option(help="Seconds without an optimizer step after which the job counts as hung; 0: never.")
     ] = 0.0,
     override: Annotated[
-        list[str] | None, typer.Option("--set", help="A key of the job file: roles.worker.resources.cpu=4.")
+        list[str] | None, typer.Option("--set", help="Set a key of the job file: roles.worker.resources.cpu=4.")
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when the job is running.")] = False,
     print_job: Annotated[bool, typer.Option("--print-job", help="Print the job file, and start nothing.")] = False,
@@ -160,17 +158,17 @@ def launch(
     resume: Annotated[
         str,
         typer.Option(
-            help="Where a script that keeps its state goes on: auto, after a run of the same command that was not "
-            "done; never; or a job's name, or a run's or snapshot's folder.",
+            help="Where a script that keeps its state continues: auto, after an unfinished run of the same "
+            "command; never; or a job's name, or a run's or snapshot's folder.",
             metavar="auto|never|PATH",
         ),
     ] = "auto",
 ) -> None:
-    """Run a training script as it is, with torchrun's flags.
+    """Run an unchanged training script, with torchrun's flags.
 
-    The script finds what torchrun would have told it. Its processes start again in a fraction of a second, and are
-    seen by status, logs, events and all other verbs, under the job's name. Ctrl-C and SIGTERM end them: the script's
-    own SIGTERM handler has time.
+    The script finds the environment that torchrun would give it. Its processes restart within a fraction of a second.
+    All other verbs, such as status, logs and events, work with the job's name. Ctrl-C and SIGTERM end the job, and give
+    the script's own SIGTERM handler time.
 
     Exit code: 0 done, 1 the script failed, 2 nothing was started, 130 interrupted.
 

@@ -24,7 +24,8 @@ class Worker(NamedTuple):
 
 
 def variables(worker: Worker) -> dict[str, str]:
-    """As ``torch.distributed.elastic.agent.server.local_elastic_agent`` of torch 2.13 sets them."""
+    """Return the variables as ``torch.distributed.elastic.agent.server.local_elastic_agent`` of torch 2.13 sets
+    them."""
     return {
         "LOCAL_RANK": str(worker.local_rank),
         "RANK": str(worker.rank),

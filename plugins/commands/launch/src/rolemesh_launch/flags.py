@@ -1,4 +1,4 @@
-"""What a command line of ``rolemesh launch`` says. Pure."""
+"""Parse the command line of ``rolemesh launch``. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ IGNORED = {
     "what happens is in the job's events": ("event-log-handler",),
     "SIGTERM reaches the script, whatever ends the command": ("signals-to-handle",),
 }  # fmt: skip
-"""Flags of torchrun's that change nothing, by the reason."""
+"""Reason → flags of torchrun that have no effect for this reason."""
 REFUSED = {
     "duplicate-stdout-filters": "filter what rolemesh logs prints",
     "duplicate-stderr-filters": "filter what rolemesh logs prints",
@@ -46,21 +46,23 @@ REFUSED = {
     "numa-binding": "leave it out, and bind the processes in the script",
     "virtual-local-rank": "leave it out; the script finds its device by LOCAL_RANK",
 }
-"""Those that a script could not do without, and what to do."""
+"""Flag of torchrun without an equivalent → the remedy."""
 
 
 OWN_VARIABLES = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "TOKENIZERS_PARALLELISM",
     "PYTORCH_NVML_BASED_CUDA_CHECK", "PYTHONUNBUFFERED", "SPT_NOENV", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR",
 )  # fmt: skip
-"""What rolemesh's own processes set for themselves: a script finds them as they are where the command is given."""
+"""Variables that rolemesh's processes set for themselves. The script gets the values from the user's environment."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A script, and how it is to be run. `nodes` are the fewest and the most.
+    """A script, and how to run it.
 
-    `early` are variables that the script sets before it imports torch; without `preload` it imports torch itself.
+    - `nodes`: minimum and maximum number of nodes.
+    - `early`: variables that the script sets before it imports torch.
+    - `preload`: torch is imported before the script begins; without it the script imports torch itself.
     """
 
     target: str
@@ -84,7 +86,7 @@ class Asked:
 
 
 def ignored(given: Mapping[str, str]) -> Iterator[str]:
-    """What to say of flags that change nothing. Raises `JobFileError` for those that there is no way to follow."""
+    """Yield a sentence for each flag that has no effect. Raises `JobFileError` for flags that cannot be followed."""
     for flag in given:
         if flag in REFUSED:
             raise JobFileError("there is no such thing here", where=f"--{flag}", remedy=REFUSED[flag])
@@ -97,9 +99,9 @@ def ignored(given: Mapping[str, str]) -> Iterator[str]:
 
 
 def without_effect(given: Mapping[str, str], *, ray: bool) -> Iterator[str]:
-    """A sentence for each flag of the command's own that another flag leaves without effect.
+    """Yield a sentence for each flag of this command that has no effect because of another flag.
 
-    `given` has the flags that are given, with their values; `ray` is whether the job runs on Ray.
+    `given` has the given flags with their values; `ray` says whether the job runs on Ray.
     """
     if "nodes" in given and ray:
         yield "--nodes changes nothing: it emulates nodes on this machine, and the job runs on Ray"
@@ -122,7 +124,7 @@ def _named(given: Mapping[str, str], *flags: str) -> str:
 
 
 def node_range(text: str) -> tuple[int, int]:
-    """``--nnodes``: ``2``, or ``1:4``. Raises `JobFileError`."""
+    """Parse ``--nnodes``: ``2``, or ``1:4``. Raises `JobFileError`."""
     least, colon, most = text.partition(":")
     most = most if colon else least
     if not least.isdigit() or not most.isdigit() or not 1 <= int(least) <= int(most):
@@ -131,7 +133,8 @@ def node_range(text: str) -> tuple[int, int]:
 
 
 def processes(text: str, cores: int, gpus: int) -> int:
-    """``--nproc-per-node``: a number, ``cpu``, ``gpu``, or ``auto``: GPUs, if there are any. Raises `JobFileError`."""
+    """Parse ``--nproc-per-node``: a number, ``cpu``, ``gpu``, or ``auto``, which means GPUs if there are any. Raises
+    `JobFileError`."""
     if text.isdigit() and int(text) > 0:
         return int(text)
     if text == "gpu" and not gpus:
@@ -144,29 +147,29 @@ def processes(text: str, cores: int, gpus: int) -> int:
 
 @dataclass(frozen=True)
 class Std:
-    """For each rank of a node which streams something is done with: 1 is stdout, 2 stderr, 3 both."""
+    """The selected output streams of each rank of a node: 1 is stdout, 2 stderr, 3 both."""
 
     every: int = 0
     ranks: tuple[tuple[int, int], ...] = ()
 
     def of(self, local_rank: int) -> int:
-        """What is said of one."""
+        """Return the selection for one rank."""
         return dict(self.ranks).get(local_rank, 0 if self.ranks else self.every)
 
 
 def std(text: str, flag: str) -> Std:
-    """``--tee`` and ``--redirects``: ``3``, or ``0:1,1:2``. Raises `JobFileError`."""
+    """Parse ``--tee`` and ``--redirects``: ``3``, or ``0:1,1:2``. Raises `JobFileError`."""
     if text in ("0", "1", "2", "3"):
         return Std(int(text))
     found = re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text)
     if found is None:
-        raise JobFileError(f"{text!r} says nothing of streams", where=flag, remedy="write 3, or 0:1,1:2")
+        raise JobFileError(f"{text!r} names no streams", where=flag, remedy="write 3, or 0:1,1:2")
     pairs = [part.split(":") for part in text.split(",")]
     return Std(ranks=tuple((int(rank), int(what)) for rank, what in pairs))
 
 
 def imported(source: bytes) -> set[str]:
-    """The modules that a Python file imports, by their full names; none if it is no Python."""
+    """Return the full names of the modules that a Python file imports; none if it is not Python."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError):
@@ -176,7 +179,7 @@ def imported(source: bytes) -> set[str]:
 
 
 def script_file(target: str, how: How) -> Path:
-    """The file of a script, or of a module in the working directory; it may not be there."""
+    """Return the file of a script, or of a module in the working directory. It may not exist."""
     if how != "module":
         return Path(target)
     path = Path(*target.split("."))
@@ -184,7 +187,7 @@ def script_file(target: str, how: How) -> Path:
 
 
 def keeps_state(script: Path, folder: Path) -> bool:
-    """Whether `script`, or a module of its own that it imports from beside it or from `folder`, uses `track`."""
+    """Return whether `script`, or a module that it imports from beside it or from `folder`, uses `track`."""
     seen: set[Path] = set()
     left = [script]
     while left:
@@ -202,12 +205,12 @@ def keeps_state(script: Path, folder: Path) -> bool:
 
 
 def free_name(name: str, taken: Callable[[str], bool]) -> str:
-    """`name`, or ``name-2``, ``name-3`` and so on: the first that is not `taken`."""
+    """Return `name`, or the first of ``name-2``, ``name-3``, … that is not `taken`."""
     names = (name if number == 1 else f"{name}-{number}" for number in count(1))
     return next(each for each in names if not taken(each))
 
 
 def job_name(target: str) -> str:
-    """A job's name from what is run."""
+    """Return a job name for the script or module."""
     stem = Path(target).stem if "/" in target or target.endswith(".py") else target.rpartition(".")[2]
     return re.sub(r"[^a-z0-9-]+", "-", stem.lower()).strip("-")[:40] or "script"

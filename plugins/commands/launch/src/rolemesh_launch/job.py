@@ -1,4 +1,4 @@
-"""The job that a script becomes: one collective role, whose flow is to go on with the script. Pure."""
+"""The job of a script: one collective role whose flow continues the script. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ROLE = "worker"
 
 @flow
 def script(job):  # type: ignore[no-untyped-def]
-    """A role that runs a script: in each step, some of the script's steps."""
+    """Flow: a role that runs a script. Each step of the job runs some of the script's steps."""
     job.worker.step()
 
 
 def job_of(asked: Asked, folder: Path) -> Job:
-    """`folder` is where the script runs, and where its path begins."""
+    """Return the job. `folder` is the script's working directory and the start of its import path."""
     least, most = (nodes * asked.per_node for nodes in asked.nodes)
     options = {
         "target": asked.target, "how": asked.how, "arguments": list(asked.arguments),

@@ -1,9 +1,9 @@
-"""`track` for Lightning's Trainer, as one of its callbacks.
+"""`track` for Lightning's Trainer, as a callback.
 
 ``Trainer(…, callbacks=[KeepState()])`` keeps the module, optimizers, schedulers, callbacks and loops after each step.
-Lightning goes on in the middle of an epoch from the state of its loops, but hands out the epoch's batches from the
-first one on, unless the loader can go on itself. So the callback restores what the epoch's order was drawn from, and
-takes the batches that were trained on away.
+From the state of its loops, Lightning continues in the middle of an epoch, but it draws the epoch's batches from the
+first one again, unless the loader can continue itself. So the callback restores the state from which the epoch's order
+was drawn, and skips the batches that were trained on.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ __all__ = ["KeepState"]
 
 
 class _State:
-    """A `Stateful` of two functions."""
+    """A `Stateful` made of two functions."""
 
     def __init__(self, get: Callable[[], Any], put: Callable[[Any], Any]) -> None:
         self.state_dict, self.load_state_dict = get, put
 
 
 class KeepState(Callback):
-    """Keeps what is trained after each step of an optimizer, and takes up what an earlier life has left.
+    """Keeps the training state after each step of an optimizer, and restores the state of an earlier life.
 
-    Where there is no job it does nothing. Batches come in the same order in every life if the order is drawn from
-    torch's, numpy's or Python's global generators when an epoch begins, or follows from the epoch, as with Lightning's
-    own distributed sampler. The step that ends an epoch is kept when the next epoch begins, or training ends: what the
-    Trainer does at an epoch's end (validation, schedulers, callbacks) is done in every life.
+    Without a job it does nothing. Batches come in the same order in every life if the order is drawn from the global
+    generators of torch, numpy or Python when an epoch begins, or if it follows from the epoch, as with Lightning's own
+    distributed sampler. The step that ends an epoch is kept when the next epoch begins or training ends. The work of
+    the Trainer at an epoch's end (validation, schedulers, callbacks) is repeated in every life.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class KeepState(Callback):
         self._resumed = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The strategy has wrapped the module, and made the optimizers."""
+        """The strategy has wrapped the module and created the optimizers."""
         self._order = _drawn_from()
         others = [found for found in trainer.callbacks if found is not self]  # type: ignore[attr-defined]
         objects: dict[str, Any] = {
@@ -61,7 +61,7 @@ class KeepState(Callback):
         self._resumed, self._kept = self._run.step > 0, trainer.global_step
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The loader is made: the batches of the epoch under way that were trained on are taken away."""
+        """The loader exists: skip the batches of the current epoch that were trained on."""
         if not self._resumed:
             return
         self._resumed = False
@@ -82,7 +82,7 @@ class KeepState(Callback):
             set_generators(self._random, 0)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The epoch before is done, and the order of this one is drawn next."""
+        """The previous epoch is done, and the order of this one is drawn next."""
         if trainer.current_epoch and trainer.global_step > self._kept:
             loop = trainer.fit_loop.epoch_loop
             progress = (loop.batch_progress, loop.scheduler_progress, loop.automatic_optimization.optim_progress)
@@ -94,7 +94,7 @@ class KeepState(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """A batch is done, and perhaps a step."""
+        """A batch is done, and possibly a step."""
         if trainer.global_step > self._kept and not trainer.is_last_batch:
             self._done(trainer)
 
@@ -113,7 +113,7 @@ class KeepState(Callback):
 
 
 def _drawn_from() -> dict[str, Any]:
-    """The states of the global generators, of this rank."""
+    """Return the states of this rank's global generators."""
     return {name: found.data for name, found in generators(0, 1).items()}
 
 

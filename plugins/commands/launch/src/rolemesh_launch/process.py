@@ -1,4 +1,4 @@
-"""A rank's process before the script begins: as if Python had been started for the script alone."""
+"""Prepare a rank's process for the script, as if Python had been started for the script alone."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rolemesh_durable.api.processes import awaited, end_program, flush_files
 __all__ = ["after_import", "as_python_ends", "as_python_starts"]
 
 FAILED_END_S = 30.0
-"""How long the end of a script that has failed may take, in seconds: as long as torchrun gives its workers."""
+"""Maximum seconds for the end of a failed script; the same as torchrun's limit for its workers."""
 
 
 def as_python_starts(folder: str | os.PathLike[str]) -> None:
-    """Take away what a rank has that a script would stumble over.
+    """Remove the traces of the rank that could disturb a script.
 
-    `folder` is the job file's. It and the working directory leave ``sys.path``, unless ``PYTHONPATH`` has them: a
-    folder ``datasets`` beside the data is not the package. What rolemesh logs leaves the root logger, where it would
-    make the script's ``logging.basicConfig`` change nothing. Generators get a seed of their own: all ranks are forked
-    from one process, with the same state. SIGINT raises `KeyboardInterrupt`, unless the process inherited it as
-    ignored.
+    `folder` is that of the job file. It and the working directory leave ``sys.path``, unless ``PYTHONPATH`` has them; a
+    data folder ``datasets``, for example, must not hide the package of that name. rolemesh's handlers leave the root
+    logger, because they would disable the script's ``logging.basicConfig``. Random generators get a new seed, because
+    all ranks are forked from one process with the same state. SIGINT raises `KeyboardInterrupt`, unless the process
+    inherited it as ignored.
     """
     kept = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     ours = {os.path.abspath(folder), os.getcwd()}
@@ -49,7 +49,7 @@ def as_python_starts(folder: str | os.PathLike[str]) -> None:
 
 
 def after_import(name: str, do: Callable[[ModuleType], object]) -> None:
-    """Call ``do(module)`` when the module `name` has been imported: now, or whenever that happens."""
+    """Call ``do(module)`` after the import of the module `name`: now, or whenever it is imported."""
     if name in sys.modules:
         do(sys.modules[name])
     else:
@@ -57,7 +57,7 @@ def after_import(name: str, do: Callable[[ModuleType], object]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module, where all others look for it, and sees it imported."""
+    """Finds one module with the other finders, and calls back after its import."""
 
     def __init__(self, name: str, do: Callable[[ModuleType], object]) -> None:
         self._name, self._do = name, do
@@ -81,10 +81,10 @@ class _Finder(MetaPathFinder):
 
 
 def as_python_ends(failed: str = "") -> None:
-    """Do what the interpreter does when its program has ended, in its order; see `rolemesh_durable.ending`.
+    """Do what the interpreter does at the end of a program, in the same order; see `rolemesh_durable.ending`.
 
-    Modules stay until the process ends, because it may have to wait for other ranks. All that may take any time, except
-    after an error, whose text is `failed`: other ranks may wait for this one.
+    Modules stay until the process ends, because it may have to wait for other ranks. The time is unlimited, except
+    after an error, whose text is `failed`, because other ranks may wait for this one.
     """
     ended = threading.Event()
     if failed:

@@ -1,7 +1,7 @@
-"""The script: run in this process as ``__main__``, in pieces.
+"""The script, run in this process as ``__main__``, with pauses.
 
-It lies in a greenlet of the rank's main thread, so it may be left in the middle of a call and gone on with later,
-while signal handlers, ``torch`` and forks of worker processes find what they find anywhere in a main thread.
+It runs in a greenlet of the rank's main thread. So it may pause in the middle of a call and continue later, and signal
+handlers, ``torch`` and forks of worker processes see an ordinary main thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ How: TypeAlias = Literal["path", "module", "executable"]
 LEAVE = signal.SIGRTMAX - 7
 """Interrupts the main thread when another thread of the script calls ``os._exit(0)``."""
 LEAVE_S = 5.0
-"""Seconds that a main thread in native code may take to be interrupted; then the process ends for good."""
+"""Seconds that native code in the main thread may delay the interrupt; then the process exits."""
 _NOT_THE_SCRIPT = (str(Path(__file__).parent), runpy.__file__, "<frozen runpy>")
 
 
@@ -41,10 +41,10 @@ class ProgramExit(RolemeshError):
 
 
 class Program:
-    """A script, which goes on with `go` until it calls `pause`, or ends."""
+    """A script, which continues with `go` until it calls `pause` or ends."""
 
     def __init__(self, target: str, how: How, arguments: Sequence[str]) -> None:
-        """`target` is a path, a module's name, or an executable."""
+        """`target` is a path, the name of a module, or an executable."""
         self._main: Callable[[], None] = {"path": self._path, "module": self._module, "executable": self._executable}[
             how
         ]
@@ -55,10 +55,10 @@ class Program:
         self._away = threading.Event()
         self.ended = False
         self.left = False
-        """Whether the script left with ``os._exit`` or ``exec``: nothing of it runs any more, not even at exit."""
+        """True if the script left with ``os._exit`` or ``exec``. None of its code runs any more, not even at exit."""
 
     def go(self) -> None:
-        """Begin, or go on. Raises what the script raises, and `ProgramExit`."""
+        """Start or continue the script. Raises the errors of the script, and `ProgramExit`."""
         if not self.ended:
             self._greenlet.switch()
         if self.left:
@@ -67,27 +67,27 @@ class Program:
 
     @property
     def ending(self) -> bool:
-        """Whether it was told to end."""
+        """True if the script was requested to end."""
         return self._signal is not None
 
     @property
     def here(self) -> bool:
-        """Whether the caller is the script, in the thread that may `pause`."""
+        """Return whether the caller is the script, in the thread that may `pause`."""
         return getcurrent() is self._greenlet and self._signal is None and not self.forked
 
     @property
     def forked(self) -> bool:
-        """Whether this is a process that the script forked."""
+        """Return whether this is a process that the script forked."""
         return os.getpid() != self._pid
 
     def pause(self) -> None:
-        """Of the script: leave it here, until the next `go`."""
+        """Called by the script: stop here until the next `go`."""
         self._greenlet.parent.switch()
         if self._signal is not None:
             os.kill(os.getpid(), self._signal)
 
     def end(self, number: signal.Signals) -> None:
-        """Let the script get this signal where it was paused, and go on to its end without further pauses."""
+        """Deliver this signal to the script where it paused. It then runs to its end without further pauses."""
         self._signal = number
         if self._greenlet and not self.ended:
             self.go()
@@ -104,7 +104,7 @@ class Program:
             raise failure
 
     def _result(self) -> tuple[int, BaseException | None]:
-        """Run the script to its end; its exit code, and what the rank is to raise for it."""
+        """Run the script to its end. Return its exit code, and the exception that the rank raises for it."""
         try:
             self._main()
         except SystemExit as end:
@@ -122,10 +122,11 @@ class Program:
         return 0, None
 
     def _stay(self) -> None:
-        """Keep this process when the script leaves it with exit code 0: others of its group may still need it.
+        """Keep this process alive when the script leaves it with exit code 0, because others of its group may still
+        need it.
 
-        ``os._exit(0)`` ends the script, and ``os.exec*`` runs the program beside it and ends the script with its code.
-        Processes that the script forks, and other exit codes, really end.
+        ``os._exit(0)`` ends the script. ``os.exec*`` runs the new program beside this process, and ends the script with
+        its exit code. Processes that the script forks, and other exit codes, really end.
         """
         leave, become = os._exit, os.execve
 
@@ -151,7 +152,7 @@ class Program:
         signal.signal(LEAVE, lambda *_: self._greenlet.parent.switch())
 
     def _leave(self, code: int, leave: Callable[[int], NoReturn]) -> NoReturn:
-        """End the script from any of its threads: none of them continues."""
+        """End the script from any of its threads. None of them continues."""
         self._code, self.left, self.ended = code, True, True
         if threading.get_ident() == self._thread:
             self._greenlet.parent.switch()
@@ -183,7 +184,8 @@ class Program:
 
 
 def _ended(arguments: Sequence[str], env: Any = None, executable: str | None = None) -> int:
-    """The exit code of this program, negative if a signal ended it. Raises `OSError` if it cannot be run."""
+    """Run this program and return its exit code, negative if a signal ended it. Raises `OSError` if it cannot be
+    run."""
     process = subprocess.Popen(arguments, executable=executable, env=env, close_fds=executable is None)
     try:
         return process.wait()
@@ -202,7 +204,7 @@ def _raise_for(code: int, who: str) -> None:
 
 
 def of_script(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that begins with the script: what would be seen if Python had been given it."""
+    """Return the part of a traceback that begins with the script, as if Python had been started with it."""
     begin = trace
     while begin is not None and begin.tb_frame.f_code.co_filename.startswith(_NOT_THE_SCRIPT):
         begin = begin.tb_next

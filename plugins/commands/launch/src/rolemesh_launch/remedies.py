@@ -1,7 +1,7 @@
-"""Errors of the kernel and the engine, with remedies that `rolemesh launch` takes: it has ``--set`` and own options.
+"""Errors of the kernel and the engine with remedies for `rolemesh launch`, which has ``--set`` and options of its own.
 
-Remedies name keys of the job file as overrides of `rolemesh run`, ``name=…``. Behind the name of a script such a word
-would be an argument of the script.
+The original remedies name overrides of `rolemesh run`, ``name=…``. After the name of a script, such a word would be an
+argument of the script.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ OWN = {
     "engine.options.stop_grace_s": "--shutdown-timeout",
     "roles.worker.world_size": "--nproc-per-node",
 }
-"""Options of the command, by the key of the job file that they set."""
+"""Key of the job file → option of this command that sets it."""
 _KEYS = "|".join([*map(re.escape, OWN), rf"(?:{'|'.join(JobSpec.model_fields)})(?:[.\[][^\s=:'\"]*)?"])
 _SETTING = re.compile(rf"(?<![\w./:-])(['\"]?)({_KEYS})(:?=)")
 _BARE = re.compile(rf"(?<![\w./:-])({'|'.join(re.escape(key) for key in OWN if '.' in key)})(?![\w.=:])")
 
 
 def for_launch(remedy: str) -> str:
-    """The remedy with options of `rolemesh launch` instead of overrides."""
+    """Return the remedy with options of `rolemesh launch` instead of overrides."""
 
     def option(found: re.Match[str]) -> str:
         quote, key, operator = found.groups()
@@ -41,7 +41,7 @@ def for_launch(remedy: str) -> str:
 
 
 def with_own_remedies(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, whose errors have remedies that it takes."""
+    """Wrap the command so that its errors have remedies for this command."""
 
     @functools.wraps(command)
     def wrapped(**values: Any) -> None:

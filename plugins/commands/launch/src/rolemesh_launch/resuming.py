@@ -1,4 +1,4 @@
-"""Whether a script goes on where the run before it stopped: the note that each run keeps, and the decision."""
+"""Decide whether a script continues its previous run: the note that each run keeps, and the decision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTE_FILE = "launch.json"
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What a script was run with. `script` is the sha256 of its file, "" if there is none."""
+    """The command of a run. `script` is the sha256 of its file, "" if there is none."""
 
     script: str
     target: str
@@ -33,17 +33,17 @@ class Note(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, asked: Asked, file: Path, folder: Path, overrides: Sequence[str]) -> Note:
-        """The note of a run that is about to start in `folder`."""
+        """Return the note of a new run in `folder`."""
         script = sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
         given = asked.target, asked.how, asked.arguments, str(folder), asked.nodes, asked.per_node
         return cls(script, *given, tuple(overrides))
 
     def write(self, run_dir: Path) -> None:
-        """Keep it in the run's folder."""
+        """Write the note to the run's folder."""
         write_json(run_dir / NOTE_FILE, self)
 
     def differs(self, other: Note) -> list[str]:
-        """What is not the same in `other`, in words."""
+        """Return the differences to `other`, in words."""
         words = {
             "script": "the script", "target": "the script", "how": "the script", "arguments": "its arguments",
             "folder": "the working directory", "nodes": "the number of workers", "per_node": "the number of workers",
@@ -53,14 +53,14 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Before(NamedTuple):
-    """A run that was not done. `note` is None if it kept none."""
+    """An unfinished run. `note` is None if it kept none."""
 
     left: Unfinished
     note: Note | None
 
 
 def left_by(run_dir: Path) -> Before | None:
-    """What the run in this folder left; None if there is none, it lives or was done, or it left no state."""
+    """Return the unfinished run in this folder; None if there is none, it is running or done, or it left no state."""
     left = unfinished(run_dir) if is_run(run_dir) and not is_held(run_dir) else None
     if left is None:
         return None
@@ -71,14 +71,14 @@ def left_by(run_dir: Path) -> Before | None:
 
 
 class GoingOn(NamedTuple):
-    """What to resume from, "" for nothing, and what the person should know."""
+    """The run to resume, "" for none, and the message for the user."""
 
     reference: str = ""
     said: tuple[str, ...] = ()
 
 
 def decided(resume: str, before: Before | None, note: Note) -> GoingOn:
-    """What ``--resume`` means for a run with `note`, after the run `before`. Pure."""
+    """Return the meaning of ``--resume`` for a run with `note`, after the run `before`. Pure."""
     if resume not in ("auto", "never"):
         return GoingOn(resume)
     if resume == "never" or before is None:

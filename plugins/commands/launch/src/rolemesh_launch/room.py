@@ -1,4 +1,4 @@
-"""The scaler of ``--nnodes MIN:MAX``: whole nodes are used as soon as there is room on them."""
+"""The scaler of ``--nnodes MIN:MAX``: it uses whole nodes as soon as they have room."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Room", "RoomOptions"]
 
 
 class RoomOptions(ScalerOptions):
-    """How many ranks a node has."""
+    """Number of ranks per node."""
 
     period_s: float = Field(default=1.0, gt=0, description="As of every scaler; 1 s by default.")
     agree: int = Field(default=3, ge=1, description="As of every scaler; three times by default.")
@@ -19,7 +19,7 @@ class RoomOptions(ScalerOptions):
 
 
 class Room(Scaler):
-    """Gives a role all that there is room for. Fewer it gets by the level `shrink`, when a node is lost."""
+    """Grows a role to the available room. The level `shrink` reduces it when a node is lost."""
 
     Options = RoomOptions
     options: RoomOptions

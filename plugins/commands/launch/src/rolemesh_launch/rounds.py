@@ -1,7 +1,8 @@
-"""When the ranks of a script may end a step together, although none of them waits for another.
+"""Agree when the ranks of a script may end a step together, without making any rank wait for another.
 
-A script takes its steps when it likes, and a rank that waited for others in the middle of it could keep them waiting in
-a collective for ever. So each rank says once a round that it has come by, and leaves its script only when all have.
+A script takes its steps in its own time. A rank that waited for others in the middle of one could block them in a
+collective for ever. So each rank reports once per round that it has reached a safe point, and it leaves its script only
+when all have.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from typing import Protocol
 __all__ = ["ROUND_S", "Counter", "Rounds"]
 
 ROUND_S = 0.25
-"""A round takes at least so long."""
+"""Minimum seconds of a round."""
 LOOK_S = 0.02
-"""And so long passes between two looks at who has come by."""
+"""Seconds between two looks at the number of ranks that have reported."""
 
 
 class Counter(Protocol):
     """A store that all ranks reach, such as torch's ``TCPStore``."""
 
     def add(self, key: str, amount: int, /) -> int:
-        """Add to what is kept under `key`, 0 at first; the sum."""
+        """Add to the number under `key`, which starts at 0. Return the sum."""
 
 
 class Rounds:
-    """Rounds of `size` ranks. None is more than one round ahead of another."""
+    """Rounds of `size` ranks. No rank is more than one round ahead of another."""
 
     def __init__(self, counter: Counter, size: int) -> None:
         self._counter, self._size = counter, size
@@ -33,7 +34,7 @@ class Rounds:
         self._begun = self._looked = time.monotonic()
 
     def may_end(self) -> bool:
-        """The script has come by somewhere; whether this rank may end its round here. Cheap."""
+        """Called when the script reaches a safe point. Return whether this rank may end its round here. Cheap."""
         now = time.monotonic()
         if now < self._begun + ROUND_S or now < self._looked + LOOK_S:
             return False
@@ -41,31 +42,31 @@ class Rounds:
         return self.all_here()
 
     def all_here(self) -> bool:
-        """This rank has come by; whether all have in this round."""
+        """Report this rank, and return whether all ranks have reported in this round."""
         amount, self._arrived = int(not self._arrived), True
         return self._counter.add(f"round {self._round}", amount) >= self._size
 
     def meet(self) -> None:
-        """This rank looks at rounds no more until all do the same."""
+        """This rank stops looking at rounds until all ranks do the same."""
         self._counter.add("met", 1)
 
     def all_met(self) -> bool:
-        """Whether every rank has: then no count changes any more until `full` is false in all."""
+        """Return whether all ranks have met. Then no count changes until `full` is false in all ranks."""
         return self._counter.add("met", 0) >= self._size
 
     def full(self) -> bool:
-        """Whether all ranks have come by in this one's round, so that some may have ended it."""
+        """Return whether all ranks have reported in this rank's round, so that some may have ended it."""
         return self._counter.add(f"round {self._round}", 0) >= self._size
 
     def next(self) -> None:
-        """This rank has ended its round."""
+        """End this rank's round."""
         self._round, self._arrived = self._round + 1, False
         self._begun = time.monotonic()
 
     def end(self) -> None:
-        """This rank's script has ended; it goes on with rounds until all have."""
+        """The script of this rank has ended; the rank continues with rounds until all scripts have."""
         self._counter.add("ended", 1)
 
     def all_ended(self) -> bool:
-        """Whether every rank's script has."""
+        """Return whether the scripts of all ranks have ended."""
         return self._counter.add("ended", 0) >= self._size

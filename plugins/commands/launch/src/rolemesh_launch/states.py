@@ -1,6 +1,7 @@
-"""Between ``state_dict`` and a snapshot: tensors in the forms that can be cut for another number of ranks, and back.
+"""Convert between ``state_dict`` and a snapshot whose tensors can be divided among another number of ranks.
 
-A DTensor becomes a `Shard`. The states of the process's random generators are rows of an array that has one per rank.
+A DTensor becomes a `Shard`. The states of a process's random generators become a row of an array that has one row per
+rank.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ __all__ = ["Blocks", "generators", "set_generators"]
 
 
 class Blocks:
-    """Which block of a DTensor this rank has: computed once for each way in which tensors lie."""
+    """The block of a DTensor that this rank has, computed once for each layout of tensors."""
 
     def __init__(self) -> None:
         self._known: dict[Any, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     def of(self, tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shape and offsets."""
+        """Return shape and offsets."""
         key = (tensor.shape, tensor.device_mesh, tensor.placements)
         if key not in self._known:
             from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -34,7 +35,7 @@ class Blocks:
         return self._known[key]
 
     def store(self, value: Any) -> Any:
-        """A ``state_dict`` as a part of a snapshot: nothing is copied, DTensors are `Shard`."""
+        """Return a ``state_dict`` as a part of a snapshot. Nothing is copied, and DTensors become `Shard`."""
         if _is_dtensor(value):
             local, (_, offsets) = value.to_local().detach(), self.of(value)
             return Shard(local, tuple(value.shape), offsets)
@@ -46,7 +47,8 @@ class Blocks:
         return value
 
     def load(self, owner: Any, state: Any) -> None:
-        """Let `owner` load what `store` has made of its ``state_dict``, here or, then whole, at another world size."""
+        """Let `owner` load what `store` made of its ``state_dict``, at the same world size or, with whole tensors, at
+        another."""
         torch = sys.modules.get("torch")
         fresh, params = owner.state_dict(), {}
         module = torch is not None and isinstance(owner, torch.nn.Module)  # it copies what it loads
@@ -57,7 +59,7 @@ class Blocks:
         owner.load_state_dict(self._back(state, fresh, copied=module))
 
     def _back(self, value: Any, like: Any, *, copied: bool) -> Any:
-        """`value` as it was; `like` has DTensors where it had some."""
+        """Return `value` in its original form. `like` has DTensors in the same places."""
         if isinstance(value, Shard) or hasattr(value, "untyped_storage"):
             return self._tensor(value, like, copied=copied)
         if isinstance(value, Mapping):
@@ -98,7 +100,7 @@ def _is_dtensor(value: Any) -> bool:
 
 
 def generators(rank: int, world_size: int) -> dict[str, Shard]:
-    """The states of the global generators of torch, numpy and ``random``: this rank's row of each."""
+    """Return the states of the global generators of torch, numpy and ``random``, as this rank's row of each."""
     rows = {"random": _of_random()}
     kind, *numpy = cast("tuple[Any, ...]", np.random.get_state(legacy=True))
     if kind == "MT19937":
@@ -112,7 +114,7 @@ def generators(rank: int, world_size: int) -> dict[str, Shard]:
 
 
 def set_generators(found: Mapping[str, Any], rank: int) -> None:
-    """What `generators` has stored; ranks that were not there then keep what they have."""
+    """Restore the states that `generators` returned. A rank that was not there before keeps its own."""
     for name, value in found.items():
         row = value.data[0] if isinstance(value, Shard) else value[rank] if rank < len(value) else None
         if row is None:

@@ -1,6 +1,6 @@
-"""What a script says to have its state kept: `track`, and `Run.done` after each step.
+"""The API for scripts that keep their state: `track`, and `Run.done` after each step.
 
-Outside a job, under plain python or torchrun, they do nothing, so that a script runs anywhere.
+Outside a job, under plain python or torchrun, both do nothing, so the script runs anywhere.
 """
 
 from __future__ import annotations
@@ -12,39 +12,40 @@ __all__ = ["Host", "Run", "Stateful", "current", "track"]
 
 
 class Stateful(Protocol):
-    """A model, an optimizer, a schedule, a data loader: anything with these two methods."""
+    """An object with these two methods: a model, an optimizer, a schedule, a data loader."""
 
     def state_dict(self) -> Any:
-        """Everything it is, as nested mappings and lists of tensors, arrays, numbers, text and bytes."""
+        """Return the whole state, as nested mappings and lists of tensors, arrays, numbers, text and bytes."""
 
     def load_state_dict(self, state: Any, /) -> Any:
-        """Become what `state_dict` has told."""
+        """Restore a state that `state_dict` returned."""
 
 
 class Host(Protocol):
-    """Who keeps the state of the script of this process."""
+    """The object that keeps the state of this process's script."""
 
     def begin(self, objects: Mapping[str, Stateful]) -> int:
-        """Keep these from now on, and load what an earlier life has left; the number of steps that it had done."""
+        """Keep the state of these objects from now on, and load that of an earlier life. Return the number of steps
+        that it had done."""
 
     def done(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """So many steps are done in all."""
+        """In total, `step` steps are done."""
 
 
 current: Host | None = None
-"""Whose script runs."""
+"""The host of the script that runs in this process."""
 
 
 class Run:
-    """What `track` returns. `step` is how many steps are done, those of earlier lives included."""
+    """The result of `track`. `step` is the number of steps done, including those of earlier lives."""
 
     def __init__(self, host: Host | None, step: int) -> None:
         self._host, self.step = host, step
 
     def done(self, **metrics: Any) -> None:
-        """A step is done, in every rank; numbers, or tensors of one element, are metrics of the step.
+        """Report that a step is done. Numbers, or tensors of one element, are metrics of the step.
 
-        All ranks call it equally often, from the script's main thread, where none of them is in a collective.
+        All ranks call it equally often, from the script's main thread, when none of them is in a collective.
         """
         self.step += 1
         if self._host is not None:
@@ -52,12 +53,12 @@ class Run:
 
 
 def track(**objects: Stateful) -> Run:
-    """Have the state of these kept, and load what an earlier life of this process has left of them, if any.
+    """Keep the state of these objects, and load the state that an earlier life of this process left, if any.
 
-    All ranks call it, once, with the same names, when the objects are made: DDP or FSDP have wrapped the model, and the
-    optimizer has its parameters. Nothing random comes between it and the first step: it sets the global generators,
-    too. Raises `TypeError` for an object without ``state_dict`` and ``load_state_dict``, `ValueError` if what is there
-    is of other objects, and what their ``load_state_dict`` raises.
+    All ranks call it once, with the same names, after the objects are complete: DDP or FSDP have wrapped the model, and
+    the optimizer has its parameters. Draw no random numbers between this call and the first step, because it also
+    restores the global generators. Raises `TypeError` for an object without ``state_dict`` and ``load_state_dict``,
+    `ValueError` if the kept state belongs to other objects, and the errors of their ``load_state_dict``.
     """
     for name, found in objects.items():
         if not (hasattr(found, "state_dict") and hasattr(found, "load_state_dict")):

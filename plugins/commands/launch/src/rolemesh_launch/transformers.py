@@ -1,11 +1,10 @@
-"""`track` for the Trainer of Hugging Face's ``transformers``, as one of its callbacks.
+"""`track` for the Trainer of Hugging Face's ``transformers``, as a callback.
 
-``Trainer(…, callbacks=[KeepState()])`` keeps model, optimizer, schedule and position. A Trainer that starts again goes
-on in the middle by its own means: the epochs that are done are left out, and the one under way begins behind the
-batches that were trained on.
+``Trainer(…, callbacks=[KeepState()])`` keeps model, optimizer, schedule and position. A restarted Trainer continues in
+the middle by its own means: it skips finished epochs, and the batches of the current one that were trained on.
 
-The state is kept when the next step begins. By then everything of the step before has happened: evaluation, logging,
-the end of an epoch and the beginning of the next one. Each of these may draw random numbers.
+The state is kept when the next step begins. By then everything after the previous step has happened: evaluation,
+logging, the end of an epoch and the start of the next one. Each of these may draw random numbers.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from rolemesh_launch.tracking import Run, track
 __all__ = ["KeepState"]
 
 KEPT = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
-"""Numbers of a Trainer from which it reports losses and speed."""
+"""Attributes of a Trainer from which it reports losses and speed."""
 
 
 class _State:
-    """A `Stateful` of two functions."""
+    """A `Stateful` made of two functions."""
 
     def __init__(self, get: Callable[[], Any], put: Callable[[Any], Any]) -> None:
         self.state_dict, self.load_state_dict = get, put
 
 
 class KeepState(TrainerCallback):
-    """Keeps what is trained after each step of the optimizer, and takes up what an earlier life left.
+    """Keeps the training state after each step of the optimizer, and restores the state of an earlier life.
 
     Put it last in the list of callbacks. Without a job it does nothing. The order of the batches must follow from the
-    epoch, as that of accelerate's seeded sampler does, from the global generators when the epoch begins, or from the
-    data itself, as that of a stream does.
+    epoch (as with accelerate's seeded sampler), from the global generators when the epoch begins, or from the data
+    itself (as with a stream).
     """
 
     def __init__(self) -> None:
@@ -49,7 +48,7 @@ class KeepState(TrainerCallback):
         self._order: dict[str, Any] = {}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **at: Any) -> None:
-        """The model is wrapped, and the optimizer made."""
+        """The model is wrapped, and the optimizer exists."""
         self._trainer = _trainer()
         self._epoch, self._steps, self._order = -1, 0, _drawn_from()
         names = {"model": at["model"], "optimizer": at["optimizer"], "schedule": at["lr_scheduler"]}
@@ -64,7 +63,7 @@ class KeepState(TrainerCallback):
         self._epoch, self._steps, self._order = self._epoch + 1, 0, _drawn_from()
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **at: Any) -> None:
-        """The step before is done, with all that came after it."""
+        """The previous step is done, with everything after it."""
         if self._run is not None and state.global_step > self._kept:
             self._kept = state.global_step
             self._run.done()
@@ -101,7 +100,7 @@ class KeepState(TrainerCallback):
         self._epoch, self._steps, self._order = found["epoch"], found["steps"], found["order"]
 
     def _stateful(self) -> list[Any]:
-        """The callbacks that count something, as the one that stops early."""
+        """Return the callbacks that have a state, such as the one for early stopping."""
         return [found for found in self._trainer.callback_handler.callbacks if hasattr(found, "state")]
 
     def _go_on(self, epoch: int, steps: int, order: dict[str, Any]) -> None:
@@ -128,12 +127,12 @@ class KeepState(TrainerCallback):
 
 
 def _drawn_from() -> dict[str, Any]:
-    """The states of the global generators, of this process."""
+    """Return the states of this process's global generators."""
     return {name: found.data for name, found in generators(0, 1).items()}
 
 
 def _trainer() -> Trainer:
-    """The Trainer that calls: its callbacks do not get it. Raises `RuntimeError` if nobody of the kind calls."""
+    """Return the calling Trainer, which is not passed to callbacks. Raises `RuntimeError` if no Trainer is calling."""
     frame = sys._getframe()
     while frame is not None:
         if isinstance(found := frame.f_locals.get("self"), Trainer):

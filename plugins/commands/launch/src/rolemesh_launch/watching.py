@@ -1,4 +1,4 @@
-"""What the command does while the script runs: show what ranks print and what happens to them, tell the end."""
+"""The command while the script runs: show the output of ranks and their failures, and print the end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ POLL_S = 0.05
 
 
 class Printing(NamedTuple):
-    """What of the ranks' output is shown: without `redirects`, prefixed with `tee`, of these local ranks or of all."""
+    """The part of the ranks' output that is shown: without the streams of `redirects`, prefixed for those of `tee`, of
+    these local ranks or of all."""
 
     tee: Std
     redirects: Std
@@ -40,7 +41,7 @@ class Printing(NamedTuple):
     only: frozenset[int] | None
 
     def prefix(self, rank: int) -> str | None:
-        """What stands before a line of this rank; None: it is not shown."""
+        """Return the prefix of this rank's lines; None: they are not shown."""
         local = rank % self.per_node
         if self.only is not None and local not in self.only:
             return None
@@ -50,11 +51,11 @@ class Printing(NamedTuple):
 
 
 TOLD = ("failure", "recovery_planned", "recovered", "hang", "resized", "drained", "ladder_exhausted")
-"""Kinds of events that a person should know of."""
+"""Kinds of events that are shown to the user."""
 
 
 class _Console(threading.Thread):
-    """Prints what the ranks' log files get, and what happens to the ranks."""
+    """Prints new text of the ranks' log files, and events of the ranks."""
 
     def __init__(self, run: LivingRun, printing: Printing) -> None:
         super().__init__(name="console", daemon=True)
@@ -97,12 +98,13 @@ class _Console(threading.Thread):
 
 
 def say(text: str) -> None:
-    """What a person should know, beside what the script prints."""
+    """Print a line for the user, beside the script's output."""
     print(f"rolemesh: {text}", file=sys.stderr)
 
 
 def finish(printing: Printing, note: Note) -> Callable[[JobRun, RunHandle], int]:
-    """Waits for the end of a script and tells it; the exit code. The run keeps `note`. Raises `JobFailedError`."""
+    """Return a function that waits for the end of a script, prints it, and returns the exit code. The run keeps `note`.
+    Raises `JobFailedError`."""
 
     def wait(run: JobRun, handle: RunHandle) -> int:
         name = run.job.job.spec.name

@@ -29,13 +29,13 @@ from rolemesh_launch.states import Blocks, generators, set_generators
 __all__ = ["Script", "ScriptOptions"]
 
 MARKER = "ROLEMESH_JOB"
-"""Environment variable of every process that is a rank's own."""
+"""Environment variable that every process of a rank has."""
 MEET_S = 300.0
 POLL_S = 0.05
 
 
 class ScriptOptions(BaseModel, extra="forbid"):
-    """Which script, and what it is told."""
+    """The script and its arguments."""
 
     target: str = Field(description="The script's path (relative to the job file), a module's name, or an executable.")
     how: Literal["path", "module", "executable"] = Field(default="path", description="Which of these `target` is.")
@@ -61,8 +61,8 @@ class ScriptOptions(BaseModel, extra="forbid"):
 class Script(Workload):
     """Runs a training script as torchrun does.
 
-    A step of the job is some steps of the script's optimizers; once it has called `track`, what it does between two
-    `Run.done`.
+    A step of the job consists of some steps of the script's optimizers. After the script has called `track`, it
+    consists of the work between two calls of `Run.done`.
     """
 
     Options = ScriptOptions
@@ -73,24 +73,24 @@ class Script(Workload):
 
     @classmethod
     def process(cls, options: ScriptOptions) -> tuple[Sequence[str], Mapping[str, str]]:
-        """See `Workload.process`: torch, and what libraries may read when they are imported."""
+        """See `Workload.process`: preload torch, and set the variables that libraries may read at import."""
         given = {name: value for name, value in options.environment.items() if value is not None and name != "TMPDIR"}
         return cls.preload if options.preload else (), given
 
     @classmethod
     def check_flow(cls, options: ScriptOptions, role: str, job: Any) -> None:
-        """See `Workload.check_flow`: the script is there."""
+        """See `Workload.check_flow`: check that the script exists."""
         if options.how == "path" and not Path(job.job.base, options.target).is_file():
             remedy = "give its path, or -m and a module's name"
             raise OptionsError(f"there is no script {options.target!r}", where="target", remedy=remedy)
 
     @classmethod
     def stateful(cls, options: Any) -> bool:
-        """See `Workload.stateful`: nothing is told again to a script that starts again."""
+        """See `Workload.stateful`: true, because no call is replayed to a script that restarts."""
         return True
 
     def setup(self, ctx: RankContext[ScriptOptions]) -> None:
-        """See `Workload.setup`: the ranks meet, and the script finds what torchrun would have told it."""
+        """See `Workload.setup`: the ranks meet, and the script gets torchrun's environment."""
         options, at = ctx.options, ctx.rendezvous
         as_python_starts(ctx.base)
         self._ctx, self._steps, self._counted = ctx, 0, 0
@@ -130,7 +130,8 @@ class Script(Workload):
 
     @cached_property
     def _rounds(self) -> Rounds:
-        """The rounds of all ranks; made when torch is there. The script's process group meets in their store, too."""
+        """Return the rounds of all ranks. They are created after torch is imported, and the script's process group uses
+        the same store."""
         from torch.distributed import PrefixStore, TCPStore
 
         ctx, at = self._ctx, self._at
@@ -146,11 +147,11 @@ class Script(Workload):
         return Rounds(PrefixStore("rolemesh", store), ctx.world_size)
 
     def _arguments(self, arguments: Sequence[str]) -> list[str]:
-        """With the macro ``${local_rank}`` filled in as torchrun does it, which also halves ``$$``."""
+        """Return the arguments with the macro ``${local_rank}`` replaced. Like torchrun, this also halves ``$$``."""
         return [Template(argument).safe_substitute(local_rank=self._ctx.local_rank) for argument in arguments]
 
     def _see_devices(self) -> None:
-        """Those of all ranks of the node, in their order: a script takes its own by LOCAL_RANK."""
+        """Make the devices of all ranks of the node visible, in their order. A script selects its own by LOCAL_RANK."""
         ctx, name = self._ctx, "CUDA_VISIBLE_DEVICES"
         if ctx.local_world_size > 1 and os.environ.get(name):
             paths = [
@@ -168,7 +169,7 @@ class Script(Workload):
 
     @operator()
     def step(self) -> None:
-        """Go on with the script, for some of its steps."""
+        """Continue the script for some of its steps."""
         program, ctx = self._program, self._ctx
         if not self._over:
             tracking.current = self
@@ -187,7 +188,7 @@ class Script(Workload):
         self._rounds.next()
 
     def _wait_for_others(self) -> None:
-        """The script has ended here: until the others' scripts have, or are about to take their next step."""
+        """The script of this rank has ended: wait until the others have ended, or are about to take their next step."""
         rounds = self._rounds
         try:
             while not (over := rounds.all_ended()) and not rounds.all_here():
@@ -198,7 +199,7 @@ class Script(Workload):
             self._ctx.finish("the script has ended")
 
     def begin(self, objects: Mapping[str, tracking.Stateful]) -> int:
-        """See `tracking.Host.begin`: from here all ranks end their steps together."""
+        """See `tracking.Host.begin`: from here on all ranks end their steps together."""
         program, rounds = self._program, self._rounds
         if self._objects is not None:
             raise RuntimeError("track() was called before; give it everything at once")
@@ -235,7 +236,7 @@ class Script(Workload):
         program.pause()
 
     def snapshot(self) -> State:
-        """See `Workload.snapshot`: what is tracked; before, what an earlier life has left."""
+        """See `Workload.snapshot`: the tracked state; before `track`, the state of an earlier life."""
         if self._objects is None:
             return self._left
         ctx, store = self._ctx, self._blocks.store
@@ -246,12 +247,12 @@ class Script(Workload):
         }
 
     def restore(self, state: State) -> None:
-        """See `Workload.restore`: the script begins again, and finds this when it calls `track`."""
+        """See `Workload.restore`: the script starts from its beginning, and gets this state when it calls `track`."""
         self._left = state
 
     def teardown(self) -> None:
-        """See `Workload.teardown`: a script that handles SIGTERM gets it and comes to its end. SIGTERM kills any other
-        script, without exit handlers, as under torchrun."""
+        """See `Workload.teardown`: a script with a SIGTERM handler gets the signal and runs to its end. As under
+        torchrun, SIGTERM kills any other script without running exit handlers."""
         program = self._program
         if program.ended:
             if program.left and self._own_process:
@@ -263,7 +264,7 @@ class Script(Workload):
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _stepped(self, *_: object) -> None:
-        """An optimizer made a step."""
+        """Count a step of an optimizer."""
         if self._program.forked:
             return
         self._steps += 1

@@ -1,7 +1,7 @@
-"""Which environment variables a script sets before it imports torch. Read from its source, without running it.
+"""Find the environment variables that a script sets before it imports torch, from its source, without running it.
 
-Workers are forked from a process that has imported torch, so what torch reads at its import must be set there. Where
-the source does not tell that for sure, workers import torch themselves.
+Workers are forked from a process that has imported torch, so variables that torch reads at import must be set there. If
+the source leaves a doubt, workers import torch themselves.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["Written", "written"]
 
 PRELOADED = "torch"
 EARLIER = ("PYTHON", "LD_", "TORCHELASTIC_", "ROLEMESH_")
-"""Prefixes of variables that are read before a script begins, or by no script."""
+"""Prefixes of variables that are read before a script begins, or that no script reads."""
 LATER = {
     "CUDA_VISIBLE_DEVICES", "HOME", "PATH", "TMPDIR", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK",
     "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
 }  # fmt: skip
-"""Variables that are read when a process uses a device, starts another, or meets others."""
+"""Variables that are read later: when a process uses a device, starts another process, or connects to others."""
 SECRET = re.compile("TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL")
-"""Names of variables whose values must not come into a job file. Torch reads none of them."""
+"""Names of variables whose values must not enter a job file. Torch reads none of them."""
 READS = {"get", "items", "keys", "values", "copy"}
 """Methods of ``os.environ`` that change nothing."""
 WRITERS = {"putenv", "unsetenv", "load_dotenv"}
@@ -32,7 +32,7 @@ WRITERS = {"putenv", "unsetenv", "load_dotenv"}
 
 
 class Written(NamedTuple):
-    """`variables` have these values when the script imports torch; `known`: the source tells all of them."""
+    """`variables`: values when the script imports torch. `known`: the source shows all of them."""
 
     variables: Mapping[str, str]
     known: bool
@@ -51,18 +51,19 @@ class _Torch(NamedTuple):
 
 
 class _Other(NamedTuple):
-    """Another package is imported: that may import torch."""
+    """Another package is imported, which may import torch."""
 
 
 class _Unknown(NamedTuple):
-    """Variables may be set, in a way that only running the script tells."""
+    """The script may set variables in a way that only running it would show."""
 
 
 Happens: TypeAlias = _Set | _Torch | _Other | _Unknown
 
 
 def written(script: Path, folder: Path, environ: Mapping[str, str]) -> Written:
-    """What `script`, and modules of its own that it imports from beside it or from `folder`, set before torch comes."""
+    """Return the variables that `script`, and modules that it imports from beside it or from `folder`, set before torch
+    is imported."""
     found: dict[str, str] = {}
     known, other = True, False
     for happens in _file(script, (script.parent, folder), set()):
@@ -135,7 +136,7 @@ def _paths(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def _plain(statement: ast.stmt) -> Iterator[_Set]:
-    """The variables that a statement sets to constants, if it does nothing else."""
+    """Yield the variables that a statement sets to constants, if it has no other effect."""
     match statement:
         case ast.Assign(
             targets=[ast.Subscript(value=at, slice=ast.Constant(str(name)))], value=ast.Constant(str(value))
@@ -150,7 +151,7 @@ def _plain(statement: ast.stmt) -> Iterator[_Set]:
 
 
 def _writes(statement: ast.AST) -> bool:
-    """Whether a statement may change variables: it does more with ``os.environ`` than to look into it."""
+    """Return whether a statement may change variables, because it does more with ``os.environ`` than read it."""
     parents = {child: node for node in ast.walk(statement) for child in ast.iter_child_nodes(node)}
     return any(_is_writer(node) or (_is_environ(node) and not _is_read(parents.get(node))) for node in parents)
 

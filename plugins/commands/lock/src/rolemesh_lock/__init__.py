@@ -1,4 +1,4 @@
-"""The lock of a job's plugins: ``rolemesh plugins lock`` writes it, ``rolemesh run --locked`` holds a job to it."""
+"""The lock of a job's plugins: ``rolemesh plugins lock`` writes it, ``rolemesh run --locked`` enforces it."""
 
 from __future__ import annotations
 

@@ -24,15 +24,15 @@ class LockVerb(Command):
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
-        """The verb."""
+        """Return the verb."""
         return lock
 
 
 def lock(job: JobArgument, overrides: Overrides = None) -> None:
-    """Write down name, distribution, version and hash of every plugin that a job uses, for `rolemesh run --locked`.
+    """Record name, distribution, version and hash of every plugin of a job, for `rolemesh run --locked`.
 
-    The lock is JOB.lock.yaml beside the job file. Keep it under version control: what changes in it is what has
-    changed in the plugins.
+    The lock is JOB.lock.yaml beside the job file. Keep it under version control: its changes show which plugins
+    changed.
     """
     records = select(load(job, overrides or (), types=types_of_plugins)).records
     path = lock_file(job)
@@ -49,13 +49,14 @@ class LockedOptions(BaseModel, extra="forbid"):
 
 
 class Locked(RunOption):
-    """Lets in what the lock beside the job file names, and nothing else."""
+    """Admits only the plugins in the lock beside the job file."""
 
     Options: ClassVar[type[BaseModel]] = LockedOptions
     help: ClassVar[str] = "Hold a job to its lock."
 
     def admission(self, job: Path) -> Admission | None:
-        """The lock's judgement. Raises `PluginError` if there is none, or for another kernel than it names."""
+        """Return the lock's check. Raises `PluginError` if there is no lock, or if it names another version of the
+        kernel."""
         if not self.options.locked:
             return None
         lock = read_lock(lock_file(job))
@@ -63,5 +64,5 @@ class Locked(RunOption):
         return Admission(lock.checked, "--locked")
 
     def wanted(self) -> bool:
-        """The run itself is as any other."""
+        """False: the lock only checks plugins; the job runs as usual."""
         return False

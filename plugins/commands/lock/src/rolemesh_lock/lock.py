@@ -1,7 +1,7 @@
-"""What a job may run with, written down: name, distribution, version and content of each plugin, in ``job.lock.yaml``.
+"""The plugins that a job may use, in ``job.lock.yaml``: name, distribution, version and content hash of each.
 
-A job that runs ``--locked`` refuses plugins that are not in it or are others; its engine holds them to the content that
-is written there, in every process that imports them.
+A job that runs ``--locked`` refuses plugins that are missing from the lock or differ from it. Its engine checks the
+content in every process that imports them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The plugins of a job, each with the sha256 of its content, and the kernel's version."""
+    """The plugins of a job, each with the sha256 of its content, and the version of the kernel."""
 
     rolemesh: str
     plugins: tuple[_Entry, ...]
 
     def checked(self, record: PluginRecord, where: str | None) -> PluginRecord:
-        """The record with the hash that it must have, for everybody who imports it.
+        """Return the record with the hash that its content must have, wherever it is imported.
 
-        Raises `PluginError` if the plugin is not in the lock, or is another one.
+        Raises `PluginError` if the plugin is not in the lock or differs from it.
         """
         same = (entry for entry in self.plugins if (entry.kind, entry.name) == (record.kind, record.name))
         if (entry := next(same, None)) is None:
@@ -52,7 +52,7 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return found
 
     def check_kernel(self, where: str) -> None:
-        """Raise `PluginError` if this is another kernel."""
+        """Raise `PluginError` if this kernel has another version."""
         if self.rolemesh != (here := version("rolemesh")):
             what = f"the job is locked to rolemesh {self.rolemesh}, and this is {here}"
             remedy = f"{how_to_install('rolemesh', 'rolemesh==' + self.rolemesh)}, or {_AGAIN}"
@@ -60,12 +60,12 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def lock_file(job: Path) -> Path:
-    """Where a job file's lock is: ``job.lock.yaml`` beside ``job.yaml``."""
+    """Return the place of a job file's lock: ``job.lock.yaml`` beside ``job.yaml``."""
     return job.with_suffix(".lock.yaml")
 
 
 def locked(job: str, records: Iterable[PluginRecord]) -> str:
-    """The text of a lock for these plugins, of the job file named `job`."""
+    """Return the text of a lock for these plugins, of the job file named `job`."""
     ordered = sorted(records, key=lambda record: (record.kind, record.name))
     entries = [_Entry(each.kind, each.name, each.distribution, each.version, content_hash(each)) for each in ordered]
     data = msgspec.to_builtins(Lock(version("rolemesh"), tuple(entries)))
@@ -73,7 +73,7 @@ def locked(job: str, records: Iterable[PluginRecord]) -> str:
 
 
 def read_lock(path: Path) -> Lock:
-    """Raises `PluginError` if there is none, or a damaged one."""
+    """Read a lock. Raises `PluginError` if it is missing or damaged."""
     try:
         return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), Lock)
     except FileNotFoundError:

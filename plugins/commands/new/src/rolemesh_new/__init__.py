@@ -1,1 +1,1 @@
-"""``rolemesh new``: makes a repository for a plugin of one's own from the templates in ``cookiecutter/``."""
+"""``rolemesh new``: create a repository for a plugin from the templates in ``cookiecutter/``."""

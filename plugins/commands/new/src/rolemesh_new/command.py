@@ -1,4 +1,4 @@
-"""``rolemesh new``: asks for what the templates need, checks the answers and fills a template in."""
+"""``rolemesh new``: ask for the variables of a template, check the answers, and fill the template in."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NEXT = (
     "rolemesh run job.yaml {how}",
 )
 RUN = {"engine": "--engine {name}", "backend": "--backend {name}"}
-"""How the jobs of templates are run that are not run with ``--backend local``."""
+"""Template → options that run its job, for templates that do not use ``--backend local``."""
 
 
 class NewVerb(Command):
@@ -62,32 +62,33 @@ class NewVerb(Command):
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
-        """The verb."""
+        """Return the verb."""
         return new
 
 
 def new(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.", show_default=False)],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As job files call it: my-sampler.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The plugin's name in job files: my-sampler.", show_default=False)
+    ],
     into: Annotated[Path, typer.Option(help="The folder to make the repository in.", show_default=".")] = Path("."),
     author: Annotated[str | None, typer.Option(help="Your name; default: git's user.name.")] = None,
     email: Annotated[str | None, typer.Option(help="Your e-mail address; default: git's user.email.")] = None,
     description: Annotated[str | None, typer.Option(help="What the plugin does, in one line.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON; asks nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON; ask no questions.")] = False,
 ) -> None:
     """Make a repository for a plugin of your own.
 
-    It has code that works, its tests, a job that uses it, and CI. The kinds:
+    It has working code, tests, a job that uses the plugin, and CI. The kinds:
 
     KINDS
 
-    `rolemesh new workload my-sampler` makes the folder rolemesh-my-sampler, a
-    distribution whose plugin job files select with `use: my-sampler`. What it
-    does is small and real: replace it by what yours does. Its tests begin with
-    those that every plugin of its kind must pass (`rolemesh plugins check`).
+    `rolemesh new workload my-sampler` makes the folder rolemesh-my-sampler, a distribution whose plugin job files
+    select with `use: my-sampler`. Its code is small but works: replace it by your own. Its tests begin with those that
+    every plugin of its kind must pass (`rolemesh plugins check`).
 
-    On a terminal, what no option gives is asked for. The templates also work
-    without rolemesh: `cookiecutter REPO --directory cookiecutter/workload`.
+    On a terminal, the command asks for values that no option gives. The templates also work without rolemesh:
+    `cookiecutter REPO --directory cookiecutter/workload`.
     """
     if kind not in KINDS:
         what = f"there is no kind {kind!r} of plugins to make"
@@ -122,7 +123,7 @@ new.__doc__ = (new.__doc__ or "").replace("KINDS", "\n    ".join(f"{k:<12} {abou
 
 @contextmanager
 def _template(kind: str) -> Iterator[Path]:
-    """The template of `kind` in a folder of its own, with what all templates share in it."""
+    """Yield the template of `kind` in a folder of its own, with the files that all templates share."""
     with tempfile.TemporaryDirectory(prefix="rolemesh-new-") as folder:
         template = Path(folder, kind)
         compiled = shutil.ignore_patterns("__pycache__")  # pip compiles templates too
@@ -142,7 +143,7 @@ def _check(template: Path, answers: Mapping[str, str]) -> None:
 
 
 def _from_git(answer: str) -> str:
-    """What git's configuration has for `answer`; "" if nothing, or if there is no git."""
+    """Return the value for `answer` from git's configuration; "" if it has none or git is missing."""
     with suppress(OSError, KeyError):
         asked = ["git", "config", "--get", GIT_KEYS[answer]]
         return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
@@ -150,7 +151,7 @@ def _from_git(answer: str) -> str:
 
 
 def _bake(template: Path, answers: Mapping[str, str], into: Path) -> None:
-    """Write the repository into the folder `into`. Raises `RolemeshError` where it cannot be written."""
+    """Write the repository into the folder `into`. Raises `RolemeshError` if it cannot be written."""
     from cookiecutter.generate import generate_context, generate_files
     from cookiecutter.prompt import prompt_for_config
 

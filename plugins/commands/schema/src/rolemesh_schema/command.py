@@ -21,7 +21,7 @@ class SchemaVerb(Command):
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
-        """The verb."""
+        """Return the verb."""
         return schema
 
 

@@ -1,4 +1,4 @@
-"""A plugin as JSON values: its options, and its operators and services, or hooks."""
+"""Describe a plugin as JSON values: its options, and its operators and services, or its hooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ __all__ = ["describe", "type_name"]
 
 
 def describe(record: PluginRecord) -> dict[str, Any]:
-    """The record, and unless it is disabled or broken: doc, options, operators and services, or hooks."""
+    """Return the record and, unless the plugin is disabled or broken, its doc, options, operators and services, or
+    hooks."""
     record = checked(record)
     result: dict[str, Any] = msgspec.to_builtins(record)
     if record.status not in ("available", "duplicate"):
@@ -37,7 +38,7 @@ def describe(record: PluginRecord) -> dict[str, Any]:
 
 
 def _operators(cls: type[Any]) -> list[dict[str, Any]] | None:
-    """None where the operators depend on options that have no defaults."""
+    """Return the operators; None if they depend on options without defaults."""
     try:
         specs = cls.operators(cls.Options.model_construct())
     except Exception:
@@ -55,7 +56,7 @@ def _operators(cls: type[Any]) -> list[dict[str, Any]] | None:
 
 
 def _services(cls: type[Any]) -> list[dict[str, Any]] | None:
-    """The methods that other roles may call; None where they depend on options that have no defaults."""
+    """Return the methods that other roles may call; None if they depend on options without defaults."""
     try:
         specs = cls.services(cls.Options.model_construct())
     except Exception:
@@ -68,7 +69,7 @@ def _services(cls: type[Any]) -> list[dict[str, Any]] | None:
 
 
 def _signature(cls: type[Any], name: str) -> str:
-    """The parameters of a method without `self`; "(…)" of one that the class makes only with its options."""
+    """Return the parameters of a method without `self`; "(…)" if the class creates the method only with its options."""
     method = inspect.getattr_static(cls, name, None)
     if not inspect.isfunction(method):
         return "(…)"
@@ -99,5 +100,5 @@ def _default(info: FieldInfo) -> Any:
 
 
 def type_name(annotation: Any) -> str:
-    """A type as one writes it: ``dict[str, float]``, ``'a' | 'b'``, ``Loss | None``."""
+    """Return a type as it is written in code: ``dict[str, float]``, ``'a' | 'b'``, ``Loss | None``."""
     return re.sub(r"\b[\w.]+\.(?=\w)", "", inspect.formatannotation(annotation)).replace("NoneType", "None")

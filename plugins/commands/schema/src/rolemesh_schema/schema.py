@@ -1,4 +1,4 @@
-"""The JSON Schema of job files: the kernel's keys, and the options of the plugins that a job file may name."""
+"""The JSON Schema of job files: the kernel's keys, and the options of plugins that a job file may name."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ __all__ = ["job_schema"]
 
 
 def job_schema(records: Sequence[PluginRecord]) -> tuple[dict[str, Any], list[str]]:
-    """The schema, and a note for each plugin that was left out because it cannot be used.
+    """Return the schema, and a note for each plugin that was left out because it is unusable.
 
-    Where a role has ``use: fsdp``, its ``options`` must fit fsdp's; plugins that are not installed are not judged.
+    If a role has ``use: fsdp``, its ``options`` must fit those of fsdp. Options of plugins that are not installed are
+    not checked.
     """
     schema = JobSpec.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -72,7 +73,7 @@ def _choices(
 
 
 def _hoisted(schema: dict[str, Any], prefix: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    """`schema` with its own definitions moved to the document's, under names that cannot collide."""
+    """Return `schema` with its definitions moved to those of the document, under names that cannot collide."""
     text = json.dumps(schema).replace('"#/$defs/', f'"#/$defs/{prefix}.')
     moved: dict[str, Any] = json.loads(text)
     definitions |= {f"{prefix}.{name}": definition for name, definition in moved.pop("$defs", {}).items()}

@@ -1,4 +1,4 @@
-"""``rolemesh plugins show``: what a plugin offers, for people who write job files."""
+"""``rolemesh plugins show``: describe a plugin for authors of job files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ShowVerb(Command):
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
-        """The verb."""
+        """Return the verb."""
         return command
 
 

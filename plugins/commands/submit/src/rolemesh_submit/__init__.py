@@ -1,4 +1,4 @@
-"""``rolemesh submit``: a job as what a cluster's own scheduler takes, a RayJob of KubeRay or an sbatch script."""
+"""``rolemesh submit``: write a job for a cluster's own scheduler, as a RayJob of KubeRay or an sbatch script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rolemesh submit`: write what a cluster's scheduler takes. Nothing is applied."""
+"""`rolemesh submit`: write a job for a cluster's scheduler. Nothing is applied."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PLACEHOLDER = "secret"
 
 
 class Target(StrEnum):
-    """What takes the job."""
+    """The scheduler that takes the job."""
 
     KUBERAY = "kuberay"
     SLURM = "slurm"
@@ -49,19 +49,19 @@ class Submit(Command):
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
-        """The verb."""
+        """Return the verb."""
         return submit
 
 
 def submit(
     job: JobArgument,
-    to: Annotated[Target, typer.Option(help="Who takes it.", show_default=False)],
+    to: Annotated[Target, typer.Option(help="The scheduler that takes it.", show_default=False)],
     overrides: Overrides = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write it here.", show_default="stdout")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write.", show_default="stdout")] = None,
     nodes: Annotated[
         str | None,
         typer.Option(
-            help="How many nodes, or groups as `plan` takes them: '2x(cpu=16,gpu=8,label.rack=a)'.",
+            help="Number of nodes, or groups as in `plan`: '2x(cpu=16,gpu=8,label.rack=a)'.",
             show_default="as the job needs",
         ),
     ] = None,
@@ -70,7 +70,8 @@ def submit(
         int | None, typer.Option(min=0, help="GPUs of a node.", show_default="as the job needs, at most 8")
     ] = None,
     memory_per_node: Annotated[
-        float | None, typer.Option(min=1, help="Its memory with /dev/shm, in 10^9 bytes.", show_default="8 per CPU")
+        float | None,
+        typer.Option(min=1, help="Memory of a node including /dev/shm, in 10^9 bytes.", show_default="8 per CPU"),
     ] = None,
     runs_dir: Annotated[
         str | None,
@@ -82,14 +83,15 @@ def submit(
         str | None, typer.Option(help="The job file's folder there.", show_default="RUNS/jobs/NAME; slurm: as here")
     ] = None,
     env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable that is no secret; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A variable with its value, which is not secret; may be repeated."),
     ] = None,
     secret: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=SECRET:KEY", help="kuberay: where a variable's value is; may be repeated."),
+        typer.Option(metavar="NAME=SECRET:KEY", help="kuberay: the secret with a variable's value; may be repeated."),
     ] = None,
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on from this run's newest snapshot.")] = None,
-    time: Annotated[str | None, typer.Option(help="The most it may take, as sbatch takes it: 1-12:00:00.")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume from this run's newest snapshot.")] = None,
+    time: Annotated[str | None, typer.Option(help="Time limit, in sbatch's form: 1-12:00:00.")] = None,
     image: Annotated[str | None, typer.Option(help="kuberay: the image of all pods.")] = None,
     claim: Annotated[
         str | None, typer.Option(help="kuberay: the claim with the runs folder.", show_default="rolemesh-runs")
@@ -99,19 +101,18 @@ def submit(
     ] = False,
     partition: Annotated[str | None, typer.Option(help="slurm: the partition.")] = None,
     setup: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LINE", help="slurm: a line before anything else, e.g. 'module load cuda'."),
+        list[str] | None, typer.Option(metavar="LINE", help="slurm: a line to run first, e.g. 'module load cuda'.")
     ] = None,
 ) -> None:
     """Write what starts a job on a cluster of its own: a RayJob manifest, or an sbatch script. Nothing is applied.
 
-    The job is checked and planned first. Without options its nodes are as few and as small as it fits on; elastic
-    roles give the least and the most of them. What must be true there (image, folders, secrets) is written on top of
-    the output, and told on stderr with -o.
+    The job is checked and planned first. By default it gets the fewest and smallest nodes that it fits on; elastic
+    roles give their minimum and maximum. The head of the output lists the requirements there (image, folders, secrets);
+    with -o they are also printed on stderr.
 
-    Values of ${VARIABLES} in the job file are never written: a RayJob has references to a secret, a script takes them
-    from where sbatch runs. --env writes a value. An override can name a variable, too: KEY:='${VARIABLE}'. For the
-    check those count that are set here; with --env or --secret none need be.
+    Values of ${VARIABLES} in the job file are never written: a RayJob refers to a secret, and a script takes them from
+    the environment of sbatch. --env writes a value. An override can name a variable, too: KEY:='${VARIABLE}'. The check
+    uses the values that are set here; variables with --env or --secret need not be set.
 
     Examples:
 
@@ -159,9 +160,9 @@ def submit(
 
 
 def _belongs(target: str, others: Mapping[str, object], remedy: str) -> None:
-    """Raise `JobFileError` if one of `others` is given, options that mean nothing to the target."""
+    """Raise `JobFileError` if one of `others`, options that do not apply to the target, is given."""
     if given := next((name for name, value in others.items() if value not in (None, False)), None):
-        what, remedy = f"--{given} means nothing to {target}", f"leave it out, or {remedy}"
+        what, remedy = f"--{given} does not apply to {target}", f"leave it out, or {remedy}"
         raise JobFileError(what, where="command line", remedy=remedy)
 
 
@@ -169,10 +170,10 @@ def _used(secrets: Iterable[str], settings: Mapping[str, str], submission: Submi
     """Raise `JobFileError` for a variable of --secret that no pod would get."""
     known = {each.name for each in submission.variables}
     for name in (each for each in secrets if each not in known):
-        what = f"--secret {name} means nothing: --env gives the variable a value"
+        what = f"--secret {name} has no effect: --env gives the variable a value"
         remedy = f"leave out --env {name}, or --secret {name}"
         if name not in settings:
-            what = f"--secret {name} means nothing: the job file does not use ${{{name}}}"
+            what = f"--secret {name} has no effect: the job file does not use ${{{name}}}"
             remedy = f"name it in the job file, such as in roles.ROLE.runtime_env.env_vars: {name}: ${{{name}}}"
         raise JobFileError(what, where="command line", remedy=remedy)
 
@@ -197,7 +198,8 @@ def _key(name: str, where: str) -> tuple[str, str]:
 
 @contextmanager
 def _environment(settings: Mapping[str, str], secrets: Iterable[str]) -> Iterator[None]:
-    """For the check: what is set here counts, such as paths; else what will be set there, or for a secret a word."""
+    """Set the variables for the check: the values here, such as paths; else the future values; for a secret a
+    placeholder."""
     before = dict(os.environ)
     os.environ.update(dict.fromkeys(secrets, PLACEHOLDER) | dict(settings) | before)
     try:
@@ -208,7 +210,7 @@ def _environment(settings: Mapping[str, str], secrets: Iterable[str]) -> Iterato
 
 
 def _places(to: Target, prepared: Prepared, runs_dir: str | None, job_dir: str | None) -> tuple[str, str]:
-    """The runs folder and the job file's path over there."""
+    """Return the runs folder and the path of the job file on the cluster."""
     job = prepared.job
     if to is Target.SLURM:
         runs, folder = runs_dir or str(runs_folder()), job_dir or str(job.base)
@@ -223,7 +225,7 @@ def _places(to: Target, prepared: Prepared, runs_dir: str | None, job_dir: str |
 
 
 def _seconds(text: str) -> int:
-    """Of a time as sbatch takes it: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s."""
+    """Return the seconds of a time in sbatch's form: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s."""
     match = TIME.fullmatch(text)
     if match is None:
         what = f"--time {text!r} is not a time"

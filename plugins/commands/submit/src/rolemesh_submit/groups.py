@@ -1,4 +1,5 @@
-"""How many nodes of which size a job gets: planned by its own placement strategies, on nodes that are not there."""
+"""The number and size of a job's nodes, found by planning the job with its own placement strategies on imagined
+nodes."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ from rolemesh.job.prepared import Prepared
 from rolemesh.placement.nodes import parse_nodes
 
 USUAL_GPUS = 8
-"""No node has more, unless somebody says so."""
+"""Default maximum of GPUs per node."""
 GB_PER_CPU = 8
 SHARED = 2
-"""Factor from the memory that ranks reserve to the memory of a node. ``/dev/shm``, with its snapshots, counts too."""
+"""Factor from the memory that ranks reserve to the memory of a node, which includes ``/dev/shm`` with its snapshots."""
 
 
 class Asked(NamedTuple):
-    """What somebody has said of the nodes; None: whatever the job needs. `memory_gb` is in 10^9 bytes."""
+    """The nodes that the user requested; None: whatever the job needs. `memory_gb` is in 10^9 bytes."""
 
     nodes: str | None = None
     cpus: int | None = None
@@ -32,7 +33,7 @@ class Asked(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Equal nodes: with `least` the job can run, with `most` it has all ranks it may have, `number` are asked for."""
+    """Equal nodes. The job can run on `least` nodes, and has all ranks it may have on `most`; it requests `number`."""
 
     node: NodeView
     least: int
@@ -41,10 +42,11 @@ class Group(NamedTuple):
 
 
 def groups_of(prepared: Prepared, asked: Asked) -> tuple[Group, ...]:
-    """The nodes for a job.
+    """Return the nodes for a job.
 
-    Without a size the nodes are as small as the job fits on: a node, of an elastic role's least ranks, or as many as
-    are asked for, as its strategies need, or as eight GPUs each make. Raises `PlacementError` if nothing fits.
+    Without a given size there is one node, unless the user asks for a number, the strategies need several nodes, or
+    a node would have more than eight GPUs. Each node gets the smallest amount of each resource with which the job
+    fits. Without a number and a size, elastic roles count with their minimum. Raises `PlacementError` if nothing fits.
     """
     prepared.plan_with_plenty()
     if asked.nodes and not asked.nodes.strip().isdigit():
@@ -88,7 +90,7 @@ def groups_of(prepared: Prepared, asked: Asked) -> tuple[Group, ...]:
 
 
 def _written(prepared: Prepared, asked: Asked) -> tuple[Group, ...]:
-    """Groups that are spelled out as `rolemesh plan --nodes` takes them."""
+    """Return groups that are spelled out as for `rolemesh plan --nodes`."""
     if any(amount is not None for amount in (asked.cpus, asked.gpus, asked.memory_gb)):
         what = "--nodes says itself how large its nodes are"
         remedy = "leave out --cpus-per-node, --gpus-per-node and --memory-per-node, or give --nodes a number"
@@ -101,7 +103,7 @@ def _written(prepared: Prepared, asked: Asked) -> tuple[Group, ...]:
 
 
 def _needs(prepared: Prepared) -> dict[str, list[tuple[float, int]]]:
-    """By resource, what a rank of each role needs and how many ranks it has at most."""
+    """Return, by resource, the needs of a rank of each role and the maximum number of its ranks."""
     roles = prepared.request.roles
     names = ("cpu", "gpu", *sorted({name for role in roles for name in role.custom}))
     return {name: [(role.needs.get(name, 0.0), role.world_size) for role in roles] for name in names}
@@ -117,7 +119,8 @@ def _cluster(count: int, size: Mapping[str, float]) -> ClusterView:
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
-    """The first number for which it holds, if it holds for all above; None if it does not even hold for `high`."""
+    """Return the first number for which `holds` is true, if it is then true for all above; None if it is false for
+    `high`."""
     if low > high or not holds(high):
         return None
     while low < high:
@@ -127,7 +130,7 @@ def _first(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
 
 
 def _misfit(prepared: Prepared, cluster: ClusterView, sizes: Mapping[str, int]) -> PlacementError:
-    """Why a job does not fit there, as its strategies say it."""
+    """Return why a job does not fit, in the words of its strategies."""
     check_placed(prepared.plan(cluster, sizes), prepared.job)
     node = cluster.nodes[0]
     what = f"the job does not fit on {len(cluster.nodes)} nodes of {node.cpu:g} CPUs and {node.gpu:g} GPUs"

@@ -16,10 +16,10 @@ from rolemesh_submit.groups import Group
 from rolemesh_submit.submission import OBJECT_STORE_BYTES, Submission, comment, memory_gb, ray_version
 
 LONGEST_NAME = 47
-"""KubeRay puts a suffix behind a RayJob's name, and a service's name has 63 characters."""
+"""Maximum length of a RayJob's name. KubeRay appends a suffix, and a service's name has at most 63 characters."""
 HEAD = {"cpu": "4", "memory": "16G"}
 PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]+")
-"""Strings that need no quotes in any version of YAML, unless they are words for true, false or null."""
+"""Strings that need no quotes in any version of YAML, except for the words for true, false and null."""
 WORDS = {"yes", "no", "on", "off", "true", "false", "null"}
 EXPANDED = re.compile(r"\$(?=[$(])")
 """A dollar sign that Kubernetes reads as the start of ``$(VARIABLE)``, or as half of a doubled one."""
@@ -30,7 +30,8 @@ SHARED = 0.5
 
 
 class Pods(NamedTuple):
-    """What only Kubernetes needs. `secrets`: of variables, the secret and the key in it, where it is another."""
+    """Settings that only Kubernetes needs. `secrets`: variable → the secret and the key in it, if they are not the
+    default."""
 
     image: str
     claim: str = "rolemesh-runs"
@@ -39,7 +40,7 @@ class Pods(NamedTuple):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors: pods are read one by one. Strings stay strings for YAML 1.1 (``1e3``, ``y``), too."""
+    """Writes no anchors, because pods are read one by one. Strings stay strings in YAML 1.1, too (``1e3``, ``y``)."""
 
     def ignore_aliases(self, data: Any) -> bool:
         """Always."""
@@ -55,7 +56,7 @@ _Dumper.add_representer(str, _represent)
 
 
 def manifest(submission: Submission, pods: Pods) -> str:
-    """The manifest as YAML, with what must be true in its head."""
+    """Return the manifest as YAML, with the requirements in its head."""
     kind = "RayCluster" if pods.cluster_only else "RayJob"
     name, cluster = resource_name(submission.name), _cluster(submission, pods)
     spec = cluster if pods.cluster_only else _job(submission) | {"rayClusterSpec": cluster}
@@ -66,7 +67,7 @@ def manifest(submission: Submission, pods: Pods) -> str:
 
 
 def notes(submission: Submission, pods: Pods) -> list[str]:
-    """What must be true before it is applied, a line each."""
+    """Return the requirements for applying it, one line each."""
     lines = [
         "needs: KubeRay 1.6 or newer (authOptions, labels, resources)",
         *(f"the image {pods.image} has {need}" for need in submission.needs),
@@ -87,7 +88,7 @@ def notes(submission: Submission, pods: Pods) -> list[str]:
 
 
 def secret_commands(submission: Submission, pods: Pods) -> list[str]:
-    """The commands that make the secrets out of the variables of a shell."""
+    """Return the commands that create the secrets from variables of a shell."""
     literals: dict[str, list[str]] = {}
     for name, secret, key, optional in _references(submission, pods):
         if not optional:
@@ -98,30 +99,31 @@ def secret_commands(submission: Submission, pods: Pods) -> list[str]:
 
 
 def resource_name(job: str) -> str:
-    """A job's name as Kubernetes takes it: ``GRPO_v2`` is ``grpo-v2``."""
+    """Return a job's name in the form of Kubernetes: ``GRPO_v2`` becomes ``grpo-v2``."""
     name = re.sub(r"[^a-z0-9-]+", "-", job.lower())
     return ("" if name[0].isalpha() else "job-") + name[: LONGEST_NAME - 4].rstrip("-")
 
 
 def entrypoint(submission: Submission) -> str:
-    """The command, for the shell of the submitter's pod.
+    """Return the command for the shell of the submitter's pod.
 
-    That shell hands words to ``ray job submit``, which quotes them for the shell of the head's pod. An override with
-    letters that mean something to a shell is percent-encoded, so its quotes cannot be lost or doubled on the way.
+    That shell passes words to ``ray job submit``, which quotes them for the shell of the head's pod. An override with
+    characters that are special to a shell is percent-encoded, so its quotes cannot be lost or doubled.
     """
     told = ["rolemesh", "run", submission.job, "--address", "auto", *submission.resuming]
     return " ".join(map(_word, [*told, *map(encoded, submission.prepared.overrides)]))
 
 
 def encoded(override: str) -> str:
-    """The same override (see `rolemesh.job_file.overrides`), in letters that mean nothing to any shell."""
+    """Return the same override (see `rolemesh.job_file.overrides`) in characters that are special to no shell."""
     if shlex.quote(override) == override:
         return override
     return f"%{quote(override, safe='=:,./@+', errors='surrogateescape')}"
 
 
 def _word(word: str) -> str:
-    """A word for a shell in a container's arguments, in which Kubernetes expands ``$(NAME)`` and halves ``$$``."""
+    """Return a word for a shell in a container's arguments, in which Kubernetes expands ``$(NAME)`` and halves
+    ``$$``."""
     return EXPANDED.sub("$''", shlex.quote(word))  # such a word is in single quotes; they end and begin again
 
 
@@ -197,7 +199,7 @@ def _pod(
 
 
 def _references(submission: Submission, pods: Pods) -> list[tuple[str, str, str, bool]]:
-    """Of each variable the secret, the key, and whether it may be missing."""
+    """Return, for each variable, its name, the secret, the key, and whether it may be missing."""
     usual = f"{resource_name(submission.name)}-env"
     return [
         (each.name, *pods.secrets.get(each.name, (usual, each.name)), not each.required)

@@ -1,4 +1,4 @@
-"""A job as an sbatch script: a Ray over the allocation's nodes, the job on it, and both end together."""
+"""A job as an sbatch script: a Ray cluster over the allocation's nodes with the job on it. Both end together."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ exit "$code"
 
 
 class Allocation(NamedTuple):
-    """What only Slurm needs. `setup`: lines that make `rolemesh` and `ray` known, run on the first node."""
+    """Settings that only Slurm needs. `setup`: lines that put `rolemesh` and `ray` on the path, run on the first
+    node."""
 
     partition: str | None = None
     time: str | None = None
@@ -79,7 +80,8 @@ class Allocation(NamedTuple):
 
 
 def script(submission: Submission, allocation: Allocation) -> str:
-    """The script. Raises `PlacementError` if the nodes are not all of one size, `JobFileError` for a bad partition."""
+    """Return the script. Raises `PlacementError` if the nodes differ in size, and `JobFileError` for an invalid
+    partition."""
     if len(submission.groups) > 1:
         what = "an allocation has nodes of one size and no labels, and --nodes has several groups"
         raise PlacementError(what, where="--nodes", remedy="give one group, or a number and --cpus-per-node")
@@ -105,7 +107,7 @@ def script(submission: Submission, allocation: Allocation) -> str:
 
 
 def notes(submission: Submission) -> list[str]:
-    """What must be true before it is handed in, a line each."""
+    """Return the requirements for submitting it, one line each."""
     lines = [
         *(f"every node has {need}" for need in submission.needs),
         f"one folder on all nodes: {submission.runs}",

@@ -1,4 +1,4 @@
-"""A job that is to be submitted: its nodes, its command, the variables it uses and the distributions it needs."""
+"""A job to submit: its nodes, its command, its variables, and the distributions that it needs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from rolemesh_submit.groups import GB_PER_CPU, Group
 
 ENGINE = ("rolemesh", "rolemesh-durable", "rolemesh-ray")
 OBJECT_STORE_BYTES = 500_000_000
-"""What Ray's object store gets: rolemesh hardly uses it."""
+"""Size of Ray's object store in bytes. rolemesh hardly uses it."""
 
 
 class Variable(NamedTuple):
-    """A ``${NAME}`` of a job file, or of a piece of one in an override. `required`: it has no default everywhere."""
+    """A ``${NAME}`` in a job file or an override. `required`: at least one use has no default."""
 
     name: str
     required: bool
 
 
 class Submission(NamedTuple):
-    """What both targets need to know of a job.
+    """The settings that both targets need.
 
-    `job` is where its file is over there, `runs` the runs folder. `settings` are plain variables, `resume` a run to go
-    on from.
+    - `job`: path of the job file on the cluster.
+    - `runs`: the runs folder there.
+    - `settings`: plain variables.
+    - `resume`: a run to resume.
     """
 
     prepared: Prepared
@@ -46,18 +48,18 @@ class Submission(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The job's name over there. Whoever makes one sees to it that it has no secret, by `check_name`."""
+        """The job's name on the cluster. The caller has checked with `check_name` that it contains no secret."""
         job = self.prepared.job
         return str(Expansion(self.settings, job.places).expand(job.raw["name"], ("name",)))
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """Those that nobody has given a plain value: whoever submits knows what in them is secret, so all may be."""
+        """The variables without a plain value. Each of them may be a secret, because only the user knows."""
         return tuple(each for each in variables(self.prepared.job) if each.name not in self.settings)
 
     @property
     def resuming(self) -> list[str]:
-        """The arguments of `rolemesh run` that name the run to go on from."""
+        """Return the arguments of `rolemesh run` that name the run to resume."""
         return ["--resume", self.resume] if self.resume else []
 
     @property
@@ -72,7 +74,7 @@ class Submission(NamedTuple):
 
     @property
     def distributions(self) -> dict[str, str]:
-        """What must be installed on every node: names and versions, as they are here."""
+        """The distributions that every node needs, with their versions here."""
         prepared = self.prepared
         names = {*ENGINE, *(record.distribution for record in prepared.selection.records if record.distribution)}
         if "://" in options_in(prepared.selection).state:
@@ -81,7 +83,7 @@ class Submission(NamedTuple):
 
     @property
     def needs(self) -> list[str]:
-        """The lines about what must be installed."""
+        """Return the lines about the distributions to install."""
         installed = [f"{name}=={number}" for name, number in self.distributions.items()]
         python = ".".join(platform.python_version_tuple()[:2])
         # As written: a requirement may have a token in its address.
@@ -95,17 +97,17 @@ class Submission(NamedTuple):
 
 
 def comment(line: str) -> str:
-    """The line as a comment of YAML or a shell, whatever is in it: line breaks and control characters are escaped."""
+    """Return the line as a comment of YAML or a shell. Line breaks and control characters are escaped."""
     shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)
     return f"# {''.join(shown)}\n"
 
 
 def check_name(job: JobFile, settings: Mapping[str, str]) -> None:
-    """Raise `JobFileError` if the job's name, which is in all output, may be secret, or is no name with `settings`."""
+    """Raise `JobFileError` if the job's name, which is in all output, may be secret, or is invalid with `settings`."""
     probe = Expansion({}, job.places)
     probe.expand(job.raw["name"], ("name",))
     for name in sorted(probe.used.keys() - settings.keys()):
-        what = f"the job's name comes out of the variable {name}, and names are in what is written"
+        what = f"the job's name comes from the variable {name}, and the output would show it"
         raise JobFileError(what, where=job.where(("name",)), remedy=f"--env {name}=VALUE says that it is no secret")
     if not NAME.fullmatch(name := str(Expansion(settings, job.places).expand(job.raw["name"], ("name",)))):
         what = f"with the variables of --env the job's name is {name!r}"
@@ -114,7 +116,7 @@ def check_name(job: JobFile, settings: Mapping[str, str]) -> None:
 
 
 def variables(job: JobFile) -> tuple[Variable, ...]:
-    """The variables that a job file and its overrides use, by name."""
+    """Return the variables of a job file and its overrides, by name."""
     probe = Expansion({}, job.places)
     probe.expand(job.raw)
     names = sorted(probe.used)
@@ -128,12 +130,12 @@ def variables(job: JobFile) -> tuple[Variable, ...]:
 
 
 def memory_gb(node: NodeView) -> float:
-    """Of a node, in 10^9 bytes: what it is planned with, or by its CPUs."""
+    """Return the memory of a node in 10^9 bytes: the planned amount, or one derived from its CPUs."""
     return node.custom.get("memory_gb") or GB_PER_CPU * node.cpu
 
 
 def ray_version() -> str:
-    """The Ray that rolemesh-ray asks for. Raises `PluginError` if that is not installed."""
+    """Return the Ray version that rolemesh-ray requires. Raises `PluginError` if rolemesh-ray is not installed."""
     _version("rolemesh-ray")
     found = (
         re.fullmatch(r"ray==([\w.]+)", each.replace(" ", "")) for each in distribution("rolemesh-ray").requires or ()

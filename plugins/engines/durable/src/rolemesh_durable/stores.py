@@ -110,7 +110,7 @@ class Store(Plugin, ABC):
 
     def block(self, seconds: float) -> None:
         """Rehearsal: nobody can write to the job's journal for so long, as if the store did not answer."""
-        raise StateError("this store cannot be made to stand still", where=self.place, remedy="rehearse other failures")
+        raise StateError("this store cannot be stalled", where=self.place, remedy="rehearse other failures")
 
     @abstractmethod
     def close(self) -> None:

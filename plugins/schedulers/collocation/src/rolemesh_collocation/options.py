@@ -45,7 +45,7 @@ class Group(BaseModel, extra="forbid"):
             if unknown := sorted(set(given) - set(self.roles)):
                 raise ValueError(f"{key} names {unknown[0]!r}, which is not in the group [{', '.join(self.roles)}]")
             if missing := sorted(set(self.roles) - set(given)):
-                raise ValueError(f"{key} says nothing of {missing[0]!r}")
+                raise ValueError(f"{key} has no value for {missing[0]!r}")
         if self.shares is not None and self.turns:
             raise ValueError("shares are for roles that run at the same time, turns for those that do not: use one")
         if self.shares is not None and (total := round(sum(self.shares.values()), 9)) > 1:

@@ -58,7 +58,7 @@ def _check(constraint: Constraint, where: str, request: PlacementRequest, cluste
                 raise _unlabelled(name, f"{where}.{name}", labels)
             values = sorted({node.labels[name] for node in cluster.nodes if name in node.labels})
             if value not in values:
-                what = f"{NAME}: {constraint.role} wants nodes with {name}={value}, and no node has that"
+                what = f"{NAME}: {constraint.role} needs nodes with {name}={value}, and no node has that"
                 raise PlacementError(what, where=f"{where}.{name}", remedy=f"{name} is one of {', '.join(values)}")
     elif constraint.domain.startswith("label."):
         name = constraint.domain.removeprefix("label.")

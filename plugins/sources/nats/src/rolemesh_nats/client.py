@@ -228,7 +228,7 @@ class JetStreamClient(BrokerClient):
         if info is None:
             state, restart = "is gone", None
         elif info.state.last_seq < offset:
-            state, restart = f"ends with {info.state.last_seq}: it was made anew, or has lost its end", 0
+            state, restart = f"ends with {info.state.last_seq}: it was created again, or has lost its end", 0
         elif info.state.first_seq > offset + 1:
             state, restart = f"begins with {info.state.first_seq} now", info.state.first_seq - 1
         else:

@@ -82,5 +82,5 @@ def parse(text: str) -> Rehearsal:
         if ":" in target and not ((who and kind in OF_NAMES) or (RANK.fullmatch(who) and kind in OF_RANKS)):
             remedy = "name a rank (trainer/1, stop:trainer/1, full:trainer/*), an agent (agent:NAME, disk:NAME, "
             remedy += "zygote:NAME) or a node (node:NAME)"
-            raise JobFileError(f"target {target!r} names nobody who can have it", where=WHERE, remedy=remedy)
+            raise JobFileError(f"target {target!r} names no process that it fits", where=WHERE, remedy=remedy)
     return Rehearsal(**values)

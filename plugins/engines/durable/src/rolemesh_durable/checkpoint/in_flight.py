@@ -123,7 +123,7 @@ def read(path: Path) -> list[InFlight]:
     try:
         data = memoryview(map_file(path)).toreadonly()
     except (OSError, ValueError) as error:
-        raise SnapshotError(f"what was sent cannot be read: {error}", where=str(path)) from error
+        raise SnapshotError(f"the send log cannot be read: {error}", where=str(path)) from error
     found = []
     payloads: dict[int, tuple[Buffer, ...]] = {}
     try:
@@ -151,7 +151,7 @@ def read(path: Path) -> list[InFlight]:
             )
     except (struct.error, msgspec.MsgspecError, LookupError, ValueError) as error:
         raise SnapshotError(
-            f"this is no file of what was sent, or a damaged one: {error}",
+            f"this is not a send log, or it is damaged: {error}",
             where=str(path),
             remedy="'rolemesh checkpoint verify' tells which snapshots are intact",
         ) from error

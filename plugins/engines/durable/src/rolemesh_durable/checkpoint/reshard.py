@@ -20,6 +20,7 @@ from rolemesh_durable.checkpoint.layout import SnapshotError
 
 __all__ = ["merge", "owned", "reshard"]
 
+UNLIKE = "the states of the ranks cannot be joined; use an earlier snapshot"
 _LEFT_OUT = object()
 
 
@@ -124,9 +125,7 @@ def _shard(values: list[Any], template: Any, path: str) -> Any:
     pieces = [value for value in values if isinstance(value, Shard)]
     shapes = {piece.shape for piece in pieces}
     if len(pieces) < len(values) or len(shapes) > 1:
-        raise SnapshotError(
-            f"{path} has shapes {sorted(shapes)} on different ranks", remedy="no state can be made of it"
-        )
+        raise SnapshotError(f"{path} has shapes {sorted(shapes)} on different ranks", remedy=UNLIKE)
     shape = pieces[0].shape
     if template is None:
         return _cut(pieces, shape, (0,) * len(shape), path)
@@ -148,7 +147,7 @@ def _cut(pieces: list[Shard], sizes: tuple[int, ...], offsets: tuple[int, ...], 
     like = pieces[0].data
     kind = like.dtype
     if any(piece.data.dtype != kind for piece in pieces):
-        raise SnapshotError(f"{path} has different dtypes on different ranks", remedy="no state can be made of it")
+        raise SnapshotError(f"{path} has different dtypes on different ranks", remedy=UNLIKE)
     block = np.empty(sizes, kind) if isinstance(like, np.ndarray) else like.new_empty(sizes)
     covered = 0
     distinct = {(piece.offsets, tuple(piece.data.shape)): piece for piece in pieces}

@@ -1,1 +1,1 @@
-"""The verbs that talk to a running job."""
+"""The verbs for running jobs and their runs."""

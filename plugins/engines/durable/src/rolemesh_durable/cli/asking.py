@@ -1,4 +1,5 @@
-"""The frame of the verbs that ask something of a running job: the run, the reason, the outcome, and the exit code."""
+"""The frame of the verbs that request something from a running job: the run, the reason, the outcome, and the exit
+code."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def running(job: str, folder: Path) -> Run:
 
 
 def is_over(run: Run) -> bool:
-    """Whether the job has left a result. Raises `MasterGoneError` if it has no master and has left none."""
+    """Return whether the job has left a result. Raises `MasterGoneError` if it has neither a master nor a result."""
     if run.result() is not None:
         return True
     if not is_held(run.path):
@@ -44,10 +45,10 @@ def is_over(run: Run) -> bool:
 
 
 def tell(run: Run, told: Event | None, said: str, asked: Mapping[str, Any], *, as_json: bool, refused: bool) -> None:
-    """Print the outcome of a question: as JSON with the keys of `asked`, or the sentence `said`.
+    """Print the outcome of a request: as JSON with the keys of `asked`, or as the sentence `said`.
 
-    A refusal goes to stderr. `told` is the event that answers, None if the job has ended before; then this raises
-    `typer.Exit` with `EXIT_FAILED`.
+    A refusal goes to stderr. `told` is the event that answers the request, or None if the job ended first; then this
+    raises `typer.Exit` with `EXIT_FAILED`.
     """
     if as_json:
         data = {name: value for name, value in (told.data if told is not None else {}).items() if name != "at"}

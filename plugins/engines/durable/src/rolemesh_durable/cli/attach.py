@@ -1,4 +1,4 @@
-"""`rolemesh attach`: watch a job that runs."""
+"""`rolemesh attach`: watch a running job."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rolemesh_durable.runs import Run
 __all__ = ["command", "watchers"]
 
 LATEST = 500
-"""How many events and steps are shown of what was before."""
+"""Maximum number of earlier events and steps that are shown."""
 
 
 def command(job: JobName, runs_dir: RunsDir = None) -> None:
-    """Show the live view of a job again; of one that has ended, its summary.
+    """Show the live view of a job again. For a job that has ended, show its summary.
 
-    Of a long job only the last 500 events and steps are shown from before; 'rolemesh events' shows all events, and
-    metrics.jsonl in the run's folder has all metrics. Ctrl-C leaves the view, not the job.
+    The view begins with at most the last 500 events and steps. 'rolemesh events' shows all events, and metrics.jsonl in
+    the run's folder has all metrics. Ctrl-C ends the view, not the job.
 
     Exit code: that of the job once it has ended (0 done, 1 failed, 130 interrupted), 0 after Ctrl-C, 2 if there is no
     such job or its master does not answer.
@@ -68,7 +68,7 @@ def command(job: JobName, runs_dir: RunsDir = None) -> None:
 
 
 def watchers(run: Run) -> JobPlugins:
-    """The observers of the job that live where a person watches; the console if the job file has none of them."""
+    """Return the observers of the job that run beside the user; the console if the job file has none."""
     uses = [Use.model_validate(use) for use in run.job_value("observers", [])]
     info, plugins = run.info(), JobPlugins()
     resolver = Resolver(run, info.base if info is not None else "")

@@ -1,4 +1,4 @@
-"""``rolemesh checkpoint``: the persisted snapshots of a run, listed, verified, and exported for other tools."""
+"""``rolemesh checkpoint``: list, verify and export the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ TheStep = Annotated[int | None, typer.Option("--step", help="The snapshot of thi
 def list_(where: Where, step: Step = None, as_json: JsonFlag = False, runs_dir: RunsDir = None) -> None:
     """List a run's snapshots on disk, the newest first.
 
-    Checkpoints that never got a manifest are listed too, with the reason why they do not count. Only `verify` reads the
-    files.
+    Snapshots that were never completed are listed too, with the reason. Only `verify` reads the files.
 
     Exit code: 0, or 2 if there is no such run.
     """
@@ -62,7 +61,7 @@ def list_(where: Where, step: Step = None, as_json: JsonFlag = False, runs_dir: 
 def verify(where: Where, step: Step = None, as_json: JsonFlag = False, runs_dir: RunsDir = None) -> None:
     """Read every file of a run's snapshots and compare it with its checksum.
 
-    Exit code: 0 if all that are complete are intact, 1 if one is damaged, 2 if there is none.
+    Exit code: 0 if all complete snapshots are intact, 1 if one is damaged, 2 if there is none.
     """
     source = _source(where, step, runs_dir)
     checkpoints = _checkpoints(source)
@@ -101,11 +100,11 @@ def export(
     as_json: JsonFlag = False,
     runs_dir: RunsDir = None,
 ) -> None:
-    """Write roles' states in the form that other tools read: of `fsdp`, a Hugging Face folder.
+    """Write the states of roles in a form that other tools read; for `fsdp` that is a Hugging Face folder.
 
-    The ranks' shards are put together, and the role's workload writes them as its `export` says. Without --role each
-    role is exported whose workload can; if there are several, each gets a folder of its name in --out. The newest
-    intact snapshot is taken, unless --step names one.
+    The command joins the shards of all ranks; the `export` of the role's workload writes the files. Without --role it
+    exports each role whose workload has `export`; if there are several, each gets a folder of its name in --out. It
+    uses the newest intact snapshot, unless --step names another.
 
     Exit code: 0, 1 if the snapshot is damaged or an export fails, 2 if there is none or the role cannot be exported.
 
@@ -158,7 +157,7 @@ def export(
 
 
 def _write(checkpoint: Path, role: str, workload: Resolved, folder: Path) -> None:
-    """Export `role` into `folder`, which is not there before, and has all files afterwards."""
+    """Export `role` into the new `folder`. The folder appears only when it is complete."""
     states = disk.states(checkpoint, role)
     if not states:
         raise _refused(f"role {role} keeps no state", where=str(checkpoint))
@@ -190,9 +189,9 @@ def _checkpoints(source: Source) -> list[disk.DiskCheckpoint]:
 
 
 def _workloads(run_dir: Path, manifest: disk.Manifest) -> tuple[dict[str, Resolved], dict[str, RolemeshError]]:
-    """The roles that have a state in the snapshot: those whose workload loads, and the error for each other role.
+    """Return the roles with a state in the snapshot whose workload can be loaded, and the error of each other role.
 
-    Some roles may need variables, files or plugins that are not here. That concerns no other role.
+    A role may need variables, files or plugins that are missing here. The other roles do not depend on that.
     """
     run, found, broken = Run(run_dir), dict[str, Resolved](), dict[str, RolemeshError]()
     resolver = Resolver(run, manifest.base)
@@ -223,7 +222,8 @@ def _export(record: PluginRecord, write: Callable[[], None]) -> None:
 
 
 def _choose(role: str | None, workloads: dict[str, Resolved], manifest: disk.Manifest) -> list[str]:
-    """The roles to export: `role`, or all whose workload can. Raises `SnapshotError` if there is none."""
+    """Return the roles to export: `role`, or all roles whose workload can export. Raises `SnapshotError` if there is
+    none."""
     able = [name for name, each in workloads.items() if can_export(each.cls)]
     if role is None and able:
         return able
@@ -249,8 +249,8 @@ def _these(able: list[str]) -> str:
 
 
 def _is_damaged(each: disk.DiskCheckpoint) -> bool:
-    """A manifest that is there but cannot be trusted; a checkpoint that has none was never finished, which is no
-    damage."""
+    """Return whether the checkpoint has a manifest that cannot be trusted. A checkpoint without one is unfinished, not
+    damaged."""
     return each.manifest is None and (each.path / disk.MANIFEST).exists()
 
 

@@ -1,4 +1,4 @@
-"""The classes and options that a run's job file names, resolved for a command as the job's start resolved them."""
+"""Resolve the classes and options that a run's job file names, in the same way as when the job started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Resolved", "Resolver"]
 
 
 class Resolved(NamedTuple):
-    """A plugin, or a class of the job's own, and its checked options."""
+    """A plugin or a class of the job's own, with its checked options."""
 
     record: PluginRecord
     cls: type[Any]
@@ -26,20 +26,20 @@ class Resolved(NamedTuple):
 
 
 class Resolver:
-    """Resolves what the job file of `run` names.
+    """Resolves the names in the job file of `run`.
 
-    `base` is the folder of the job file that the job was started from. If it is not there any more, because the run was
-    copied to another machine, the folders around the run's folder and the working directory stand for it.
+    `base` is the folder of the original job file. If it does not exist, because the run was copied to another machine,
+    the folders around the run's folder and the working directory are searched.
     """
 
     def __init__(self, run: Run, base: str) -> None:
         self._run, self._base, self._records = run, base, discover()
 
     def find(self, kind: str, use: Use, key: str) -> Resolved:
-        """The plugin `use` of this kind, which stands at `key` in the job file.
+        """Return the plugin `use` of this kind, which is at `key` in the job file.
 
-        Raises `PluginError` if the class or its options cannot be had any more, or `ForeignRunError` if others may have
-        written which code is to be imported.
+        Raises `PluginError` if the class or its options are not available any more, and `ForeignRunError` if other
+        users could have changed which code is imported.
         """
         where = f"{self._run.path / JOB_FILE}: {key}"
         base = self._base_of(use.use)
@@ -60,7 +60,8 @@ class Resolver:
             raise PluginError(error.what, kind=kind, where=error.where or where, remedy=remedy) from error
 
     def _base_of(self, reference: str) -> Path:
-        """The folder that paths are relative to: the first that there is, of a class in a file the first with it."""
+        """Return the first existing folder that paths may be relative to. For a class in a file, the first that has the
+        file."""
         run = self._run.path.resolve()
         folders = [folder for folder in (Path(self._base or run), *run.parents[1::-1], Path.cwd()) if folder.is_dir()]
         file = reference.partition(":")[0]

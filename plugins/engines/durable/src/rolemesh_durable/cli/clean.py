@@ -1,4 +1,4 @@
-"""`rolemesh clean`: list the runs that later ones have replaced, and delete them if asked to."""
+"""`rolemesh clean`: list the runs that later ones have replaced, or delete them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ def command(
     job: Annotated[
         str | None, typer.Argument(metavar="[JOB]", help="Name of one job; without it, all.", show_default=False)
     ] = None,
-    keep: Annotated[int, typer.Option(min=0, help="The newest of each job that stay.")] = 0,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete them; without it they are only listed.")] = False,
+    keep: Annotated[
+        int, typer.Option(min=0, help="Number of replaced runs of each job to keep, the newest first.")
+    ] = 0,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete the runs instead of listing them.")] = False,
     runs_dir: RunsDir = None,
 ) -> None:
-    """List the runs that later ones of the same name have replaced, with their sizes, or delete them with --yes.
+    """List the runs that later runs of the same name have replaced, with their sizes. With --yes, delete them.
 
-    They are in the folder .earlier of the runs folder, with their snapshots. Nothing else is deleted, and nothing
-    while a job of the runs folder lives: it may go on from one of them.
+    These runs are in .earlier in the runs folder, with their snapshots. Nothing else is deleted. Nothing is deleted
+    while a job of the runs folder is running, because it may have been resumed from one of them.
 
-    Exit code: 0, or 2 if a job lives and --yes is given.
+    Exit code: 0, or 2 if a job is running and --yes is given.
 
     Examples:
 

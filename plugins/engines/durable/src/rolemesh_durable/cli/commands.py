@@ -1,4 +1,4 @@
-"""The verbs that talk to a running job, as commands: what they do is imported when they are typed."""
+"""The verbs for running jobs, as commands. Their code is imported only when the verb is typed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Attach", "Checkpoint", "Clean", "Drain", "Events", "Logs", "Scale", 
 class _Verb(Command):
     @classmethod
     def function(cls) -> Callable[..., Any]:
-        """What the module of that name has: ``app``, with verbs of its own, or ``command``."""
+        """Return the command's module: its ``app``, if it has several verbs, or its ``command``."""
         module = import_module(f"rolemesh_durable.cli.{cls.__name__.lower()}")
         found: Callable[..., Any] = getattr(module, "app", None) or module.command
         return found

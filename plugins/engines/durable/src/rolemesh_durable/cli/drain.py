@@ -1,4 +1,4 @@
-"""`rolemesh drain`: bring the ranks of a running job away from a node that is going to leave."""
+"""`rolemesh drain`: move the ranks of a running job off a node that will go away."""
 
 from __future__ import annotations
 
@@ -21,25 +21,31 @@ __all__ = ["command"]
 
 def command(
     job: JobName,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="As 'rolemesh status' names it, or how that begins.")],
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="The node's name in 'rolemesh status', or its beginning.")
+    ],
     within: Annotated[
         float,
-        typer.Option("--within", metavar="S", min=0, help="The node leaves in S seconds; 0: whenever it is empty."),
+        typer.Option(
+            "--within", metavar="S", min=0, help="Seconds until the node goes away; 0: as soon as it is empty."
+        ),
     ] = 0.0,
-    back: Annotated[bool, typer.Option("--back", help="The node stays: ranks may be there again.")] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is done, or once it is asked.")] = True,
+    back: Annotated[bool, typer.Option("--back", help="Cancel: the node stays and may get ranks again.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Return when it is done, or as soon as it is accepted.")
+    ] = True,
     as_json: JsonFlag = False,
     runs_dir: RunsDir = None,
 ) -> None:
-    """Bring the ranks of a running job away from a node that is going to leave, without losing a step.
+    """Move the ranks of a running job off a node that will go away, without losing a step.
 
-    As soon as other nodes have room, all ranks come to one step, those of the node (and their groups) take a snapshot,
-    and go on from it elsewhere; all others keep their processes. The node gets no ranks any more until it is taken
-    back. As long as there is no room, the job goes on as it is, and says so.
+    As soon as other nodes have room, all ranks stop after the same step. The ranks of the node, and their groups, take
+    a snapshot and continue from it elsewhere; all others keep their processes. The node gets no ranks until --back.
+    While there is no room, the job continues and shows a warning.
 
-    Exit code: 0 when the node has no ranks or, with --no-wait, is going to have none; 2 if that cannot be (no such job
-    or node, the last node, a job that does not run yet, or that takes no snapshots); 1 if the job ended before, its
-    master was lost, or somebody took the node back.
+    Exit code: 0 when the node has no ranks (with --no-wait: when the request is accepted); 2 if it cannot be drained
+    (no such job or node, the last node, a job that does not run yet or takes no snapshots); 1 if the job ended first,
+    its master was lost, or somebody took the node back.
 
     Examples:
 

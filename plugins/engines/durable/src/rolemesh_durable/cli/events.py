@@ -1,4 +1,4 @@
-"""`rolemesh events`: a job's journal."""
+"""`rolemesh events`: show a job's journal."""
 
 from __future__ import annotations
 
@@ -27,22 +27,24 @@ POLL_S = 0.25
 def command(
     job: JobName,
     as_json: JsonFlag = False,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until the job ends.")] = False,
     kind: Annotated[
         list[str] | None,
         typer.Option("--kind", "-k", help="Only events of this kind; may be repeated.", metavar="KIND"),
     ] = None,
     after: Annotated[
-        int | None, typer.Option("--after", min=0, help="Only those with numbers above N.", metavar="N")
+        int | None, typer.Option("--after", min=0, help="Only events with numbers above N.", metavar="N")
     ] = None,
-    last: Annotated[int | None, typer.Option("--last", "-n", min=0, help="Only the last N.", metavar="N")] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", "-n", min=0, help="Only the last N events.", metavar="N")
+    ] = None,
     runs_dir: RunsDir = None,
 ) -> None:
     """Show every transition of a job: number, time, kind and data.
 
-    They are read from events.jsonl in the run's folder and, as far as they are not in there yet, from the journal: the
-    database that `state` in the job file names. So they are there after the job, too. With --json each line is one
-    event. --after and --last count all events, also those that --kind leaves out.
+    The events come from events.jsonl in the run's folder, and the newest ones from the journal (the database that
+    `state` in the job file names). They stay available after the job. With --json each line is one event. --after and
+    --last count all events, including those that --kind hides.
 
     Exit code: 0, 2 if there is no such job, 1 if its journal cannot be read.
 
@@ -73,7 +75,8 @@ def command(
 
 
 def line(event: Event) -> Text:
-    """An event in one line, as a sentence where there is one; a traceback in its data follows below, indented."""
+    """Return an event as one line, as a sentence if there is one for its kind. A traceback in its data follows,
+    indented."""
     from rich.text import Text
 
     at = datetime.fromtimestamp(event.time).strftime("%H:%M:%S.%f")[:-3]

@@ -1,4 +1,4 @@
-"""One stream of text from what several ranks print: whole lines, and lines that grow. Pure."""
+"""Merge the output of several ranks into one stream, with whole lines and growing lines. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ __all__ = ["Interleaving", "Piece"]
 
 
 class Piece(NamedTuple):
-    """Text that a rank printed, without a newline in it. `ends`: a newline follows."""
+    """Text of a rank without newlines. `ends`: a newline follows."""
 
     text: str
     ends: bool
 
 
 class Interleaving:
-    """Places pieces after each other. A line that is not finished stays open until its newline, or another's text.
+    """Merges pieces of text. An unfinished line stays open until its newline, or until another rank prints.
 
-    Text that begins with a carriage return rewrites the line that is open, as on a terminal.
+    Text that begins with a carriage return rewrites the open line, as on a terminal.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,8 @@ class Interleaving:
         """Names of ranks whose unfinished lines were cut off by output of others."""
 
     def add(self, who: str, prefix: str, piece: Piece) -> str:
-        """What to print for `piece` of `who`. `prefix` begins each line, also one that a carriage return rewrites."""
+        """Return the text to print for `piece` of rank `who`. `prefix` begins each line, also one that a carriage
+        return rewrites."""
         cut, again = who in self._cut, piece.text.startswith("\r")
         self._cut.discard(who)
         if cut and piece == ("", True):
@@ -40,7 +41,7 @@ class Interleaving:
         return before + piece.text.replace("\r", f"\r{prefix}") + "\n" * piece.ends
 
     def close(self) -> str:
-        """What to print before text of somebody else."""
+        """Return the text that ends an open line before other output."""
         cut = {self._open} - {""}
         self._open, self._cut = "", self._cut | cut
         return "\n" * bool(cut)

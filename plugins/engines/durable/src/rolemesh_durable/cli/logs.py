@@ -1,4 +1,4 @@
-"""`rolemesh logs`: what ranks have printed."""
+"""`rolemesh logs`: show the output of ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCK = 1 << 16
 LONGEST = 1 << 20
 ALIVE_EVERY_S = 1.0
 PATIENCE_S = 0.2
-"""How long the end of a line may take, in seconds, before its beginning is shown."""
+"""Seconds to wait for the end of a line before its beginning is shown."""
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta", "bright_yellow")
 
 
@@ -34,15 +34,15 @@ def command(
     who: Annotated[
         str | None, typer.Argument(metavar="[ROLE[/RANK]]", help="Only this role or rank.", show_default=False)
     ] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until the job ends.")] = False,
     lines: Annotated[
         int | None, typer.Option("-n", "--lines", min=0, help="Only the last N lines of each rank.", metavar="N")
     ] = None,
     runs_dir: RunsDir = None,
 ) -> None:
-    """Show what the ranks of a job have printed, rank by rank; with -f also what they print from now on.
+    """Show the output of a job's ranks, rank by rank. With -f also show new output.
 
-    Where several ranks are shown, each line begins with its rank. The files are runs/JOB/logs/ROLE-RANK.log.
+    If several ranks are shown, each line begins with its rank. The files are runs/JOB/logs/ROLE-RANK.log.
 
     Exit code: 0, or 2 if there is no such job, role or rank.
 
@@ -73,7 +73,7 @@ def command(
 
 
 def log_files(run: LivingRun, who: str | None) -> dict[str, Path]:
-    """The log files by ``role/rank``, in order; `who` is a role, a ``role/rank`` or None for all."""
+    """Return the log files by ``role/rank``, in order. `who` is a role, a ``role/rank``, or None for all."""
     found: dict[tuple[str, int], Path] = {}
     for path in (run.path / LOGS_DIR).glob("*-*.log"):
         role, _, rank = path.stem.rpartition("-")
@@ -83,20 +83,20 @@ def log_files(run: LivingRun, who: str | None) -> dict[str, Path]:
 
 
 class Tail:
-    """Reads the lines that a file has got since the last time."""
+    """Reads the lines that were added to a file since the last call."""
 
     def __init__(self, path: Path, last: int | None = None) -> None:
         self._file = open_regular(path)
         self._rest = b""
         self._since = 0.0
-        """When `_rest` was found."""
+        """Time at which `_rest` was read."""
         if last is not None:
             self._skip(last)
 
     def lines(self, *, rest: bool = False) -> Iterator[str]:
-        """The complete new lines, and with `rest` also what stands behind the last newline.
+        """Yield the new complete lines; with `rest` also the text after the last newline.
 
-        However much there is, no more than a block is held; a line that is longer than some of them comes in pieces.
+        At most a block is held in memory, so a line longer than several blocks comes in pieces.
         """
         while data := self._file.read(BLOCK):
             *whole, self._rest = (self._rest + data).split(b"\n")
@@ -109,9 +109,9 @@ class Tail:
             self._rest = b""
 
     def pieces(self, *, rest: bool = False) -> Iterator[Piece]:
-        """The new text: complete lines, and after `PATIENCE_S` the beginning of one that is not, as it grows.
+        """Yield the new text: complete lines, and after `PATIENCE_S` the beginning of an incomplete line, as it grows.
 
-        With `rest` what stands behind the last newline counts as a line.
+        With `rest` the text after the last newline counts as a line.
         """
         now = time.monotonic()
         while data := self._file.read(BLOCK):
@@ -129,7 +129,7 @@ class Tail:
             yield Piece(text, False)
 
     def _partial(self) -> str:
-        """Take what is there of a line, without the first bytes of a character whose last ones are to come."""
+        """Take the incomplete line as far as it is valid, without an incomplete character at its end."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         text = decoder.decode(self._rest)
         self._rest = decoder.getstate()[0]
@@ -140,7 +140,7 @@ class Tail:
         self._file.close()
 
     def _skip(self, last: int) -> None:
-        """Go to where the last `last` lines begin, without reading the file from its beginning."""
+        """Seek to the start of the last `last` lines, without reading the file from its beginning."""
         position, data = self._file.seek(0, os.SEEK_END), b""
         while position and data.count(b"\n") <= last:
             size = min(BLOCK, position)
@@ -160,7 +160,7 @@ def _text(line: bytes) -> str:
 
 
 class _Printer:
-    """Prints the lines of some ranks; their files may appear while it runs."""
+    """Prints the lines of some ranks. Their files may appear later."""
 
     def __init__(self, run: LivingRun, who: str | None, last: int | None) -> None:
         from rich.console import Console
@@ -173,7 +173,7 @@ class _Printer:
         self._shown = Interleaving()
 
     def expect(self) -> None:
-        """Raise `RolemeshError` if the job has no such role or rank, whose log could still come."""
+        """Raise `RolemeshError` if the job has no such role or rank whose log could still appear."""
         info = self._run.info()
         if info is not None and self._who is not None:
             ranks = [f"{role}/{rank}" for role, size in info.roles.items() for rank in range(size)]
@@ -195,7 +195,7 @@ class _Printer:
         return _NoLogError(what, where=str(self._run.path), remedy=nearest(str(self._who), known))
 
     def show(self, *, rest: bool = True) -> None:
-        """Print what is new; with `rest` also last lines without a newline."""
+        """Print the new output; with `rest` also last lines without a newline."""
         from rich.text import Text
 
         for name, path in log_files(self._run, self._who).items():

@@ -1,4 +1,4 @@
-"""`rolemesh scale`: give roles of a running job more ranks, or fewer."""
+"""`rolemesh scale`: change the number of ranks of a running job's roles."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ from rolemesh_durable.runs import Run
 
 __all__ = ["command"]
 
-Sizes = Annotated[list[str], typer.Argument(metavar="ROLE=N", help="How many ranks each role is to have.")]
+Sizes = Annotated[list[str], typer.Argument(metavar="ROLE=N", help="The new number of ranks of each role.")]
 
 
 def command(
     job: JobName,
     sizes: Sizes,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when it is done, or once it is asked.")] = True,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Return when it is done, or as soon as it is accepted.")
+    ] = True,
     as_json: JsonFlag = False,
     runs_dir: RunsDir = None,
 ) -> None:
-    """Give roles of a running job more ranks, or fewer, without ending it.
+    """Change the number of ranks of roles of a running job, without ending it.
 
-    All ranks come to one step, some seconds ahead, of which there is a snapshot on disk. Then the ranks of these roles
-    start from it, in their new number, with what the old ones had divided between them; all others keep their processes
-    and go on.
+    All ranks stop after the same step, some seconds ahead, and write a checkpoint of it. The ranks of these roles then
+    start from it in their new number and divide the old ranks' state and values among them. All other ranks keep their
+    processes and continue.
 
-    Exit code: 0 when the roles have that many ranks or, with --no-wait, are going to; 2 if they cannot (no such job or
-    role, outside of min and max, no room, state that cannot be divided), and the job goes on as it was; 1 if the job
-    ended before, or its master was lost.
+    Exit code: 0 when the roles have the new number of ranks (with --no-wait: when the request is accepted); 2 if they
+    cannot have it (no such job or role, outside of min and max, no room, state that cannot be divided), and the job
+    continues unchanged; 1 if the job ended first or its master was lost.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`rolemesh status`: how jobs are, from their folders and their masters."""
+"""`rolemesh status`: show the state of jobs, from their folders and their masters."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def command(
     as_json: JsonFlag = False,
     runs_dir: RunsDir = None,
 ) -> None:
-    """Show how jobs are: all of them in a table, or one with its master, agents and ranks.
+    """Show the state of jobs: all of them in a table, or one with its master, agents and ranks.
 
-    The state is 'new', 'starting', 'running' or 'stopping' while the job's master answers, and 'recovering' while a new
-    one waits for the journal; 'done', 'failed' or 'interrupted' when it has ended, 'silent' if its master does not
-    answer but the job's processes live, 'dead' if they do not and there is no result either, and 'unreadable' if a file
-    of the run is damaged or another user's.
+    While the job's master answers, the state is 'new', 'starting', 'running' or 'stopping'; it is 'recovering' while a
+    new master waits for the journal. A job that has ended is 'done', 'failed' or 'interrupted'. 'silent': the master
+    does not answer, but processes of the job are alive. 'dead': none are alive, and there is no result. 'unreadable': a
+    file of the run is damaged or belongs to another user.
 
     Exit code: 0, or 2 if there is no such job.
 

@@ -30,17 +30,17 @@ def command(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when the job has ended, or at once.")] = True,
     runs_dir: RunsDir = None,
 ) -> None:
-    """End a job: its ranks finish the operator they are in and tear down, then all that belongs to it is removed.
+    """End a job: its ranks finish the operator that runs and tear down, then all processes of the job are removed.
 
-    An operator that takes longer than half of the job file's stop_grace_s gets a SIGTERM, as do the processes that its
-    rank has started: it is left, and teardown runs, unless the workload has a handler of its own. Ranks that take
-    longer than stop_grace_s are killed.
+    After half of the job file's stop_grace_s, an operator that still runs gets SIGTERM, as do the processes that its
+    rank started. The rank then leaves the operator and runs teardown, unless the workload has a handler of its own.
+    After stop_grace_s the rank is killed.
 
-    With --drain the job ends in good order: ranks go on to the newest step that any of
-    them may run, some seconds ahead, and end after it. Its status is then done, and it can be resumed.
+    With --drain the job ends in good order: the ranks continue to the newest step that any of them may run, some
+    seconds ahead, and end after it. The job's status is then done, and it can be resumed.
 
-    Exit code: 0 when the job has ended (also if it had before) or, with --no-wait, was asked to; 2 if there is no
-    such job or its master does not answer; 1 if the master was lost on the way.
+    Exit code: 0 when the job has ended, even if it had ended before (with --no-wait: when the request is accepted); 2
+    if there is no such job or its master does not answer; 1 if the master was lost meanwhile.
 
     Examples:
 
@@ -72,9 +72,8 @@ def command(
 
 
 def _ask(run: Run, why: str, *, drain: bool) -> None:
-    """Return when the master has been asked: one that does not answer may be about to be started again. To drain is
-    asked until it is journalled, so that no death of a master loses it.
-    """
+    """Send the request and return when the master has it. A master that does not answer may be about to restart. A
+    drain request is repeated until it is journalled, so the death of a master does not lose it."""
     told = False
     with ControlClient(run.path) as client:
         while True:

@@ -154,9 +154,7 @@ class _Queue:
         told = f"it has not been told of {' and '.join(what)}" if what else "it has been told everything"
         if calling is None:
             return f"observer {self._name}: {told}"
-        return (
-            f"observer {self._name} has not come back from its hook {calling[0]!r} for {self.calling_s:.0f} s: {told}"
-        )
+        return f"observer {self._name} has not returned from its hook {calling[0]!r} for {self.calling_s:.0f} s: {told}"
 
     def _drop_oldest(self) -> None:
         kept = []

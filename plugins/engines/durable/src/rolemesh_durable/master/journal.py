@@ -141,7 +141,7 @@ class Journal:
 def refuse_damaged(run_dir: Path, newest: int, found: Claimed, earlier: Control | None, job_id: str) -> None:
     """Raise `JournalDamagedError` if earlier masters (`earlier`: the last) have journalled more than is there."""
     if found.told > newest:
-        what = f"the journal ends with event {newest}, but event {found.told} has been told already"
+        what = f"the journal ends with event {newest}, but event {found.told} was already published"
     elif found.epoch == 1 and earlier is not None:
         what = f"the master with pid {earlier.pid} had a journal, and it is gone"
     elif (other := Run(run_dir).control()) is not None and other.job_id != job_id:

@@ -164,7 +164,7 @@ class StoreConformance(PluginConformance):
     ) -> None:
         """They hear that the store is not available, and try again; when it stands no more they succeed."""
         if cls.block is Store.block:
-            pytest.skip("it cannot be made to stand still")
+            pytest.skip("it cannot be stalled")
         store.write(None, "0")
         blocker = open_store()
         blocking = threading.Thread(target=_block, args=(blocker, 6.0))
