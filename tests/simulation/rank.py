@@ -748,7 +748,7 @@ class SimRank:
             self._take(self.owed, self.world.scenario.plan.persisted(self.owed, self.job.steps))
 
     def _gather(self, op: OpCall, step: int) -> None:
-        """As `rolemesh_durable.rank.call_start.Admission`: the group goes in together, with credits and room."""
+        """As `extensions.turns.admission.Admission`: the group goes in together, with credits and room."""
         barrier = self.barrier
         assert self.ports is not None
         assert barrier is not None

@@ -36,7 +36,7 @@ def assembled(
 
 
 def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> None:
-    """One call of an operator whose rows are shared out; see `rolemesh_durable.rank.shared_rows`."""
+    """One call of an operator whose rows are shared out; see `rolemesh_durable.extensions.sharing.shared_rows`."""
     assert rank.ports is not None
     mates, out = rank.ports.mates[op.id], rank.ports.outputs.get(op.id)
     mates.await_told()

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from tests.unit.agent.conftest import COUNTS, Node, until
 
+from rolemesh_durable.extensions.turns.order import Row
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.blocks import lines_of
 from rolemesh_durable.protocol.master_config import SnapshotPlan
-from rolemesh_durable.protocol.turns import Row
 
 FORKLESS = """
 import os

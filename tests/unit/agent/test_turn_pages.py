@@ -9,15 +9,15 @@ from collections.abc import Iterator
 import pytest
 
 from rolemesh_durable.agent.turn_pages import TurnPages
+from rolemesh_durable.extensions.turns.order import ABSENT, STARTING, Row
+from rolemesh_durable.extensions.turns.page import TurnPage
 from rolemesh_durable.protocol.messages import RankLaunch
-from rolemesh_durable.protocol.turns import ABSENT, STARTING, Row
-from rolemesh_durable.rank.turn_page import TurnPage
 
 MEMBERS = (("actor", 0), ("critic", 0))
 WRITES = """
 import sys
-from rolemesh_durable.protocol.turns import Row
-from rolemesh_durable.rank.turn_page import TurnPage
+from rolemesh_durable.extensions.turns.order import Row
+from rolemesh_durable.extensions.turns.page import TurnPage
 TurnPage(sys.argv[1], (("actor", 0), ("critic", 0))).write(("critic", 0), Row(7, True))
 """
 

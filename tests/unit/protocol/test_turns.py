@@ -18,8 +18,8 @@ from rolemesh.api.partition import Broadcast
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
 from rolemesh.placement import Assignment, PlacementPlan, Slot
+from rolemesh_durable.extensions.turns.order import ABSENT, STARTING, Positions, Row, is_before, is_free, taking_turns
 from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, LEFT, TAKE, WANT, Barrier
-from rolemesh_durable.protocol.turns import ABSENT, STARTING, Positions, Row, is_before, is_free, taking_turns
 
 STEPS = 3
 ROLES = ("a", "b", "c", "d")

@@ -262,20 +262,7 @@ class Fleet:
             place = Rank(ctx, workload, endpoint, status_page, meter, ports, None, tasks)
             parts = [extension(None).in_rank(place) for extension in RANK_EXTENSIONS]
             hooks = RankHooks([part for part in parts if part is not None])
-            loop = Loop(
-                workload,
-                ctx,
-                flow,
-                activity=activity,
-                endpoint=endpoint,
-                ports=ports,
-                status_page=status_page,
-                meter=meter,
-                control=control,
-                steps=steps,
-                hooks=hooks,
-                tasks=tasks,
-            )
+            loop = Loop(place, hooks, control)
             control.on_advance = lambda advance: ports.commit(advance.committed)
             ports.open(peers)
             for opened in hooks.opened:

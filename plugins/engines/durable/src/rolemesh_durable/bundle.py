@@ -18,6 +18,7 @@ from rolemesh.plugins.discovery import discover, find
 from rolemesh_durable.checkpoint.export import can_export
 from rolemesh_durable.content import own_version
 from rolemesh_durable.environments import environment_of
+from rolemesh_durable.extensions.turns.order import taking_turns
 from rolemesh_durable.journal.event_log import store_named
 from rolemesh_durable.options import Snapshots, options_in
 from rolemesh_durable.protocol.fitness import Limits
@@ -25,7 +26,6 @@ from rolemesh_durable.protocol.job import CheckUse, JobBundle, JobConfig, Plugin
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master_config import ENDLESS, MasterConfig, ScalerPlan, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
-from rolemesh_durable.protocol.turns import taking_turns
 from rolemesh_durable.scalers import ScalerOptions
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rolemesh_durable.extensions.turns.order import ABSENT, STARTING, Row
+from rolemesh_durable.extensions.turns.page import TurnPage
 from rolemesh_durable.protocol.messages import RankLaunch
-from rolemesh_durable.protocol.turns import ABSENT, STARTING, Row
-from rolemesh_durable.rank.turn_page import TurnPage
 
 __all__ = ["TurnPages"]
 

@@ -16,6 +16,9 @@ __all__ = ["Extension"]
 class Extension(Plugin):
     """Base of extensions. Each process of a job has one instance of each."""
 
+    def started(self, place: RankPlace) -> None:
+        """The process of a rank has started. The rank knows no peers yet."""
+
     def before_setup(self, place: RankPlace) -> None:
         """A rank sets its workload up next. The hook may wait."""
 

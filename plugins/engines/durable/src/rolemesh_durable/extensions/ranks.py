@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from rolemesh_durable.extensions import Extension
 from rolemesh_durable.extensions.calls.extension import Calls
+from rolemesh_durable.extensions.sharing.extension import Sharing
+from rolemesh_durable.extensions.turns.extension import Turns
 
 __all__ = ["RANK_EXTENSIONS"]
 
-RANK_EXTENSIONS: tuple[type[Extension], ...] = (Calls,)
+RANK_EXTENSIONS: tuple[type[Extension], ...] = (Sharing, Turns, Calls)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from rolemesh.placement import PlacementPlan
+from rolemesh_durable.extensions.turns.order import taking_turns
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master.events import Places, PlacesFound
 from rolemesh_durable.protocol.master.transitions import Move
-from rolemesh_durable.protocol.turns import taking_turns
 
 __all__ = ["moves_of"]
 

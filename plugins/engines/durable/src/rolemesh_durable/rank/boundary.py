@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from time import monotonic_ns
 from typing import Any
@@ -17,7 +17,6 @@ from rolemesh_durable.protocol.owing import Appointments, Pace
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.page import BLOCKED, EDGE, IDLE, OP, PHASE, SINCE_NS, SNAPSHOT
 from rolemesh_durable.protocol.rank.ports import Ports
-from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.sent_log import SentLog
@@ -70,7 +69,7 @@ class Boundary:
         status_page: StatusPage,
         group: Group | None,
         inherited: Inheritance,
-        admission: Admission | None,
+        before: Sequence[Callable[[], None]],
         shortage: Shortage,
         slack: int,
         waits: ProcessWaits,
@@ -83,7 +82,7 @@ class Boundary:
         appointment, if its ranks are `apart`."""
         self._plan, self._memory, self._workload, self._stateful = plan, memory, workload, stateful
         self._steps, self._ports, self._log, self._meter, self._status_page = steps, ports, log, meter, status_page
-        self._group, self._inherited, self._admission = group, inherited, admission
+        self._group, self._inherited, self._before = group, inherited, before
         self._shortage, self._control, self._barrier, self._apart = shortage, control, barrier, apart
         self._resent = False
         self._owes, self._pace = owes, Pace(plan)
@@ -205,10 +204,10 @@ class Boundary:
         if not self._stateful:
             state = _nothing
         else:
-            if self._admission is not None:
-                self._admission.take()
+            for hook in self._before:
+                hook()
             fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, IDLE, -1, monotonic_ns()
-            if self._admission is not None or group is not None:  # its turn, or its mates', may be over after a wait
+            if self._before or group is not None:  # its turn, or its mates', may be over after a wait
                 state = partial(_same, state())
         # Never left out: producers that keep as much as they may wait for the commit of this step.
         write_snapshot(self._shortage, self._memory, step, state, log=self._log.position, persist=persist)

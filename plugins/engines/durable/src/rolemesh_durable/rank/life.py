@@ -24,7 +24,6 @@ from rolemesh_durable.protocol.rank.page import SNAPSHOT
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.rank.boundary import SLACK, Boundary, Group, write_snapshot
-from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.crossing import Crossing
 from rolemesh_durable.rank.endpoint import Endpoint
@@ -58,7 +57,6 @@ class Life:
         workload: Workload,
         ctx: RankContext[Any],
         extensions: Sequence[Extending],
-        admission: Admission | None = None,
         barrier: GroupBarrier | None = None,
     ) -> None:
         """Restore the rank to the state after step ``start.launch.resume``, and open its edges.
@@ -67,7 +65,7 @@ class Life:
         """
         job, launch = start.job, start.launch
         self._start, self._endpoint, self._status_page, self._control = start, endpoint, status_page, control
-        self._workload, self._steps, self._admission, self._barrier = workload, job.steps, admission, barrier
+        self._workload, self._barrier = workload, barrier
         self._keeps = job.snapshots.enabled
         self._stateful = launch.role in job.stateful
         self._shortage = endpoint.pool.persist = Shortage(endpoint, status_page)
@@ -109,23 +107,8 @@ class Life:
         self._hooks = hooks = RankHooks([part for part in found if part is not None])
         boundary = self._restore(log) if log is not None else None
         self._boundary = boundary
-        self._loop = Loop(
-            workload,
-            ctx,
-            job.graph,
-            activity=activity,
-            endpoint=endpoint,
-            ports=ports,
-            status_page=status_page,
-            meter=self._meter,
-            control=control,
-            steps=job.steps,
-            hooks=hooks,
-            tasks=self._tasks,
-            boundary=boundary,
-            admission=admission,
-            crossing=Crossing(launch.layout, ports, status_page, hooks, self._meter, control, boundary, self._give),
-        )
+        crossing = Crossing(launch.layout, ports, status_page, hooks, self._meter, control, boundary, self._give)
+        self._loop = Loop(rank, hooks, control, boundary=boundary, crossing=crossing)
         ports.open(control.wire.peers if control.wire is not None else ())
         for opened in hooks.opened:
             opened(launch.resume)
@@ -146,8 +129,9 @@ class Life:
         why there is no last state.
         """
         job, launch, sha256, part, why = self._start.job, self._start.launch, "", None, ""
-        if self._admission is not None and self._stateful:
-            self._admission.take()
+        if self._stateful:
+            for before_snapshot in self._hooks.before_snapshot:
+                before_snapshot()
         try:
             state = self._workload.snapshot()
             sha256 = digest(state) if state is not None else ""
@@ -158,8 +142,8 @@ class Life:
             if self._keeps:
                 raise
             why = not_kept(self._start, error)
-        if self._admission is not None:
-            self._admission.leave()
+        for ended in self._hooks.ended:
+            ended()
         who = launch.role, launch.rank, launch.generation
         return RankDone(*who, last, sha256, self._workload.verdict(), part, why)
 
@@ -240,10 +224,10 @@ class Life:
             write_snapshot(self._shortage, memory, launch.resume, lambda: state, log=log.position, persist=False)
         self._status_page.fields[SNAPSHOT] = launch.resume
         alone = not launch.collective or launch.world_size == 1
-        admission = self._admission
+        hooks, lockstep = self._hooks, type(self._workload).lockstep
         may = not self._hears and may_owe(job.graph, self._ports.job.activity, launch.role, together=not alone)
-        barrier = admission.barrier if may and not alone and admission is not None and not admission.turns else None
-        apart = not (alone or type(self._workload).lockstep or launch.turns or self._hears)
+        barrier = self._barrier if may and not alone and lockstep and hooks.postpone_snapshots else None
+        apart = not (alone or lockstep or self._hears) and hooks.postpone_snapshots
         where = statvfs(self._endpoint.pool.directory)
         return Boundary(
             job.snapshots,
@@ -258,9 +242,9 @@ class Life:
             status_page=self._status_page,
             group=None if alone else Group(launch.role, start.mates, self._control),
             inherited=self._inherited,
-            admission=admission if barrier is None else None,
+            before=hooks.before_snapshot if barrier is None else (),
             shortage=self._shortage,
-            owes=barrier is not None or (may and alone and admission is None),
+            owes=barrier is not None or (may and alone and hooks.postpone_snapshots),
             barrier=barrier,
             slack=min(job.retention_bytes, where.f_blocks * where.f_frsize) // SLACK,
             waits=self._waits,

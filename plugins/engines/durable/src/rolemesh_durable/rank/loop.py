@@ -1,4 +1,4 @@
-"""A rank's steps: take the inputs, run the operator, put the outputs; alone within its grant."""
+"""A rank's steps: it takes the inputs, runs the operators and puts the outputs, alone within its grant."""
 
 from __future__ import annotations
 
@@ -7,30 +7,19 @@ from time import monotonic_ns
 from types import GeneratorType
 from typing import Any
 
-from rolemesh.api.workload import RankContext, Workload
-from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh.graph.schedule import Activity
+from rolemesh.graph.logical import OpCall
 from rolemesh.runs.operator_failure import OperatorFailed
-from rolemesh_durable.protocol.delivery import InPort
 from rolemesh_durable.protocol.edge import last_call
 from rolemesh_durable.protocol.messages import RankFinish, Watermarks
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.extension import RankHooks
-from rolemesh_durable.protocol.rank.mates import Mates
-from rolemesh_durable.protocol.rank.out_port import OutPort
 from rolemesh_durable.protocol.rank.ports import Ports
-from rolemesh_durable.protocol.turns import Positions
 from rolemesh_durable.rank.boundary import Boundary
-from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.crossing import Crossing
-from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.rank.event_loop import Tasks
-from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.port import port_of
-from rolemesh_durable.rank.shared_rows import SharedRows
-from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_durable.rank.services import Rank
 
 __all__ = ["Loop"]
 
@@ -44,15 +33,22 @@ class _Call:
     """One operator call of the rank's schedule."""
 
     __slots__ = (
-        "always", "constants", "id", "inputs", "label", "mates", "method", "op", "out", "sink", "streaming",
+        "always", "constants", "id", "inputs", "label", "maybe_none", "method", "op", "out", "sink", "streaming",
     )  # fmt: skip
 
-    def __init__(
-        self, op: OpCall, method: Any, inputs: list[tuple[str, InPort]], out: OutPort[Any] | None, mates: Mates | None
-    ) -> None:
+    def __init__(self, op: OpCall, method: Callable[..., Any], rank: Rank, *, maybe_none: bool) -> None:
+        """`maybe_none`: the call may yield nothing."""
+        self.op, self.method = op, method
         self.id, self.label, self.constants, self.streaming = op.id, op.label, op.constants, op.streaming
-        self.method, self.inputs, self.out, self.sink = method, inputs, out, op.returns is None
-        self.op, self.mates, self.always = op, mates, False
+        self.sink = op.returns is None
+        self.maybe_none = maybe_none
+        self.always = rank.job.activity.always(op.id)
+        self.connect(rank.ports)
+
+    def connect(self, ports: Ports[Any]) -> None:
+        """Use the ports that the rank has for this call now."""
+        self.inputs = ports.inputs.get(self.id, [])
+        self.out = ports.outputs.get(self.id)
 
 
 class Loop:
@@ -60,39 +56,24 @@ class Loop:
 
     def __init__(
         self,
-        workload: Workload,
-        ctx: RankContext[Any],
-        graph: LogicalGraph,
-        *,
-        activity: Activity,
-        endpoint: Endpoint,
-        ports: Ports[Any],
-        status_page: StatusPage,
-        meter: Meter,
-        control: Control,
-        steps: int,
+        rank: Rank,
         hooks: RankHooks,
-        tasks: Tasks,
+        control: Control,
+        *,
         boundary: Boundary | None = None,
-        admission: Admission | None = None,
         crossing: Crossing | None = None,
     ) -> None:
-        """`boundary` is called between two steps, when all of a step is done. Calls wait for `admission`."""
-        self._ctx, self._activity, self._endpoint, self._ports = ctx, activity, endpoint, ports
-        self._status_page, self._meter, self._control, self._workload = status_page, meter, control, workload
-        control.last = min(control.last, steps - 1)
-        self._boundary, self._step_done = boundary, hooks.step_done
+        """`boundary` takes snapshots between two steps, `crossing` new layouts while the rank waits for a grant."""
+        ctx, job = rank.ctx, rank.job
+        self._ctx, self._activity, self._endpoint, self._ports = ctx, job.activity, rank.endpoint, rank.ports
+        self._status_page, self._meter, self._workload = rank.status_page, rank.meter, rank.workload
+        self._control, self._boundary, self._crossing = control, boundary, crossing
+        control.last = min(control.last, job.steps - 1)
+        self._hooks, self._before_inputs, self._before_call = hooks, hooks.before_inputs, hooks.before_call
         self._calls: list[_Call] = []
-        for op in graph.of_role(ctx.role):
-            method, mates = getattr(workload, op.operator), ports.mates.get(op.id)
-            if mates is not None:
-                method = SharedRows(mates, endpoint, status_page, meter).shared(method, ctx, op, tasks)
-            method = hooks.wrapped(op, method)
-            call = _Call(op, method, ports.inputs.get(op.id, []), ports.outputs.get(op.id), mates)
-            call.always = activity.always(op.id)
-            self._calls.append(call)
-        self._crossing = crossing
-        self._admission, self._positions = admission, Positions(graph)
+        for op in job.graph.of_role(ctx.role):
+            method = hooks.wrapped(op, getattr(rank.workload, op.operator))
+            self._calls.append(_Call(op, method, rank, maybe_none=hooks.may_yield_nothing(op)))
         self._in_group = ctx.rendezvous is not None
         self._finish: RankFinish | None = None
         self._fail_waiting: Callable[[], None] | None = None
@@ -100,68 +81,60 @@ class Loop:
         self._heard: Watermarks | None = None
         self._port = port_of(ctx)
         self._port.observe(self._progress)
-        endpoint.attend((*hooks.idle, self._idle), hooks.wait)
+        rank.endpoint.attend((*hooks.idle, self._idle), hooks.wait)
         control.on_raise = self._inject
         control.on_adopted.append(self._say_finish)
         if control.raising:
             self._inject()
 
     def repeat(self, resume: int) -> None:
-        """Repeat the last call up to step `resume` of each operator that returns nothing, in the order they were made.
+        """Repeat the last call up to step `resume` of each operator that returns nothing, in the order of the steps.
 
-        So a stateless rank becomes what it was after that step. What they report is dropped.
+        This restores a stateless rank to what it was after that step. The loop drops what the calls report.
         """
         found = [(last_call(self._activity, call.id, resume), call) for call in self._calls if call.sink]
         for step, call in sorted(((at, call) for at, call in found if at is not None), key=lambda pair: pair[0]):
             self._ctx.step = step
-            self._next(self._positions.repeat(call.id, resume))
+            for before_repeat in self._hooks.before_repeat:
+                before_repeat(call.op, resume)
             self._run(call, step, repeated=True)
         self._port.clear()
-        self._meter.computing = self._meter.waiting = self._meter.blocked = 0
+        self._meter.restart()
 
     def run(self, start: int = 0) -> int:
-        """Run from step `start` to the last, as grants come; return the last finished step.
+        """Run from step `start` to the last, as grants come. Return the last finished step.
 
-        Returns early when the agent says stop (`control.stopping` is set). Raises `OperatorFailed` for an exception of
-        the workload, `TransportError` for a broken edge.
+        Return early when the agent asks the rank to stop (`control.stopping` is set). Raise `OperatorFailed` for an
+        exception of the workload, and `TransportError` for a broken edge.
         """
-        fields, control, endpoint, ctx = self._status_page.fields, self._control, self._endpoint, self._ctx
-        meter, boundary = self._meter, self._boundary
+        fields, control, ctx = self._status_page.fields, self._control, self._ctx
+        meter, boundary, activity = self._meter, self._boundary, self._activity
+        before_step, before_inputs, step_done = self._hooks.before_step, self._before_inputs, self._hooks.step_done
         finished, looked = start - 1, monotonic_ns()
         fields[status.FINISHED] = finished
         try:
             self._tell_finish()
             while finished < control.last:
                 step = finished + 1
-                if self._admission is not None and self._calls:
-                    self._next(self._positions.call(self._first(step), step))
-                if step > control.granted:
-                    fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.IDLE, -1, monotonic_ns()
-                    while (self._crosses(finished) or control.granted < step) and step <= control.last:
-                        endpoint.wait()
-                        self.heard()
-                    endpoint.pump()
-                    if step > control.last:
-                        break
+                for hook in before_step:
+                    hook(step)
+                if step > control.granted and not self._await_grant(finished):
+                    break
                 ctx.step = fields[status.STEP] = step
                 now = looked
                 for call in self._calls:
-                    if call.always or self._activity.active(call.id, step):
-                        if self._admission is not None:
-                            self._next(self._positions.call(call.id, step))
+                    if call.always or activity.active(call.id, step):
+                        for hook in before_inputs:
+                            hook(call.op, step)
                         now = self._run(call, step)
                         if now - looked > LOOK_NS:
                             looked = self._look(now)
-                for step_done in self._step_done:
-                    step_done(step, step >= control.last or step == control.pause)
+                for hook in step_done:
+                    hook(step, step >= control.last or step == control.pause)
                 fields[status.BUSY_NS] = meter.busy
                 meter.finished(step, now)
                 if boundary is not None:
-                    if step == control.pause:
-                        self._drain(step)
-                    if self._finish is not None:
-                        self._await_journal()
-                    boundary(step)
+                    self._take_snapshot(boundary, step)
                 finished = fields[status.FINISHED] = step
                 if control.advance is not self._heard:
                     self.heard()
@@ -169,13 +142,32 @@ class Loop:
                     looked = self._look(now)
             meter.close(finished)
             fields[status.OP], fields[status.PHASE], fields[status.EDGE] = -1, status.IDLE, -1
-            self._next(self._positions.last(ctx.role, finished + 1))
+            for hook in self._hooks.steps_end:
+                hook(finished)
             self._ports.end(finished)
             self._ports.drain(finished)
         except Stopping:
             meter.close(finished)
-            endpoint.flush()
+            self._endpoint.flush()
         return finished
+
+    def _await_grant(self, finished: int) -> bool:
+        """Wait until the rank may run the step after `finished`; return False if there is none."""
+        fields, control, endpoint, step = self._status_page.fields, self._control, self._endpoint, finished + 1
+        fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.IDLE, -1, monotonic_ns()
+        while (self._crosses(finished) or control.granted < step) and step <= control.last:
+            endpoint.wait()
+            self.heard()
+        endpoint.pump()
+        return step <= control.last
+
+    def _take_snapshot(self, boundary: Boundary, step: int) -> None:
+        """Take the snapshot of `step` if one is due; first tell the workload if its node leaves after the step."""
+        if step == self._control.pause:
+            self._drain(step)
+        if self._finish is not None:
+            self._await_journal()
+        boundary(step)
 
     def _crosses(self, finished: int) -> bool:
         """Whether a new layout, if there is one, keeps the rank from going on after step `finished`."""
@@ -183,15 +175,14 @@ class Loop:
             return False
         if self._crossing.follow(finished):
             for call in self._calls:
-                call.inputs, call.out = self._ports.inputs.get(call.id, []), self._ports.outputs.get(call.id)
+                call.connect(self._ports)
         return not self._crossing.may_go_on
 
     def _tell_finish(self) -> None:
-        """The workload wants the job to finish: tell, until a snapshot follows that is of after it has."""
-        ctx, port = self._ctx, self._port
-        if port.finishing:
-            self._finish = RankFinish(ctx.role, ctx.rank, ctx.generation, port.finishing)
-            port.finishing = ""
+        """Tell the agent if the workload wants the job to finish, and again until a later snapshot exists."""
+        ctx, reason = self._ctx, self._port.take_finish()
+        if reason:
+            self._finish = RankFinish(ctx.role, ctx.rank, ctx.generation, reason)
             self._say_finish()
 
     def _say_finish(self) -> None:
@@ -199,19 +190,19 @@ class Loop:
             self._endpoint.report(self._finish)
 
     def _await_journal(self) -> None:
-        """Who is restored to after this step does not say `finish` again: it must have been journalled before."""
+        """Wait until the master has journalled `finish`: a rank that is restored after this step does not repeat it."""
         while self._control.advance is None or not self._control.advance.finishing:
             self._endpoint.wait()
 
     def heard(self) -> None:
-        """Tell the workload how far the job is, if something has come of that."""
+        """Tell the workload the progress of the job, if there is any since the last call."""
         advance = self._control.advance
         if advance is not None and advance is not self._heard:
             self._heard = advance
             self.acknowledge(advance.committed, advance.persisted)
 
     def acknowledge(self, committed: int, persisted: int) -> None:
-        """The job is committed and persisted so far: tell the workload what is new of that."""
+        """Tell the workload which steps are committed and persisted, if they are new."""
         try:
             if committed > self._committed:
                 self._committed = committed
@@ -225,7 +216,7 @@ class Loop:
             raise OperatorFailed("committed, persisted", self._ctx.step, error) from error
 
     def _drain(self, step: int) -> None:
-        """All ranks wait after this step: tell the workload if that is because its node leaves."""
+        """Tell the workload if all ranks stop after this step because the node leaves."""
         advance = self._control.advance
         left_s = advance.draining.get(self._endpoint.site.node) if advance is not None else None
         if left_s is not None:
@@ -237,25 +228,12 @@ class Loop:
                 raise OperatorFailed("drain", step, error) from error
 
     def _look(self, now: int) -> int:
-        """See what has come. Raises `Stopping`."""
+        """Handle the messages that have come; return `now`. Raises `Stopping`."""
         self._endpoint.flush()
         self._endpoint.pump()
         if self._endpoint.stopping:
             raise Stopping
         return now
-
-    def _admit(self, admission: Admission, call: _Call, step: int) -> None:
-        """A call that others wait behind waits for nothing itself: all inputs are there before it, and credits.
-
-        Who it would wait for may need the slot, or an answer from a rank that is in the call.
-        """
-        if call.streaming:
-            for _, port in call.inputs:
-                port.await_all(step)
-        if call.out is not None:
-            call.out.await_credits(step)
-        admission.take()
-        self._meter.waiting += admission.spent()
 
     def _progress(self, done: int, total: int) -> bool:
         fields = self._status_page.fields
@@ -263,7 +241,7 @@ class Loop:
         return self._control.due >= self._ctx.step
 
     def _inject(self) -> None:
-        """Make the next operator raise. A rank without operators, of services alone, raises while it waits."""
+        """Make the next operator raise. A rank that has only services raises while it waits."""
 
         def fail(**_: Any) -> None:
             raise RuntimeError(f"{INJECTED} (generation {self._ctx.generation})")
@@ -272,16 +250,6 @@ class Loop:
 
         for call in self._calls:
             call.method = fail
-
-    def _first(self, step: int) -> int:
-        """The call that has the first turn in `step`: the first that is active; or the last, for the snapshot only."""
-        active = (call.id for call in self._calls if call.always or self._activity.active(call.id, step))
-        return next(active, self._calls[-1].id)
-
-    def _next(self, position: int) -> None:
-        if self._admission is not None:
-            self._admission.next(position)
-            self._meter.waiting += self._admission.spent()
 
     def _idle(self) -> bool:
         if self._fail_waiting is not None:
@@ -292,10 +260,7 @@ class Loop:
         soon = self._meter.idle()
         if self._boundary is not None and self._boundary.owed >= 0:
             soon = self._settle(self._boundary) or soon
-        if self._admission is None:
-            return soon
-        self._admission.idle()
-        return True
+        return soon
 
     def _settle(self, boundary: Boundary) -> bool:
         ctx, step = self._ctx, boundary.owed
@@ -310,17 +275,15 @@ class Loop:
             ctx.step = now
 
     def _run(self, call: _Call, step: int, *, repeated: bool = False) -> int:
-        """One call; returns the time at which the operator ended."""
+        """Run one call; return the time at which the operator ended."""
         fields, meter, reports = self._status_page.fields, self._meter, self._port
         fields[status.OP] = call.id
         try:
             arguments = dict(call.constants)
             for param, port in call.inputs:
                 arguments[param] = port.stream(step, call.streaming) if call.streaming else port.take(step)
-            if call.mates is not None:
-                call.mates.await_told()
-            if self._admission is not None:
-                self._admit(self._admission, call, step)
+            for hook in self._before_call:
+                hook(call.op, step)
             if self._boundary is not None:
                 if self._boundary.told:
                     self._settle(self._boundary)
@@ -336,7 +299,7 @@ class Loop:
             chunked = type(result) is GeneratorType
             if chunked:
                 if call.out is not None:
-                    call.out.put_chunks(step, result, maybe_none=call.mates is not None)
+                    call.out.put_chunks(step, result, maybe_none=call.maybe_none)
                 else:
                     for _ in result:
                         pass

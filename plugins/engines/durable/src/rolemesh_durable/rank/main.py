@@ -28,9 +28,7 @@ from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.page import GENERATION, LAYOUT, PID, REFUSED, STOPPING
-from rolemesh_durable.protocol.turns import Positions
 from rolemesh_durable.rank.breakpoints import explain_breakpoints
-from rolemesh_durable.rank.call_start import Admission
 from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.generators import seed_generators
@@ -38,10 +36,9 @@ from rolemesh_durable.rank.life import Life
 from rolemesh_durable.rank.mail import EndpointMail
 from rolemesh_durable.rank.port import EnginePort
 from rolemesh_durable.rank.said import Said
-from rolemesh_durable.rank.services import Extending
+from rolemesh_durable.rank.services import Extending, RankPlace
 from rolemesh_durable.rank.signals import on_sigterm
 from rolemesh_durable.rank.status_page import StatusPage
-from rolemesh_durable.rank.turn_page import TurnPage
 from rolemesh_durable.resolved import check_before_forks, load_exact
 from rolemesh_durable.title import entitle
 from rolemesh_durable.transports import Site, Transport
@@ -79,8 +76,6 @@ def _load(use: PluginUse, base: str) -> Any:
 class _Rank:
     def __init__(self, start: RankStart, shipped: Sequence[type[Any]]) -> None:
         self.start, self.job, self.launch = start, start.job, start.launch
-        self.shipped = shipped
-        self.extensions: tuple[Extending, ...] = ()
         launch = start.launch
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         import_paths(self.job.base)
@@ -91,7 +86,6 @@ class _Rank:
         self.control = Control()
         self.control.on_adopted.append(self._say_again)
         self.said = Said(start.socket_dir, launch.role, launch.rank, launch.generation)
-        self.turn_page = TurnPage(start.turns, launch.turns) if launch.turns else None
         # One plugin for both ways is one transport: it opens its addresses once.
         apart = self.job.several_nodes and self.job.remote != self.job.local
         uses = {"local": self.job.local} | ({"remote": self.job.remote} if apart else {})
@@ -120,6 +114,10 @@ class _Rank:
         self.endpoint.on_refused = lambda refused: self.status_page.fields.__setitem__(REFUSED, refused)
         group = launch.collective and launch.world_size > 1
         self.barrier = GroupBarrier(EndpointMail(self.endpoint), launch.world_size) if group else None
+        self.place = RankPlace(start, self.endpoint, self.status_page, self.barrier)
+        self.extensions: tuple[Extending, ...] = tuple(extension(None) for extension in shipped)
+        for extension in self.extensions:
+            extension.started(self.place)
         self.step = -1
         self.operator = ""
         self.over = False
@@ -153,20 +151,12 @@ class _Rank:
         listener = self._listen() if launch.collective and launch.rank == 0 else None
         port = listener.getsockname()[1] if listener is not None else None
         self._say(m.RankHello(launch.role, launch.rank, launch.generation, os.getpid(), self.endpoint.addresses, port))
-        workload, ctx, admission = self._set_up(listener)
+        workload, ctx = self._set_up(listener)
         life: Life | None = None
         try:
             self.operator = "restore"
             life = Life(
-                self.start,
-                self.endpoint,
-                self.status_page,
-                self.control,
-                workload,
-                ctx,
-                self.extensions,
-                admission,
-                self.barrier,
+                self.start, self.endpoint, self.status_page, self.control, workload, ctx, self.extensions, self.barrier
             )
             self.operator = ""
             self._say(m.RankReady(launch.role, launch.rank, launch.generation, self.setup_s))
@@ -194,7 +184,7 @@ class _Rank:
         os.set_inheritable(listener.fileno(), False)
         return listener
 
-    def _set_up(self, listener: socket.socket | None) -> tuple[Workload, RankContext[Any], Admission | None]:
+    def _set_up(self, listener: socket.socket | None) -> tuple[Workload, RankContext[Any]]:
         launch, job = self.launch, self.job
         wire = self._wait_for_wire()
         self.endpoint.connect(wire.peers)
@@ -203,7 +193,8 @@ class _Rank:
             at = wire.rendezvous
             fd = listener.detach() if listener is not None else None
             rendezvous = Rendezvous(at.address, at.port, at.generation, fd)
-        admission = self._admission()
+        for extension in self.extensions:
+            extension.before_setup(self.place)
         begun = time.monotonic()
         self.operator = "setup"
         use = job.roles[launch.role].use
@@ -239,24 +230,9 @@ class _Rank:
         seed_generators(ctx, launch.resume)
         workload: Workload = cls()
         workload.setup(ctx)
-        if admission is not None:
-            admission.set_up(workload)
-            admission = admission if cls.lockstep or self.turn_page is not None else None
-        self.extensions = tuple(extension(None) for extension in self.shipped)
         self.setup_s = time.monotonic() - begun
         self.operator = ""
-        return workload, ctx, admission
-
-    def _admission(self) -> Admission | None:
-        """Of a rank that takes turns or has a group. The set-up needs it already: it takes memory that others may
-        have, and ranks of a group meet in it."""
-        launch = self.launch
-        if not launch.turns and not launch.collective:
-            return None
-        admission = Admission((launch.role, launch.rank), self.endpoint, self.status_page, self.turn_page, self.barrier)
-        admission.next(Positions(self.job.graph).setup(launch.role))
-        admission.take()
-        return admission
+        return workload, ctx
 
     def _wait_for_wire(self) -> m.Connect:
         """The first one in which this generation is: an older one may say where the group met before."""

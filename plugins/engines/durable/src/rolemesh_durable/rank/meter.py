@@ -76,6 +76,14 @@ class Meter:
         self._part = Metrics(ctx.role, -1, 0, 1, [])
         """What has been reported for the present line."""
 
+    def waited(self, ns: int) -> None:
+        """Count `ns` as time in which the rank waited."""
+        self.waiting += ns
+
+    def restart(self) -> None:
+        """Forget the times of the present line."""
+        self.computing = self.waiting = self.blocked = 0
+
     def collect(self, label: str) -> None:
         """Take what the workload has reported since the last call, in the name of operator call `label`."""
         collect(port_of(self._ctx), label, self._part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from rolemesh.api.port import LocalPort
+from rolemesh.api.port import LocalPort, Report
 from rolemesh.api.service import Caller
 from rolemesh.api.workload import RankContext
 
@@ -22,6 +22,16 @@ class EnginePort(LocalPort):
     def observe(self, on_progress: Callable[[int, int], bool]) -> None:
         """`on_progress(done, total)` answers `RankContext.progress` from now on."""
         self.on_progress = on_progress
+
+    def take_finish(self) -> str:
+        """Return the reason that the workload gave to `RankContext.finish`, once; "" if it gave none."""
+        reason, self.finishing = self.finishing, ""
+        return reason
+
+    def take_items(self) -> dict[int, Report]:
+        """Return what the workload reported with an item in hand, by item, once."""
+        found, self.by_item = self.by_item, {}
+        return found
 
     def keep(self, notes: MutableMapping[str, Any]) -> None:
         """`notes` are `RankContext.notes` from now on."""

@@ -36,6 +36,10 @@ class RankExtension:
     def before_repeat(self, op: OpCall, resume: int) -> None:
         """The rank repeats `op` once, to restore a workload without state to step `resume`."""
 
+    def may_yield_nothing(self, op: OpCall) -> bool:
+        """Return whether the call, which yields its result in chunks, may yield none."""
+        return False
+
     # ------------------------------------------------------------------------------------------------- in each step
 
     def before_step(self, step: int) -> None:
@@ -108,6 +112,10 @@ class RankHooks:
         self.ended = overriding(RankExtension, parts, "ended")
         self.close = overriding(RankExtension, parts, "close")
         self.postpone_snapshots = all(part.postpones_snapshots for part in parts)
+
+    def may_yield_nothing(self, op: OpCall) -> bool:
+        """Return whether an extension says that the call may yield nothing."""
+        return any(part.may_yield_nothing(op) for part in self.parts)
 
     def wrapped(self, op: OpCall, method: Callable[..., Any]) -> Callable[..., Any]:
         """Return `method` as all extensions wrap it: the first one is the innermost."""

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from time import monotonic_ns
 
 from rolemesh.api.workload import Workload
+from rolemesh_durable.extensions.turns.order import ABSENT, STARTING, Row, is_before, is_free
+from rolemesh_durable.extensions.turns.page import TurnPage
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.page import EDGE, GATHERING, IDLE, PHASE, SINCE_NS, TURN
 from rolemesh_durable.protocol.rank_key import RankKey
-from rolemesh_durable.protocol.turns import ABSENT, STARTING, Row, is_before, is_free
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.status_page import StatusPage
-from rolemesh_durable.rank.turn_page import TurnPage
 
 __all__ = ["Admission"]
 

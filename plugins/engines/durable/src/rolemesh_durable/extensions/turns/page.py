@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rolemesh_durable.protocol.turns import STARTING, Row
+from rolemesh_durable.extensions.turns.order import STARTING, Row
 
 __all__ = ["TurnPage"]
 

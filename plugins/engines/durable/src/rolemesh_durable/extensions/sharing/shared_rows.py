@@ -1,4 +1,4 @@
-"""A call whose rows a rank shares out with its mates: it runs on the items that fall to this rank."""
+"""A call whose rows the ranks of a role share: each rank runs it on the items that fall to it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
-from rolemesh.api.workload import RankContext
 from rolemesh.graph.items import Items, apart
 from rolemesh.graph.logical import OpCall
 from rolemesh.graph.routes import by_demand
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.mates import Mates
 from rolemesh_durable.protocol.rank.page import DONE
-from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.rank.event_loop import Line, Tasks
-from rolemesh_durable.rank.meter import Meter
+from rolemesh_durable.rank.event_loop import Line
 from rolemesh_durable.rank.port import port_of
-from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_durable.rank.services import Rank
 
 __all__ = ["SharedRows"]
 
@@ -27,17 +24,19 @@ FIRST_S = 0.02
 
 
 class SharedRows:
-    """The rows of one edge, of which each rank of the role does some."""
+    """The rows of one edge. Each rank of the role makes some of them."""
 
-    def __init__(self, mates: Mates, endpoint: Endpoint, status_page: StatusPage, meter: Meter) -> None:
-        self._edge, self._mates, self._endpoint = mates.edge, mates, endpoint
-        self._status_page, self._meter = status_page, meter
+    def __init__(self, mates: Mates, rank: Rank) -> None:
+        self._edge, self._mates = mates.edge, mates
+        self._ctx, self._endpoint, self._tasks = rank.ctx, rank.endpoint, rank.tasks
+        self._fields, self._meter = rank.status_page.fields, rank.meter
 
-    def shared(
-        self, method: Callable[..., Any], ctx: RankContext[Any], op: OpCall, tasks: Tasks
-    ) -> Callable[..., Iterator[tuple[Any, ...]]]:
-        """What calls `method`, of `op`, with one item after the other, as many as fall to this rank. Coroutines run
-        several at a time."""
+    def shared(self, method: Callable[..., Any], op: OpCall) -> Callable[..., Iterator[tuple[Any, ...]]]:
+        """Return a function that calls `method`, of `op`, with each item that falls to this rank.
+
+        Several coroutines run at once, `def` methods one after the other.
+        """
+        ctx, tasks = self._ctx, self._tasks
         param, how = self._edge.param, by_demand(self._edge.dst_partition)
         assert how is not None
         items = Items(ctx, param, how)
@@ -48,7 +47,7 @@ class SharedRows:
                 count = apart(arguments[param], how.rows)[1]
                 taken = (item for item in self._chosen(ctx.step, count, lambda: True) if item is not None)
                 chosen = tasks.each(op, ctx.step, taken)
-                return self._counted(items.run(method, arguments, chosen), op, ctx, count)
+                return self._counted(items.run(method, arguments, chosen), op, count)
 
             return call
 
@@ -66,15 +65,15 @@ class SharedRows:
             count = apart(arguments[param], how.rows)[1]
             taken = self._chosen(ctx.step, count, lambda: finished > 0)
             begun = (None if item is None else (begin(item), Line(op, ctx.step, f".{item}")) for item in taken)
-            yield from self._counted(tasks.loop.each(begun, how.concurrency), op, ctx, count)
+            yield from self._counted(tasks.loop.each(begun, how.concurrency), op, count)
 
         return call_several
 
     def _chosen(self, step: int, count: int, finished: Callable[[], bool]) -> Iterator[int | None]:
-        """The items of `step` that this rank is to do, each when it is free for it. Raises `Stopping`.
+        """Yield the items of `step` that fall to this rank, each when the rank is free for it. Raises `Stopping`.
 
-        None: not before it has `finished` an item of the step. Ranks mostly begin a step together; one that took as
-        many items at once as it may have in hand would take what its mates are taking.
+        Yield None while the rank has to finish an item of the step before it takes the next. Ranks mostly begin a step
+        together. A rank that takes several items at once would take those that its mates are taking.
         """
         begun, until = False, monotonic() + FIRST_S
         while not self._mates.is_made(step):
@@ -95,16 +94,15 @@ class SharedRows:
             begun = True
             yield item
 
-    def _counted(
-        self, made: Iterator[tuple[Any, ...]], op: OpCall, ctx: RankContext[Any], count: int
-    ) -> Iterator[tuple[Any, ...]]:
-        """The items that are `made`, of `count`, each of which is progress where the operator says nothing of its own
-        itself. After the last, take what was reported of each."""
-        fields = self._status_page.fields
+    def _counted(self, made: Iterator[tuple[Any, ...]], op: OpCall, count: int) -> Iterator[tuple[Any, ...]]:
+        """Yield the items that are `made`, of `count`, and pass on what the operator reported of each.
+
+        Each item is progress, unless the operator reports progress itself.
+        """
+        ctx, fields = self._ctx, self._fields
         for done, item in enumerate(made):
             if fields[DONE] == (done or -1):
                 fields[DONE] = done + 1
             yield item
-        port = port_of(ctx)
-        said, port.by_item = port.by_item, {}
-        self._meter.made(op.label, ctx.step, *self._mates.made(ctx.step, count, said))
+        reports = port_of(ctx).take_items()
+        self._meter.made(op.label, ctx.step, *self._mates.made(ctx.step, count, reports))

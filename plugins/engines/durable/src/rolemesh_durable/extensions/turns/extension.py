@@ -1,0 +1,112 @@
+"""Turns in one rank: a call begins when the rank's slot is free for it and its whole collective group is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rolemesh.graph.logical import OpCall
+from rolemesh_durable.extensions import Extension
+from rolemesh_durable.extensions.turns.admission import Admission
+from rolemesh_durable.extensions.turns.order import Positions
+from rolemesh_durable.extensions.turns.page import TurnPage
+from rolemesh_durable.protocol.rank.extension import RankExtension
+from rolemesh_durable.rank.services import Rank, RankPlace
+
+__all__ = ["RankTurns", "Turns"]
+
+
+class Turns(Extension):
+    """The extension. It takes part in ranks that take turns on their slot, and in collective groups."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._page: TurnPage | None = None
+        self._admission: Admission | None = None
+
+    def started(self, place: RankPlace) -> None:
+        """Open the page of the slot. The agent's next incarnation finds it in this process."""
+        launch = place.start.launch
+        if launch.turns:
+            self._page = TurnPage(place.start.turns, launch.turns)
+
+    def before_setup(self, place: RankPlace) -> None:
+        """Take a turn: the set-up needs memory that others may have, and ranks of a group meet in it."""
+        launch = place.start.launch
+        if not launch.turns and not launch.collective:
+            return
+        who = launch.role, launch.rank
+        self._admission = Admission(who, place.endpoint, place.status_page, self._page, place.barrier)
+        self._admission.next(Positions(place.start.job.graph).setup(launch.role))
+        self._admission.take()
+
+    def in_rank(self, rank: Rank) -> RankExtension | None:
+        """Return the part of a rank that takes turns, or whose group begins each call together."""
+        admission = self._admission
+        if admission is None:
+            return None
+        admission.set_up(rank.workload)
+        if not admission.turns and not type(rank.workload).lockstep:
+            return None
+        return RankTurns(rank, admission)
+
+
+class RankTurns(RankExtension):
+    """The turns of one rank."""
+
+    def __init__(self, rank: Rank, admission: Admission) -> None:
+        job = rank.job
+        self._admission, self._ports, self._meter = admission, rank.ports, rank.meter
+        self._role = rank.ctx.role
+        self._ops = job.graph.of_role(self._role)
+        self._activity = job.activity
+        self._positions = Positions(job.graph)
+        self.postpones_snapshots = admission.barrier is not None and not admission.turns
+
+    def before_repeat(self, op: OpCall, resume: int) -> None:
+        """Take the turn of the repeated call."""
+        self._next(self._positions.repeat(op.id, resume))
+
+    def before_step(self, step: int) -> None:
+        """Wait for the turn of the first call; in a step without calls, for the turn of the last one's snapshot."""
+        if self._ops:
+            active = (op.id for op in self._ops if self._activity.active(op.id, step))
+            self._next(self._positions.call(next(active, self._ops[-1].id), step))
+
+    def before_inputs(self, op: OpCall, step: int) -> None:
+        """The next turn is that of `op`."""
+        self._next(self._positions.call(op.id, step))
+
+    def before_call(self, op: OpCall, step: int) -> None:
+        """Begin the turn once the call needs to wait for nothing else: neither for inputs nor for credits.
+
+        The ranks that it would wait for may need the slot, or an answer from a rank that is in the call.
+        """
+        if op.streaming:
+            for _, port in self._ports.inputs.get(op.id, ()):
+                port.await_all(step)
+        out = self._ports.outputs.get(op.id)
+        if out is not None:
+            out.await_credits(step)
+        self._admission.take()
+        self._meter.waited(self._admission.spent())
+
+    def before_snapshot(self) -> None:
+        """Take a turn: the state may have left the devices."""
+        self._admission.take()
+
+    def idle(self) -> bool:
+        """Make room for ranks whose turn comes first."""
+        self._admission.idle()
+        return True
+
+    def steps_end(self, finished: int) -> None:
+        """The next turn is that of the last snapshot."""
+        self._next(self._positions.last(self._role, finished + 1))
+
+    def ended(self) -> None:
+        """Take no turn any more."""
+        self._admission.leave()
+
+    def _next(self, position: int) -> None:
+        self._admission.next(position)
+        self._meter.waited(self._admission.spent())
