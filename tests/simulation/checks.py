@@ -220,7 +220,7 @@ class Checks:
     def _moved(self) -> None:
         state = self.world.journal.state
         assert state.recovery is not None
-        avoid = {*state.recovery.plan.avoid, *state.unfit}
+        avoid = {*state.recovery.plan.avoid, *(node for node, why in state.barred if why == "unfit")}
         homes = {rank.agent: state.agents[rank.agent] for rank in state.ranks.values()}
         if wrong := [name for name, agent in homes.items() if agent.place.node in avoid or agent.node_lost]:
             self.world.fail("ranks move to where their plan lets them", f"ranks are on {wrong}, to avoid are {avoid}")

@@ -23,6 +23,7 @@ from tests.simulation.run import run_seed
 from rolemesh.api.failures import Failure
 from rolemesh.graph import items
 from rolemesh_durable.extensions.calls.states import CalleeState, CallerState
+from rolemesh_durable.extensions.checks.master import Checked, Checks
 from rolemesh_durable.extensions.hangs import master as hangs
 from rolemesh_durable.protocol import edge as edges
 from rolemesh_durable.protocol import hang, merge
@@ -59,7 +60,6 @@ from rolemesh_durable.protocol.master.carrying_out import CarryingOut
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
-from rolemesh_durable.protocol.master.fitness import Fitness
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.state import JobState
@@ -252,19 +252,20 @@ def _old_snapshots_do(original: Any) -> Any:
 
 
 def _fails_of_fit_nodes(original: Any) -> Any:
-    def turn(self: Fitness) -> None:
-        before = len(self._context.state.checked)
+    def turn(self: Checks) -> None:
+        checked = self._context.state.slice(Checked).nodes
+        before = len(checked)
         original(self)
-        if not before and self._context.state.checked and not self._context.state.unfit:
-            self._context.failed(Failure("check", node=next(iter(self._context.state.checked)), message="fit"))
+        if not before and checked and not self._context.state.barred:
+            self._context.failed(Failure("check", node=next(iter(checked)), message="fit"))
 
     return turn
 
 
 def _forgets_who_is_unfit(original: Any) -> Any:
-    def turn(self: Fitness) -> None:
+    def turn(self: Checks) -> None:
         original(self)
-        self._context.state.unfit.clear()
+        self._context.state.barred.clear()
 
     return turn
 
@@ -923,11 +924,11 @@ MUTATIONS: tuple[Mutation, ...] = (
                           method(AgentMachine, "_adopt", lambda original: lambda self, found:
                                  [] if found.exited is not None else original(self, found))())),
     Mutation("ranks start before their node has been judged", "ranks start on fit nodes", "checks",
-             method(Fitness, "open", lambda original: lambda self, agent: False)),
+             method(Checks, "holds", lambda original: lambda self, agent: False)),
     Mutation("a node that was found fit is a failure, too", "unfit nodes are left, and no others", "checks calm",
-             method(Fitness, "turn", _fails_of_fit_nodes)),
+             method(Checks, "turn", _fails_of_fit_nodes)),
     Mutation("a node that was found unfit is used where there is no other", "what is journalled is what is so",
-             "checks", method(Fitness, "turn", _forgets_who_is_unfit)),
+             "checks", method(Checks, "turn", _forgets_who_is_unfit)),
     Mutation("levels have no budget", "the ladder ends", "endless",
              lambda: patch.object(coordinator, "propose", _no_budget(ladder.propose))),
     Mutation("an exhausted ladder is not told", "a failed job tells its trail", "endless",

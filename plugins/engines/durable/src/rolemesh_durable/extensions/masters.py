@@ -5,6 +5,7 @@ An extension comes after those that it calls. `shells` has the parts that do I/O
 
 from __future__ import annotations
 
+from rolemesh_durable.extensions.checks.master import Checks
 from rolemesh_durable.extensions.hangs.master import HangWatch
 from rolemesh_durable.extensions.rehearsal.master import Rehearsal
 from rolemesh_durable.extensions.stragglers.master import Stragglers
@@ -13,7 +14,7 @@ from rolemesh_durable.protocol.master.extension import MasterExtension
 
 __all__ = ["KINDS", "MASTER_EXTENSIONS"]
 
-MASTER_EXTENSIONS: tuple[type[MasterExtension], ...] = (HangWatch, Stragglers, Rehearsal)
+MASTER_EXTENSIONS: tuple[type[MasterExtension], ...] = (Checks, HangWatch, Stragglers, Rehearsal)
 
 _RECORDS = [record for each in MASTER_EXTENSIONS for record in each.records]
 KINDS = transitions.KINDS | {str(record.__struct_config__.tag): record for record in _RECORDS}

@@ -29,10 +29,6 @@ def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None
             state.asked.finish = reason
         case t.StopPoint():
             _stop(state, happened)
-        case t.NodeChecked(node=node, measured=measured, unfit=unfit):
-            state.checked[node] = measured
-            if unfit:
-                state.unfit.add(node)
         case t.ResizeAsked() | t.LayoutChanged() | t.Resized() | t.ResizeRefused():
             resize(state, happened)
         case t.DrainAsked() | t.DrainWaiting() | t.Drained() | t.DrainOver():

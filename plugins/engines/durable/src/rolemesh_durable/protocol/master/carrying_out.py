@@ -153,7 +153,7 @@ class CarryingOut:
         return ""
 
     def _no_place(self, recovery: Recovery, why: str) -> str:
-        context, agents = self._context, self._context.state.agents.values()
+        context = self._context
         avoid = recovery.plan.avoid
         if draining := context.state.asked.drains.keys() & set(avoid):
             # It is still there: better on it than not at all.
@@ -169,8 +169,7 @@ class CarryingOut:
                 recovery.waiting = why
                 context.tell(t.WaitingForNodes(recovery.number, why, recovery.plan.wait_s))
             return ""
-        dead = {agent.place.node for agent in agents if agent.node_lost}
-        suspect = [node for node in avoid if node not in dead | self._context.state.unfit]
+        suspect = sorted(set(avoid).difference(context.state.away()))
         if suspect and context.ladder and recovery.plan.level == context.ladder[-1].name:
             # Better on a node that may be at fault than not at all.
             self._use(recovery, suspect, why)

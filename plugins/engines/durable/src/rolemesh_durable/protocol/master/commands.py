@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.events import ToAgent
-from rolemesh_durable.protocol.master.fitness import Fitness
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 from rolemesh_durable.protocol.master.wiring import Wiring
@@ -28,8 +27,8 @@ KEEPALIVE_S = 1.0
 class Commands:
     """Remembers what was sent to each agent, so that a command goes out when it changes, and again when it is due."""
 
-    def __init__(self, context: MasterContext, progress: Progress, fitness: Fitness) -> None:
-        self._context, self._progress, self._fitness = context, progress, fitness
+    def __init__(self, context: MasterContext, progress: Progress) -> None:
+        self._context, self._progress = context, progress
         self._wiring = Wiring(context.outline)
         self._sent: dict[tuple[str, int, type], tuple[object, float]] = {}
 
@@ -45,7 +44,7 @@ class Commands:
             self._govern()
 
     def _govern(self) -> None:
-        state, epoch = self._context.state, self._context.outline.epoch
+        state, epoch, hooks = self._context.state, self._context.outline.epoch, self._context.hooks
         advance = self._advance()
         here: dict[str, list[RankRecord]] = {}
         for record in state.ranks.values():
@@ -60,11 +59,11 @@ class Commands:
             ranks = here.get(name, [])
             if halts := halt_of(agent, ranks, state.ranks):
                 self._send(agent, m.Halt(epoch, halts))
-            if self._fitness.open(agent):
-                if ranks and not agent.report.measured:
-                    self._send(agent, m.Measure(epoch, self._fitness.together))
-            elif launches := launch_of(agent, ranks):
+            if (launches := launch_of(agent, ranks)) and not any(holds(agent) for holds in hooks.holds):
                 self._send(agent, m.Launch(epoch, state.timeline, launches))
+            for commands in hooks.commands:
+                for command in commands(agent, ranks):
+                    self._send(agent, command)
             if agent.leaving and not ranks and state.recovery is None:
                 self._send(agent, m.Stop(epoch, 0.0, "it leaves, and has no ranks any more"))
             if (wire := self._wiring.message(agent)) is not None:

@@ -57,7 +57,7 @@ class Draining:
             return "the job does not run yet: ask again when it does"
         if state.asked.finish or state.phase != "running":
             return "the job is about to end"
-        if not known - {node} - state.unfit - drains.keys():
+        if not known - {node} - {each for each, _ in state.barred} - drains.keys():
             return "it is the last node that the job may use: let another one join, or take one back, and ask again"
         return ""
 

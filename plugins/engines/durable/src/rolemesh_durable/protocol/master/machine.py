@@ -20,7 +20,6 @@ from rolemesh_durable.protocol.master.context import STOP_MARGIN_S, MasterContex
 from rolemesh_durable.protocol.master.coordinator import Coordinator
 from rolemesh_durable.protocol.master.draining import Draining
 from rolemesh_durable.protocol.master.extension import MasterExtension, MasterParts
-from rolemesh_durable.protocol.master.fitness import Fitness
 from rolemesh_durable.protocol.master.ladder import Diagnose, Ladder
 from rolemesh_durable.protocol.master.own_time import OwnTime
 from rolemesh_durable.protocol.master.progress import Progress
@@ -52,13 +51,12 @@ class MasterMachine:
         self.progress = Progress(context)
         self._checkpoints = Checkpoints(context, self.progress)
         self._coordinator = Coordinator(context, self.progress, self._checkpoints)
-        self._fitness = Fitness(context)
         self._stops = StopPoints(context, self.progress)
         self.resizing = Resizing(context, self._stops, self._checkpoints, self._coordinator)
         self._scaling = Scaling(context, self.resizing)
         self.draining = Draining(context, self._stops, self._coordinator)
         self._reports = Reports(context, self._coordinator, self._checkpoints, self.draining)
-        self._commands = Commands(context, self.progress, self._fitness)
+        self._commands = Commands(context, self.progress)
         parts = MasterParts(context, self.progress, self._checkpoints, self._coordinator, self._stops, {})
         for make in extensions:
             if (extension := make(parts)) is not None:
@@ -92,7 +90,7 @@ class MasterMachine:
             self._handle(event)
         context.run_if_ready()
         plans = self.resizing.turn, self.draining.turn, self._scaling.turn, self._stops.turn
-        parts = self._fitness.turn, self._coordinator.step, *plans, self.progress.turn
+        parts = *context.hooks.turn, self._coordinator.step, *plans, self.progress.turn
         for part in parts:
             if state.phase in ("starting", "running"):
                 part()
@@ -200,4 +198,4 @@ class MasterMachine:
         """The troubles and long waits of the job: a recovery's delay, those of extensions, those with snapshots."""
         extensions = (text for warnings in self._context.hooks.warnings for text in warnings())
         delay = [self._coordinator.waiting] if self._coordinator.waiting else []
-        return (*delay, *self.draining.warnings(), *self._fitness.warnings(), *extensions, *self.troubles)
+        return (*delay, *self.draining.warnings(), *extensions, *self.troubles)

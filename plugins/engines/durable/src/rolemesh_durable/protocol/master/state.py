@@ -14,7 +14,6 @@ import msgspec
 from rolemesh.api.failures import Attempt, Failure, RecoveryPlan
 from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master.ladder import Tried
@@ -240,10 +239,8 @@ class KeptJob(msgspec.Struct):
     stop: StopPoint = NO_STOP
     """The newest step to which all ranks come for that, also if it is given up: ranks that have heard of it take no
     earlier one."""
-    checked: dict[str, Measurements] = {}
-    """What checks have measured, by node."""
-    unfit: set[str] = set()
-    """The nodes that must not be used for what was measured there."""
+    barred: set[tuple[str, str]] = set()
+    """The nodes on which no rank may be, each with a word for the reason."""
     resources: dict[str, dict[str, float]] = {}
     """What roles have per rank that failover levels have given more than they asked for."""
     layout: Layout = Layout()
@@ -343,9 +340,9 @@ class JobState(KeptJob):
         return {node for node, drain in self.asked.drains.items() if drain.done}
 
     def away(self, nodes: Iterable[str] = ()) -> tuple[str, ...]:
-        """The nodes on which no rank may be: those that are lost, unfit or drained, and `nodes`."""
+        """The nodes on which no rank may be: those that are lost, those that are barred, and `nodes`."""
         lost = {agent.place.node for agent in self.agents.values() if agent.node_lost}
-        return tuple(sorted(lost | self.unfit | self.drained | set(nodes)))
+        return tuple(sorted(lost | {node for node, _ in self.barred} | self.drained | set(nodes)))
 
     @property
     def sizes(self) -> dict[str, int]:

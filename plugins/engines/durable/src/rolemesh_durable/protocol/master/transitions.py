@@ -15,7 +15,6 @@ import msgspec
 from rolemesh.api.failures import Failure, RecoveryPlan, Verdict
 from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.fitness import Measured
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master.ladder import Tried
@@ -227,13 +226,6 @@ class RankDone(OfRank, frozen=True, tag="rank_done"):
     finished: int
     sha256: str
     verdict: str = ""
-
-
-class NodeChecked(OfAgent, frozen=True, tag="node_checked"):
-    """What a node's checks have measured, and why it is unfit, if it is."""
-
-    measured: tuple[Measured, ...]
-    unfit: str = ""
 
 
 # ---------------------------------------------------------------------------------------------------------- recoveries

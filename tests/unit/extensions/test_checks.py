@@ -1,10 +1,11 @@
-"""Whether a node is fit, by what was measured there and elsewhere."""
+"""A node is judged by the measurements there and on other nodes."""
 
 from __future__ import annotations
 
 import pytest
 
-from rolemesh_durable.protocol.fitness import Limits, Measured, unfit
+from rolemesh_durable.extensions.checks.judging import unfit
+from rolemesh_durable.protocol.fitness import Limits, Measured
 
 SLOWER = (Limits("speed", slower=3.0),)
 

@@ -1,0 +1,104 @@
+"""The master's part of checks: it has nodes measured before ranks start there, and reports unfit ones as failures."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from rolemesh.api.failures import Failure
+from rolemesh_durable.extensions.checks.judging import unfit
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.fitness import Measured, Measurements
+from rolemesh_durable.protocol.master.extension import ExtensionRecord, MasterExtension, MasterParts, Slice
+from rolemesh_durable.protocol.master.state import AgentRecord, JobState, RankRecord
+
+__all__ = ["Checked", "Checks", "NodeChecked"]
+
+COMES = ("wanted", "starting", "up")
+LONG_S = 5.0
+"""Seconds after which the status says that the start waits for checks."""
+
+
+class Checked(Slice):
+    """The nodes that have been judged."""
+
+    key = "checks"
+
+    nodes: dict[str, Measurements] = msgspec.field(default_factory=dict)
+    """The measurements on each node."""
+
+
+class NodeChecked(ExtensionRecord, frozen=True, tag="node_checked"):
+    """The measurements on an agent's node, and the reason why it is unfit, if it is."""
+
+    agent: str
+    incarnation: int
+    node: str
+    measured: tuple[Measured, ...]
+    unfit: str = ""
+
+    def apply(self, state: JobState) -> None:
+        """The node is judged for as long as the job lives. No rank may be on an unfit one."""
+        state.slice(Checked).nodes[self.node] = self.measured
+        if self.unfit:
+            state.barred.add((self.node, "unfit"))
+
+
+class Checks(MasterExtension):
+    """Judges the nodes that are to have ranks, once all of them are measured: it compares each with the others.
+
+    A node is measured once in the life of a job.
+    """
+
+    records = (NodeChecked,)
+    slice = Checked
+
+    def __init__(self, parts: MasterParts) -> None:
+        super().__init__(parts)
+        self._since: float | None = None
+        """The time since which there have been nodes to judge."""
+        self._together: tuple[str, ...] = ()
+        """The nodes to judge, as of this turn."""
+
+    def holds(self, agent: AgentRecord) -> bool:
+        """Whether the agent's node has not been judged, so that no rank may start there."""
+        outline, state = self._context.outline, self._context.state
+        return bool(outline.checks) and agent.place.node not in state.slice(Checked).nodes
+
+    def commands(self, agent: AgentRecord, ranks: Collection[RankRecord]) -> Iterable[m.MasterToAgent]:
+        """Have the node measured."""
+        if ranks and self.holds(agent) and agent.report is not None and not agent.report.measured:
+            return (m.Measure(self._context.outline.epoch, self._together),)
+        return ()
+
+    @property
+    def _unjudged(self) -> list[AgentRecord]:
+        state = self._context.state
+        coming = [agent for agent in state.agents.values() if agent.state in COMES and self.holds(agent)]
+        homes = {home for _, home in state.homes} if coming else set[str]()
+        return [agent for agent in coming if agent.place.agent in homes]
+
+    def turn(self) -> None:
+        """Judge the nodes, if all are measured."""
+        context, state, unjudged = self._context, self._context.state, self._unjudged
+        self._since = (context.now if self._since is None else self._since) if unjudged else None
+        self._together = tuple(sorted(agent.place.node for agent in unjudged))
+        found = {agent.place.node: agent.report.measured for agent in unjudged if agent.report is not None}
+        if any(not found.get(agent.place.node) for agent in unjudged):
+            return
+        known, self._together = {**state.slice(Checked).nodes, **found}, ()
+        for agent in unjudged:
+            node = agent.place.node
+            others = [theirs for other, theirs in known.items() if other != node]
+            why = unfit(context.outline.checks, found[node], others)
+            context.tell(NodeChecked(agent.place.agent, agent.incarnation, node, found[node], why))
+            if why:
+                context.failed(Failure("check", node=node, message=why))
+
+    def warnings(self) -> Iterable[str]:
+        """The start waits for checks."""
+        if self._since is None or self._context.now < self._since + LONG_S:
+            return ()
+        nodes = self._together
+        return (f"no rank starts before the checks of {len(nodes)} nodes are over: {', '.join(nodes)}",)
