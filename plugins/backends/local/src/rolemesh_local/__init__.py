@@ -1,6 +1,6 @@
-"""The backend without Ray: master and agents are processes of this machine, found through sockets in private folders.
+"""The backend without Ray: master and agents are processes of this machine that meet at sockets in private folders.
 
-Nodes are this machine's, or emulated ones (``--nodes``): each gets an agent of its own, and edges between them use the
+The nodes are this machine, or emulated ones (``--nodes``). Each node has its own agent, and edges between nodes use the
 remote transport.
 """
 

@@ -1,4 +1,4 @@
-"""``python -m rolemesh_local JOB_ID``: a job's supervisor; reads a `SupervisorStart` from standard input."""
+"""``python -m rolemesh_local JOB_ID``: the supervisor of a job. It reads a `SupervisorStart` from standard input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from rolemesh_local.processes import run_agent, run_master
 from rolemesh_local.supervisor import Supervisor
 
 PRELOAD = ("sqlite3", "psutil")
-"""What every master imports; observers' plugins it imports by itself, because those may start threads."""
+"""Modules that every master imports. The master itself imports the plugins of observers, because those may start
+threads."""
 
 
 def main() -> int:

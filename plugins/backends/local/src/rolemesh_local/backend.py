@@ -1,4 +1,4 @@
-"""What the driver does on this machine: start a job's supervisor, and wait until its master answers."""
+"""The driver's side on this machine: start a job's supervisor, and wait until the job's master answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rolemesh_local.messages import SupervisorStart
 __all__ = ["LocalBackend", "LocalOptions"]
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""The supervisor forks, so nothing it imports may start threads."""
+"""Variables that keep libraries from starting threads, because the supervisor forks."""
 
 
 class LocalOptions(BaseModel, extra="forbid"):
@@ -34,7 +34,8 @@ class LocalOptions(BaseModel, extra="forbid"):
 
 
 class LocalBackend(Backend):
-    """Starts a job on this machine. It outlives this process; the lease ends it when its owner is gone."""
+    """Starts a job on this machine. The job outlives this process. Unless it is detached, its lease ends it when its
+    owner is gone."""
 
     Options: ClassVar[type[BaseModel]] = LocalOptions
     name: ClassVar[str] = "local"
@@ -47,17 +48,18 @@ class LocalBackend(Backend):
 
     @classmethod
     def expected(cls, options: LocalOptions) -> ClusterView:
-        """The emulated nodes, or this machine."""
+        """Return the emulated nodes, or this machine."""
         return parse_nodes(options.nodes) if options.nodes else this_machine()
 
     def cluster(self) -> ClusterView:
-        """The nodes to plan for."""
+        """Return the nodes to plan for."""
         return self._cluster
 
     def start(self, bundle: JobBundle, lock: int = -1) -> None:
-        """Start the supervisor and return when its master answers. Raises `BackendError` if it does not come up.
+        """Start the supervisor and return when its master answers. Raises `BackendError` if the master does not come
+        up.
 
-        `lock`: the lock of the run's folder, which the supervisor holds from the first moment to its last; -1: none.
+        `lock` is the lock of the run's folder, which the supervisor holds for its whole life; -1 for none.
         """
         run_dir = self._run_dir = Path(bundle.config.run_dir)
         (run_dir / LOGS_DIR).mkdir(parents=True, exist_ok=True)
@@ -79,11 +81,12 @@ class LocalBackend(Backend):
         await_master(run_dir, lambda: not self.alive(), log, bundle.outline.start_timeout_s)
 
     def alive(self) -> bool:
-        """Whether the supervisor that `start` started still runs: as long as it does, there is a master, or soon."""
+        """Return whether the supervisor that `start` started is running. If it is, there is a master, or will be one
+        soon."""
         return self._supervisor is not None and self._supervisor.poll() is None
 
     def close(self) -> None:
-        """Wait for the supervisor to be gone, and with it master and agents."""
+        """Wait until the supervisor is gone, and with it master and agents."""
         if self._supervisor is not None:
             try:
                 self._supervisor.wait(timeout=20)

@@ -1,4 +1,4 @@
-"""Forking a process that shares nothing with its parent but memory, and telling how one ended."""
+"""Fork a process that shares only memory with its parent, and describe how a process ended."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ __all__ = ["fork", "how_it_ended"]
 
 
 def fork(run: Callable[[], int], log: Path, keep: int = -1) -> int:
-    """Run `run` in a new process, whose exit code it returns; returns the pid.
+    """Run `run` in a new process, which exits with the returned code. Return the pid.
 
-    The process has a session of its own, `log` as its output, no file but `keep` from its parent, and ends with it.
-    To be called from a parent's only thread. Raises `OSError` if the machine has no room for a process.
+    The process has a session of its own, and writes its output to `log`. It keeps no file of its parent except `keep`,
+    and ends when the parent ends. Call this from a parent's only thread. Raises `OSError` if the machine has no room
+    for a process.
     """
     parent = os.getpid()
     pid = os.fork()
@@ -48,14 +49,14 @@ def fork(run: Callable[[], int], log: Path, keep: int = -1) -> int:
 
 
 def how_it_ended(status: int) -> str:
-    """The status of ``waitpid`` in words."""
+    """Return the status of ``waitpid`` in words."""
     if os.WIFSIGNALED(status):
         return f"was killed by signal {os.WTERMSIG(status)}"
     return f"ended with exit code {os.waitstatus_to_exitcode(status)}"
 
 
 def _keep_only(keep: int) -> None:
-    """Close what belongs to the parent: a pipe to its janitor, above all, must close when it dies."""
+    """Close the files of the parent. A pipe to the parent's janitor, above all, must close when the parent dies."""
     for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
         if fd > 2 and fd != keep:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The master's hands on this machine: agents are forked by the supervisor and found through one stable socket."""
+"""The master's launcher on this machine: the supervisor forks agents, which meet the master at one stable socket."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ __all__ = ["LocalLauncher", "agents_address"]
 
 BEAT_S = 0.5
 LOOK_MS = 100
-"""How often nodes are looked for that have been lost."""
+"""Interval in milliseconds at which the launcher looks for lost nodes."""
 END_S = 2.0
-"""How long agents may take to end by themselves once the job has."""
+"""Seconds that agents have to end by themselves after the job."""
 
 
 def agents_address(folder: Path) -> str:
-    """Where a job's agents find its master, whichever it is."""
+    """Return the address at which a job's agents reach the master, whichever process it is."""
     return f"ipc://{folder}/agents"
 
 
 def agent_identity(agent: str, incarnation: int) -> bytes:
-    """The name of one incarnation of an agent on that socket."""
+    """Return the name of one incarnation of an agent on that socket."""
     return f"{agent}/{incarnation}".encode()
 
 
 def parse_identity(identity: bytes) -> tuple[str, int]:
-    """Agent and incarnation of such a name. Raises `ValueError` for any other."""
+    """Return agent and incarnation of such a name. Raises `ValueError` for any other name."""
     agent, _, incarnation = identity.decode().rpartition("/")
     return agent, int(incarnation)
 
 
 class LocalLauncher:
-    """See `rolemesh_durable.protocol.launcher`. `link` leads to the supervisor, `folder` is the job's private one.
+    """See `rolemesh_durable.protocol.launcher`. `link` connects to the supervisor; `folder` is the job's private one.
 
-    A zmq socket belongs to one thread, so `send` hands messages to the launcher's own thread.
+    A zmq socket belongs to one thread, so `send` passes messages to the launcher's own thread.
     """
 
     def __init__(self, job_id: str, nodes: ClusterView, folder: Path, link: Link[ToMaster]) -> None:
@@ -71,13 +71,13 @@ class LocalLauncher:
         self._changed = threading.Condition(self._lock)
         self._agents: dict[str, AgentState] = {}
         self._told: dict[str, int] = {}
-        """The newest incarnation of each agent whose loss has been told."""
+        """Agent → newest incarnation whose loss was reported."""
         self._turns = 0
         self._stopped = False
         self._thread: threading.Thread | None = None
 
     def open(self, received: Received, lost: Lost) -> None:
-        """See `Launcher`. Returns when the supervisor has told which agents there are."""
+        """See `Launcher`. Returns when the supervisor has sent the list of agents."""
         self._received, self._lost = received, lost
         known = self._link.receive()
         if not known or not isinstance(known[0], Agents):
@@ -108,10 +108,10 @@ class LocalLauncher:
                     self._link.send(Spawn(agent, start.incarnation, node, start.config))
 
     def reserve(self, places: Sequence[AgentPlace]) -> None:
-        """See `Launcher`: this machine's resources are only counted."""
+        """See `Launcher`. The resources of this machine are only counted."""
 
     def attach(self, places: Sequence[AgentPlace], incarnations: Mapping[str, int]) -> None:
-        """See `Launcher`: agents connect by themselves, the supervisor has told which live."""
+        """See `Launcher`. Agents connect by themselves; the supervisor has sent the list of living ones."""
         with self._lock:
             known = dict(self._agents)
         wanted = {(place.agent, incarnations[place.agent]) for place in places}
@@ -142,7 +142,7 @@ class LocalLauncher:
         return present(self._nodes, self._folder)
 
     def leaving(self) -> Mapping[str, float]:
-        """See `Launcher`: nobody tells of a machine's end but its agents, which get a SIGTERM."""
+        """See `Launcher`. Only agents report the end of this machine: they get SIGTERM."""
         return {}
 
     def beat(self) -> None:
@@ -244,7 +244,7 @@ class LocalLauncher:
             return state is not None and state.incarnation == incarnation
 
     def _empty(self, lost: set[str]) -> None:
-        """Kill what runs on nodes that are lost."""
+        """Kill the processes on lost nodes."""
         with self._lock:
             doomed = [state for state in self._living() if state.node in lost]
         for state in doomed:

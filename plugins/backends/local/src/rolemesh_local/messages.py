@@ -1,4 +1,4 @@
-"""What the supervisor and its master say to each other, over a socket pair that nobody else holds."""
+"""Messages between the supervisor and its master, over a socket pair that no other process holds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class SupervisorStart(msgspec.Struct, frozen=True):
-    """What the supervisor reads from its standard input: an encoded `JobBundle`, and the nodes of the "cluster"."""
+    """Standard input of the supervisor: an encoded `JobBundle`, and the nodes of the emulated cluster."""
 
     bundle: bytes
     nodes: ClusterView
@@ -47,7 +47,8 @@ class AgentState(msgspec.Struct, frozen=True):
 
 
 class Spawn(msgspec.Struct, frozen=True, tag=True):
-    """Fork an agent, once older incarnations of it are reaped; nothing if this one has been asked for already."""
+    """Fork an agent after its older incarnations are reaped. Nothing happens if this incarnation was already
+    requested."""
 
     agent: str
     incarnation: int
@@ -56,33 +57,34 @@ class Spawn(msgspec.Struct, frozen=True, tag=True):
 
 
 class Kill(msgspec.Struct, frozen=True, tag=True):
-    """SIGKILL this incarnation."""
+    """Send SIGKILL to this incarnation."""
 
     agent: str
     incarnation: int
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):
-    """The master's process runs. `turns` counts those of its loop; `stopping`: the loop is over, the end takes time."""
+    """The process of the master runs. `turns` counts the turns of its loop. `stopping`: the loop has ended, and the end
+    takes time."""
 
     turns: int
     stopping: bool = False
 
 
 class Refuse(msgspec.Struct, frozen=True, tag=True):
-    """No master can go on with this job, and why; its process ends after that."""
+    """No master can continue this job, and why. The process ends after this message."""
 
     why: str
 
 
 class Agents(msgspec.Struct, frozen=True, tag=True):
-    """All agents that masters of this job have asked for: told first to each new master."""
+    """All agents that masters of this job have requested. It is the first message to each new master."""
 
     agents: tuple[AgentState, ...]
 
 
 class Exited(msgspec.Struct, frozen=True, tag=True):
-    """An agent's process is gone and reaped."""
+    """An agent's process has ended and is reaped."""
 
     agent: AgentState
 
@@ -92,7 +94,7 @@ ToMaster: TypeAlias = Agents | Exited
 
 
 class Link(Generic[T]):
-    """One end of the pair: sends any message, receives those of one union. `send` may be called from any thread."""
+    """One end of the pair: sends any message, and receives the messages of one union. Any thread may call `send`."""
 
     def __init__(self, sock: socket.socket, kind: object) -> None:
         self.socket = sock
@@ -101,17 +103,19 @@ class Link(Generic[T]):
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
-        """The descriptor to poll for reading."""
+        """Return the descriptor to poll for reading."""
         return self.socket.fileno()
 
     def send(self, message: ToSupervisor | ToMaster) -> None:
-        """Raises `OSError` if the other side is gone (or, on a socket that does not block, does not read)."""
+        """Send a message. Raises `OSError` if the other side is gone, or if it does not read and the socket is
+        non-blocking."""
         data = msgspec.msgpack.encode(message)
         with self._lock:
             self.socket.sendall(LENGTH.pack(len(data)) + data)
 
     def receive(self) -> list[T] | None:
-        """What has come; None at the end. Waits, or raises `BlockingIOError`, as the socket does."""
+        """Return the received messages; None at the end. Waits, or raises `BlockingIOError`, depending on the
+        socket."""
         try:
             data = self.socket.recv(1 << 20)
         except ConnectionError:

@@ -1,4 +1,4 @@
-"""Nodes that are emulated on this machine, and their loss: a file says that a node is not there."""
+"""Nodes that are emulated on this machine, and their loss: a file marks a node as lost."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ LOST_PREFIX = "lost-"
 
 
 def lose_node(folder: Path, node: str) -> None:
-    """Take the node away from the job with this private folder. Remove the file again, and the node joins, empty."""
+    """Take the node away from the job with this private folder. When the file is removed, the node joins again,
+    empty."""
     (folder / f"{LOST_PREFIX}{node}").touch()
 
 
 def lost_nodes(folder: Path) -> set[str]:
-    """The nodes that are not there now."""
+    """Return the nodes that are lost now."""
     return {name.removeprefix(LOST_PREFIX) for name in os.listdir(folder) if name.startswith(LOST_PREFIX)}
 
 
 def present(nodes: ClusterView, folder: Path) -> ClusterView:
-    """`nodes` without the lost ones."""
+    """Return `nodes` without the lost ones."""
     lost = lost_nodes(folder)
     return ClusterView(tuple(node for node in nodes.nodes if node.id not in lost))

@@ -1,4 +1,4 @@
-"""What runs in the processes that the supervisor forks: a master, an agent."""
+"""The processes that the supervisor forks: a master, an agent."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["run_agent", "run_master"]
 
 
 def run_master(start: SupervisorStart, link: Link[ToMaster], folder: Path, attempt: int) -> int:
-    """Control the job until it has ended, then end as an interpreter does: observers may have exit handlers.
+    """Control the job until it has ended, then end as an interpreter does, because observers may have exit handlers.
 
-    Whether there was a master before, the journal says.
+    The journal says whether there was a master before.
     """
     disown_finalizers()
     bundle = msgspec.msgpack.decode(start.bundle, type=JobBundle)
@@ -38,7 +38,7 @@ def run_master(start: SupervisorStart, link: Link[ToMaster], folder: Path, attem
 
 
 def run_agent(config: bytes, folder: Path) -> int:
-    """Be an agent until the job is over on this node."""
+    """Run an agent until the job is over on this node."""
     decoded = msgspec.msgpack.decode(config, type=AgentConfig)
     entitle(decoded.job.name, decoded.agent)
     relay = Relay(agents_address(folder), agent_identity(decoded.agent, decoded.incarnation))

@@ -1,7 +1,7 @@
-"""What an agent asks the supervisor when its master has been silent for long: will there be one?
+"""An agent's question to the supervisor after a long silence of its master: will there be a master?
 
-The supervisor answers for itself: as long as it has not given up there is a master, or the next one is started. It
-also is the one that ends a master that hangs. Nothing is read from whoever asks, so nobody can hold it up.
+The supervisor answers for itself: until it gives up, there is a master, or it starts the next one. It also ends a
+master that hangs. It reads nothing from the agent, so no agent can delay it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 __all__ = ["Answering", "master_comes"]
 
 ANSWER_S = 2.0
-"""How long an agent waits for the answer. The supervisor does nothing that takes longer."""
+"""Seconds that an agent waits for the answer. Nothing that the supervisor does takes longer."""
 WAITING = 128
-"""Agents that may ask at the same time."""
+"""Maximum number of agents that may ask at the same time."""
 YES = b"+"
 
 
@@ -25,7 +25,7 @@ def _address(folder: Path) -> str:
 
 
 def master_comes(folder: Path) -> bool:
-    """Whether the job in this private folder has a master, or will have one. An agent asks this."""
+    """Return whether the job in this private folder has a master or will have one. Called by an agent."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(ANSWER_S)
@@ -36,7 +36,7 @@ def master_comes(folder: Path) -> bool:
 
 
 class Answering:
-    """The supervisor's end: poll `fileno` for reading, then `answer`."""
+    """The supervisor's end: poll `fileno` for reading, then call `answer`."""
 
     def __init__(self, folder: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -46,11 +46,11 @@ class Answering:
         self._socket.listen(WAITING)
 
     def fileno(self) -> int:
-        """The descriptor to poll."""
+        """Return the descriptor to poll."""
         return self._socket.fileno()
 
     def answer(self) -> None:
-        """Say yes to one who asks. Does not wait."""
+        """Answer yes to one agent. Does not wait."""
         with contextlib.suppress(OSError):
             asking, _ = self._socket.accept()
             with asking:
@@ -58,5 +58,5 @@ class Answering:
                 asking.send(YES)
 
     def close(self) -> None:
-        """There will be no master any more."""
+        """Stop answering: there will be no master any more."""
         self._socket.close()

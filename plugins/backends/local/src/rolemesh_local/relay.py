@@ -1,4 +1,5 @@
-"""The agent's connection to its master, whichever it is: a thread, because a zmq socket belongs to one."""
+"""The agent's connection to its master, whichever process it is. It is a thread, because a zmq socket belongs to
+one."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ __all__ = ["Relay"]
 
 RECONNECT_MS = 20
 KEPT = 64
-"""How many messages wait for a master that is not there; it is told the latest."""
+"""Maximum number of messages that wait for a missing master; it gets the latest ones."""
 
 
 class Relay:
-    """Sends and receives whole messages; those that nobody takes are dropped, the oldest first."""
+    """Sends and receives whole messages. If nobody takes them, the oldest are dropped first."""
 
     def __init__(self, address: str, identity: bytes) -> None:
         self._context = zmq.Context()
@@ -26,16 +27,16 @@ class Relay:
         self._outbox.bind("inproc://out")
 
     def send(self, message: bytes) -> None:
-        """From the agent's thread only."""
+        """Send a message. Only the agent's thread may call this."""
         self._outbox.send(message)
 
     def start(self, deliver: Callable[[bytes], None]) -> None:
-        """Pass what the master says to `deliver`, in this object's own thread."""
+        """Pass the master's messages to `deliver`, in this object's own thread."""
         self._thread = threading.Thread(target=self._run, args=(deliver,), name="link", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Return when the last message has gone, or nobody takes it."""
+        """Return when the last message is sent, or nobody takes it."""
         self._outbox.send(b"")
         self._thread.join()
         self._outbox.close(linger=0)

@@ -1,9 +1,9 @@
-"""The supervisor: parent of a job's master and agents, and what the master's life does not depend on.
+"""The supervisor: the parent of a job's master and agents. It survives the master.
 
-It is to the local backend what Ray's head is to the other: it forks master and agents from a warm process, tells the
-master which agents have ended, and starts another master where one dies or stops. It keeps the bundle, which holds
-secrets, in memory only. When it is killed itself, the kernel kills master and agents with it, and their janitors
-remove what they leave: the job is over, and can be resumed from its last persisted snapshot.
+It has the same part in the local backend as Ray's head in the other one. It forks master and agents from a warm
+process, reports ended agents to the master, and starts another master when one dies or hangs. It keeps the bundle,
+which contains secrets, in memory only. If the supervisor is killed, the kernel kills master and agents, and their
+janitors clean up: the job is over, and can be resumed from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from rolemesh_local.question import Answering
 __all__ = ["AgentEntry", "MasterEntry", "Supervisor"]
 
 SILENT_S = 3.0
-"""A master whose process does not beat for this long is stopped or hangs, and is killed."""
+"""Seconds without a beat after which a master counts as stopped or hung, and is killed."""
 STUCK_S = 30.0
-"""A master whose loop does not turn for this long hangs, and is killed."""
+"""Seconds without a turn of its loop after which a master counts as hung, and is killed."""
 COME_UP_S = 60.0
-"""How long a new master may take until its first beat."""
+"""Maximum seconds until the first beat of a new master."""
 POLL_S = 0.5
 STALL_S = 1.0
-"""A supervisor that has had no turn for longer cannot say how long others have been silent."""
+"""Seconds without a turn after which the supervisor cannot judge the silence of others."""
 AGAIN_S = 1.0
-"""After this a process is forked again that the machine had no room for."""
+"""Seconds after which the supervisor tries again to fork a process for which the machine had no room."""
 
 
 class MasterEntry(Protocol):
-    """What runs in a master's process; the job is over when it returns 0."""
+    """Function that runs in a master's process. The job is over when it returns 0."""
 
     def __call__(self, start: m.SupervisorStart, link: m.Link[m.ToMaster], folder: Path, attempt: int) -> int: ...
 
 
 class AgentEntry(Protocol):
-    """What runs in an agent's process."""
+    """Function that runs in an agent's process."""
 
     def __call__(self, config: bytes, folder: Path) -> int: ...
 
 
 class _Master:
-    """A master's process, and what is known of it."""
+    """A master's process and its state."""
 
     def __init__(self, pid: int, link: m.Link[m.ToSupervisor]) -> None:
         self.pid = pid
@@ -65,22 +65,22 @@ class _Master:
         self.stopping = False
 
     def excuse(self, seconds: float) -> None:
-        """For so long nobody has listened."""
+        """Extend the deadlines, because the supervisor itself did not listen for `seconds`."""
         self.beaten += seconds
         self.turned += seconds
 
     def hangs(self, now: float) -> bool:
-        """Whether it has been silent for too long."""
+        """Return whether the master has been silent for too long."""
         if now - self.beaten > (SILENT_S if self.beats else COME_UP_S):
             return True
         return self.turns > 0 and not self.stopping and now - self.turned > STUCK_S
 
 
 class Supervisor:
-    """Runs one job's master and agents until a master has ended well, or too many have not.
+    """Runs the master and agents of a job until a master has ended well, or too many have failed.
 
-    `folder` is private and stays the same for all masters. `log_of(name)` says where a process's output goes.
-    One thread only, because it forks.
+    `folder` is private and the same for all masters. `log_of(name)` returns the output file of a process. The
+    supervisor has a single thread, because it forks.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Supervisor:
         self.gave_up = ""
 
     def run(self) -> bool:
-        """Returns whether a master ended well; all processes are gone then. If not, `gave_up` says why."""
+        """Return whether a master ended well. All processes are gone then. If not, `gave_up` says why."""
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -184,7 +184,7 @@ class Supervisor:
                 self._master.link.send(message)
 
     def _read(self, master: _Master) -> bool:
-        """Do what the master asks for; whether there may be more to read."""
+        """Carry out the master's requests. Return whether there may be more to read."""
         try:
             messages = master.link.receive()
         except BlockingIOError:
@@ -221,7 +221,8 @@ class Supervisor:
                 os.kill(self._master.pid, signal.SIGKILL)
 
     def _master_gone(self, master: _Master, status: int) -> bool | None:
-        """What its exit means: True the job is over, False give up, None go on with another one."""
+        """Return the meaning of the master's exit: True the job is over, False give up, None continue with another
+        master."""
         while self._read(master):
             pass
         with contextlib.suppress(KeyError):

@@ -1,6 +1,7 @@
 """Master and agent as Ray actors. Their loops run in threads of their own; calls only enqueue.
 
-What only one of them needs is imported where it begins: the first agents start while the master imports what it needs.
+Modules that only one of them needs are imported when it begins, so the first agents start while the master still
+imports.
 """
 
 from __future__ import annotations
@@ -32,43 +33,45 @@ from rolemesh_ray.nodes import kill_actor, state_of
 __all__ = ["DEBUGGER", "AgentActor", "ElsewhereError", "MasterActor", "MasterWatch", "in_parts", "joined"]
 
 DEBUGGER = "PYTHONBREAKPOINT"
-"""What ``breakpoint()`` calls: Ray names one of its own in drivers and actors, which ranks would inherit."""
+"""Variable that chooses the function behind ``breakpoint()``. Ray sets its own in drivers and actors, and ranks would
+inherit it."""
 CRASHES_FILE = ".master-crashes"
 LAST_WORD_S = 2.0
 COME_UP_S = 15.0
-"""How long a new master may be silent before an agent has it killed."""
+"""Seconds that a new master may be silent before an agent has it killed."""
 ANSWER_S = 2.0
-"""How long an agent waits for a master to say that it is there."""
+"""Seconds that an agent waits for a master's answer that it is alive."""
 PART_BYTES = 1 << 16
-"""Of an argument: Ray passes 100 KB and less along, up to 10 MB in all."""
+"""Size of a part of an argument in bytes. Ray passes values of up to 100 KB by value, 10 MB in all."""
 STUCK_S = 30.0
-"""A master whose loop does not turn for this long hangs, and is killed."""
+"""Seconds without a turn of its loop after which a master counts as hung, and is killed."""
 
 
 class ElsewhereError(Exception):
-    """Ray has started a job's first master on another node than the one that it was asked for."""
+    """Ray started a job's first master on another node than the requested one."""
 
 
 def in_parts(data: bytes) -> list[bytes]:
-    """Arguments that travel with an actor, and are there whenever Ray starts it again: `joined` makes them `data`.
+    """Return arguments that travel with an actor, and are available whenever Ray restarts it. `joined` makes `data` of
+    them.
 
-    One large one would be kept by the process that gives it, and end with that.
+    The process that passes a single large argument would keep it, and it would be lost with that process.
     """
     packed = zlib.compress(data)
     return [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
 
 
 def joined(parts: Sequence[bytes]) -> bytes:
-    """What `in_parts` was given."""
+    """Return the data that `in_parts` divided."""
     return zlib.decompress(b"".join(parts))
 
 
 class MasterActor:
-    """The master. Ray starts it again when its process dies, however it dies, and elsewhere when its node does: the
-    journal says where it was."""
+    """The master. Ray restarts it when its process dies, and on another node when its node dies. The journal says how
+    far it was."""
 
     def __init__(self, home: str, *bundle: bytes) -> None:
-        """It begins on the node `home`; raises `ElsewhereError` if it does not. `bundle`: see `in_parts`."""
+        """Begin on the node `home`; raise `ElsewhereError` on another one. `bundle`: see `in_parts`."""
         here = ray.get_runtime_context()
         self._again = bool(here.was_current_actor_reconstructed)
         if here.get_node_id() != home and not self._again:
@@ -108,7 +111,7 @@ class MasterActor:
         ray.kill(self._self, no_restart=True)
 
     def _failed(self, error: BaseException, lived_s: float) -> None:
-        """Return if no other master is to try; else leave it to Ray to start one."""
+        """Return if no other master should try; otherwise let Ray restart the master."""
         from rolemesh_durable.api.hosting import give_up
         from rolemesh_durable.stores import JournalDamagedError
 
@@ -130,20 +133,21 @@ class MasterActor:
         give_up(self._job, why)
 
     def received(self, agent: str, message: bytes) -> None:
-        """An agent's message."""
+        """Take a message from an agent."""
         self._launcher.arrived(agent, message)
 
     def silent_s(self) -> float:
-        """How long the master's loop has not turned; 0 before it has for the first time: it may wait for its store."""
+        """Return the seconds since the master's loop last turned; 0 before its first turn, because it may wait for its
+        store."""
         return self._launcher.silent_s()
 
     def pid(self) -> int:
-        """The process of the actor."""
+        """Return the process id of the actor."""
         return os.getpid()
 
 
 class AgentActor:
-    """An agent. It is not restarted by Ray: the master starts its next incarnation, where it wants it."""
+    """An agent. Ray does not restart it: the master starts its next incarnation on the node that it chooses."""
 
     def __init__(self, config: bytes, master: Any) -> None:
         from rolemesh_durable.api.hosting import Agent
@@ -192,24 +196,25 @@ class AgentActor:
         ray.kill(self._self)
 
     def deliver(self, message: bytes) -> None:
-        """A message from the master."""
+        """Take a message from the master."""
         self._agent.deliver(message)
 
     def wait(self) -> None:
-        """Return when the agent is over; Ray raises in the caller if the process is gone before."""
+        """Return when the agent has ended. If the process dies first, Ray raises in the caller."""
         self._over.wait()
         self._asked.set()
 
 
 class MasterWatch:
-    """What an agent knows of its job's master as a process.
+    """An agent's view of its master's process.
 
-    Whether one is new is decided by this agent's own clock, from when it first saw the process: clocks of different
-    nodes may differ by more than a master may take to come up.
+    Whether a master is new is decided by the clock of this agent, from the moment when it first saw the process. Clocks
+    of nodes may differ by more than the time in which a master must come up.
     """
 
     def __init__(self, job: str, come_up_s: float, *, new: bool = False) -> None:
-        """`new`: the job's first master may still be coming up; else it has, since it has started this agent."""
+        """If `new` is true, the job's first master may still be coming up; otherwise it is up, because it started this
+        agent."""
         self._job, self._come_up_s = job, come_up_s
         self._seen: tuple[int, float] = 0, 0.0
         with suppress(Exception):
@@ -217,11 +222,11 @@ class MasterWatch:
                 self._seen = at.pid, time.monotonic() if new else float("-inf")
 
     def revive(self) -> bool:
-        """Kill a master that hangs, so that Ray starts it again; returns whether there is, or will be, a master.
+        """Kill a hung master, so that Ray restarts it. Return whether there is a master, or will be one.
 
-        Not one that says that it is there, and waits for its store, nor one that Ray is starting already, or that has
-        been there for less than `come_up_s` seconds: several agents may ask at once, and on a busy machine a new master
-        needs time before it speaks to them.
+        A master is spared if it answers that it waits for its store, if Ray is already starting it, or if it is less
+        than `come_up_s` seconds old. Several agents may ask at once, and on a busy machine a new master needs time
+        before it contacts them.
         """
         handle = master_actor(self._job)
         if handle is None:

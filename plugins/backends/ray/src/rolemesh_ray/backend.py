@@ -1,4 +1,4 @@
-"""The backend plugin on Ray. `ray` itself is imported when a job is started: checking one needs none."""
+"""The backend plugin for Ray. `ray` itself is imported only when a job starts; checking a job does not need it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RayOptions(BaseModel, extra="forbid"):
 
 
 class RayBackend(Backend):
-    """Joins the Ray at `address`, or starts one on this machine that ends with this process."""
+    """Joins the Ray cluster at `address`, or starts one on this machine that ends with this process."""
 
     Options: ClassVar[type[BaseModel]] = RayOptions
     name: ClassVar[str] = "ray"
@@ -50,47 +50,47 @@ class RayBackend(Backend):
 
     @classmethod
     def outlives(cls, options: RayOptions) -> bool:
-        """A Ray that was started here ends with this process."""
+        """Return False for a Ray cluster that was started here, because it ends with this process."""
         return options.address is not None
 
     @classmethod
     def expected(cls, options: RayOptions) -> ClusterView | None:
-        """This machine, if a Ray is started here."""
+        """Return this machine if a Ray cluster is started here."""
         return this_machine() if options.address is None else None
 
     @property
     def address(self) -> str:
-        """The address under which others join this Ray."""
+        """Return the address at which others can join this Ray cluster."""
         return self._ray.gcs_address
 
     def cluster(self) -> ClusterView:
-        """The living nodes with what they have in all; this one first, then by id."""
+        """Return the living nodes with their total resources, this one first, then by id."""
         return self._ray.cluster().without(self.lost)
 
     def free(self) -> ClusterView:
-        """The living nodes with what is free on them."""
+        """Return the living nodes with their free resources."""
         return self._ray.free().without(self.lost)
 
     def others(self) -> list[str]:
-        """The jobs that have something reserved."""
+        """Return the jobs that have reservations."""
         return self._ray.others()
 
     def queue(self, job: str, priority: int) -> Line:
-        """Get in line with the other jobs that wait for room here."""
+        """Join the queue of jobs that wait for room."""
         return self._ray.queue(job, priority)
 
     def knows(self, job: str) -> bool:
-        """Whether a job of this name lives on this Ray, even if it is between two masters."""
+        """Return whether a job of this name runs on this Ray cluster, even if it is between two masters."""
         return self._ray.knows(job)
 
     def start(self, bundle: Any, lock: int) -> None:
-        """Start the master actor on this node, where the run's folder is, and return when it answers."""
+        """Start the master actor on this node, which has the run's folder, and return when it answers."""
         self._ray.start(bundle)
 
     def alive(self) -> bool:
-        """Whether the master's actor exists, or Ray is starting it again."""
+        """Return whether the master's actor exists, or Ray is restarting it."""
         return self._ray.alive()
 
     def close(self) -> None:
-        """See that nothing of the job is left on Ray, and leave it (or end it, if it was started here)."""
+        """Remove everything of the job from Ray. Then leave the cluster, or end it if it was started here."""
         self._ray.close()

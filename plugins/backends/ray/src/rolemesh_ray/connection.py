@@ -1,4 +1,4 @@
-"""What a driver does on Ray: join or start one, start a job's master, and see that nothing is left of it."""
+"""The driver's side on Ray: join or start a cluster, start a job's master, and clean up after it."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ __all__ = ["RayConnection"]
 PROBE_TIMEOUT_S = 5.0
 COME_UP_S = 60.0
 PENDING_CALLS = 1000
-"""More messages than this from an agent to a master that does not take them are dropped."""
+"""Maximum number of messages that wait between an agent and its master; further ones are dropped."""
 
 
 def _probe(address: str) -> None:
-    """Raise `OSError` at once where nobody listens at ``host:port``: Ray itself tries for minutes."""
+    """Raise `OSError` at once if nothing listens at ``host:port``; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=PROBE_TIMEOUT_S).close()
@@ -44,9 +44,10 @@ def _probe(address: str) -> None:
 
 @contextmanager
 def _as_it_was() -> Iterator[None]:
-    """`ray.init` takes SIGTERM over and would leave at once; here it ends the job in good order, as Ctrl-C does.
+    """Restore signal handlers and variables that `ray.init` changes. Ray's SIGTERM handler would exit at once; here
+    SIGTERM ends the job in good order, as Ctrl-C does.
 
-    It also names a debugger of its own, which what is started from here would inherit.
+    Ray also sets a debugger of its own, which processes started from here would inherit.
     """
     ours, debugger = signal.getsignal(signal.SIGTERM), os.environ.get(DEBUGGER)
     try:
@@ -60,16 +61,16 @@ def _as_it_was() -> Iterator[None]:
 
 
 class RayConnection:
-    """A driver's connection to the Ray at `address`, or to one of its own.
+    """A driver's connection to the Ray cluster at `address`, or to one of its own.
 
-    Where the process is connected already, as a notebook or a script may be, that connection is used and left as it is.
+    If the process is already connected, as a notebook or a script may be, that connection is used and left open.
     """
 
     def __init__(self, address: str | None) -> None:
         self._address = address
         self._name = ""
         self._master: Any = None
-        """The id of its actor."""
+        """The id of the master's actor."""
         self._line: Line | None = None
         self._ours = not ray.is_initialized()
         if self._ours:
@@ -110,35 +111,35 @@ class RayConnection:
 
     @property
     def gcs_address(self) -> str:
-        """The address under which others join this Ray."""
+        """Return the address at which others can join this Ray cluster."""
         return str(ray.get_runtime_context().gcs_address)
 
     def cluster(self) -> ClusterView:
-        """The living nodes with what they have in all; this one first, then by id."""
+        """Return the living nodes with their total resources, this one first, then by id."""
         return living_nodes()
 
     def free(self) -> ClusterView:
-        """The living nodes with what is free on them."""
+        """Return the living nodes with their free resources."""
         return free_nodes()
 
     def others(self) -> list[str]:
-        """The jobs that have something reserved."""
+        """Return the jobs that have reservations."""
         return jobs_with_bundles()
 
     def queue(self, job: str, priority: int) -> Line:
-        """Get in line with the other jobs that wait for room here."""
+        """Join the queue of jobs that wait for room."""
         self._line = Line(job, priority)
         return self._line
 
     def knows(self, job: str) -> bool:
-        """Whether a job of this name lives on this Ray, even if it is between two masters."""
+        """Return whether a job of this name runs on this Ray cluster, even if it is between two masters."""
         return master_actor(job) is not None
 
     def start(self, bundle: JobBundle) -> None:
-        """Start the master actor on this node, and return when it answers. If this node dies it comes back on another.
+        """Start the master actor on this node, and return when it answers. If this node dies, the master restarts on
+        another one.
 
-        The lock of the run's folder is held by the driver until then; master and agents hold it themselves from then
-        on.
+        The driver holds the lock of the run's folder until then. Afterwards master and agents hold it themselves.
         """
         run_dir = Path(bundle.config.run_dir)
         deadline = time.monotonic() + COME_UP_S
@@ -150,7 +151,8 @@ class RayConnection:
         self._await_reservation(run_dir)
 
     def _come_up(self, bundle: JobBundle, deadline: float) -> bool:
-        """Start the master's actor; False if it was lost, or Ray has started it on another node: it is tried again."""
+        """Start the master's actor. Return False if it was lost, or started on another node; then the caller tries
+        again."""
         name, home = bundle.config.name, ray.get_runtime_context().get_node_id()
         actor = ray.remote(MasterActor).options(
             name=master_name(name),
@@ -190,7 +192,7 @@ class RayConnection:
         return True
 
     def _await_reservation(self, run_dir: Path) -> None:
-        """Stay in line until the job has what it was promised, and let its master know that its driver is here."""
+        """Stay in the queue until the job has its reservation, and report to its master that the driver is alive."""
         deadline = time.monotonic() + RESERVE_TIMEOUT_S
         with ControlClient(run_dir, LOOK_S) as master:
             while self._line is not None and self.alive() and time.monotonic() < deadline:
@@ -209,12 +211,12 @@ class RayConnection:
             self._line = None
 
     def alive(self) -> bool:
-        """Whether the master's actor exists, or Ray is starting it again."""
+        """Return whether the master's actor exists, or Ray is restarting it."""
         master = master_actor(self._name)
         return master is not None and master._actor_id == self._master
 
     def close(self) -> None:
-        """See that nothing of the job is left on Ray, and leave it (or end it, if it was started here)."""
+        """Remove everything of the job from Ray. Then leave the cluster, or end it if it was started here."""
         self._leave_line()
         if self._name:
             deadline = time.monotonic() + 10.0

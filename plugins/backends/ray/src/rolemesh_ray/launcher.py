@@ -1,4 +1,4 @@
-"""The master's hands on Ray: agents are named, detached actors in bundles that stay reserved until the job's end."""
+"""The master's launcher on Ray: agents are named, detached actors in bundles that stay reserved until the job's end."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ RESERVE_TIMEOUT_S = 30.0
 LOOK_S = 0.5
 END_S = 2.0
 PENDING_CALLS = 1000
-"""More messages than this to an agent that does not take them are dropped."""
+"""Maximum number of messages that wait for an agent; further ones are dropped."""
 
 
 class _Agent:
-    """An incarnation of an agent that is being watched."""
+    """An incarnation of an agent that the launcher watches."""
 
     def __init__(self, place: AgentPlace, incarnation: int, handle: Any) -> None:
         self.place = place
@@ -45,9 +45,9 @@ class _Agent:
 
 
 class RayLauncher:
-    """See `rolemesh_durable.protocol.launcher`. Lives in the process of the job's master, whose actor is `master`.
+    """See `rolemesh_durable.protocol.launcher`. It runs in the process of the job's master, whose actor is `master`.
 
-    `agent` is the class of the agents' actors, as `rolemesh_ray.actors.AgentActor`.
+    `agent` is the class of the agents' actors, such as `rolemesh_ray.actors.AgentActor`.
     """
 
     def __init__(self, job: str, job_id: str, master: Any, agent: type) -> None:
@@ -72,13 +72,13 @@ class RayLauncher:
         threading.Thread(target=self._watch, name="agents", daemon=True).start()
 
     def arrived(self, agent: str, message: bytes) -> None:
-        """An agent has called the master's actor."""
+        """Take a message that an agent sent to the master's actor."""
         if self._received is not None:
             self._received(agent, message)
 
     def start_ahead(self, starts: Sequence[AgentStart]) -> None:
-        """What `start` will be told first: agents and master then import side by side. Returns at once; what goes wrong
-        is for `start` to say."""
+        """Start agents before the master requests them with `start`, so that both import at the same time. Returns at
+        once; `start` reports errors."""
 
         def task() -> None:
             try:
@@ -145,7 +145,7 @@ class RayLauncher:
             self._agents[place.agent] = _Agent(place, start.incarnation, handle)
 
     def _bundle(self, node: str) -> tuple[Any, int, dict[str, float]]:
-        """The bundle on `node` that the agent lives in: its group, its index in it, and what it holds."""
+        """Return the bundle on `node` for the agent: its group, its index in it, and its resources."""
         for name, table in sorted(placement_groups(self._job).items()):
             for index, at in table["bundles_to_node_id"].items():
                 if at == node:
@@ -155,7 +155,8 @@ class RayLauncher:
         )
 
     def _reserve(self, places: Sequence[AgentPlace]) -> None:
-        """Reserve, in one placement group, what these places ask for beyond what the job holds on their nodes."""
+        """Reserve, in one placement group, the resources that these places need beyond what the job already holds on
+        their nodes."""
         groups = placement_groups(self._job)
         held = _held(groups)
         bundles, labels = [], []
@@ -222,26 +223,26 @@ class RayLauncher:
             threading.Thread(target=_end, args=(known.handle,), name="kill", daemon=True).start()
 
     def cluster(self) -> ClusterView:
-        """See `Launcher`: with what others have taken left out."""
+        """See `Launcher`. Resources that others have taken are left out."""
         with self._lock:
             gone = set(self._gone)
         return free_nodes(gone, _held(placement_groups(self._job)))
 
     def leaving(self) -> Mapping[str, float]:
-        """See `Launcher`: nodes that are being drained, by the autoscaler or by ``ray drain-node``."""
+        """See `Launcher`. These are the nodes that the autoscaler or ``ray drain-node`` drains."""
         return draining_nodes()
 
     def beat(self) -> None:
-        """See `Launcher`: here the agents notice a master that has fallen silent."""
+        """See `Launcher`. On Ray the agents notice a master that is silent."""
         self.turns += 1
         self._turned = time.monotonic()
 
     def silent_s(self) -> float:
-        """How long ago `beat` was called last; 0 if it never was."""
+        """Return the seconds since the last call of `beat`; 0 if there was none."""
         return time.monotonic() - self._turned if self.turns else 0.0
 
     def lose(self, node: str) -> bool:
-        """See `Launcher`: Ray's nodes are not ours to take away."""
+        """See `Launcher`. Ray's nodes cannot be taken away by a job."""
         return False
 
     def stop(self) -> None:
@@ -301,7 +302,7 @@ class RayLauncher:
 
 
 def _held(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """What placement groups hold, by node."""
+    """Return the resources of placement groups, by node."""
     held: dict[str, dict[str, float]] = {}
     for table in groups.values():
         for index, node in table["bundles_to_node_id"].items():

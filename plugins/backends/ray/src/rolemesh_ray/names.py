@@ -1,4 +1,4 @@
-"""What a job is called on Ray: whoever knows the job's name finds, and can remove, all that is its."""
+"""Names of a job on Ray. With the job's name, every process can find and remove everything of the job."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ NAMESPACE = "rolemesh"
 
 
 def master_name(job: str) -> str:
-    """The master's actor. Job names have no colon, so no job's names begin with those of another."""
+    """Return the name of the master's actor. Job names have no colon, so no name is the prefix of another job's."""
     return f"rolemesh-master-{job}"
 
 
 def agent_name(job: str, agent: str, incarnation: int) -> str:
-    """The actor of one incarnation of an agent."""
+    """Return the name of the actor of one incarnation of an agent."""
     return f"rolemesh-agent-{job}:{agent}:{incarnation}"
 
 
 def reservation_name(job: str, number: int) -> str:
-    """A placement group of the job."""
+    """Return the name of a placement group of the job."""
     return f"rolemesh-bundles-{job}:{number}"
 
 
 def master_actor(job: str) -> Any:
-    """A handle of the job's master, also while Ray starts it again; None if there is none, for good."""
+    """Return a handle of the job's master, also while Ray restarts it; None if it is gone for good."""
     try:
         return ray.get_actor(master_name(job), namespace=NAMESPACE)
     except ValueError:
@@ -45,7 +45,7 @@ def master_actor(job: str) -> Any:
 
 
 def agent_actors(job: str) -> dict[tuple[str, int], Any]:
-    """Handles of the job's agents by (agent, incarnation)."""
+    """Return handles of the job's agents by (agent, incarnation)."""
     found = {}
     for entry in ray.util.list_named_actors(all_namespaces=True):
         head, *rest = entry["name"].split(":")
@@ -58,7 +58,7 @@ def agent_actors(job: str) -> dict[tuple[str, int], Any]:
 
 
 def placement_groups(job: str) -> dict[str, dict[str, Any]]:
-    """The job's placement groups as Ray describes them, by name."""
+    """Return the job's placement groups by name, as Ray describes them."""
     tables = placement_group_table().values()
     return {
         table["name"]: table
@@ -68,7 +68,7 @@ def placement_groups(job: str) -> dict[str, dict[str, Any]]:
 
 
 def remove_reservations(job: str) -> None:
-    """Give back all that was reserved for the job."""
+    """Remove all reservations of the job."""
     for name in placement_groups(job):
         try:
             remove_placement_group(ray.util.get_placement_group(name))

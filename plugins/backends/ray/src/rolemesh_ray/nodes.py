@@ -1,4 +1,4 @@
-"""Ray's nodes as the planner sees them, whether one is gone, and killing a process on one of them."""
+"""Ray's nodes for the planner, the check for lost nodes, and the kill of a process on a node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_CUSTOM = ("CPU", "GPU", "memory", "object_store_memory")
 
 
 def living_nodes(gone: Collection[str] = ()) -> ClusterView:
-    """The living nodes with what they have in all, without `gone`; the one of this process first, then by id."""
+    """Return the living nodes with their total resources, without `gone`; the one of this process first, then by id."""
     nodes = []
     for node in ray.nodes():
         if not node["Alive"] or node["NodeID"] in gone:
@@ -46,9 +46,9 @@ def living_nodes(gone: Collection[str] = ()) -> ClusterView:
 
 
 def free_nodes(gone: Collection[str] = (), held: Mapping[str, Mapping[str, float]] = NOBODY) -> ClusterView:
-    """The living nodes without `gone`: what nobody has taken or reserved, and what the job that asks has `held` itself.
+    """Return the living nodes without `gone`, with their free resources and those that the requesting job has `held`.
 
-    GPUs that are taken in part do not count.
+    GPUs that are partly taken do not count.
     """
     from ray._private import state
 
@@ -66,7 +66,8 @@ def free_nodes(gone: Collection[str] = (), held: Mapping[str, Mapping[str, float
 
 
 def draining_nodes() -> dict[str, float]:
-    """The nodes that Ray drains, and in how many seconds they are to go; 0 for no deadline. Ray has no public way."""
+    """Return the nodes that Ray drains, with the seconds until they go; 0 for no deadline. Ray has no public API for
+    this."""
     from ray._private import state
 
     now_ms = time.time() * 1e3
@@ -77,7 +78,7 @@ def draining_nodes() -> dict[str, float]:
 
 
 def node_is_gone(node_id: str) -> bool:
-    """Whether Ray says so, or its raylet takes no connection: Ray's own health check takes seconds to say so."""
+    """Return whether Ray reports the loss, or the raylet refuses connections. Ray's own health check takes seconds."""
     node = next((node for node in ray.nodes() if node["NodeID"] == node_id), None)
     if node is None or not node["Alive"]:
         return True
@@ -89,7 +90,7 @@ def node_is_gone(node_id: str) -> bool:
 
 
 class ActorState:
-    """What Ray knows of an actor's process."""
+    """Ray's record of an actor's process."""
 
     def __init__(self, table: dict[str, Any]) -> None:
         self.alive = table.get("State") == "ALIVE"
@@ -98,14 +99,14 @@ class ActorState:
 
 
 def state_of(handle: Any) -> ActorState:
-    """Look an actor up. Ray's public way to its pid needs the dashboard, which a job may not have."""
+    """Look an actor up. Ray's public API for its pid needs the dashboard, which may be missing."""
     from ray._private import state
 
     return ActorState(state.actors(handle._actor_id.hex()) or {})
 
 
 def kill_actor(handle: Any) -> None:
-    """SIGKILL the actor's process, now, also if it is stopped (`ray.kill` gives such a one 5 seconds)."""
+    """Send SIGKILL to the actor's process, even if it is stopped (`ray.kill` would give it 5 seconds)."""
     at = state_of(handle)
     if not at.alive or not at.pid:
         return

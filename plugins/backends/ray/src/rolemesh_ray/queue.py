@@ -1,7 +1,8 @@
-"""Jobs that wait for room on a Ray: by priority, then by who came first. The line is in Ray's own key-value store.
+"""The queue of jobs that wait for room on a Ray cluster, by priority and then by arrival. It is stored in Ray's
+key-value store.
 
-Who waits says so every second; an entry that has not been renewed for `STALE_S` is that of a driver that is gone.
-Whether it has been is seen by whoever waits behind it, by its own clock: those of two machines are not compared.
+A waiting driver renews its entry every second. An entry that was not renewed for `STALE_S` seconds belongs to a dead
+driver. The next driver in the queue measures that with its own clock; clocks of two machines are not compared.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PREFIX = b"rolemesh-line:"
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A job in line, `since` (seconds since 1970, by its driver's clock); `beat` counts how often that has said so."""
+    """A job in the queue. `since` is in seconds since 1970 by its driver's clock; `beat` counts the renewals."""
 
     job: str
     priority: int
@@ -33,7 +34,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def ahead(places: Iterable[Place], mine: Place) -> list[Place]:
-    """Those whose turn it is before `mine`, the first one first."""
+    """Return the entries before `mine`, the first one first."""
     return sorted((p for p in places if p.ticket != mine.ticket and _order(p) < _order(mine)), key=_order)
 
 
@@ -42,13 +43,13 @@ def _order(place: Place) -> tuple[int, float, str]:
 
 
 class Living:
-    """Tells the places whose drivers live from those that are left over."""
+    """Tells the entries of living drivers from those of dead ones."""
 
     def __init__(self) -> None:
         self._renewed: dict[str, tuple[int, float]] = {}
 
     def among(self, places: Iterable[Place], now: float) -> list[Place]:
-        """Those of `places` that have been renewed within `STALE_S`, or are seen for the first time."""
+        """Return those of `places` that were renewed within `STALE_S` seconds or are seen for the first time."""
         known, self._renewed = self._renewed, {}
         found = []
         for place in places:
@@ -60,7 +61,7 @@ class Living:
 
 
 class Line:
-    """One job's place in the line, until `leave`."""
+    """A job's entry in the queue, until `leave`."""
 
     def __init__(self, job: str, priority: int) -> None:
         self._mine = Place(job, priority, time.time(), 0, secrets.token_hex(4))
@@ -68,13 +69,13 @@ class Line:
         self.ahead()
 
     def ahead(self) -> list[Place]:
-        """Renew the place; who is before it."""
+        """Renew the entry, and return the entries before it."""
         self._mine = msgspec.structs.replace(self._mine, beat=self._mine.beat + 1)
         internal_kv._internal_kv_put(self._key, msgspec.msgpack.encode(self._mine), namespace=NAMESPACE)
         return ahead(self._living.among(self._places(), time.monotonic()), self._mine)
 
     def leave(self) -> None:
-        """The place is free: the next one's turn comes."""
+        """Remove the entry, so that the next job gets its turn."""
         internal_kv._internal_kv_del(self._key, namespace=NAMESPACE)
 
     @property
@@ -92,7 +93,7 @@ class Line:
 
 
 def jobs_with_bundles() -> list[str]:
-    """The jobs that have something reserved on this Ray."""
+    """Return the jobs that have reservations on this Ray cluster."""
     head = "rolemesh-bundles-"
     tables = placement_group_table().values()
     names = [table["name"] for table in tables if table["state"] != "REMOVED" and table["name"].startswith(head)]

@@ -1,4 +1,4 @@
-"""The last defence: every rank goes back to the last step that is on disk."""
+"""The last level: every rank returns to the last checkpoint on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The level: everything again, from the newest complete snapshot on disk."""
+"""The level `job`: restart everything from the newest complete checkpoint on disk."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ __all__ = ["JobLevel"]
 
 
 class JobLevel(FailoverLevel):
-    """Restarts every rank from the newest persisted snapshot, or from the beginning if there is none.
+    """Restarts every rank from the newest checkpoint on disk, or from the beginning if there is none.
 
-    It trusts nothing that is in memory, so it also helps where snapshots there are lost or where the restored state
-    itself leads to the failure. Ranks of dead nodes get new places; it does not wait for any.
+    It does not rely on memory, so it also helps if snapshots in memory are lost, or if the restored state itself causes
+    the failure. Ranks of dead nodes get new places; the level does not wait for room.
     """
 
     scope = "job"
 
     @hookimpl
     def recover(self, failure: Failure, view: JobView) -> RecoveryPlan:
-        """All ranks, whatever the failure."""
+        """Restart all ranks after any failure."""
         since = (
             f"step {view.persisted}, the last on disk" if view.persisted >= 0 else "the beginning: nothing is on disk"
         )

@@ -1,4 +1,4 @@
-"""More memory: a role that has run out of it goes on where there is more."""
+"""More memory: a role that ran out of memory restarts with more."""
 
 from __future__ import annotations
 

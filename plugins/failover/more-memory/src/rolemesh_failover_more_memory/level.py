@@ -1,4 +1,4 @@
-"""The level: how much memory a role gets that has run out of it."""
+"""The level `more-memory`: the new amount of memory of a role that ran out of it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["MoreMemoryLevel", "MoreMemoryOptions"]
 
 NAME = "memory_gb"
 KILLED = 128 + SIGKILL
-"""The exit code of a shell, or of a container's first process, whose command SIGKILL has ended."""
+"""Exit code of a shell, or of a container's first process, whose command was ended by SIGKILL."""
 
 
 class MoreMemoryOptions(Budget):
-    """How much more, and after which failures."""
+    """Factor of the memory, and the failures that it applies to."""
 
     factor: float = Field(default=2.0, gt=1, description="So many times what the role has had, up to its limit.")
     killed: bool = Field(
@@ -26,10 +26,10 @@ class MoreMemoryOptions(Budget):
 
 
 class MoreMemoryLevel(FailoverLevel):
-    """Gives a role more memory of which a rank has run out of it, as far as the job file allows.
+    """Gives a role more memory after one of its ranks ran out of it, within the limits of the job file.
 
-    All ranks of the role start again, from the newest snapshot in memory: where they are, if their nodes have so much,
-    or on other nodes.
+    All ranks of the role restart from the newest snapshot in memory: on their nodes if these have enough, otherwise on
+    others.
     """
 
     Options = MoreMemoryOptions
@@ -37,7 +37,7 @@ class MoreMemoryLevel(FailoverLevel):
 
     @hookimpl
     def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | Pass:
-        """Twice the memory for the role of a rank that was out of it; a pass for everything else."""
+        """Propose twice the memory for the role of a rank that ran out of it; pass on everything else."""
         role = failure.role
         if failure.rank < 0 or not view.lost_with(failure) or not self._out_of_memory(failure, view):
             return Pass("no rank was out of memory")
@@ -55,7 +55,7 @@ class MoreMemoryLevel(FailoverLevel):
         )
 
     def _out_of_memory(self, failure: Failure, view: JobView) -> bool:
-        """Whether the diagnosis says so: of the node's memory, not of a GPU's."""
+        """Return whether the diagnosis says so, for the node's memory and not a GPU's."""
         if self.options.killed and (failure.signal == SIGKILL or failure.exit_code == KILLED):
             return True
         reason = view.verdict.reason.lower() if view.verdict is not None else ""

@@ -1,4 +1,4 @@
-"""Ranks leave a node that is lost or at fault, and start again elsewhere from the snapshots in memory."""
+"""Ranks leave a lost or faulty node and restart elsewhere from the snapshots in memory."""
 
 from __future__ import annotations
 

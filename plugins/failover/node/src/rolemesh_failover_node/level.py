@@ -1,4 +1,5 @@
-"""The level: which node is left, which ranks leave it, and how long the job may wait for another place."""
+"""The level `node`: the node to leave, the ranks that leave it, and the time that the job may wait for another
+place."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ __all__ = ["NodeLevel", "NodeOptions"]
 
 
 class NodeOptions(Budget):
-    """How often a rank may be moved, and what to do where there is no room for it."""
+    """How often a rank may be moved, and what to do if there is no room for it."""
 
     when_full: Literal["wait", "fail"] = Field(
         default="wait", description="Where no other node has room: wait for one, or pass the failure to the next level."
@@ -28,8 +29,8 @@ class NodeOptions(Budget):
 class NodeLevel(FailoverLevel):
     """Moves all ranks of the failing rank's node, and their collective groups, to other nodes.
 
-    State comes from memory: a group's other nodes have their own snapshots, and with ``snapshots.replicas: 1`` another
-    node has a copy of the lost one's. The coordinator asks the placement strategies for the new places.
+    The state comes from memory: a group's other nodes have their own snapshots, and with ``snapshots.replicas: 1``
+    another node has a copy of those on the lost node. The coordinator asks the placement strategies for the new places.
     """
 
     Options = NodeOptions
@@ -38,7 +39,7 @@ class NodeLevel(FailoverLevel):
 
     @hookimpl
     def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
-        """Leave the node; None where the failure names neither a node nor a rank that the job has."""
+        """Leave the node. Return None if the failure names neither a node nor a rank of the job."""
         at = (failure.role, failure.rank)
         node = next((r.node for r in view.ranks if (r.role, r.rank) == at), failure.node)
         leaving = [r for r in view.ranks if r.node == node]

@@ -1,4 +1,4 @@
-"""Processes start again where they were: the rank that died, or its collective group, from the node's memory."""
+"""Processes restart on their node: the dead rank, or its collective group, from the node's memory."""
 
 from __future__ import annotations
 

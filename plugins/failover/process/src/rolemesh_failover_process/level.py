@@ -1,4 +1,4 @@
-"""The level: which ranks go down with a failure, and start again on the nodes where they were."""
+"""The level `process`: restart the ranks that a failure takes down, on their own nodes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ __all__ = ["ProcessLevel"]
 
 
 class ProcessLevel(FailoverLevel):
-    """Restarts what died, where it was, from the snapshots in the node's memory.
+    """Restarts the dead ranks on their nodes, from the snapshots in the node's memory.
 
-    That is one rank, or all ranks of its collective role; for a lost agent, the ranks it had and their groups. Memory
-    of a lost node is lost with it, so such a failure is passed on.
+    For a failed rank, that is the rank or all ranks of its collective role; for a lost agent, its ranks and their
+    groups. The memory of a lost node is lost with it, so the level passes such a failure on.
     """
 
     scope = "process"
 
     @hookimpl
     def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
-        """The smallest restart there is; None for a lost node and for a rank that the job does not have."""
+        """Return the smallest possible restart; None for a lost node or a rank that the job does not have."""
         restart = view.lost_with(failure)
         if failure.cause == "node_lost" or not restart:
             return None

@@ -1,4 +1,4 @@
-"""Fewer ranks: roles that have lost a node go on without its ranks."""
+"""Fewer ranks: roles that lost a node continue without its ranks."""
 
 from __future__ import annotations
 

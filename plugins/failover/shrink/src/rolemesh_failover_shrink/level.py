@@ -1,4 +1,4 @@
-"""The level: how many ranks the roles are left with that have lost a node."""
+"""The level `shrink`: the remaining number of ranks of roles that lost a node."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ __all__ = ["ShrinkLevel"]
 
 
 class ShrinkLevel(FailoverLevel):
-    """Does without the ranks of nodes that are gone or at fault, as far as their roles may have fewer.
+    """Drops the ranks of lost or faulty nodes, as far as their roles may have fewer ranks.
 
-    A rank of such a node that its role cannot do without gets a new place, as all ranks do whose role has one size
-    only. Every rank starts again from the newest persisted snapshot, which is cut for the ranks that are left.
+    If a role cannot do without such a rank, the rank gets a new place; the same holds for all ranks of roles with a
+    fixed size. Every rank restarts from the newest checkpoint on disk, which is divided among the remaining ranks.
     """
 
     scope = "job"
 
     @hookimpl
     def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | Pass:
-        """Fewer ranks of each role that has some on a lost node; a pass where none has, or none may have fewer."""
+        """Propose fewer ranks for each role that has some on a lost node. Pass if no role does, or none may have
+        fewer."""
         homes = {(r.role, r.rank): r.node for r in view.ranks}
         gone = {n.node for n in view.nodes if not n.alive}
         if view.verdict is not None and view.verdict.kind == "hardware":

@@ -1,1 +1,1 @@
-"""The observer of rolemesh that shows a job on a terminal."""
+"""The observer `console`: shows a job on a terminal."""

@@ -26,7 +26,7 @@ __all__ = ["ConsoleObserver", "ConsoleOptions"]
 PLAIN_WIDTH = 120
 PLAIN_INTERVAL_S = 1.0
 _WARNING = re.compile(r"warning (\S+) #\d+")
-"""The name of a record that `RankContext.warn` has made."""
+"""Pattern of the name of a record that `RankContext.warn` makes."""
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -41,10 +41,10 @@ class ConsoleOptions(BaseModel, extra="forbid"):
 
 
 class ConsoleObserver(Observer):
-    """Shows a job to the person who runs it.
+    """Shows a job to the user who runs it.
 
-    On a terminal it keeps a live view; in a pipe or CI it prints at most a line per second. Either way the job's
-    summary is printed at its end. `console` and `now` (seconds since 1970) are for tests.
+    On a terminal it keeps a live view. In a pipe or CI it prints at most one line per second. At the end of the job it
+    prints a summary. `console` and `now` (seconds since 1970) are for tests.
     """
 
     Options: ClassVar[type[BaseModel]] = ConsoleOptions
@@ -83,7 +83,7 @@ class ConsoleObserver(Observer):
 
     @hookimpl
     def event(self, event: Event) -> None:
-        """Note a transition, and say the ones that matter: above the live view, if there is one."""
+        """Record a transition, and print the important ones, above the live view if there is one."""
         self._stats.event(event)
         said = sentence(event)
         if said is not None:
@@ -93,7 +93,7 @@ class ConsoleObserver(Observer):
 
     @hookimpl
     def steps_finished(self, metrics: tuple[StepMetrics, ...]) -> None:
-        """Take the metrics in and show them."""
+        """Record the metrics and show them."""
         self._stats.steps(metrics)
         for line in metrics:
             for name, text in line.records.items():
@@ -106,7 +106,7 @@ class ConsoleObserver(Observer):
 
     @hookimpl
     def status(self, status: JobStatus) -> None:
-        """Take the present picture and show it, and what is wrong in it."""
+        """Record the present status and show it with its warnings."""
         self._status = status
         self._warn(status.warnings)
         if self._live is not None:
@@ -147,7 +147,7 @@ class ConsoleObserver(Observer):
             self._console.print(Text(line), soft_wrap=True)
 
     def _warn(self, warnings: tuple[str, ...]) -> None:
-        """Say what is new: a warning that only counts on is the same one."""
+        """Print new warnings. A warning that only counts up is not new."""
         found = {_NUMBERS.sub("", warning): warning for warning in warnings}
         for key, warning in found.items():
             if key not in self._warned and self._live is None:

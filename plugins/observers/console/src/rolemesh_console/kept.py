@@ -1,4 +1,4 @@
-"""The snapshot that a job has left on disk, in words: its folder, its size, and the command that exports it."""
+"""Describe the snapshot that a job left on disk: its folder, its size, and the command that exports it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["export_command", "kept_lines"]
 
 
 def kept_lines(result: Mapping[str, Any], run_dir: str | Path) -> list[tuple[str, str]]:
-    """The snapshot that stays, as (heading, text) lines, from the ``result.json`` in `run_dir`."""
+    """Return the snapshot that remains, as (heading, text) lines, from the ``result.json`` in `run_dir`."""
     lines = []
     kept = result.get("kept")
     if kept and (folder := Path(run_dir, "snapshots", Path(kept["folder"]).name)).is_dir():
@@ -30,12 +30,12 @@ def kept_lines(result: Mapping[str, Any], run_dir: str | Path) -> list[tuple[str
 
 
 def export_command(run_dir: str | Path) -> str:
-    """The command that exports the run's newest snapshot, when run from the current folder."""
+    """Return the command that exports the run's newest snapshot, to run from the current folder."""
     return shlex.join([_program(), "checkpoint", "export", relative(run_dir)])
 
 
 def _program() -> str:
-    """The user's command for rolemesh: its name, if the shell finds this installation by it, else its path."""
+    """Return the user's command for rolemesh: its name if the shell finds this installation by it, else its path."""
     own = Path(sys.executable).with_name("rolemesh")
     found = shutil.which("rolemesh")
     if not own.exists() or (found is not None and os.path.samefile(found, own)):

@@ -1,4 +1,4 @@
-"""The console's view of a job that runs: progress, metrics, rates, ranks. Builds rich renderables, prints nothing."""
+"""The console's view of a running job: progress, metrics, rates, ranks. Builds rich renderables and prints nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPARK = 24
 
 
 def live_view(stats: Statistics, status: JobStatus | None, now: float, width: int | None = None) -> RenderableType:
-    """The whole view at time `now` (seconds since 1970), `width` cells wide or as wide as there is room."""
+    """Return the whole view at time `now` (seconds since 1970), `width` cells wide; None: as wide as the terminal."""
     parts: list[RenderableType] = [_progress(stats, status, now)]
     if metrics := _metrics(stats):
         parts += ["", metrics]
@@ -49,7 +49,7 @@ def live_view(stats: Statistics, status: JobStatus | None, now: float, width: in
 
 
 def starting_line(stats: Statistics, status: JobStatus, now: float) -> str:
-    """What a job that does not step yet is waiting for: the slowest ranks and for how long."""
+    """Return what a job without steps so far waits for: the slowest ranks, and how long they have taken."""
     waiting = [rank for rank in status.ranks if rank.state in ("starting", "setup")]
     if not status.ranks or all(rank.state == "starting" for rank in status.ranks):
         up = sum(agent.state == "up" for agent in status.agents)
@@ -92,7 +92,7 @@ def _progress(stats: Statistics, status: JobStatus | None, now: float) -> Render
 
 
 def _counted(stats: Statistics, status: JobStatus, done: int) -> RenderableType:
-    """The progress of a job of which nobody knows how many steps it has."""
+    """Return the progress of a job without a known number of steps."""
     pace = stats.seconds_per_step()
     words = "" if pace is None else f"   {duration(pace)}/step" if pace >= 0.1 else f"   {number(1 / pace)} steps/s"
     return _with_message(Text.assemble((f"step {done}", "bold"), words), status)
@@ -156,7 +156,7 @@ def _ranks(stats: Statistics, status: JobStatus) -> Table:
 
 
 def _rank_rows(ranks: Iterable[RankStatus]) -> Sequence[tuple[str, tuple[Text, ...]]]:
-    """A row per rank, or where there are many a row per role."""
+    """Return a row per rank, or a row per role if there are many ranks."""
     ranks = list(ranks)
     if len(ranks) <= MAX_RANK_ROWS:
         return [

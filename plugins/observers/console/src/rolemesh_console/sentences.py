@@ -1,6 +1,6 @@
-"""The sentences that tell a person what happens to a job: one for each kind of event that matters at once.
+"""Sentences about the events of a job for the user: one per kind of event that matters at once.
 
-The kinds are those of the engines' journals. An engine may have kinds of its own: `sentence` has none for them.
+The kinds are those of the engines' journals. An engine may have further kinds, for which `sentence` returns None.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ __all__ = ["sentence"]
 
 _Data: TypeAlias = Mapping[str, Any]
 _NODE_CHARACTERS = 12
-"""The first characters of a node's name; on Ray it has 56, and these tell nodes apart."""
+"""Number of characters of a node's name that are shown. On Ray it has 56, and the first ones are enough to tell nodes
+apart."""
 
 
 def sentence(event: Event) -> str | None:
-    """The event in a sentence; None for an event that can wait, and for a kind that is not known here."""
+    """Return the event as a sentence; None for an event that can wait, and for an unknown kind."""
     told = _SENTENCES.get(event.kind)
     return told.format_map(event.data) if isinstance(told, str) else told(event.data) if told is not None else None
 
@@ -48,7 +49,8 @@ def _recovery_planned(data: _Data) -> str:
 
 
 def _reasons(planned: _Data) -> list[str]:
-    """The diagnosers' reasons for a recovery that no failure's text has, and the level's reason for other resources."""
+    """Return the diagnosers' reasons for a recovery that are not in a failure's text, and the level's reason for other
+    resources."""
     failures = [text.lower() for text in planned.get("failures", ())]
     known = dict.fromkeys(verdict["reason"] for verdict in planned.get("verdicts", ()))
     reasons = [reason for reason in known if not any(reason.lower() in text for text in failures)]
@@ -153,4 +155,4 @@ _SENTENCES: dict[str, str | Callable[[_Data], str | None]] = {
     "straggler": "straggler: {message}",
     "waiting_for_nodes": "waiting up to {wait_s:g} s for a place: {missing}",
 }
-"""Sentence by kind of event: a template that the event's data fill, or a function of the data."""
+"""Kind of event → sentence: a template filled with the event's data, or a function of the data."""

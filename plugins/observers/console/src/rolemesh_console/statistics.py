@@ -1,4 +1,4 @@
-"""What a watcher remembers of a job: series of metrics, rates, where the time went, the time left. No output."""
+"""Statistics of a job for a watcher: series of metrics, rates, shares of time, the remaining time. No output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Thirds:
 
 
 class Series:
-    """A metric over the steps. Beyond `MAX_BUCKETS` values neighbours are averaged, so it never grows large."""
+    """A metric over the steps. Beyond `MAX_BUCKETS` values, neighbours are averaged, so the memory is bounded."""
 
     def __init__(self) -> None:
         self.first: tuple[int, float] | None = None
@@ -41,7 +41,7 @@ class Series:
         self._width = 1
 
     def add(self, step: int, value: float) -> None:
-        """Take the value of a step; what is not finite is shown, but counts nowhere."""
+        """Add the value of a step. Values that are not finite are shown but not counted."""
         self.latest = value
         if not math.isfinite(value):
             return
@@ -60,14 +60,14 @@ class Series:
         self._counts.append(1)
 
     def thirds(self) -> Thirds | None:
-        """None with fewer than three values."""
+        """Return the means; None with fewer than three values."""
         if self.seen < 3:
             return None
         k = len(self._sums) // 3
         return Thirds(sum(self._sums[:k]) / sum(self._counts[:k]), sum(self._sums[-k:]) / sum(self._counts[-k:]))
 
     def points(self, n: int) -> list[float]:
-        """At most `n` means of equal stretches, for a sparkline."""
+        """Return at most `n` means of equal parts, for a sparkline."""
         size = max(1, math.ceil(len(self._sums) / n))
         starts = range(0, len(self._sums), size)
         return [sum(self._sums[i : i + size]) / sum(self._counts[i : i + size]) for i in starts]
@@ -75,7 +75,8 @@ class Series:
 
 @dataclass
 class Statistics:
-    """Fed by an observer's hooks. `wanted` are the metrics to feature, all if empty; `kept` the records to keep."""
+    """Statistics from an observer's hooks. `wanted` are the metrics to feature, all if empty; `kept` the records to
+    keep."""
 
     wanted: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
@@ -88,7 +89,7 @@ class Statistics:
     amounts: dict[str, float] = field(default_factory=dict)
     """Totals of the quantities that are shown per second: those whose names end in ``tokens``."""
     left_out: float = 0.0
-    """Rows that operators have left out because of errors (``Balanced(on_error="drop")``)."""
+    """Number of rows that operators left out because of errors (``Balanced(on_error="drop")``)."""
     finished: int = 0
     """Steps that every role has finished."""
     running_since: float | None = None
@@ -99,14 +100,14 @@ class Statistics:
         self._recent: deque[StepMetrics] = deque(maxlen=RECENT + 1)
 
     def event(self, event: Event) -> None:
-        """Note when ranks came up and when the job began to step."""
+        """Record when ranks came up and when the job began to step."""
         if event.kind == "rank_up":
             self.rank_up[str(event.data.get("role")), int(event.data.get("rank", -1))] = event.time
         elif event.kind == "job_running" and self.running_since is None:
             self.running_since = event.time
 
     def steps(self, lines: Iterable[StepMetrics]) -> None:
-        """Take lines of metrics."""
+        """Add lines of metrics."""
         for line in lines:
             self.finished = max(self.finished, line.step + 1)
             self.last_time = line.time
@@ -125,7 +126,7 @@ class Statistics:
             self._recent.append(line)
 
     def featured(self) -> list[str]:
-        """The metrics to show: the wanted ones, or the first few that say how it goes rather than how long it took."""
+        """Return the metrics to show: the wanted ones, or the first few that describe results rather than durations."""
         if self.wanted:
             return [name for name in self.wanted if name in self.series]
         names = [n for n in self.series if not n.endswith(("tokens", "_s"))]
@@ -133,7 +134,8 @@ class Statistics:
         return names[:DEFAULT_METRICS]
 
     def seconds_per_step(self) -> float | None:
-        """Over the recent steps, or over all of them where the recent ones came in one batch; None before the first."""
+        """Return the seconds per step over the recent steps, or over all if the recent ones came in one batch; None
+        before the first."""
         lines = self._window()
         elapsed = lines[-1].time - lines[0].time if lines else 0.0
         if elapsed > 0:
@@ -143,14 +145,14 @@ class Statistics:
         return (self.last_time - self.running_since) / self.finished
 
     def seconds_left(self, total: int, now: float) -> float | None:
-        """The time until `total` steps are finished, at the recent speed; None if nothing can be said."""
+        """Return the seconds until `total` steps are finished, at the recent speed; None if unknown."""
         pace = self.seconds_per_step()
         if pace is None:
             return None
         return max(0.0, (total - self.finished) * pace - max(0.0, now - self.last_time))
 
     def rates(self) -> dict[str, float]:
-        """Recent tokens per second by name."""
+        """Return the recent tokens per second, by name."""
         lines = self._window()
         elapsed = lines[-1].time - lines[0].time if lines else 0.0
         if elapsed <= 0:
@@ -160,14 +162,14 @@ class Statistics:
         return {name: sum(each.get(name, 0.0) for each in amounts) / elapsed for name in names}
 
     def mean_rates(self) -> dict[str, float]:
-        """Tokens per second by name, over the whole run."""
+        """Return the tokens per second over the whole run, by name."""
         elapsed = self.last_time - self.running_since if self.running_since is not None else 0.0
         return {name: amount / elapsed for name, amount in self.amounts.items()} if elapsed > 0 else {}
 
     def shares(self, *, recent: bool) -> dict[str, tuple[float, float, float, float]]:
-        """Role → shares of computing, waiting for input, blocked on credit, and idle; they add up to 1.
+        """Return, by role, the shares of computing, waiting for input, blocked on credit, and idle; they add up to 1.
 
-        They are shares of the time that has passed: a role that is ahead, or done, is idle.
+        They are shares of the elapsed time: a role that is ahead or done is idle.
         """
         totals = self.role_totals
         elapsed = self.last_time - self.running_since if self.running_since is not None else 0.0
@@ -187,7 +189,8 @@ class Statistics:
         return shares
 
     def _window(self) -> list[StepMetrics]:
-        """Recent lines; the first one only says when the others began. Leaves out the first steps of the job."""
+        """Return the recent lines. The first one only marks the start of the others. The first steps of the job are
+        left out."""
         lines = list(self._recent)
         return lines if len(lines) > 1 else []
 

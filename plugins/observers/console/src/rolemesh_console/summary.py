@@ -1,4 +1,4 @@
-"""The console's last words about a job: how it ended, what came of it, where everything is. Builds renderables."""
+"""The console's summary of a job: how it ended, its results, and the places of its files. Builds renderables."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MARKS = {"done": "✔", "failed": "✘", "interrupted": "■"}
 
 
 def summary(stats: Statistics, result: dict[str, Any]) -> RenderableType:
-    """Everything that is worth keeping on the screen when a job has ended. `result` is ``result.json``.
+    """Return the output that remains on the screen when a job has ended. `result` is the content of ``result.json``.
 
-    Why a job has failed is not here: the verb that watched it says that, on stderr, whoever else observes.
+    The reason of a failure is left out: the verb that watched the job prints it on stderr, with any observer.
     """
     parts: list[RenderableType] = [_head(stats, result)]
     if (metrics := _metrics(stats)) is not None:
@@ -90,7 +90,7 @@ def _times(stats: Statistics) -> RenderableType | None:
 
 
 def before_and_after(name: str, first: tuple[int, Any], last: tuple[int, Any]) -> RenderableType:
-    """A record's first and last value (each with its step): lists of mappings side by side, row by row."""
+    """Return a record's first and last value (each with its step): lists of mappings side by side, row by row."""
     title = Text.assemble((name, "bold"), (f"  before (step {first[0]}) and after (step {last[0]})", "dim"))
     before, after = _rows(first[1]), _rows(last[1])
     if before is None or after is None or len(before) != len(after):
@@ -131,7 +131,7 @@ def _cell(value: Any) -> str:
 
 
 def kept(stats: Statistics, result: dict[str, Any]) -> list[Text]:
-    """Which snapshot stays, and the command that exports it: lines to be printed unwrapped, so that they can be
+    """Return the remaining snapshot and the command that exports it. Print these lines unwrapped, so that they can be
     copied."""
     where = result.get("run_dir") or (stats.run.run_dir if stats.run else None)
     lines = kept_lines(result, where) if where else []

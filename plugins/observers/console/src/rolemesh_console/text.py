@@ -42,7 +42,7 @@ _STATES = {
 
 
 def number(value: float) -> str:
-    """Four significant digits, thousands grouped."""
+    """Return the number with four significant digits and grouped thousands."""
     if not math.isfinite(value):
         return str(value)
     if value == 0 or 1e-3 <= abs(value) < 1e4:
@@ -51,7 +51,7 @@ def number(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``0.8 s``, ``42 s``, ``2:05`` (minutes and seconds), ``3:02:05``."""
+    """Return the duration: ``0.8 s``, ``42 s``, ``2:05`` (minutes and seconds), ``3:02:05``."""
     if not math.isfinite(seconds):
         return "?"
     if seconds < 59.5:
@@ -62,19 +62,19 @@ def duration(seconds: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds, always: ``0:07``."""
+    """Return minutes and seconds in any case: ``0:07``."""
     minutes, rest = divmod(int(max(0.0, seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def percent(share: float) -> str:
-    """``35 %``."""
+    """Return the share in percent: ``35 %``."""
     return f"{100 * share:.0f} %"
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """One character per value, between the least and the greatest."""
+    """Return one character per value, scaled between the least and the greatest."""
     if not values:
         return ""
     low, high = min(values), max(values)
@@ -86,7 +86,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def amount(size: int) -> str:
-    """``512 bytes``, ``1.2 MB`` (of 10^6 bytes), ``14.0 GB``."""
+    """Return the size: ``512 bytes``, ``1.2 MB`` (10^6 bytes), ``14.0 GB``."""
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 1000)):
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
@@ -94,7 +94,7 @@ def amount(size: int) -> str:
 
 
 def share_bar(shares: tuple[float, float, float, float], width: int) -> Text:
-    """Computing, waiting, blocked and idle as one bar of `width` cells."""
+    """Return computing, waiting, blocked and idle as one bar of `width` cells."""
     ends = [round(sum(shares[: count + 1]) * width) for count in range(3)]
     bar = Text("█" * ends[0], style="green")
     bar.append("·" * (ends[1] - ends[0]), style="dim")
@@ -104,12 +104,12 @@ def share_bar(shares: tuple[float, float, float, float], width: int) -> Text:
 
 
 def state_style(state: str) -> str:
-    """The colour of a state."""
+    """Return the colour of a state."""
     return _STATES.get(state, "")
 
 
 def activity(rank: RankStatus) -> Text:
-    """The present activity of a rank, in words."""
+    """Return the present activity of a rank, in words."""
     if rank.state != "running":
         words = {"setup": "setting up", "ready": "ready, waiting for the others"}.get(rank.state, rank.state)
         return Text(words, style=state_style(rank.state))
@@ -128,6 +128,6 @@ def activity(rank: RankStatus) -> Text:
 
 
 def relative(path: str | Path) -> str:
-    """The path relative to the current folder, unless it leads two or more folders up."""
+    """Return the path relative to the current folder, unless it leads two or more folders up."""
     seen = os.path.relpath(path)
     return str(path) if seen.startswith(os.pardir + os.sep + os.pardir) else seen

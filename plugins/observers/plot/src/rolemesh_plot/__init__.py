@@ -1,4 +1,4 @@
-"""Pictures of a job's metrics. Importing this imports no matplotlib."""
+"""Plots of a job's metrics. Importing this package does not import matplotlib."""
 
 from rolemesh_plot.observer import PlotObserver, PlotOptions
 

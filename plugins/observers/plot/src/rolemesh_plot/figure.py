@@ -1,4 +1,4 @@
-"""One picture of one metric. Importing this imports matplotlib."""
+"""Plot one metric. Importing this module imports matplotlib."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["draw", "moving_average"]
 
 
 def moving_average(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """The mean of each value and up to ``window - 1`` values before it; shape as `values`."""
+    """Return the mean of each value and up to ``window - 1`` values before it; the shape is that of `values`."""
     sums = np.concatenate([np.zeros(1), np.cumsum(values)])
     end = np.arange(1, values.size + 1)
     start = np.maximum(0, end - window)
@@ -24,7 +24,7 @@ def moving_average(values: NDArray[np.float64], window: int) -> NDArray[np.float
 
 
 def draw(path: Path, *, title: str, label: str, points: Sequence[tuple[int, float]], window: int) -> None:
-    """Write a PNG of `points` (step, value; steps ascending) to `path`, whole or not at all."""
+    """Write a PNG of `points` (step, value; steps ascending) to `path`, completely or not at all."""
     steps, values = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()

@@ -1,4 +1,4 @@
-"""The `plot` observer: remembers the metrics it was asked for and draws each when the job ends."""
+"""The `plot` observer: records the chosen metrics and draws each when the job ends."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ class PlotOptions(BaseModel, extra="forbid"):
 class PlotObserver(Observer):
     """Writes ``<metric>.png`` into the run's folder: the metric at each step and its moving average.
 
-    A metric that was never reported has no picture. A master that came back reads what its predecessor saw from
-    ``metrics.jsonl``.
+    A metric that was never reported has no plot. A restarted master reads the earlier values from ``metrics.jsonl``.
     """
 
     Options = PlotOptions
@@ -41,7 +40,7 @@ class PlotObserver(Observer):
 
     @hookimpl
     def job_started(self, run: RunInfo) -> None:
-        """Start again."""
+        """Forget the values."""
         self.run = run
         self.series = {name: {} for name in self.options.metrics}
         for line in read_metrics(Path(run.run_dir, METRICS_FILE)):
@@ -49,7 +48,7 @@ class PlotObserver(Observer):
 
     @hookimpl
     def steps_finished(self, metrics: tuple[StepMetrics, ...]) -> None:
-        """Remember the values of the chosen metrics."""
+        """Record the values of the chosen metrics."""
         for line in metrics:
             self._take(line)
 
@@ -61,14 +60,14 @@ class PlotObserver(Observer):
 
     @hookimpl
     def missed(self, missed: Missed) -> None:
-        """Read what was missed."""
+        """Read the missed values from ``metrics.jsonl``."""
         if self.run is not None and missed.lines:
             for line in read_metrics(Path(self.run.run_dir, METRICS_FILE), missed.first_step - 1):
                 self._take(line)
 
     @hookimpl
     def job_ended(self, result: dict[str, Any]) -> None:
-        """Draw, also what a failed or interrupted job has reached."""
+        """Draw the plots, also of a failed or interrupted job."""
         if self.run is None:
             return
         from rolemesh_plot.figure import draw

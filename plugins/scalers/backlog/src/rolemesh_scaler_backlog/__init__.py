@@ -1,4 +1,4 @@
-"""More ranks for the role that others wait for, fewer for the one that waits."""
+"""More ranks for a role that delays others, fewer for a role that waits."""
 
 from __future__ import annotations
 

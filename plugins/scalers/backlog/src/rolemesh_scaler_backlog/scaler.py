@@ -1,8 +1,9 @@
-"""The scaler: which role holds the others up, which one has too little to do, and how many ranks each should have.
+"""The scaler `backlog`: find the role that delays others and roles with too little work, and choose their numbers of
+ranks.
 
-A role that is busy all the time, and keeps others waiting for a share w of theirs, would have to be 1 / (1 - w) times
-as fast until they wait no more: so many times its ranks, if they share the work, are what it needs (after Kalavri et
-al. 2018, "Three steps is all you need", section 3). It gets at most twice as many at once.
+If a role is always busy and others wait for it during the share w of their time, it must become 1 / (1 - w) times as
+fast to stop delaying them. If its ranks share the work, it needs that many times its ranks (after Kalavri et al. 2018,
+"Three steps is all you need", section 3). It gets at most twice as many at once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["BacklogOptions", "BacklogScaler"]
 
 
 class BacklogOptions(ScalerOptions):
-    """From when on a role holds others up, or has too little to do."""
+    """Thresholds for delaying others and for having too little work."""
 
     roles: list[str] = Field(
         default_factory=list, description="The roles that it gives more or fewer ranks; empty: all that have a range."
@@ -38,7 +39,7 @@ class BacklogOptions(ScalerOptions):
 
 
 class BacklogScaler(Scaler):
-    """Grows the role that holds others up most, and shrinks those that have too little to do."""
+    """Grows the role that delays others the most, and shrinks roles that have too little work."""
 
     Options = BacklogOptions
     options: BacklogOptions
@@ -51,7 +52,7 @@ class BacklogScaler(Scaler):
         return Wanted({role: size for role, size, _ in found}, "; ".join(why for _, _, why in found))
 
     def _changes(self, load: Load) -> Iterable[tuple[str, int, str]]:
-        """Role, number of ranks, and why."""
+        """Yield role, number of ranks, and reason."""
         mine = [r for r in load.roles if r.least < r.most and r.role in (self.options.roles or [r.role])]
         held = {r.role: _held_up_by(r, load) for r in mine}
         slow = [r for r in mine if r.busy >= self.options.busy and held[r.role][0] >= self.options.held_up]
@@ -69,7 +70,8 @@ class BacklogScaler(Scaler):
 
 
 def _held_up_by(role: RoleLoad, load: Load) -> tuple[float, str]:
-    """The largest share of the time that another role has lost because of this one, and which one how."""
+    """Return the largest share of time that another role lost because of this one, with that role and the kind of
+    wait."""
     found = [(0.0, "nobody waited")]
     for edge in load.edges:
         if edge.producer == role.role:

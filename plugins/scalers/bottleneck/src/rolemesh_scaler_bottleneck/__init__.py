@@ -1,4 +1,4 @@
-"""Finds what holds a job back, and shares a budget of ranks out among its elastic roles so that it goes fastest."""
+"""Finds the bottleneck of a job, and divides a budget of ranks among its elastic roles so that steps are shortest."""
 
 from __future__ import annotations
 

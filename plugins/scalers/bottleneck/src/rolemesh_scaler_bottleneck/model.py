@@ -1,15 +1,16 @@
-"""What a step of a job takes with other numbers of ranks, and what holds it back now, from one look at its load.
+"""Predict the duration of a step with other numbers of ranks, and find the bottleneck, from one measurement of the
+load.
 
-Times are shares of the time that a step takes now. The ranks of a role that compute for the share `busy` of the time do
-``busy * ranks`` of work a step, whatever they wait for (the utilization law, Denning & Buzen 1978, "The operational
-analysis of queueing network models", section 4). Shared out among n ranks that takes ``busy * ranks / n``. A step takes
-as long as the slowest of the job's cycles: a role by itself, which does one step after the other, or roles that give
-each other what they need, in a loop whose lags let as many steps be under way as it has tokens (Baccelli et al. 1992,
-"Synchronization and linearity", section 2.5).
+Times are shares of the present duration of a step. If the ranks of a role compute for the share `busy` of the time,
+they do ``busy * ranks`` of work per step, whatever they wait for (the utilization law, Denning & Buzen 1978, "The
+operational analysis of queueing network models", section 4). Divided among n ranks, that takes ``busy * ranks / n``. A
+step takes as long as the slowest of the job's cycles. A cycle is a role by itself, which does one step after the other,
+or a loop of roles that depend on each other; the lags in a loop allow as many concurrent steps as it has tokens
+(Baccelli et al. 1992, "Synchronization and linearity", section 2.5).
 
-A role whose calls give and take in turn is in loops without a lag; such a loop has a token, since the next step's calls
-come after this one's. In the time of a step the roles of a loop do no more than its tokens allow: where they do more
-together, some of it is not in the loop, and it counts as having so many tokens.
+A role that receives and sends in turn is in loops without a lag. Such a loop has one token, because the next step's
+calls come after this one's. In the time of a step, the roles of a loop cannot do more than its tokens allow. If they
+do, some of the work is outside the loop, and the loop counts as having that many tokens.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ from rolemesh_durable.scalers import EdgeLoad, Load
 __all__ = ["Bottleneck", "Cycle", "Model", "bottleneck"]
 
 EXPLAINED = 0.7
-"""Where no cycle takes this share of a step, ranks are not what it takes its time for."""
+"""Minimum share of a step that the slowest cycle must explain. Below it, more ranks would not help."""
 TOLERANCE = 0.05
-"""What is measured is as exact as this: shares of the time."""
+"""Precision of the measurements, as a share of the time."""
 ENOUGH = 0.03
-"""Ranks that together shorten a step by less than this share are not given."""
+"""Minimum share by which additional ranks must shorten a step together."""
 MOST_LOOPS = 1000
 
 
 class Bottleneck(NamedTuple):
-    """What holds a job back: `role`, and `edge`, on which others lose most of the time that it costs them.
+    """The bottleneck of a job: `role`, and `edge`, on which others lose most of the time that the role costs them.
 
-    `loop`: the roles that wait for each other in turn, if that is it; `role` is the one of them that computes most.
+    `loop`: the roles that wait for each other in turn, if a loop is the bottleneck; `role` is the one of them that
+    computes the most.
     """
 
     role: str
@@ -52,14 +54,14 @@ class Bottleneck(NamedTuple):
 
 
 class Cycle(NamedTuple):
-    """Roles in a loop, or one by itself, and how many steps of theirs may be under way at a time."""
+    """Roles in a loop, or a single role, with the number of their steps that may be under way at a time."""
 
     roles: tuple[str, ...]
     tokens: int
 
 
 class Model:
-    """The job that a load was seen of, with any sizes."""
+    """The measured job, with any sizes."""
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -68,7 +70,7 @@ class Model:
         self.cycles = tuple(self._cycles())
 
     def _cycles(self) -> Iterator[Cycle]:
-        """Roles without edges are in none: nobody waits for them."""
+        """Yield the cycles. Roles without edges are in none, because no role waits for them."""
         busy = {role.role: role.busy for role in self.load.roles}
         after = dict[str, dict[str, int]]()  # role → who takes what it makes → the least lag
         for edge in self.load.edges:
@@ -83,21 +85,22 @@ class Model:
             yield Cycle(loop, max(1, lag, ceil(done - TOLERANCE)))
 
     def takes(self, cycle: Cycle, sizes: Mapping[str, int], utilization: float = 1.0) -> float:
-        """The time of a step by `cycle`. A role by itself gets the time in which it would be busy for `utilization`."""
+        """Return the time of a step by `cycle`. A single role gets the time in which it would be busy for
+        `utilization`."""
         share = utilization if len(cycle.roles) == 1 else 1.0
         return sum(self.work[role] / sizes[role] for role in cycle.roles) / share / cycle.tokens
 
     def step(self, sizes: Mapping[str, int]) -> float:
-        """The time of a step with these sizes: of the slowest cycle."""
+        """Return the time of a step with these sizes, which is that of the slowest cycle."""
         return max((self.takes(cycle, sizes) for cycle in self.cycles), default=0.0)
 
     @property
     def explained(self) -> bool:
-        """Whether a step takes its time because of what roles compute."""
+        """Return whether the computing of roles explains the time of a step."""
         return self.step(self.sizes) >= EXPLAINED
 
     def bottleneck(self) -> Bottleneck | None:
-        """What holds the job back; None if that is nothing that roles do, or nobody gives anybody anything."""
+        """Return the bottleneck; None if it is not a role, or no role sends to another."""
         if not self.cycles or not self.explained:
             return None
         most = self.step(self.sizes) - TOLERANCE / 2
@@ -123,11 +126,11 @@ class Model:
         budget: float,
         utilization: float,
     ) -> dict[str, int]:
-        """The sizes with which a step is shortest, for `budget`; no more than it takes for that.
+        """Return the sizes with the shortest step for `budget`, with no more ranks than that takes.
 
-        From `least` on, the slowest cycle gets rank after rank, each where it shortens the cycle most for its cost
-        (Fox 1966, "Discrete optimization via marginal analysis": optimal for a sum of convex functions). It ends where
-        roles that are not in `least` are what is slowest, and the others are busy for `utilization` of that time.
+        Starting at `least`, the slowest cycle gets one rank after the other, each where it shortens the cycle most for
+        its cost (Fox 1966, "Discrete optimization via marginal analysis": optimal for a sum of convex functions). The
+        loop ends when the slowest roles are not in `least`, and the others are busy for `utilization` of that time.
         """
         sizes = {**self.sizes, **least}
         spent = sum(cost[role] * size for role, size in least.items())
@@ -153,7 +156,8 @@ class Model:
         return next(found for step, found in tried if step <= best * (1 + ENOUGH))
 
     def spare(self, least: Mapping[str, int], utilization: float) -> dict[str, int]:
-        """Sizes of roles that can do with fewer: a step takes no longer, and they are busy for `utilization` of it."""
+        """Return smaller sizes for roles that can do with fewer ranks: a step takes no longer, and they are busy for
+        `utilization` of it."""
         sizes, step = dict(self.sizes), self.step(self.sizes)
         for role in least:
             mine = [cycle for cycle in self.cycles if role in cycle.roles]
@@ -166,12 +170,12 @@ class Model:
 
 
 def bottleneck(load: Load) -> Bottleneck | None:
-    """What holds the job back; None if that is nothing that its roles compute, or nobody gives anybody anything."""
+    """Return the bottleneck of a job; None if it is nothing that its roles compute, or no role sends to another."""
     return Model(load).bottleneck()
 
 
 def _loops(after: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, ...]]:
-    """Roles that follow each other in a circle; each circle once, from its first by name."""
+    """Yield the loops of roles, each once, starting with its first role by name."""
 
     def walk(path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for role in sorted(after[path[-1]]):

@@ -1,4 +1,4 @@
-"""The scaler: where the ranks of a budget go, and when it is worth a resize."""
+"""The scaler `bottleneck`: where the ranks of a budget go, and when a resize is worthwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BottleneckOptions", "BottleneckScaler"]
 
 
 class BottleneckOptions(ScalerOptions):
-    """What ranks there are to share out, and from when on others than now are worth a resize."""
+    """The budget of ranks, and the thresholds for a resize."""
 
     period_s: float = Field(default=5.0, gt=0, description="How often it is asked, and what time it is told of.")
     agree: int = Field(default=2, ge=1, description="It must give the same answer so many times in a row.")
@@ -49,7 +49,7 @@ class BottleneckOptions(ScalerOptions):
 
 
 class BottleneckScaler(Scaler):
-    """Shares ranks out among roles so that steps are as short as they can be, and takes back those to spare."""
+    """Divides ranks among roles so that steps are as short as possible, and takes back those that are not needed."""
 
     Options = BottleneckOptions
     options: BottleneckOptions
@@ -81,10 +81,10 @@ class BottleneckScaler(Scaler):
     def _best(
         self, model: Model, mine: Mapping[str, RoleLoad], cost: Mapping[str, float], over: bool
     ) -> dict[str, int]:
-        """Others than now for the roles that are to have them, if a step gets so much shorter, or they cost too much.
+        """Return new sizes for the roles `mine`, if steps become sufficiently shorter or the ranks cost too much.
 
-        What is to grow takes what is left of the budget, then from those that have more than their best; and no more
-        than there is room for now: a rank that is given up makes room for the next look.
+        A role that grows takes the rest of the budget first, then ranks from roles that have more than they need. It
+        gets no more than there is room for now; a rank that is given up makes room at the next decision.
         """
         capped = self.options.budget is None
         most = {role: min(r.most, r.room) if capped else r.most for role, r in mine.items()}
@@ -99,7 +99,7 @@ class BottleneckScaler(Scaler):
         return {role: size for role, size in bounded.items() if size != model.sizes[role]}
 
     def _check(self, load: Load) -> None:
-        """Names in the options are the job's roles. Raises `RolemeshError`."""
+        """Check that the names in the options are roles of the job. Raises `RolemeshError`."""
         known = [role.role for role in load.roles]
         for key in ("roles", "cost"):
             for name in getattr(self.options, key):

@@ -1,4 +1,4 @@
-"""Roles that share slots: rank i of each role of a group sits on slot i, with the same cores and GPUs."""
+"""Roles that share slots: rank i of each role of a group is on slot i, with the same cores and GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the job file says: which roles share slots, in which ratio, and with which shares."""
+"""The options of `collocation`: which roles share slots, in which ratio, and with which shares."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Group(BaseModel, extra="forbid"):
-    """Roles that share slots. A list of their names stands for a group with neither ratio nor shares."""
+    """Roles that share slots. A list of their names is a group with neither ratio nor shares."""
 
     roles: Annotated[list[str], Field(min_length=2)] = Field(description="Who shares.")
     ratio: dict[str, PositiveInt] | None = Field(

@@ -1,4 +1,4 @@
-"""The strategy: which ranks share a slot, how large the slot is, and on which node it goes."""
+"""The strategy `collocation`: which ranks share a slot, the size of the slot, and its node."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["CollocationScheduler"]
 class CollocationScheduler(Scheduler):
     """Places the groups' ranks on shared slots, unit by unit, and leaves all other roles to the next strategy.
 
-    A slot has the largest amount that any of its roles needs per rank; with shares, where they are meant to run at the
-    same time, it has the cores of all of them. A unit stays on one node if one has room for it.
+    A slot has the largest amount that any of its roles needs per rank. With shares, the roles run at the same time, and
+    the slot has the cores of all of them. A unit stays on one node if one has room for it.
     """
 
     Options = CollocationOptions
@@ -35,7 +35,8 @@ class CollocationScheduler(Scheduler):
 
 
 def _roles(group: Group, where: str, request: PlacementRequest, plan: PlacementPlan) -> list[tuple[RoleRequest, int]]:
-    """The roles of a group, and how many ranks of each are in a unit. `where` is its place in the options."""
+    """Return the roles of a group, and the number of ranks of each in a unit. `where` is the group's place in the
+    options."""
     known = {role.role: role for role in request.roles}
     told = ", ".join(group.roles)
     for name in group.roles:
@@ -100,7 +101,7 @@ def _needs(group: Group, roles: list[RoleRequest]) -> dict[str, float]:
 
 
 def _roomiest(sizes: list[tuple[RoleRequest, int]], needs: dict[str, float], builder: PlanBuilder) -> list[str]:
-    """All nodes, those first that take most of a unit that none takes whole."""
+    """Return all nodes, sorted by how much of a unit they can take when no node can take all of it."""
     largest, slots = max(((role.role, size) for role, size in sizes), key=lambda each: each[1])
     room = {node: builder.room(largest, needs, node, slots) for node in builder.nodes}
     return sorted(builder.nodes, key=lambda node: -room[node])

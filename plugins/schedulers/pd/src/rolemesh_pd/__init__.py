@@ -1,4 +1,5 @@
-"""Prefill and decode ranks of PD-separated inference, in units that are near each other and know each other."""
+"""Prefill and decode ranks of PD-separated inference, in units of ranks that are near each other and know each
+other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the job file says: which roles are the two pools, how many of each belong together, and how near they are."""
+"""The options of `pd`: the roles of the two pools, how many of each form a unit, and how near they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The strategy: units of prefill and decode ranks, each on one node or near it, whose ranks know each other."""
+"""The strategy `pd`: units of prefill and decode ranks, each on one node or near it, whose ranks know each other."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _per_unit(options: PdOptions, prefill: RoleRequest, decode: RoleRequest) -> 
 
 
 def _domains(near: str, cluster: ClusterView) -> list[list[str]]:
-    """The nodes that are near each other, beside the single nodes."""
+    """Return the groups of nodes that are near each other, in addition to the single nodes."""
     if near == "node":
         return []
     name = near.removeprefix("label.")

@@ -1,4 +1,4 @@
-"""Roles that must not be near each other, ranks that are spread, and roles that want nodes with certain labels."""
+"""Roles that must stay apart, ranks that are spread, and roles that need nodes with certain labels."""
 
 from __future__ import annotations
 

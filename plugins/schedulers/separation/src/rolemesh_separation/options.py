@@ -1,4 +1,4 @@
-"""What the job file says: who is apart from whom, who is spread over what, and who wants which labels."""
+"""The options of `separation`: roles that stay apart, roles that are spread, and roles that need labels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ Roles = Annotated[list[str], Field(min_length=1)]
 
 
 class Parts(BaseModel, extra="forbid"):
-    """Groups of roles: no two of them share a domain. A list of groups stands for one that is kept apart by node."""
+    """Groups of roles of which no two share a domain. A list of groups stands for groups that are kept apart by
+    node."""
 
     groups: Annotated[list[Roles], Field(min_length=2)] = Field(description="Who is kept apart from whom.")
     by: Domain = Field(default="node", description="What they do not share: node, device, or label.NAME.")
@@ -47,7 +48,7 @@ class Parts(BaseModel, extra="forbid"):
 
 
 class Spreading(BaseModel, extra="forbid"):
-    """How a role's ranks are spread. The name of a domain stands for one rank in each."""
+    """How a role's ranks are spread. The name of a domain stands for one rank per domain."""
 
     over: Domain = Field(default="node", description="node, or label.NAME.")
     most: PositiveInt = Field(default=1, description="So many ranks at most in each.")
@@ -65,7 +66,7 @@ class Spreading(BaseModel, extra="forbid"):
 
 
 class SeparationOptions(BaseModel, extra="forbid"):
-    """What has to hold wherever the ranks go."""
+    """The constraints on all placements."""
 
     apart: list[Parts] = Field(
         default_factory=list, description="Roles that do not share nodes, devices or labels, e.g. [[rollout, trainer]]."

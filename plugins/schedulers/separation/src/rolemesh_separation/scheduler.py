@@ -1,4 +1,4 @@
-"""The strategy: it places nobody; it says what the strategies after it have to keep to."""
+"""The strategy `separation`: it places no ranks, and adds constraints for the strategies that follow."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NAME = "separation"
 
 
 class SeparationScheduler(Scheduler):
-    """Adds constraints to the plan. What they leave open is filled by the strategies that follow, in the end `pack`."""
+    """Adds constraints to the plan. The strategies that follow, and finally `pack`, place the ranks."""
 
     Options = SeparationOptions
     options: SeparationOptions
 
     @hookimpl
     def place(self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
-        """Demand what the options say. Raises `PlacementError` for roles and labels that do not exist."""
+        """Add the constraints of the options. Raises `PlacementError` for unknown roles and labels."""
         builder = PlanBuilder(request, cluster, plan)
         for where, constraint in _constraints(self.options):
             _check(constraint, where, request, cluster)
@@ -32,7 +32,7 @@ class SeparationScheduler(Scheduler):
 
 
 def _constraints(options: SeparationOptions) -> list[tuple[str, Constraint]]:
-    """What is demanded, and where in the options."""
+    """Return the constraints, each with its place in the options."""
     found: list[tuple[str, Constraint]] = []
     for index, parts in enumerate(options.apart):
         pairs = combinations(parts.groups, 2)

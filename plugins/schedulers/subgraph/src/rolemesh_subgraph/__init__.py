@@ -1,4 +1,5 @@
-"""Sub-graphs of ranks that give each other most stay on one node, so that the heavy edges cross none; and what does."""
+"""Put ranks that exchange the most on one node, so that heavy edges stay within nodes; and measure what still
+crosses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks in clusters: heavy-edge agglomeration, as the coarsening of multilevel graph partitioners does it.
+"""Clusters of ranks, by heavy-edge agglomeration as in the coarsening of multilevel graph partitioners.
 
 Karypis and Kumar 1998, "A fast and high quality multilevel scheme for partitioning irregular graphs", section 3.1: the
 heaviest edges are contracted first. Here a cluster never grows beyond what fits on one node. Pure.
@@ -16,19 +16,19 @@ __all__ = ["Rank", "clusters", "edges"]
 
 Rank = tuple[str, int]
 PAIRS = 4096
-"""So many pairs of a flow from everybody to everybody are looked at one by one."""
+"""Maximum number of pairs of an all-to-all flow that are treated one by one."""
 GROUP = 1e18
-"""Bytes that ranks which are to stay together count as giving each other: no edge has as many."""
+"""Bytes that count between ranks that must stay together. No edge has as many."""
 UNKNOWN = 1.0
-"""Bytes that a flow of unknown size counts for: it decides only where nothing else does."""
+"""Bytes that count for a flow of unknown size. It decides only between equals."""
 
 
 def edges(request: PlacementRequest, together: Collection[str] = ()) -> list[tuple[float, Rank, Rank]]:
-    """Who gives how many bytes per step to whom, the heaviest first.
+    """Return the bytes per step between pairs of ranks, the heaviest first.
 
-    Flows in which everybody gives to everybody, as weights do, join each pair with its part of them, as long as these
-    are not more than `PAIRS`: beyond that each part is too small to say who belongs together. The ranks of a collective
-    role are joined in a chain, before all others where the role is one of `together`.
+    In an all-to-all flow, such as weights, each pair gets its part of the bytes, unless there are more than `PAIRS`
+    pairs; beyond that the parts are too small to matter. The ranks of a collective role are joined in a chain, before
+    all others if the role is one of `together`.
     """
     sizes = {role.role: role.world_size for role in request.roles}
     weights: dict[tuple[Rank, Rank], float] = {}
@@ -60,9 +60,10 @@ def clusters(
     needs: Mapping[str, Mapping[str, float]],
     room: Iterable[Mapping[str, float]],
 ) -> list[list[Rank]]:
-    """`ranks` in clusters that each fit on one of the nodes whose `room` is given, by the heaviest edges first.
+    """Divide `ranks` into clusters that each fit on a node with one of the given amounts of `room`, by the heaviest
+    edges first.
 
-    `needs` are by role, per rank. Clusters come in the order of their first rank.
+    `needs` are per rank, by role. Clusters come in the order of their first rank.
     """
     order = list(ranks)
     home = {rank: rank for rank in order}

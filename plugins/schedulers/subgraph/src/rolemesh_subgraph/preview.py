@@ -1,4 +1,4 @@
-"""What ``rolemesh plan`` tells of traffic: sizes that are measured, and how much crosses nodes."""
+"""The traffic that ``rolemesh plan`` shows: measured sizes, and the bytes that cross nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Preview", "compared"]
 
 PROFILE_STEPS = 3
 SHOWN = 4
-"""Maximum number of nodes that are named for a role."""
+"""Maximum number of nodes that are listed for a role."""
 
 
 class PreviewOptions(BaseModel, extra="forbid"):
@@ -37,10 +37,10 @@ class PreviewOptions(BaseModel, extra="forbid"):
 
 
 class Preview(PlanOption):
-    """The bytes that cross nodes, beside those that would if the roles were packed one after the other.
+    """Compares the bytes that cross nodes with those of a plan in which roles are packed one after the other.
 
-    With ``--profile`` the job's first steps are run in this process, and the sizes of what operators return are shown
-    as `edges.sizes`, to be put into the job file.
+    With ``--profile`` the job's first steps run in this process. The output then shows the sizes of the operators'
+    results as `edges.sizes`, ready for the job file.
     """
 
     Options: ClassVar[type[BaseModel]] = PreviewOptions
@@ -51,13 +51,14 @@ class Preview(PlanOption):
         self._measured: dict[str, int] = {}
 
     def overrides(self, job: Path, given: Sequence[str]) -> Sequence[str]:
-        """The measured sizes."""
+        """Return the measured sizes."""
         if self.options.profile:
             self._measured = profile(job, given)
         return [f"edges.sizes={json.dumps(self._measured)}"] if self._measured else []
 
     def tell(self, job: Prepared, cluster: ClusterView, plan: PlacementPlan) -> tuple[dict[str, Any], str]:
-        """The numbers, and what they say: the plan beside the one in which roles are packed one after the other."""
+        """Return the numbers, and the comparison of the plan with the one in which roles are packed one after the
+        other."""
         by_role = plan_job(job.request, cluster, [])
         found = compared(job.request, plan, by_role)
         texts = [_text(found)] if found["total"] else []
@@ -68,7 +69,8 @@ class Preview(PlanOption):
 
 
 def compared(request: PlacementRequest, plan: PlacementPlan, by_role: PlacementPlan) -> dict[str, Any]:
-    """What crosses nodes under both plans, in all and flow by flow, and how many ranks of each role are where."""
+    """Return the bytes that cross nodes under both plans, in total and per flow, and the number of ranks of each role
+    per node."""
     total = crossing(request, plan)
     flows = []
     for flow in request.flows:
@@ -120,7 +122,7 @@ def _text(found: Mapping[str, Any]) -> str:
 
 
 def _counted(nodes: Mapping[str, int]) -> str:
-    """``node-0 2, node-1 1``; of many nodes the first ones."""
+    """Return ``node-0 2, node-1 1``; of many nodes only the first ones."""
     told = [f"{node} {count}" for node, count in nodes.items()]
     return ", ".join(told[:SHOWN]) + (f", … ({len(told)} nodes)" if len(told) > SHOWN else "")
 
@@ -131,12 +133,12 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _size(amount: float) -> str:
-    """``12.3 MB``."""
+    """Return the size: ``12.3 MB``."""
     return ByteSize(amount).human_readable(decimal=True, separator=" ")
 
 
 def profile(path: Path, overrides: Sequence[str] = ()) -> dict[str, int]:
-    """Run the first steps of a job inline and return the bytes that a step's call returns, by label.
+    """Run the first steps of a job inline. Return the bytes that a step's call returns, by label.
 
     Raises `RolemeshError`, and `JobFailedError` if the job fails in these steps.
     """

@@ -1,8 +1,8 @@
-"""Ranks on nodes, moved and swapped as long as fewer bytes cross. Pure.
+"""Move and swap ranks between nodes until no change reduces the bytes that cross nodes. Pure.
 
 Fiduccia and Mattheyses 1982, "A linear-time heuristic for improving network partitions": in a pass each rank moves
-once (here it may also swap with another, since nodes are often full), the best change first even if it costs, and of
-all that the pass went through the best is kept. Before that, ranks take what helps at once.
+once, the best change first, even if it costs; the best state of the pass is kept. Here a rank may also swap with
+another, because nodes are often full. Before the passes, each rank takes the changes that help at once.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from rolemesh_subgraph.traffic import pairs
 __all__ = ["Layout", "Unit", "refined"]
 
 EFFORT = 12_000
-"""So many moves and swaps are looked at in all, which takes a tenth of a second; what is reached by then counts."""
+"""Maximum number of moves and swaps that are examined in all, which takes a tenth of a second. Then the best result so
+far counts."""
 STARTS = 8
-"""So many other beginnings are tried, as far as the effort allows: all of them for a dozen ranks."""
+"""Maximum number of further starting points, as far as the effort allows: all of them for a dozen ranks."""
 LEAST = 1e-3
-"""Bytes: what gains less gains nothing, since sums round."""
+"""Minimum gain in bytes of a change, because sums are rounded."""
 
 
 Unit = tuple[Rank, ...]
-"""Ranks that are on one node, and stay together: a rank alone, or the ranks of a collective role."""
+"""Ranks that stay together on one node: a single rank, or the ranks of a collective role."""
 
 
 class _Change(NamedTuple):
-    """`unit` goes from `here` to `node`, and `other`, if any, the other way. `gain`: bytes that no longer cross."""
+    """`unit` moves from `here` to `node`, and `other`, if any, moves back. `gain`: bytes that no longer cross."""
 
     gain: float
     unit: Unit
@@ -41,7 +42,7 @@ class _Change(NamedTuple):
 
 
 class Layout:
-    """Where ranks are: `where` by rank, `free` by node. Only `mobile` units change their place."""
+    """The node of each rank (`where`), and the free resources by node (`free`). Only `mobile` units move."""
 
     def __init__(
         self,
@@ -74,7 +75,8 @@ class Layout:
         self._alike = self._to_all.keys() - {role for role, _ in self._near}
 
     def changes(self, unit: Unit, locked: set[Unit]) -> Iterator[_Change]:
-        """What `unit` could do: go to any node with room, or swap with one there that is not `locked`."""
+        """Yield the possible changes of `unit`: to any node with room, or a swap with a unit there that is not
+        `locked`."""
         here, alike = self.where[unit[0]], len(unit) == 1 and unit[0][0] in self._alike
         kept = self._exchanged(unit, here)
         gains = {node: self._exchanged(unit, node) - kept for node in self._free if node != here}
@@ -90,7 +92,7 @@ class Layout:
                 yield _Change(gain - 2 * self._between(unit, other), unit, here, node, other)
 
     def inside(self) -> float:
-        """The bytes per step between ranks that are on one node."""
+        """Return the bytes per step between ranks on the same node."""
         near = sum(
             weight
             for rank, peers in self._near.items()
@@ -106,7 +108,7 @@ class Layout:
         return (near + to_all) / 2
 
     def scatter(self, rng: random.Random) -> None:
-        """All units go anywhere, the large ones first; nothing changes if that leaves one without room."""
+        """Put all units on random nodes, the large ones first. Nothing changes if one finds no room."""
         before = {unit: self.where[unit[0]] for unit in self.mobile}
         for unit in self.mobile:
             self._put(unit, before[unit], 1)
@@ -130,24 +132,24 @@ class Layout:
             self.where.update(dict.fromkeys(unit, node))
 
     def _put(self, unit: Unit, node: str, sign: int) -> None:
-        """The unit's needs are free on `node` (1), or taken there (-1)."""
+        """Add the unit's needs to the free resources of `node` (1), or subtract them (-1)."""
         for name, amount in self._needs_of(unit).items():
             self._free[node][name] = self._free[node].get(name, 0.0) + sign * amount
 
     def apply(self, change: _Change) -> None:
-        """Do it."""
+        """Apply the change."""
         self._move(change.unit, change.node)
         if change.other:
             self._move(change.other, change.here)
 
     def take_back(self, change: _Change) -> None:
-        """Undo it."""
+        """Undo the change."""
         self._move(change.unit, change.here)
         if change.other:
             self._move(change.other, change.node)
 
     def _exchanged(self, unit: Unit, node: str) -> float:
-        """The bytes per step between `unit` and the other ranks that are on `node`."""
+        """Return the bytes per step between `unit` and the other ranks on `node`."""
         found = sum(
             weight
             for rank in unit
@@ -162,7 +164,7 @@ class Layout:
         return pairs_ + len(one) * len(other) * self._to_all[one[0][0]][other[0][0]]
 
     def _fits(self, unit: Unit, node: str, other: Unit | None = None) -> bool:
-        """Whether `unit` has room on `node`, once `other` has left it, and `other` then where `unit` is."""
+        """Return whether `unit` fits on `node` after `other` left it, and `other` then fits in the place of `unit`."""
         needs = self._needs_of(unit)
         if other is None:
             return _room(needs, self._free[node], {})
@@ -189,9 +191,9 @@ def _room(needs: Mapping[str, float], free: Mapping[str, float], given_back: Map
 
 
 def refined(layout: Layout, effort: int = EFFORT) -> dict[Rank, str]:
-    """Where ranks are after changes, until none helps or `effort` is spent. The same each time.
+    """Return the nodes of ranks after changes, until none helps or `effort` is spent. The result is deterministic.
 
-    Where it is cheap it begins again from elsewhere, some times, and takes the best of all ends.
+    If it is cheap, this repeats from other starting points and returns the best result.
     """
     left = _settled(layout, effort)
     best, found = layout.inside(), dict(layout.where)
@@ -207,7 +209,7 @@ def refined(layout: Layout, effort: int = EFFORT) -> dict[Rank, str]:
 
 
 def _settled(layout: Layout, effort: int) -> int:
-    """Change until nothing helps any more; what is left of `effort`."""
+    """Change until nothing helps any more. Return the remaining effort."""
     effort = _improve(layout, effort)
     helped = True
     while helped and effort > 0:
@@ -216,7 +218,7 @@ def _settled(layout: Layout, effort: int) -> int:
 
 
 def _improve(layout: Layout, effort: int) -> int:
-    """Each unit in turn takes the change that helps most, as long as one does."""
+    """Let each unit in turn take the change that helps most, until none does."""
     helped = True
     while helped and effort > 0:
         helped = False
@@ -233,7 +235,8 @@ def _improve(layout: Layout, effort: int) -> int:
 
 
 def _pass(layout: Layout, effort: int) -> tuple[bool, int]:
-    """Every unit changes once, the best first; whether that gained something at its best moment, which is kept."""
+    """Change every unit once, the best change first. Keep the best state, and return whether it is better than
+    before."""
     locked: set[Unit] = set()
     done: list[_Change] = []
     gained = best = 0.0

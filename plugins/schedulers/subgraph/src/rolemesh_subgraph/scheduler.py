@@ -1,4 +1,4 @@
-"""The strategy: clusters of ranks, the nodes they go to, and whether less crosses if they go elsewhere."""
+"""The strategy `subgraph`: clusters of ranks, their nodes, and moves that reduce the traffic between nodes."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from rolemesh_subgraph.traffic import crossing
 __all__ = ["SubgraphOptions", "SubgraphScheduler"]
 
 REFINED = 512
-"""Of so many ranks each is looked at by itself. Beyond that the better of two plans is taken as it is."""
+"""Maximum number of ranks that are refined one by one. Beyond it, the better of two plans is used unchanged."""
 
 
 class SubgraphOptions(BaseModel, extra="forbid"):
-    """Who takes part."""
+    """The roles that take part."""
 
     roles: list[str] = Field(default_factory=list, description="The roles to place. Default: all that have no place.")
 
 
 class SubgraphScheduler(Scheduler):
-    """Places sub-graph by sub-graph, those that move most bytes first, each where its neighbours are.
+    """Places sub-graph by sub-graph, those with the most traffic first, each near its neighbours.
 
-    Then ranks are moved and swapped as long as fewer bytes cross nodes, from there and from where `pack` would have
-    put them; what crosses least is the plan. A collective role that fits on one node stays on one: what its ranks
-    exchange among themselves is no flow, and more than any.
+    Then ranks are moved and swapped as long as that reduces the bytes between nodes, starting from this plan and from
+    that of `pack`; the better result is the plan. A collective role that fits on one node stays on one, because the
+    exchange among its ranks is not a flow and exceeds any flow.
 
-    Sizes come from ``edges.sizes`` in the job file; a flow without one counts only where nothing else decides.
-    A cluster that no node has room for is placed rank by rank.
+    Sizes come from ``edges.sizes`` in the job file. A flow without a size only decides between equals. A cluster for
+    which no node has room is placed rank by rank.
     """
 
     Options = SubgraphOptions
@@ -68,7 +68,7 @@ class SubgraphScheduler(Scheduler):
 
 
 def _nodes(request: PlacementRequest, plan: PlacementPlan) -> dict[str, set[str]]:
-    """The nodes of each collective role."""
+    """Return the nodes of each collective role."""
     nodes: dict[str, set[str]] = {role.role: set() for role in request.roles if role.group == "collective"}
     for a in plan.assignments:
         if a.role in nodes:
@@ -77,13 +77,13 @@ def _nodes(request: PlacementRequest, plan: PlacementPlan) -> dict[str, set[str]
 
 
 def _weight(request: PlacementRequest, plan: PlacementPlan) -> tuple[float, float]:
-    """Bytes that cross nodes; flows of unknown size decide between equals."""
+    """Return the bytes that cross nodes. Flows of unknown size decide between equals."""
     unknown = tuple(replace(flow, bytes=UNKNOWN) for flow in request.flows if flow.bytes is None)
     return round(crossing(request, plan).crossing, 3), crossing(replace(request, flows=unknown), plan).crossing
 
 
 def _packed(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, waiting: list[Rank]) -> PlacementPlan:
-    """As `pack` would place them, as far as it would."""
+    """Return the plan of `pack`, as far as it goes."""
     roles = {role for role, _ in waiting}
     decided = Counter([*(a.role for a in plan.assignments), *(u.role for u in plan.unplaced)])
     known = tuple(role for role in request.roles if role.role in roles or decided[role.role] == role.world_size)
@@ -95,7 +95,7 @@ def _packed(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan
 def _moved(
     request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, waiting: list[Rank], found: PlacementPlan
 ) -> PlacementPlan | None:
-    """`found` with its new ranks moved to where less crosses; None where something else forbids that."""
+    """Return `found` with its new ranks moved to reduce the traffic; None if a constraint forbids that."""
     where = {(a.role, a.rank): found.slots[a.slot].node for a in found.assignments}
     rules = {(a.role, a.rank): a.rule for a in found.assignments}
     mobile = [rank for rank in waiting if rank in where]
@@ -117,7 +117,7 @@ def _moved(
 
 
 def _units(request: PlacementRequest, where: Mapping[Rank, str], mobile: list[Rank]) -> list[Unit]:
-    """Collective roles that are on one node are units, other ranks each one of its own."""
+    """Return the units: collective roles on one node, and every other rank by itself."""
     whole = {role.role for role in request.roles if role.group == "collective" and role.world_size > 1}
     for role in list(whole):
         on = {where.get((role, rank)) for rank in range(request.role(role).world_size)}
@@ -130,7 +130,8 @@ def _units(request: PlacementRequest, where: Mapping[Rank, str], mobile: list[Ra
 def _agglomerated(
     request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, waiting: list[Rank], together: set[str]
 ) -> PlacementPlan:
-    """Sub-graphs along the heaviest edges, those that move most bytes first, each where its neighbours are."""
+    """Return the plan of sub-graphs along the heaviest edges, those with the most traffic first, each near its
+    neighbours."""
     builder = PlanBuilder(request, cluster, plan)
     needs = {role.role: role.needs for role in request.roles}
     weighted = edges(request, together)
@@ -170,7 +171,7 @@ def _place(
 
 
 def _near(ranks: list[Rank], neighbours: dict[Rank, list[tuple[Rank, float]]], builder: PlanBuilder) -> list[str]:
-    """The nodes of those that these ranks give to or take from, the heaviest first."""
+    """Return the nodes of the ranks that these ranks exchange data with, the heaviest first."""
     weight: dict[str, float] = {}
     for rank in ranks:
         for other, bytes_ in neighbours.get(rank, ()):

@@ -1,4 +1,4 @@
-"""How much of what ranks give each other crosses nodes under a plan. Pure."""
+"""The traffic between ranks that crosses nodes under a plan. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from rolemesh.placement import PlacementPlan, PlacementRequest
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """Bytes per step: `total` between different ranks, of which `crossing` go from node to node. `unknown` flows have
-    no size and are in neither; ranks without a place do not count."""
+    """Bytes per step.
+
+    - `total`: between different ranks.
+    - `crossing`: part of `total` that goes from node to node.
+    - `unknown`: flows without a size, which are in neither sum.
+
+    Ranks without a place do not count.
+    """
 
     total: float
     crossing: float
@@ -20,7 +26,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 def pairs(producers: int, consumers: int) -> Iterator[tuple[int, int, float]]:
-    """The ranks that give to each other in an aligned flow, and their share of it (all shares are 1 together).
+    """Yield the pairs of ranks of an aligned flow, with their share of it. The sum of the shares is 1.
 
     Rank i of m has the i-th m-th of the rows, and rank j of n takes the j-th n-th of them.
     """
@@ -34,7 +40,7 @@ def pairs(producers: int, consumers: int) -> Iterator[tuple[int, int, float]]:
 
 
 def crossing(request: PlacementRequest, plan: PlacementPlan) -> Traffic:
-    """The traffic of all flows of known size."""
+    """Return the traffic of all flows of known size."""
     sizes = {role.role: role.world_size for role in request.roles}
     node_of = {(a.role, a.rank): plan.slots[a.slot].node for a in plan.assignments}
     on: dict[str, Counter[str]] = {}

@@ -1,4 +1,5 @@
-"""The source `files`: JSON lines, as files of a folder that grows. Like ``tail -F``, and it can be asked again."""
+"""The source `files`: JSON lines in the files of a growing folder. It reads like ``tail -F``, and can read again from
+an offset."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class FilesOptions(BaseModel, extra="forbid"):
-    """Which files, when they are all read, and what may be missing."""
+    """The files, the end of the source, and the handling of missing data."""
 
     path: str = Field(
         description="The files, as a pattern (logs/*.jsonl, data/**/*.jsonl) relative to the job file's folder. It "
@@ -44,7 +45,7 @@ class FilesOptions(BaseModel, extra="forbid"):
 
 
 class FilesSource(Source):
-    """Lines of JSON objects in files that grow, in a folder that grows; each file is a partition."""
+    """Lines of JSON objects in growing files of a growing folder. Each file is a partition."""
 
     Options = FilesOptions
     options: FilesOptions
@@ -61,7 +62,7 @@ class FilesSource(Source):
         self._tails: dict[str, Tail] = {}
 
     def partitions(self) -> Sequence[str]:
-        """The files, by their path in the folder."""
+        """Return the files, as paths relative to the folder."""
         if time.monotonic() >= self._looked + self.options.scan_s:
             self._look()
         return self._names
@@ -91,7 +92,7 @@ class FilesSource(Source):
         return Records(rows, msgspec.to_builtins(tail.place(at)))
 
     def _next(self, partition: str, path: Path) -> Records:
-        """The file has been read, and is this one no more: the one that was begun after it, if there is one."""
+        """The file was read to its end and replaced: return the file that was started after it, if there is one."""
         tail = self._tails.pop(partition)
         later = tail.later(path)
         tail.close()
@@ -101,7 +102,7 @@ class FilesSource(Source):
         return Records((), msgspec.to_builtins(Place(later[0].st_ino)))
 
     def _gone(self, path: Path, place: Place, offset: Any) -> Records:
-        """There is no file that has this place."""
+        """No file has this place: return where to continue, or raise `SourceError`."""
         try:
             inode = path.stat().st_ino
         except FileNotFoundError:
@@ -132,7 +133,7 @@ class FilesSource(Source):
             return None
 
     def _over(self) -> bool:
-        """Whether nobody writes any more."""
+        """Return whether all writers have finished."""
         until = self.options.until
         return until is not None and (until == "end" or (self._folder / until).exists())
 
@@ -146,7 +147,7 @@ class FilesSource(Source):
         return all(name in position for name in mine) and not any(map(self._left, position, position.values()))
 
     def lag(self, position: Mapping[str, Any]) -> float:
-        """Bytes that are not read yet."""
+        """Return the number of unread bytes."""
         ranks, rank = self._reader.world_size, self._reader.rank
         mine = {name for name in self.partitions() if self.rank_of(name, ranks) == rank}
         return float(sum(self._left(name, position.get(name)) for name in mine | position.keys()))

@@ -1,4 +1,4 @@
-"""Which files a pattern names, as `glob.glob` with ``recursive=True`` reads it, but each file once."""
+"""The files that a pattern names, as in `glob.glob` with ``recursive=True``, but each file once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def matching(folder: Path, pattern: str) -> list[str]:
 
 
 def _below(folder: Path, parts: tuple[str, ...], inside: tuple[str, ...]) -> Iterator[str]:
-    """Names that match `parts`, relative to `folder`; `inside` has the real paths of the folders around them."""
+    """Yield names that match `parts`, relative to `folder`. `inside` has the real paths of the enclosing folders."""
     part, rest = parts[0], parts[1:]
     if part == "**":
         yield from _below(folder, rest or ("*",), inside)
@@ -45,7 +45,7 @@ def _below(folder: Path, parts: tuple[str, ...], inside: tuple[str, ...]) -> Ite
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """The entries of `folder`; none where it is gone, or may not be read."""
+    """Return the entries of `folder`; none if it is gone or cannot be read."""
     with suppress(OSError), os.scandir(folder) as found:
         return list(found)
     return []

@@ -1,8 +1,8 @@
-"""One file that somebody writes to: its lines from a place on, and where that place is when the file has moved.
+"""A file that another process writes: its lines from a place on, and the new location of that place after a rotation.
 
-A file is known by its inode and by its first bytes, as far as they were read: one that is renamed keeps the inode, one
-that is copied and truncated (logrotate's ``copytruncate``) leaves its first bytes in the copy, and an inode that is
-used again has other ones.
+A file is identified by its inode and by its first bytes, as far as they were read. A renamed file keeps the inode. A
+file that is copied and truncated (logrotate's ``copytruncate``) has the same first bytes in the copy. A reused inode
+has other first bytes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["Place", "Tail", "find", "rotated"]
 HEAD_BYTES = 256
 CHUNK = 64 << 10
 MOST_BYTES = 16 << 20
-"""The longest line."""
+"""Maximum length of a line in bytes."""
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Byte `at` of the file with this inode, whose first bytes (`HEAD_BYTES`, or those before `at`) have the crc32
-    `head`. Inode 0: of whatever file is there."""
+    """Byte `at` of the file with this inode, whose first bytes have the crc32 `head`. These are `HEAD_BYTES`, or those
+    before `at`. Inode 0 matches any file."""
 
     inode: int = 0
     at: int = 0
@@ -40,10 +40,10 @@ class Tail:
     """An open file."""
 
     MOST: ClassVar = 128
-    """How many are kept open."""
+    """Maximum number of open files."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `OSError`."""
+        """Open the file. Raises `OSError`."""
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._path, self._inode = path, os.fstat(self._fd).st_ino
         self._head = 0, 0
@@ -54,15 +54,15 @@ class Tail:
 
     @property
     def size(self) -> int:
-        """Bytes that it has now."""
+        """Return the present number of bytes."""
         return os.fstat(self._fd).st_size
 
     def place(self, at: int) -> Place:
-        """The place `at`."""
+        """Return the place of byte `at`."""
         return Place(self._inode, at, self._head_of(at))
 
     def has(self, place: Place, *, copied: bool = False) -> bool:
-        """Whether the place is in this file; `copied`: or in the one that this is a copy of."""
+        """Return whether the place is in this file; with `copied` also if this file is a copy of the place's file."""
         if place.inode not in (0, self._inode) and not (copied and place.at):
             return False
         return self.size >= place.at and self._head_of(place.at, again=True) == place.head
@@ -74,7 +74,7 @@ class Tail:
         return self._head[1]
 
     def is_left(self, path: Path) -> bool:
-        """Whether the writer has gone on to another file of the name `path`, or has removed this one."""
+        """Return whether the writer has moved on to another file of the name `path`, or has removed this one."""
         try:
             if path.stat().st_ino == self._inode:
                 return False
@@ -84,9 +84,10 @@ class Tail:
         return bool(self.later(path))
 
     def later(self, path: Path) -> list[os.stat_result]:
-        """What was written after this file, in order: files that were rotated in their turn, and the one at `path`.
+        """Return the files that were written after this one, in the order of their last write: later rotated files, and
+        the one at `path`.
 
-        By the time of the last write to each. Files without content are not among them.
+        Empty files are left out.
         """
         ended = os.fstat(self._fd).st_mtime_ns
         found = (stat for name, stat in _beside(path).items() if name == path.name or _is_rotated(name, path))
@@ -94,8 +95,8 @@ class Tail:
         return sorted(later, key=lambda each: each.st_mtime_ns)
 
     def lines(self, at: int, most: int, *, whole: bool) -> tuple[list[tuple[int, bytes]], int]:
-        """At most so many lines from byte `at` on, each with where it begins, and the byte behind them. `whole`: what
-        is left behind the last end of a line is one, too."""
+        """Return at most `most` lines from byte `at` on, each with its first byte, and the byte after the last one.
+        With `whole`, the text after the last newline counts as a line."""
         size = CHUNK
         while True:
             data = os.pread(self._fd, size, at)
@@ -118,7 +119,7 @@ class Tail:
 
 
 def find(path: Path, place: Place) -> Tail | None:
-    """The file that has the place: the one at `path`, or what it was renamed or copied to in its folder."""
+    """Return the file that has the place: the one at `path`, or a renamed or copied one in its folder."""
     if (tail := _opened(path, place)) is not None or not place.inode:
         return tail
     beside = _beside(path)
@@ -129,8 +130,8 @@ def find(path: Path, place: Place) -> Tail | None:
 
 
 def _beside(path: Path) -> dict[str, os.stat_result]:
-    """The files in the folder of `path`, that one included, by name: as they were at one moment, while somebody renames
-    them: two looks have found the same."""
+    """Return the files in the folder of `path` by name, that one included, at one moment. Because files may be renamed
+    meanwhile, two looks must agree."""
     before: dict[str, int] | None = None
     while True:
         found: dict[str, os.stat_result] = {}
@@ -146,12 +147,12 @@ def _beside(path: Path) -> dict[str, os.stat_result]:
 
 
 def _is_rotated(name: str, path: Path) -> bool:
-    """Whether the file at `path` was renamed or copied to `name`: ``a.jsonl.1``, ``a.jsonl-2026-11-24``."""
+    """Return whether the file at `path` was renamed or copied to `name`: ``a.jsonl.1``, ``a.jsonl-2026-11-24``."""
     return re.match(re.escape(path.name) + "[-._~]", name) is not None
 
 
 def rotated(path: Path) -> bool:
-    """Whether there are files that the one at `path` was rotated to."""
+    """Return whether there are rotated versions of the file at `path`."""
     return any(_is_rotated(name, path) for name in _beside(path))
 
 

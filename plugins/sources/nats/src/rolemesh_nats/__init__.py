@@ -1,4 +1,4 @@
-"""The source `nats`: streams of NATS JetStream, each a partition."""
+"""The source `nats`: streams of NATS JetStream. Each stream is a partition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["NatsOptions", "NatsSource"]
 
 
 class NatsOptions(BrokerOptions):
-    """Which streams of which servers, and what may be missing."""
+    """The servers, the streams, and the handling of missing data."""
 
     url: str = Field(
         description="nats://[user:password@|token@]host[:port], tls://… for TLS; several with commas. Give "
@@ -54,7 +54,8 @@ class NatsOptions(BrokerOptions):
 
 
 class NatsSource(BrokerSource):
-    """Messages of JetStream's streams, read without a durable consumer: where a job is, its snapshots say."""
+    """Messages of JetStream's streams, read without a durable consumer, because the job's snapshots hold its
+    position."""
 
     Options = NatsOptions
     options: NatsOptions

@@ -1,7 +1,7 @@
-"""What the source knows of NATS: its calls, its errors, and where in a stream an offset is.
+"""The NATS part of the source: its calls, its errors, and the meaning of an offset.
 
-An offset is the sequence number of the last message that was read. Streams number their messages without gaps and say
-which is the first, so what was removed before it was read is seen.
+An offset is the sequence number of the last read message. Streams number their messages without gaps and report the
+first one, so the source notices messages that were removed before they were read.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 CONNECT_S = 5
 ANSWER_S = 10.0
 UNUSED_S = 60.0
-"""The server forgets a consumer that nobody has asked for so long: a rank that was killed leaves none behind."""
+"""Seconds after which the server forgets an unused consumer, so a killed rank leaves none behind."""
 ANSWER_BYTES = 4 << 20
 MOST = 1024
 
 
 class JetStreamOptions(msgspec.Struct, frozen=True):
-    """What `NatsOptions` says, beside the URL; `credentials` and `ca` are paths."""
+    """The settings of `NatsOptions`, without the URL. `credentials` and `ca` are paths."""
 
     streams: tuple[str, ...]
     newest: bool
@@ -49,14 +49,15 @@ class JetStreamOptions(msgspec.Struct, frozen=True):
 
 
 class _Consumer:
-    """A consumer in the server of one stream, which gives what follows message `at`; `fresh` until it has given."""
+    """A consumer in the server for one stream, which returns the messages after `at`. `fresh`: it has returned none so
+    far."""
 
     def __init__(self, pulled: Any, at: int) -> None:
         self.pulled, self.at, self.fresh = pulled, at, True
 
 
 class JetStreamClient(BrokerClient):
-    """See `BrokerClient`. The client's event loop runs in the calls only."""
+    """See `BrokerClient`. The client's event loop runs only during the calls."""
 
     def __init__(self, url: str, options: JetStreamOptions) -> None:
         self._servers, self._options = url.split(","), options
@@ -75,7 +76,7 @@ class JetStreamClient(BrokerClient):
         return self._where
 
     def _ask(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """Run it; what goes wrong is said as whoever asks understands it, without a password."""
+        """Run the call. Errors become `BrokerAway` or `SourceError`, without a password in the message."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         try:
@@ -101,7 +102,7 @@ class JetStreamClient(BrokerClient):
             ) from error
 
     async def _streams(self) -> Any:
-        """JetStream, over a connection that is made when there is none."""
+        """Return JetStream, and connect if there is no connection."""
         if self._connection is None or not self._connection.is_connected:
             self._consumers.clear()
             self._said = ""
@@ -145,7 +146,7 @@ class JetStreamClient(BrokerClient):
         return Look(newest, options.until == "end" or (options.until == "sealed" and sealed))
 
     def behind(self, newest: Offset, offset: Offset) -> float:
-        """See `BrokerClient.behind`: messages."""
+        """See `BrokerClient.behind`. The unit is messages."""
         return float(max(newest - (offset or 0), 0))
 
     # ------------------------------------------------------------------------------------------------ records
@@ -224,7 +225,7 @@ class JetStreamClient(BrokerClient):
         return found
 
     def _gone(self, name: str, offset: int, info: Any) -> int | None:
-        """Where to go on instead, if what follows `offset` is not all there; None if it is."""
+        """Return the offset at which to continue if some messages after `offset` are lost; None if all are there."""
         if info is None:
             state, restart = "is gone", None
         elif info.state.last_seq < offset:
@@ -290,7 +291,7 @@ class JetStreamClient(BrokerClient):
 
 
 async def _info(streams: Any, name: str) -> Any:
-    """Of a stream; None if it does not exist."""
+    """Return the information about a stream; None if it does not exist."""
     try:
         return await streams.stream_info(name)
     except js_errors.NotFoundError:

@@ -1,4 +1,4 @@
-"""The source `redis`: streams of a Redis or Valkey server, each a partition."""
+"""The source `redis`: streams of a Redis or Valkey server. Each stream is a partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["RedisOptions", "RedisSource"]
 
 
 class RedisOptions(BrokerOptions):
-    """Which streams of which server, what a record is, and what may be missing."""
+    """The server, the streams, the form of a record, and the handling of missing data."""
 
     url: str = Field(
         description="redis://[[user]:password@]host[:port][/database], rediss://… for TLS, unix:///path. Give a "
@@ -54,7 +54,7 @@ class RedisOptions(BrokerOptions):
 
 
 class RedisSource(BrokerSource):
-    """Entries of Redis Streams, read without a consumer group: where a job is, its snapshots say."""
+    """Entries of Redis Streams, read without a consumer group, because the job's snapshots hold its position."""
 
     Options = RedisOptions
     options: RedisOptions

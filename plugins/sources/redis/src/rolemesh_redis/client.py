@@ -1,7 +1,8 @@
-"""What the source knows of Redis: its commands, its errors, and where in a stream an offset is.
+"""The Redis part of the source: its commands, its errors, and the meaning of an offset.
 
-An offset is what XRANGE takes as a start: ``(5-0`` lies behind the entry 5-0, ``5-0`` before it. That entry must still
-be there when the offset is asked for: streams are trimmed from their beginning, so if it is, nothing behind it is gone.
+An offset is a start for XRANGE: ``(5-0`` is after the entry 5-0, ``5-0`` before it. That entry must still exist when
+the source reads from the offset. Streams are trimmed from their beginning, so if the entry exists, nothing after it is
+lost.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ _LOG = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 CONNECT_S = 5.0
 ANSWER_S = 20.0
-"""So long an answer may take: a server that persists with ``appendfsync always`` waits for its disk."""
+"""Maximum seconds of an answer. A server with ``appendfsync always`` waits for its disk."""
 ANSWER_BYTES = 4 << 20
-"""About how much is asked for at once, of all streams together."""
+"""Approximate number of bytes of one request, over all streams."""
 MOST = 1024
 EMPTY = "(0-0"
-"""Behind nothing: what begins here begins with whatever the first entry is."""
+"""Offset of an empty stream: reading from it begins with whatever entry is the first."""
 NOT_YET = ("LOADING", "BUSY ", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS", "MISCONF", "OOM")
-"""How answers begin of a server that is there, and cannot do it now."""
+"""First words of the answers of a server that is running but temporarily unable to serve."""
 
 
 class StreamsOptions(msgspec.Struct, frozen=True):
-    """What `RedisOptions` says, beside the URL; `ca` is a path."""
+    """The settings of `RedisOptions`, without the URL. `ca` is a path."""
 
     streams: tuple[str, ...]
     field: str | None
@@ -53,7 +54,7 @@ class StreamsClient(BrokerClient):
     """See `BrokerClient`."""
 
     def __init__(self, url: str, options: StreamsOptions) -> None:
-        """Raises `SourceError` for a URL that redis-py cannot read."""
+        """Create the client. Raises `SourceError` for a URL that redis-py cannot parse."""
         parts = urlsplit(url)
         self._where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._options = options
@@ -82,7 +83,7 @@ class StreamsClient(BrokerClient):
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """What goes wrong meanwhile is said as whoever asks understands it; in no message is there a password."""
+        """Convert errors inside to `BrokerAway` or `SourceError`, without a password in the message."""
         try:
             yield
         except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
@@ -116,7 +117,7 @@ class StreamsClient(BrokerClient):
         return Look(newest, over)
 
     def behind(self, newest: Offset, offset: Offset) -> float:
-        """See `BrokerClient.behind`: seconds between the two, by the time in their ids; the least is a millisecond."""
+        """See `BrokerClient.behind`. The unit is seconds, from the times in the ids; the minimum is a millisecond."""
         end, at = _numbers(newest), _numbers(offset or EMPTY)
         if at > end or (at == end and str(offset).startswith("(")):
             return 0.0
@@ -134,7 +135,7 @@ class StreamsClient(BrokerClient):
         return self._there(asked) if new else {}
 
     def _there(self, asked: Mapping[str, Offset]) -> dict[str, list[Fetched]]:
-        """What is there now."""
+        """Return the entries that exist now."""
         count = int(min(max(ANSWER_BYTES / self._average / len(asked), 1), MOST))
         with self._asking():
             pipe = self._redis.pipeline(transaction=False)
@@ -173,7 +174,7 @@ class StreamsClient(BrokerClient):
         return found
 
     def _gone(self, name: str, at: str, offset: str) -> Offset:
-        """The entry `at` is there no more. Where to go on instead; None: with what follows it."""
+        """The entry `at` is gone: return the offset at which to continue; None: continue with the entries after it."""
         with self._asking():
             try:
                 info: dict[str, Any] = self._redis.xinfo_stream(name)
@@ -218,7 +219,8 @@ class StreamsClient(BrokerClient):
     # ---------------------------------------------------------------------------------------------- the rest
 
     def acknowledge(self, position: Mapping[str, Offset]) -> None:
-        """See `BrokerClient.acknowledge`: the entry at the offset stays, as what says that nothing else is gone."""
+        """See `BrokerClient.acknowledge`. The entry at the offset stays, because it proves that nothing after it is
+        lost."""
         if not self._options.trim:
             return
         with self._asking():
@@ -234,7 +236,7 @@ class StreamsClient(BrokerClient):
 
 
 def _numbers(offset: str | bytes) -> tuple[int, int]:
-    """The two numbers of an id or offset."""
+    """Return the two numbers of an id or offset."""
     text = offset.decode() if isinstance(offset, bytes) else offset
     first, _, second = text.removeprefix("(").partition("-")
     return int(first), int(second or 0)

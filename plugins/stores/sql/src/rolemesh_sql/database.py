@@ -1,4 +1,4 @@
-"""How a database server is reached by its URL: with waits that end."""
+"""Connect to a database server by its URL, with limits on all waits."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from rolemesh_durable.stores import StateError
 __all__ = ["BUSY_S", "connect", "parse"]
 
 BUSY_S = 2
-"""How long to wait for another writer's lock, or for the server to accept a connection, in seconds.
+"""Maximum seconds of a wait for another writer's lock, or for the server to accept a connection.
 
-Whoever has time tries again. Shorter than half of the shortest lease, so that nobody takes the wait for a death.
+The caller tries again. The value is shorter than half of the shortest lease, so that nobody mistakes the wait for a
+death.
 """
 SILENT_PEER = {"keepalives": 1, "keepalives_idle": 2, "keepalives_interval": 1, "keepalives_count": 3}
-"""libpq: a server that is gone without a word is noticed after 5 s without traffic."""
+"""Options of libpq: a server that vanishes is noticed after 5 s without traffic."""
 
 
 def parse(url: str) -> URL:
-    """`url` as SQLAlchemy has it. Raises `StateError`."""
+    """Return `url` as a SQLAlchemy URL. Raises `StateError`."""
     try:
         parsed = make_url(url)
         parsed.get_dialect()
@@ -37,7 +38,8 @@ def parse(url: str) -> URL:
 
 
 def connect(url: URL) -> Engine:
-    """An engine whose connections wait for nothing longer than a few seconds. Raises `StateError` without a driver."""
+    """Return an engine whose connections never wait longer than a few seconds. Raises `StateError` if the driver is
+    missing."""
     arguments = {name: value for name, value in _limits(url).items() if name not in url.query}
     try:
         engine = create_engine(url, connect_args=arguments, pool_pre_ping=True, hide_parameters=True)
@@ -57,7 +59,7 @@ def _no_driver(where: str, error: ImportError) -> StateError:
 
 
 def _limits(url: URL) -> dict[str, Any]:
-    """What each database's driver calls the longest waits; what the URL says itself goes first."""
+    """Return the time limits under the names of each database's driver. Those in the URL take precedence."""
     match url.get_backend_name(), url.get_driver_name():
         case "postgresql", "psycopg" | "psycopg2":
             return {"connect_timeout": BUSY_S, **SILENT_PEER, "tcp_user_timeout": 2 * BUSY_S * 1000}
@@ -67,7 +69,7 @@ def _limits(url: URL) -> dict[str, Any]:
 
 
 def _set_timeouts(connection: Any, _record: Any) -> None:
-    """So that a master that hangs in the middle of a transaction does not keep its successor from the job's root."""
+    """Limit the duration of transactions, so that a master that hangs in one does not block its successor."""
     cursor = connection.cursor()
     cursor.execute(f"SET lock_timeout = '{BUSY_S}s'")
     cursor.execute(f"SET statement_timeout = '{2 * BUSY_S}s'")

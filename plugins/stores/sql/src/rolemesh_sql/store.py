@@ -138,7 +138,7 @@ class SqlStore(Store):
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn what the database or its driver raises into a `StateError` that says where and what to do."""
+        """Convert errors of the database or its driver into a `StateError` with place and remedy."""
         try:
             yield
         except SQLAlchemyError as error:
@@ -163,7 +163,7 @@ class SqlStore(Store):
 
 
 class _TakenError(Exception):
-    """Somebody else has made the job's root first."""
+    """Another process has created the job's root first."""
 
 
 def _job() -> Column[Any]:

@@ -1,1 +1,1 @@
-"""Rehearsals: seeded failures in a running job (``rolemesh run --chaos``), and what they cost."""
+"""Rehearsals: seeded failures in a running job (``rolemesh run --chaos``), and their cost."""

@@ -1,4 +1,4 @@
-"""What a rehearsal has shown, in words: failures, recoveries, goodput, and whether the end is the same."""
+"""The report of a rehearsal: failures, recoveries, goodput, and whether the final states are equal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ __all__ = ["account", "differences"]
 
 
 def account(injected: Sequence[Fault], asked: int, result: Mapping[str, Any]) -> str:
-    """A few lines for a person: the failures that have hit, of those `asked` for; `result` is that of the job."""
+    """Return a few lines for the user: the failures that took effect, out of those `asked` for. `result` is the job's
+    result."""
     count = f"{len(injected)}" if len(injected) == asked else f"{len(injected)} of {asked}"
     those = ": " + ", ".join(f"{f.kind} {f.target}" for f in injected) if injected else ""
     early = len(injected) < asked and result.get("status", "done") != "done"
@@ -34,7 +35,7 @@ def account(injected: Sequence[Fault], asked: int, result: Mapping[str, Any]) ->
 
 
 def differences(disturbed: Mapping[str, Any], undisturbed: Mapping[str, Any]) -> list[str]:
-    """The roles whose final state is not the same in two results, and how the jobs ended if not alike."""
+    """Return the roles whose final states differ between two results, and how the jobs ended if that differs."""
     found = []
     if disturbed["status"] != undisturbed["status"]:
         found.append(f"one ended {disturbed['status']}, the other {undisturbed['status']}")

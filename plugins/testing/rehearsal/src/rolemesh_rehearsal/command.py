@@ -1,4 +1,4 @@
-"""``rolemesh run --chaos``: a run with failures and, if asked for, one without. Do they end alike?"""
+"""``rolemesh run --chaos``: a run with failures and, with ``--chaos-compare``, one without, which must end alike."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Chaos(RunOption):
     help: ClassVar[str] = "Rehearse failures."
 
     def run(self, run: JobRun) -> int:
-        """The run with failures, and the one to compare it with."""
+        """Run the job with failures, and then without them for comparison."""
         from rolemesh_rehearsal.account import account, differences
         from rolemesh_rehearsal.injector import Injector
         from rolemesh_rehearsal.spec import parse
@@ -90,7 +90,7 @@ class Chaos(RunOption):
 
 
 def _check(run: JobRun, rehearsal: Any) -> None:
-    """Raise `JobFileError` for what cannot be rehearsed."""
+    """Raise `JobFileError` for a rehearsal that is impossible."""
     job: Any = run.job.job
     options: Any = run.options
     if run.detached or "rehearsed" not in type(options).model_fields:

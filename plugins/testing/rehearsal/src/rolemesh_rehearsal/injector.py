@@ -1,4 +1,4 @@
-"""Injects the failures of a rehearsal into a running job, through its master, from a thread beside the driver."""
+"""Inject the failures of a rehearsal into a running job, through its master, from a thread beside the driver."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ log = logging.getLogger("rolemesh_rehearsal")
 LOOK_S = 0.02
 LEAD_S = 0.2
 LEAD = 8
-"""The ranks may run so long, and so many steps, beyond the moment of a failure before it happens: then they wait."""
+"""Seconds, and number of steps, that ranks may run past the moment of a failure before it happens; then they wait."""
 FIND_S = 60.0
-"""How long a failure waits for something that can have it."""
+"""Maximum seconds that a failure waits for a suitable target."""
 HIT_S, STOP_HIT_S, LOST_S = 30.0, 150.0, 5.0
-"""How long it may take until a failure is seen; what is stopped is seen after `hang.after_s`. A master that has died
-since may have taken it along: then it is injected once more, soon."""
+"""Maximum seconds until a failure shows. A stopped process shows after `hang.after_s`. If a master has died since, the
+failure may be lost with it; then it is injected again soon."""
 ENDLESS_PER_KILL = 8
-"""In a job without an end the failures come within so many steps each."""
+"""In a job without an end, number of steps per failure."""
 TRIES = 3
 LASTING = ("full", "stall")
 OVER = ("stopping", "done", "failed", "interrupted")
 
 
 class RehearsalError(RolemeshError):
-    """A rehearsal has shown less than it was asked for."""
+    """A rehearsal has shown less than it was to show."""
 
     exit_code = EXIT_FAILED
 
 
 class _Pending(NamedTuple):
-    """A failure that has been injected at `since`, when the job was as in `before`, and has not been seen to hit."""
+    """A failure that was injected at `since`, when the job's status was `before`, and has not shown so far."""
 
     fault: Fault
     before: JobStatus
@@ -55,24 +55,25 @@ class _Pending(NamedTuple):
     since: float
 
     def limit_s(self, now: JobStatus) -> float:
-        """How long it is waited for."""
+        """Return how many seconds the injector waits for it."""
         if self.fault.kind == "stop":
             return STOP_HIT_S
         return LOST_S if now.epoch > self.before.epoch else HIT_S
 
 
 class Injector:
-    """`start` it when the master is up; `stop` returns what was injected; then `check` says if that is all.
+    """Call `start` when the master is up; `stop` returns the injected failures; `check` compares them with the request.
 
-    The master grants no step that the injector has not released: a job may be as quick as it likes, its failures come
-    in time, and its last step comes after all of them.
+    The master grants no step that the injector has not released. So the failures come in time, however fast the job is,
+    and its last step comes after all of them.
     """
 
     def __init__(self, rehearsal: Rehearsal, run_dir: Path, nodes: int | None = None) -> None:
-        """`nodes` is the number of nodes that the job can use. None: it uses those of its agents, and loses none."""
+        """`nodes` is the number of nodes that the job can use. None: it uses the nodes of its agents, and loses
+        none."""
         self.rehearsal, self._nodes = rehearsal, nodes
         self.injected: list[Fault] = []
-        """What has been seen to hit."""
+        """The failures that took effect."""
         self._run_dir = run_dir
         self._master = ControlClient(run_dir, ANSWER_S)
         self._over = threading.Event()
@@ -83,11 +84,11 @@ class Injector:
         self._thread = threading.Thread(target=self._run, name="chaos", daemon=True)
 
     def start(self) -> None:
-        """Begin to wait for the first moment."""
+        """Start waiting for the first moment."""
         self._thread.start()
 
     def stop(self) -> list[Fault]:
-        """The job has ended."""
+        """The job has ended: return the failures that took effect."""
         self._over.set()
         self._thread.join()
         self._master.close()
@@ -100,7 +101,7 @@ class Injector:
         return self.injected
 
     def check(self) -> None:
-        """Raises `RehearsalError` if fewer failures have hit than were asked for."""
+        """Raise `RehearsalError` if fewer failures took effect than requested."""
         missing = self.rehearsal.kills - len(self.injected)
         if missing > 0:
             raise RehearsalError(
@@ -143,14 +144,14 @@ class Injector:
                 return
 
     def _at(self, step: int, pace: float, status: JobStatus) -> JobStatus | None:
-        """The status once a rank has got beyond `step`, for which it is released; None when the job ended before."""
+        """Return the status when a rank has passed `step`, for which it is released; None if the job ended first."""
         # The last step is for when everything has been injected.
         last = status.steps - 2 if status.steps is not None else 1 << 60
         self._released = max(self._released, min(step + LEAD + int(LEAD_S / max(pace, 1e-3)), last))
         return self._until(lambda status: status.state == "running" and progress(status) >= min(step + 1, last))
 
     def _until(self, ready: Callable[[JobStatus], bool], limit_s: float = float("inf")) -> JobStatus | None:
-        """The status once it is `ready`; None when the job has ended before, or after `limit_s`."""
+        """Return the status when it is `ready`; None if the job ended first, or after `limit_s`."""
         deadline = time.monotonic() + limit_s
         while not self._over.is_set() and time.monotonic() < deadline:
             status = self._status()
@@ -162,7 +163,7 @@ class Injector:
         return None
 
     def _inject(self, moment: Moment) -> None:
-        """One failure; tried until there is something that can fail, for a while."""
+        """Inject one failure. If nothing can fail now, try again for a while."""
         deadline = time.monotonic() + FIND_S + (STOP_HIT_S if self._stopped() else 0.0)
         while not self._over.is_set() and time.monotonic() < deadline:
             status, fault = self._status(), None
@@ -190,7 +191,7 @@ class Injector:
             log.store.block(LASTING_S)
 
     def _await_hits(self) -> None:
-        """Wait until all failures have been seen to hit, or for long."""
+        """Wait until all failures have taken effect, or the time limit."""
         lasting = any(fault.kind in LASTING for fault in (*self.injected, *(each.fault for each in self._pending)))
 
         def all_settled(status: JobStatus) -> bool:
@@ -203,7 +204,7 @@ class Injector:
         self._over.wait(LASTING_S if lasting else 0.0)
 
     def _settle(self, status: JobStatus) -> None:
-        """Count what has hit; what has not for long has missed, and is not waited for any more."""
+        """Count the failures that took effect. Give up those whose time limit has passed."""
         now, waiting = time.monotonic(), []
         for each in self._pending:
             if has_hit(each.fault, each.before, status):

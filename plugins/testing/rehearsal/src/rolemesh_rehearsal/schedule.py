@@ -1,4 +1,4 @@
-"""Which failure comes next: decided by the seed, the rehearsal's targets, and what is alive. Pure."""
+"""The next failure, decided by the seed, the rehearsal's targets, and the living processes. Pure."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["Fault", "Moment", "has_hit", "is_told", "moments", "next_fault", "pr
 KILLING = ("kill", "stop", "exit", "raise", "zygote")
 ALIVE = ("up", "ready", "running")
 AGAIN = 0.25
-"""Share of the failures that follow the one before at once, while the job is still being brought back."""
+"""Share of the failures that follow the previous one at once, while the job is still recovering."""
 AGAIN_S = 0.4
-"""How long after it at most."""
+"""Maximum seconds between such two failures."""
 
 
 class Fault(NamedTuple):
-    """`target` as in `rolemesh_durable.control.client.InjectFault`."""
+    """A failure. `target` is that of `rolemesh_durable.control.client.InjectFault`."""
 
     kind: FaultKind
     target: str
 
 
 class Moment(NamedTuple):
-    """When a failure comes, and what it is of.
+    """The time and the target of a failure.
 
-    As soon as a rank has got beyond `step`, and the part `share` (0 to 1) of a step later; or, with `again`, `share` *
-    `AGAIN_S` after the failure before.
+    It comes as soon as a rank has passed `step`, and the part `share` (0 to 1) of a step later; or, with `again`,
+    `share` * `AGAIN_S` seconds after the previous failure.
     """
 
     step: int
@@ -41,7 +41,7 @@ class Moment(NamedTuple):
 
 
 def moments(rehearsal: Rehearsal, steps: int) -> list[Moment]:
-    """The moments of all failures, in order, spread over the job's steps; every target comes equally often."""
+    """Return the moments of all failures in order, spread over the job's steps. All targets come equally often."""
     rng = random.Random(f"moments {rehearsal.seed}")
     at = sorted(rng.randrange(-1, max(0, steps - 1)) for _ in range(rehearsal.kills))
     targets: list[str] = []
@@ -55,14 +55,14 @@ def moments(rehearsal: Rehearsal, steps: int) -> list[Moment]:
 
 
 def progress(status: JobStatus) -> int:
-    """The furthest step that a rank is at."""
+    """Return the furthest step of any rank."""
     return max((rank.step for rank in status.ranks), default=-1)
 
 
 def has_hit(fault: Fault, before: JobStatus, now: JobStatus) -> bool:
-    """Whether what was meant is not what it was `before` any more: it has been started again, or is about to be.
+    """Return whether the target differs from its state `before`: it has restarted, or is about to.
 
-    A fault that nobody dies of has hit when the master has taken it.
+    A fault that kills nothing has taken effect when the master has accepted it.
     """
     if fault.kind not in KILLING:
         return True
@@ -84,14 +84,14 @@ def has_hit(fault: Fault, before: JobStatus, now: JobStatus) -> bool:
 
 
 def is_told(fault: Fault, events: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the events of a job that has ended say that a failure has hit, of which no status could say so."""
+    """Return whether the events of an ended job show the effect of a failure that no status could show."""
     asked = {"kind": fault.kind, "target": fault.target}
     at = [n for n, event in enumerate(events) if event["kind"] == "injected" and event["data"] == asked]
     return bool(at) and any(fault.target in _failed(event) for event in events[at[-1] :])
 
 
 def _failed(event: Mapping[str, Any]) -> tuple[str, ...]:
-    """What has failed by an event, as targets of faults."""
+    """Return the failed processes of an event, as targets of faults."""
     data: Mapping[str, Any] = event["data"]
     match event["kind"]:
         case "agent_lost" | "agent_died":
@@ -104,8 +104,8 @@ def _failed(event: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def busy(pending: Sequence[Fault], status: JobStatus) -> set[str]:
-    """What should not fail now, as targets of faults, since one of `pending` is about to: of two failures of which
-    nobody could tell whether one or both have happened, one would not have been rehearsed."""
+    """Return the targets that must not fail now, because one of the `pending` failures concerns them. If two failures
+    hit one target, nobody could tell whether one or both took effect."""
     found = {fault.target for fault in pending if fault.kind in KILLING}
     node_of = {f"agent:{agent.agent}": agent.node for agent in status.agents}
     at = {f"{rank.role}/{rank.rank}": rank.node for rank in status.ranks}
@@ -130,11 +130,11 @@ def next_fault(
     pending: Sequence[Fault] = (),
     nodes_left: int | None = None,
 ) -> Fault | None:
-    """A failure of something that is alive now, or None if there is nothing of the kind.
+    """Return a failure of something that is alive now, or None if there is no such target.
 
-    The last of the `nodes_left` that the job can use is not taken away; None: it can use those where it has agents.
-    No step after `released` is granted yet: a rank that has got so far calls no operator that could raise. `pending`
-    are the failures that have not been seen to hit.
+    The last of the `nodes_left` that the job can use is never taken away; None: the job uses the nodes of its agents.
+    No step after `released` is granted, so a rank that has reached it calls no operator that could raise. `pending` are
+    the failures that have not shown so far.
     """
     taken = busy(pending, status)
     kind, who = kind_of(target)

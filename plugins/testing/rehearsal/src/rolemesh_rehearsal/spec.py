@@ -1,4 +1,4 @@
-"""What ``--chaos`` asks for: ``kills=10,seed=7,targets=rank,agent,master``."""
+"""Parse the argument of ``--chaos``: ``kills=10,seed=7,targets=rank,agent,master``."""
 
 from __future__ import annotations
 
@@ -16,22 +16,26 @@ TARGETS: tuple[str, ...] = get_args(Kind)
 RANK = re.compile(r"(\w+)/(\d+|\*)")
 """A rank, ``ROLE/RANK``, or any rank of a role, ``ROLE/*``."""
 OF_RANKS, OF_NAMES = ("rank", "stop", "full"), ("agent", "node", "disk", "zygote")
-"""Kinds of failures that one rank can have, and those of one agent or node, which has a name."""
+"""Kinds of failures of a rank, and kinds of failures of a named agent or node."""
 WHERE = "--chaos"
 
 
 class Rehearsal(msgspec.Struct, frozen=True):
-    """`kills` failures at moments and of kinds that `seed` decides.
+    """`kills` failures. The seed decides their moments and kinds.
 
-    rank: SIGKILL, ``os._exit`` or an exception in an operator. agent, master: SIGKILL. stop: SIGSTOP of a rank, an
-    agent or the master. node: everything on a node is lost. disk: the next snapshot finds the disk full. zygote:
-    SIGKILL of a zygote. full: no file of the master, an agent or a rank can grow for 3 s, neither on disk nor in shared
-    memory. stall: the journal's database takes no write for 3 s, nor does the file system of the run's folder. clock:
-    the wall clock of the master or an agent steps by an hour.
+    - rank: SIGKILL, ``os._exit``, or an exception in an operator.
+    - agent, master: SIGKILL.
+    - stop: SIGSTOP of a rank, an agent or the master.
+    - node: everything on a node is lost.
+    - disk: the next snapshot finds the disk full.
+    - zygote: SIGKILL of a zygote.
+    - full: for 3 s, no file of the master, an agent or a rank can grow, on disk or in shared memory.
+    - stall: for 3 s, the journal's database and the file system of the run's folder accept no writes.
+    - clock: the wall clock of the master or an agent jumps by an hour.
 
-    A target may name who has the failure: ``trainer/1`` is a rank, ``trainer/*`` any rank of a role, ``stop:trainer/1``
-    and ``full:trainer/1`` another failure of it; ``agent:NAME``, ``disk:NAME`` and ``zygote:NAME`` are of one agent,
-    ``node:NAME`` is one node.
+    A target may name the process: ``trainer/1`` is a rank and ``trainer/*`` any rank of a role; ``stop:trainer/1`` and
+    ``full:trainer/1`` are other failures of it. ``agent:NAME``, ``disk:NAME`` and ``zygote:NAME`` concern one agent,
+    ``node:NAME`` one node.
     """
 
     kills: int = 5
@@ -51,13 +55,13 @@ class Rehearsal(msgspec.Struct, frozen=True):
 
 
 def kind_of(target: str) -> tuple[Any, str]:
-    """The kind of a target's failure, and who is to have it: ``("rank", "trainer/1")``, "" for anybody."""
+    """Return the kind of a target's failure, and its victim: ``("rank", "trainer/1")``; "" for any."""
     kind, _, who = target.partition(":")
     return ("rank", target) if RANK.fullmatch(target) else (kind, who)
 
 
 def parse(text: str) -> Rehearsal:
-    """Raises `JobFileError` with what is wrong and what is possible."""
+    """Parse the text. Raises `JobFileError` with the error and the valid forms."""
     values: dict[str, Any] = {}
     key = ""
     for part in filter(None, (part.strip() for part in text.split(","))):

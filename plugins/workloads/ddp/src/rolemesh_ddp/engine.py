@@ -1,4 +1,4 @@
-"""The trainer of one rank that has the whole model; gradients are summed over the ranks."""
+"""The trainer of one rank, which has the whole model. Gradients are summed over the ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ __all__ = ["Engine"]
 
 
 class Engine(Trainer):
-    """Each rank has all parameters and moments, and snapshots its chunk only: a restored group puts them together."""
+    """Each rank has all parameters and moments, but its snapshot contains only its chunk. A restored group joins the
+    chunks."""
 
     lockstep = False
 
@@ -52,7 +53,7 @@ class Engine(Trainer):
             self.reducer = Reducer(self.parameters.values(), options.bucket_mb * 1e6)
 
     def _made(self, seed: int) -> torch.nn.Module:
-        """What the job's own function returns, with the same weights on every rank."""
+        """Return the module of the job's own function, with equal weights on every rank."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = self.options.factory.resolve()(**self.options.model_options)
@@ -135,7 +136,7 @@ class Engine(Trainer):
         return [tensor.detach() for tensor in tensors]
 
     def _gather(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Every rank's chunks to all ranks, in one message per rank and dtype."""
+        """Send every rank's chunks to all ranks, in one message per rank and dtype."""
         by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
         for tensor in tensors:
             if tensor.dim():
@@ -150,5 +151,5 @@ class Engine(Trainer):
 
 
 def _sendable(tensor: torch.Tensor) -> torch.Tensor:
-    """A view of what gloo has no type for."""
+    """Return a view with another type if gloo does not support the tensor's type."""
     return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor

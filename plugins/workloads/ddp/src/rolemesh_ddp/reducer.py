@@ -1,8 +1,8 @@
-"""Gradients summed over ranks, in buckets, while the backward pass goes on.
+"""Sum gradients over ranks, in buckets, during the backward pass.
 
-torch's DistributedDataParallel chooses its buckets after the first step again, by the order in which gradients came:
-a group that was started again would add up in another order, and needs a forward and backward pass of every rank.
-Here the buckets are the same in each life of a group, and a rank without rows gives zeros.
+torch's DistributedDataParallel chooses its buckets again after the first step, by the order in which gradients came. A
+restarted group would then sum in another order, and it needs a forward and backward pass of every rank. Here the
+buckets are the same in each life of a group, and a rank without rows contributes zeros.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ class _Bucket:
 
 
 class Reducer:
-    """Sums `grad` of each parameter over the ranks: `begin` before the last backward pass, `flush` after it, `wait`."""
+    """Sums `grad` of each parameter over the ranks: call `begin` before the last backward pass, `flush` after it, then
+    `wait`."""
 
     def __init__(self, parameters: Iterable[torch.Tensor], bucket_bytes: float) -> None:
-        """Buckets hold parameters of one dtype from the last to the first: about the order in which gradients come."""
+        """A bucket holds parameters of one dtype, from the last to the first, which is about the order in which
+        gradients come."""
         self._buckets: list[_Bucket] = []
         self._of: dict[int, _Bucket] = {}
         self._begun = False
@@ -46,20 +48,20 @@ class Reducer:
             parameter.register_post_accumulate_grad_hook(self._ready)
 
     def begin(self) -> None:
-        """The next backward pass is this rank's last one of the update: a bucket goes out once it is full."""
+        """The next backward pass is this rank's last one of the update: send each bucket when it is full."""
         self._begun = True
         for bucket in self._buckets:
             bucket.waiting = len(bucket.parameters)
 
     def flush(self) -> None:
-        """Send what is left; parameters without a gradient give zeros. Nothing else may be sent before: ranks without
-        rows have sent nothing yet, and all must send in one order."""
+        """Send the remaining buckets; parameters without a gradient contribute zeros. Nothing else may be sent before,
+        because ranks without rows have sent nothing so far, and all ranks must send in the same order."""
         while self._launched < len(self._buckets):
             self._launch()
         self._begun, self._launched = False, 0
 
     def wait(self) -> None:
-        """Each parameter's `grad` is the sum, if anything has been sent since the last time."""
+        """Wait until each parameter's `grad` is the sum, if anything was sent since the last call."""
         for bucket in self._buckets:
             if bucket.flat is None:
                 continue

@@ -22,10 +22,10 @@ _OPERATORS = ("forward", "loss", "backward", "update", "predict", "weights")
 
 
 class StageWorkload(DDPWorkload):
-    """A part of a model: activations come and go over edges, their gradients go and come back in the same step.
+    """A part of a model. Activations travel over edges; their gradients travel back in the same step.
 
-    Each rank of the role has the whole part, and gradients are summed over its ranks. Batches have columns by name:
-    torch tensors are activations, which get gradients; arrays are data.
+    Each rank of the role has the whole part, and gradients are summed over its ranks. The columns of batches have
+    names: torch tensors are activations, which get gradients; arrays are data.
     """
 
     Options: ClassVar[type[BaseModel]] = StageOptions
@@ -39,17 +39,17 @@ class StageWorkload(DDPWorkload):
 
     @classmethod
     def operators(cls, options: Any) -> Mapping[str, OperatorSpec]:
-        """Those of a stage, and `weights`."""
+        """Return the operators of a stage, and `weights`."""
         found = super(DDPWorkload, cls).operators(options)
         return {name: found[name] for name in _OPERATORS}
 
     @classmethod
     def check(cls, options: Any, world_size: int) -> None:
-        """The module's function has been looked up with the options."""
+        """Nothing is left to check: validating the options has already found the module's function."""
 
     @operator(batch=Split(), more=Split(), micro=Broadcast(), returns=Split())
     def forward(self, batch: Batch, more: Batch | None = None, micro: int = 0) -> Batch:
-        """What the module returns for the columns of `batch` and `more`; its graph waits for `backward`.
+        """Return the module's result for the columns of `batch` and `more`. Its graph waits for `backward`.
 
         `micro` is the number of the micro-batch in the step.
         """
@@ -57,29 +57,32 @@ class StageWorkload(DDPWorkload):
 
     @operator(batch=Split(), more=Split(), micro=Broadcast())
     def loss(self, batch: Batch, more: Batch | None = None, micro: int = 0) -> None:
-        """The loss of the options, for the columns of `batch` and `more`, which are tensors; `backward` goes on."""
+        """Compute the loss of the options for the columns of `batch` and `more`, which are tensors. `backward`
+        continues from it."""
         self.engine.find_loss(_joined(batch, more), micro)
 
     @operator(gradients=Split(), micro=Broadcast(), returns=Split())
     def backward(self, gradients: Batch | None = None, micro: int = 0) -> Batch:
-        """The gradients of the activations that the micro-batch's `forward` or `loss` has taken, by their names.
+        """Return the gradients of the activations that the micro-batch's `forward` or `loss` received, by their names.
 
-        `gradients` has those of what `forward` returned, by their names, and may have others; after `loss` there are
-        none to give. Gradients are those of the loss's sum: `update` divides.
+        `gradients` has the gradients of the results of `forward` by their names, and may have others; after `loss`
+        there are none. Gradients are those of the loss's sum: `update` divides.
         """
         return self.engine.backward_of(gradients, micro)
 
     @operator(weight=Broadcast(), returns=Broadcast())
     def update(self, weight: float | None = None) -> float:
-        """An update from the gradients of the step's micro-batches, over all ranks; the weight that divides them.
+        """Update the parameters from the gradients of the step's micro-batches over all ranks. Return the weight that
+        divides them.
 
-        It is the sum of the losses' weights; a role without a loss is given it: `front.update(back.update())`.
+        The weight is the sum of the losses' weights. A role without a loss gets it as an argument:
+        `front.update(back.update())`.
         """
         return self.engine.finish(weight)
 
     @operator(batch=Split(), more=Split(), returns=Split())
     def predict(self, batch: Batch, more: Batch | None = None) -> Batch:
-        """What the module returns in evaluation, without a graph."""
+        """Return the module's result in evaluation mode, without a graph."""
         return self.engine.predict(_joined(batch, more))
 
     def make(self, ctx: RankContext[Any]) -> StageEngine:

@@ -1,4 +1,4 @@
-"""A part of a model in one rank: passes of micro-batches in the flow's order, an update at their end."""
+"""A part of a model in one rank: passes of micro-batches in the order of the flow, then an update."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["StageEngine"]
 
 
 class StageEngine(Engine):
-    """As `ddp`'s trainer, but what it computes with comes from other roles, and so does the gradient."""
+    """Like the trainer of `ddp`, but inputs and gradients come from other roles."""
 
     def __init__(self, ctx: RankContext[Any]) -> None:
         super().__init__(ctx)

@@ -26,19 +26,20 @@ class DDPWorkload(TrainerWorkload):
 
     @classmethod
     def operators(cls, options: Any) -> Mapping[str, OperatorSpec]:
-        """Those of its head for a Hugging Face model; `train` and `weights` for a module of one's own."""
+        """Return the operators of its head for a Hugging Face model; `train` and `weights` for another module."""
         found = super().operators(options)
         return found if options.factory is None else {name: found[name] for name in ("train", "weights")}
 
     @classmethod
     def check(cls, options: Any, world_size: int) -> None:
-        """A model folder must hold what `init` needs; a module's function has been looked up with the options."""
+        """Check that a model folder has the files that `init` needs. Validating the options has already found a
+        module's function."""
         if options.factory is None:
             check_folder(options)
 
     @classmethod
     def export(cls, options: Any, state: State, folder: Path) -> None:
-        """``model.safetensors``; of a Hugging Face model also the other files of its folder."""
+        """Write ``model.safetensors``; for a Hugging Face model also the other files of its folder."""
         if options.factory is None:
             super().export(options, state, folder)
             return

@@ -1,4 +1,5 @@
-"""DeepSpeed's own config: what of it is taken, what is refused and why. Pure; nothing here imports deepspeed."""
+"""DeepSpeed's own config: the supported keys, and the reasons why others are refused. Pure; this module does not import
+deepspeed."""
 
 from __future__ import annotations
 
@@ -31,10 +32,10 @@ ZERO = frozenset(
         "use_multi_rank_bucket_allreduce",
     }
 )
-"""Keys of ``zero_optimization`` that are handed on."""
+"""Keys of ``zero_optimization`` that are passed on."""
 
 OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "sgd": "sgd"}
-"""DeepSpeed's ``optimizer.type``, in small letters → `TrainerOptions.optimizer`."""
+"""DeepSpeed's ``optimizer.type`` in lower case → `TrainerOptions.optimizer`."""
 
 DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "activation_checkpointing.number_checkpoints": (False,),
@@ -70,7 +71,7 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "zero_optimization.override_module_apply": (True,),
     "zero_optimization.zero_hpz_partition_size": (1,),
 }
-"""Values that ask for nothing, by the dotted path of their key. Any other key asks for nothing with false or null."""
+"""Dotted path of a key → its values without effect. For any other key, false and null have no effect."""
 
 _TAKEN = frozenset(
     {
@@ -116,7 +117,7 @@ _SWITCHES = {
     "zero_optimization.offload_optimizer": ("device",),
     "zero_optimization.offload_param": ("device",),
 }
-"""Sections that are off unless one of these keys of theirs says otherwise, whatever else stands in them."""
+"""Section → keys that switch it on. Without one of them, the section has no effect, whatever else it contains."""
 _REFUSED = {
     "train_batch_size": "rows come from the flow; leave it out",
     "train_micro_batch_size_per_gpu": "set options.micro_batch_rows instead",
@@ -145,7 +146,7 @@ _ZERO_REFUSED = {
 
 
 def asks_for_nothing(path: str, value: Any) -> bool:
-    """True if DeepSpeed does the same without this key: the value is its default, or what it belongs to is off.
+    """Return whether DeepSpeed does the same without this key, because the value is its default or its section is off.
 
     `path` is the dotted path of the key in DeepSpeed's config, such as ``zero_optimization.offload_param``.
     """
@@ -163,10 +164,11 @@ def asks_for_nothing(path: str, value: Any) -> bool:
 
 
 def checked(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config without what asks for nothing, and without ``"auto"``: DeepSpeed or the role's options decide that.
+    """Return the config without keys that have no effect, and without ``"auto"``, for which DeepSpeed or the role's
+    options decide.
 
-    ``"auto"`` stays in ``scheduler.params``, for `DeepSpeedOptions` to fill in. Raises `ValueError` with the reason for
-    a key that asks for something which is unknown or not supported.
+    ``"auto"`` stays in ``scheduler.params``, where `DeepSpeedOptions` replaces it. Raises `ValueError` with the reason
+    for a key with an effect that is unknown or unsupported.
     """
     found: dict[str, Any] = {}
     for key, value in config.items():
@@ -194,7 +196,7 @@ def checked(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _zero(given: Any) -> dict[str, Any]:
-    """``zero_optimization`` without what asks for nothing; stage 2 if it does not say."""
+    """Return ``zero_optimization`` without keys that have no effect; stage 2 by default."""
     if given is None or given == "auto":
         given = {}
     if not isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""The trainer of one rank, with DeepSpeed's engine inside."""
+"""The trainer of one rank, which uses DeepSpeed's engine."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from rolemesh_training.trainer import Trainer
 __all__ = ["Engine"]
 
 _GATHERED_AT_ONCE = 64_000_000
-"""Elements of ZeRO 3's parameters that `weights` puts together at a time."""
+"""Number of elements of ZeRO 3's parameters that `weights` joins at a time."""
 
 
 class Engine(Trainer):
-    """Gradients are DeepSpeed's means over ranks of what each rank has added up; so are clipping and update."""
+    """The trainer. DeepSpeed averages the gradients that each rank has summed, over the ranks; it also clips and
+    updates."""
 
     def __init__(self, ctx: RankContext[Any]) -> None:
         self.engine: Any = None
@@ -69,7 +70,7 @@ class Engine(Trainer):
         self.partitions = Partitions(self._named, self.zero, options.stage, MOMENTS[options.optimizer])
 
     def _divided(self, seed: int) -> torch.nn.Module:
-        """The model as ZeRO 3 divides it: a parameter at a time, and each rank reads its own part of it."""
+        """Return the model as ZeRO 3 divides it. Each rank reads its own part, one parameter at a time."""
 
         def run(shape: torch.Size) -> tuple[int, int]:
             each = -(-shape.numel() // self.ctx.world_size)
@@ -87,7 +88,7 @@ class Engine(Trainer):
         return parts.model
 
     def _config(self) -> dict[str, Any]:
-        """What DeepSpeed is told: the job's config, and what the options say."""
+        """Return DeepSpeed's config: the job's config, completed from the options."""
         config = {key: value for key, value in self.options.config.items() if key != "optimizer"}
         own = {"bfloat16": "bf16", "float16": "fp16"}.get(self.options.dtype)
         if own is not None:
@@ -137,7 +138,7 @@ class Engine(Trainer):
         return norm, rate
 
     def discard(self) -> None:
-        """No backward pass was made."""
+        """Forget the gradients: no backward pass was made."""
 
     def whole(self) -> Mapping[str, Shard]:
         if self.options.frozen or self.options.stage < 3:
@@ -206,7 +207,7 @@ class Engine(Trainer):
 
 
 class _OneByOne(torch.nn.Module):
-    """A model's parameters for `deepspeed.zero.Init`, which divides each before it asks for the next one."""
+    """A model's parameters for `deepspeed.zero.Init`, which divides each one before it takes the next."""
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -223,7 +224,8 @@ class _OneByOne(torch.nn.Module):
 
 
 class _Model(torch.nn.Module):
-    """What a loss calls: DeepSpeed's engine, which must see each forward pass, with the model's attributes."""
+    """The object that a loss calls: it passes each forward pass to DeepSpeed's engine, and has the model's
+    attributes."""
 
     def __init__(self, run: torch.nn.Module, model: torch.nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -247,7 +249,7 @@ class _Model(torch.nn.Module):
 
 
 def _settle(device: torch.device, ctx: RankContext[Any]) -> None:
-    """What DeepSpeed reads off its surroundings, as this rank has it."""
+    """Set the environment that DeepSpeed reads, for this rank."""
     os.environ["LOCAL_RANK"] = str(ctx.gpus[0] if ctx.gpus else ctx.local_rank)
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=r"`torch\.distributed\..*is deprecated", category=FutureWarning)

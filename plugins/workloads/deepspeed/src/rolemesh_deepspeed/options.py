@@ -39,7 +39,7 @@ class DeepSpeedOptions(HuggingFaceOptions):
 
     @property
     def stage(self) -> int:
-        """ZeRO's: 1 divides the optimizer's state, 2 the gradients as well, 3 the parameters too."""
+        """Return the stage of ZeRO: 1 divides the optimizer's state, 2 also the gradients, 3 also the parameters."""
         return int(self.config["zero_optimization"]["stage"])
 
     @field_validator("config", mode="before")
@@ -62,7 +62,7 @@ class DeepSpeedOptions(HuggingFaceOptions):
 
     @model_validator(mode="after")
     def _take_what_the_config_says(self) -> Self:
-        """What both can say is an option then; saying it differently in both is refused."""
+        """Copy settings of the config that are also options to the options. A contradiction is an error."""
         said: dict[str, Any] = {}
         config = dict(self.config)
         if self.stage == 0 and not self.frozen:
@@ -104,10 +104,10 @@ class DeepSpeedOptions(HuggingFaceOptions):
 
 
 def _filled_in(scheduler: Mapping[str, Any], options: DeepSpeedOptions, said: Mapping[str, Any]) -> dict[str, Any]:
-    """DeepSpeed's scheduler with the options' values for the params that are ``"auto"``.
+    """Return DeepSpeed's scheduler; the options replace params that are ``"auto"``.
 
-    The options are lr, warmup_steps and schedule_updates; DeepSpeed wants at least one step of warm-up. Raises
-    `ValueError` if an option that it needs is not set.
+    The options are lr, warmup_steps and schedule_updates; DeepSpeed needs at least one step of warm-up. Raises
+    `ValueError` if a needed option is not set.
     """
     params = {key: value for key, value in (scheduler.get("params") or {}).items() if value is not None}
     auto = {

@@ -1,7 +1,7 @@
-"""This rank's part of each parameter under ZeRO: a run of the flattened parameter in float32, and its moments.
+"""This rank's part of each parameter under ZeRO: a range of the flattened parameter in float32, and its moments.
 
-ZeRO 1 and 2 lay parameters end to end and cut the whole into equal parts; ZeRO 3 cuts each parameter. Either way a rank
-has one run of each (which may be empty), as a view of the flat tensors that the optimizer updates.
+ZeRO 1 and 2 concatenate the parameters and cut the result into equal parts; ZeRO 3 cuts each parameter. Either way a
+rank has one range of each parameter (which may be empty), as a view of the flat tensors that the optimizer updates.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Partitions:
     def __init__(
         self, parameters: Mapping[str, torch.nn.Parameter], zero: Any, stage: int, moments: tuple[str, ...]
     ) -> None:
-        """`zero` is the engine's optimizer. The optimizer's state exists from now on, so that a snapshot has the same
-        entries and sizes at every step."""
+        """`zero` is the engine's optimizer. The optimizer's state is created here, so a snapshot has the same entries
+        and sizes at every step."""
         self.parameters = parameters
         self.zero = zero
         self.stage = stage
@@ -41,11 +41,11 @@ class Partitions:
             zero._lazy_init_hp_params_optimizer_state()
 
     def shapes(self) -> dict[str, list[int]]:
-        """Each parameter's own shape."""
+        """Return the original shape of each parameter."""
         return {n: list(p.ds_shape if self.stage == 3 else p.shape) for n, p in self.parameters.items()}
 
     def shards(self, moment: str | None = None) -> dict[str, Shard]:
-        """The rank's run of each flattened parameter, or of its `moment`."""
+        """Return the rank's range of each flattened parameter, or of its `moment`."""
         cut = self._of_parameter if self.stage == 3 else self._of_the_whole
         return {name: cut(parameter, moment) for name, parameter in self.parameters.items()}
 
@@ -66,7 +66,7 @@ class Partitions:
 
     @torch.no_grad()
     def filled(self, updates: int) -> None:
-        """The tensors of `shards` have been filled: the model's own parameters follow, on all ranks."""
+        """The tensors of `shards` were filled: update the model's own parameters from them, on all ranks."""
         for flat in self.flat:
             if "step" in self.zero.optimizer.state[flat]:
                 self.zero.optimizer.state[flat]["step"].fill_(updates)

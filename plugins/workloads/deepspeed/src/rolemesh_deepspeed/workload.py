@@ -37,7 +37,7 @@ class DeepSpeedWorkload(TrainerWorkload):
 
     @classmethod
     def export(cls, options: Any, state: State, folder: Path) -> None:
-        """As of any trainer; ZeRO's parts of parameters are flat."""
+        """As for any trainer. ZeRO's parts of parameters are flat."""
         shapes = state["shapes"]
         model = {name: tensor.reshape(shapes[name]) for name, tensor in state["model"].items()}
         super().export(options, {**state, "model": model}, folder)

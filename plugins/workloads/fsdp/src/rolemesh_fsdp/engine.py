@@ -1,4 +1,4 @@
-"""The trainer of one rank, whose parameters FSDP2 has sharded."""
+"""The trainer of one rank. FSDP2 shards its parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ __all__ = ["Engine"]
 
 
 class Engine(Trainer):
-    """A group of one in float32 is the plain model without FSDP: nothing is gathered, copied or sent."""
+    """The trainer. A group of one rank in float32 uses the plain model without FSDP, so nothing is gathered, copied or
+    sent."""
 
     def needs_group(self) -> bool:
         return bool(self.ctx.world_size > 1 or self.options.dtype != "float32")
@@ -41,7 +42,7 @@ class Engine(Trainer):
         self.optimizer = None if options.frozen else Optimizer(self.blocks.data, dims, options)
 
     def _run(self, shape: torch.Size) -> tuple[int, int]:
-        """Where this rank's block of a flattened parameter starts, and its size: as FSDP2 divides it."""
+        """Return start and size of this rank's block of a flattened parameter, as FSDP2 divides it."""
         if not self.needs_group():
             return 0, shape.numel()
         start, end = (first_row(shape, rank, self.ctx.world_size) for rank in (self.ctx.rank, self.ctx.rank + 1))

@@ -1,4 +1,4 @@
-"""From a model to a sharded one, and this rank's blocks of its parameters."""
+"""Shard a model, and access this rank's blocks of its parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["local", "release", "shard"]
 
 
 def shard(model: torch.nn.Module, options: FSDPOptions, world_size: int, device: torch.device) -> torch.nn.Module:
-    """`fully_shard` on each decoder layer and the root, over the default process group; `model` itself is changed.
+    """Apply `fully_shard` to each decoder layer and to the root, over the default process group. `model` itself is
+    changed.
 
     Tied embeddings belong to the root's group and stay tied.
     """
@@ -32,16 +33,17 @@ def shard(model: torch.nn.Module, options: FSDPOptions, world_size: int, device:
 
 
 def release(model: torch.nn.Module) -> None:
-    """Free parameters that a forward pass gathered and no backward pass freed; they would be stale after an update."""
+    """Free parameters that a forward pass gathered but no backward pass freed; they would be stale after an update."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's block of a (distributed) tensor, without autograd: FSDP2 shards dimension 0 as `torch.chunk` does.
+    """Return this rank's block of a (distributed) tensor, without autograd. FSDP2 shards dimension 0 like
+    `torch.chunk`.
 
-    Of a parameter, take it right after `shard`: between forward and backward the module shows gathered ones instead.
+    For a parameter, call this right after `shard`: between forward and backward the module holds gathered parameters.
     """
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,4 +1,4 @@
-"""Roles from the cells of a notebook: `cell` makes an import string of a class or function of ``__main__``."""
+"""Roles from the cells of a notebook: `cell` returns an import string for a class or function of ``__main__``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A class or function of ``__main__`` as a file that every process of a job can import."""
+"""Write a class or function of ``__main__`` to a file that every process of a job can import."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ from pickle import loads
 
 
 def cell(code: type[Any] | Callable[..., Any], base: str | Path = ".") -> str:
-    """The import string of a class or function: for `Job.role(use=…)`, or an option that names code.
+    """Return the import string of a class or function, for `Job.role(use=…)` or an option that names code.
 
-    Code of ``__main__`` (a notebook, a Python prompt, a script) is written to ``rolemesh_cells/NAME_HASH.py`` below
-    `base`, which is the job's `base`, by value: with the helpers, globals and base classes of ``__main__`` that it
-    uses. Each version of a cell has a file of its own, so a job that runs keeps the version with which it was
-    started. Code of a module that can be imported gives ``module:name``, and nothing is written.
+    Code of ``__main__`` (a notebook, a Python prompt, a script) is written by value to ``rolemesh_cells/NAME_HASH.py``
+    below `base`, which is the job's `base`. The file includes the helpers, globals and base classes of ``__main__``
+    that the code uses. Each version of a cell has its own file, so a running job keeps its version. For code of an
+    importable module, the result is ``module:name`` and nothing is written.
 
-    Raises `OptionsError` for what has no name, or uses what cannot be pickled, such as an open file.
+    Raises `OptionsError` for an object without a name, or one that uses something that cannot be pickled, such as an
+    open file.
     """
     name, module = getattr(code, "__qualname__", ""), getattr(code, "__module__", "")
     where, known = f"cell({name or code!r})", inspect.isclass(code) or inspect.isroutine(code)
@@ -70,7 +71,7 @@ def _module(name: str, module: str, data: bytes) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all: a rank may be importing an equal file."""
+    """Write the file completely or not at all, because a rank may be importing an equal file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made = path.with_suffix(f".{os.getpid()}.tmp")
     made.write_text(text)

@@ -17,7 +17,8 @@ from rolemesh_reasoning_gym.tasks import ENV, check_task, make_dataset
 __all__ = ["DataOptions", "ReasoningGymData"]
 
 SEED_SPACING = 1_000_000
-"""Item i of a dataset is generated from seed + i: neighbouring job seeds would share nearly all items."""
+"""Distance between the first seeds of two job seeds. Item i of a dataset is generated from seed + i, so without it
+neighbouring job seeds would share nearly all items."""
 
 _SCAN = 1000  # items looked at per item wanted, before the task is said to have too few different questions
 
@@ -34,10 +35,10 @@ class DataOptions(BaseModel, extra="forbid"):
 
 
 class ReasoningGymData(Workload):
-    """Asks reasoning-gym's questions. The rows of a step do not depend on the number of ranks.
+    """Returns questions of reasoning-gym. The rows of a step do not depend on the number of ranks.
 
-    Items are used in order: first the demonstrations, then the held-out questions, then training. Items whose
-    question repeats a demonstration or a held-out question are left out.
+    Items are used in order: first the demonstrations, then the held-out questions, then training. Items whose question
+    repeats a demonstration or a held-out question are left out.
     """
 
     Options = DataOptions
@@ -47,7 +48,7 @@ class ReasoningGymData(Workload):
 
     @classmethod
     def check(cls, options: DataOptions, world_size: int) -> None:
-        """The task exists and takes the config."""
+        """Check that the task exists and accepts the config."""
         check_task(options.task, options.config)
 
     def setup(self, ctx: RankContext[DataOptions]) -> None:
@@ -65,7 +66,7 @@ class ReasoningGymData(Workload):
         self.held = self._take(o.eval_size, self._unseen)
 
     def _take(self, count: int, wanted: Callable[[dict[str, Any]], bool]) -> list[tuple[int, dict[str, Any]]]:
-        """The next `count` items that are `wanted`, with their numbers."""
+        """Return the next `count` items that are `wanted`, with their numbers."""
         taken: list[tuple[int, dict[str, Any]]] = []
         limit = self.cursor + _SCAN * max(1, count)
         while len(taken) < count:
@@ -93,18 +94,21 @@ class ReasoningGymData(Workload):
 
     @operator(returns=Split())
     def next(self) -> Batch:
-        """The next `prompts_per_step` questions, this rank's share of them in rank order.
+        """Return this rank's share, in rank order, of the next `prompts_per_step` questions.
 
-        Columns: `messages` (a list of {role, content} dicts per row), `question`, `answer` (str; empty where the task
-        has many right answers), `index` (int64, the item's number, unique in the job), `entry` (reasoning-gym's own
-        dict, which the verifier needs).
+        Columns:
+
+        - `messages`: a list of {role, content} dicts per row.
+        - `question`, `answer`: str; the answer is empty if the task has many right answers.
+        - `index`: int64, the item's number, unique in the job.
+        - `entry`: reasoning-gym's own dict, which the verifier needs.
         """
         items = self._take(self.ctx.options.prompts_per_step, lambda entry: entry["question"] not in self.kept_out)
         return self._rows(items)
 
     @operator(returns=Split())
     def held_out(self) -> Batch:
-        """The `eval_size` held-out questions, always the same; columns as in `next`."""
+        """Return the `eval_size` held-out questions, always the same; columns as in `next`."""
         return self._rows(self.held)
 
     def _rows(self, items: Sequence[tuple[int, dict[str, Any]]]) -> Batch:
@@ -126,7 +130,7 @@ class ReasoningGymData(Workload):
         return [*head, *self.demonstrations, _user(question)]
 
     def snapshot(self) -> State:
-        """`cursor`: the number of the first item that has not been used."""
+        """Return `cursor`, the number of the first unused item."""
         return {"cursor": self.cursor}
 
     def restore(self, state: State) -> None:

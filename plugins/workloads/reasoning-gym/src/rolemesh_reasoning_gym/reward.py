@@ -44,7 +44,7 @@ class RewardOptions(BaseModel, extra="forbid"):
 
 
 class ReasoningGymReward(Workload):
-    """Scores completions with the task's verifier; stateless, any world size."""
+    """Scores completions with the task's verifier. It is stateless and works with any world size."""
 
     Options = RewardOptions
     deterministic = True
@@ -53,7 +53,7 @@ class ReasoningGymReward(Workload):
 
     @classmethod
     def check(cls, options: RewardOptions, world_size: int) -> None:
-        """The task, if one is named, exists and takes the config."""
+        """Check that the task, if one is named, exists and accepts the config."""
         if options.task is not None:
             check_task(options.task, options.config)
 
@@ -66,7 +66,7 @@ class ReasoningGymReward(Workload):
 
     @operator(samples=Split(), returns=Split())
     def score(self, samples: Batch) -> Batch:
-        """Rows in = rows out; adds `reward` (float32, shape (rows,)). Needs `text` and `entry`."""
+        """Add `reward` (float32, shape (rows,)) to each row. Needs `text` and `entry`."""
         rewards = np.array(
             [self._verify(t, e) for t, e in zip(samples["text"], samples["entry"], strict=True)], dtype=np.float32
         )
@@ -78,12 +78,12 @@ class ReasoningGymReward(Workload):
 
     @operator(samples=Broadcast(), returns=Broadcast())
     def advantages(self, samples: Batch) -> Batch:
-        """Add `advantage` (float32, shape (rows,)): `reward` standardised within its `group`, or centered only.
+        """Add `advantage` (float32, shape (rows,)): `reward` standardised within its `group`, or only centered.
 
         Shao et al., "DeepSeekMath", arXiv:2402.03300, section 4.1.2; with ``scale_rewards: none`` Liu et al.,
-        arXiv:2503.20783, equation 3. Groups whose rewards are all equal get 0.
-        The metric `informative_groups` is the share of the others. A row whose reward is None, NaN or infinite gets 0
-        and does not count in its group; `rewards_left_out` is their number. Raises `RolemeshError` for a group with
+        arXiv:2503.20783, equation 3. In groups whose rewards are all equal the advantage is 0; the metric
+        `informative_groups` is the share of the other groups. A row whose reward is None, NaN or infinite gets 0 and
+        does not count in its group; `rewards_left_out` counts such rows. Raises `RolemeshError` for a group with
         samples of different questions.
         """
         _refuse_mixed_groups(samples)
@@ -133,11 +133,12 @@ class ReasoningGymReward(Workload):
 def group_advantages(
     reward: ArrayLike, group: NDArray[np.int64], *, scaled: bool = True
 ) -> tuple[NDArray[np.float32], float]:
-    """(reward − mean) / standard deviation within each group, float32; and the share of groups that differ inside.
+    """Return (reward − mean) / standard deviation within each group as float32, and the share of groups with different
+    rewards.
 
     Without `scaled` it is reward − mean. The deviation is that of the group's rewards themselves, not an estimate from
-    a sample (in TRL and verl it is: larger by √(n / (n − 1)) for n samples).
-    A reward that is None, NaN or infinite is left out: its own advantage is 0, and the others' are as without it.
+    a sample (TRL and verl use the estimate, which is larger by √(n / (n − 1)) for n samples). A reward that is None,
+    NaN or infinite is left out: its own advantage is 0, and the others' are as without it.
     """
     _, member = np.unique(group, return_inverse=True)
     whole = np.asarray(reward, dtype=np.float64)
@@ -156,7 +157,8 @@ def group_advantages(
 
 
 def _refuse_mixed_groups(samples: Batch) -> None:
-    """Raise `RolemeshError` for a group whose samples answer different questions: two prompts had one `index`."""
+    """Raise `RolemeshError` for a group whose samples answer different questions, because two prompts had the same
+    `index`."""
     column = next((samples[name] for name in ("question", "entry") if name in samples), None)
     first: dict[int, int] = {}
     for row, group in enumerate(np.asarray(samples["group"]).tolist() if column is not None else ()):

@@ -1,4 +1,4 @@
-"""reasoning-gym's registry: which tasks there are, whether a config fits one, and datasets of them."""
+"""The registry of reasoning-gym: the tasks, the check of a config, and datasets."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["ENV", "check_task", "make_dataset"]
 _SET_BY_WORKLOAD = {"seed": "the job's seed", "size": "the job's steps"}
 
 ENV = {"PYTHONHASHSEED": "0"}
-"""A few tasks iterate over sets of strings, so their questions depend on the interpreter's hash seed."""
+"""Fixed hash seed: a few tasks iterate over sets of strings, so their questions depend on it."""
 
 
 def check_task(task: str, config: Mapping[str, Any]) -> None:
-    """Raise `OptionsError` unless `task` exists and its config class takes `config`.
+    """Raise `OptionsError` unless `task` exists and its config class accepts `config`.
 
     Imports reasoning_gym (about two seconds, no torch).
     """
@@ -53,7 +53,7 @@ def check_task(task: str, config: Mapping[str, Any]) -> None:
 
 
 def make_dataset(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any:
-    """A reasoning-gym dataset; item i is generated from ``seed + i``."""
+    """Return a reasoning-gym dataset. Item i is generated from ``seed + i``."""
     from reasoning_gym.factory import create_dataset
 
     return create_dataset(task, **config, seed=seed, size=size)

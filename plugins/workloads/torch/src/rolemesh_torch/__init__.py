@@ -1,6 +1,5 @@
-"""For workloads with torch: process groups of collective roles, gradients that come back from other roles, and the
-order of a pipeline's passes. Names are imported when they are first used: a flow that needs `passes` imports no torch.
-"""
+"""Tools for workloads with torch: process groups of collective roles, gradients from other roles, and the order of a
+pipeline's passes. Names are imported when they are first used, so a flow that needs `passes` does not import torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Autograd graphs that are cut at an edge: activations go to another role, gradients come back in the same step."""
+"""Autograd graphs that end at an edge: activations go to another role, gradients come back in the same step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rolemesh.api.workload import RankContext
 __all__ = ["Graphs"]
 
 _ALONE = ""
-"""The name of a tensor that came without one."""
+"""The name of a tensor that was received without one."""
 
 
 @dataclass
@@ -23,7 +23,7 @@ class _Graph:
     received: dict[str, torch.Tensor] = field(default_factory=dict)
     sent: dict[str, torch.Tensor] = field(default_factory=dict)
     alone: bool = False
-    """Whether what was received was one tensor, not named ones."""
+    """Whether a single tensor was received, not named ones."""
 
 
 class Graphs:
@@ -53,11 +53,12 @@ class Graphs:
         self._open: dict[int, _Graph] = {}
         self._step = -1
         self.most = 0
-        """How many micro-batches had a graph at once in this step: what bounds the memory for activations."""
+        """Maximum number of micro-batches that had a graph at the same time in this step. It determines the memory for
+        activations."""
 
     def receive(self, value: Any, micro: int = 0) -> Any:
-        """The value with tensors of its own on the device, which stay valid after the operator; floating-point ones
-        that came as tensors are leaves that collect gradients.
+        """Return the value with tensors of its own on the device, which stay valid after the operator. Floating-point
+        tensors become leaves that collect gradients.
 
         `value` is a tensor, an array, a `Ragged`, or a `Batch` or mapping with such columns. Arrays are data: they
         become tensors without gradients. Under ``torch.no_grad()`` nothing is kept. Several values of one micro-batch
@@ -80,18 +81,18 @@ class Graphs:
         return Batch(own, rows=value.rows) if isinstance(value, Batch) else own
 
     def send(self, outputs: Any, micro: int = 0) -> Any:
-        """What to return from the operator: the tensor, or mapping of tensors, without its graph, which is kept."""
+        """Return the operator's result: the tensor, or mapping of tensors, without its graph, which is kept."""
         if isinstance(outputs, Mapping):
             return {name: self._cut(tensor, name, micro) for name, tensor in outputs.items()}
         return self._cut(outputs, _ALONE, micro)
 
     def backward(self, gradients: Any = None, micro: int = 0) -> Any:
-        """Run the micro-batch's graph backward, and forget it; the gradients of the tensors that were received, in the
-        form and by the names in which they came.
+        """Run the micro-batch's graph backward and forget it. Return the gradients of the received tensors, in the form
+        and by the names in which they came.
 
-        `gradients` are those of what was sent, by the same names (others may be among them, such as for another
-        tower); None after the sending of one number, a loss. Of a role that received none the mapping is empty.
-        Raises `RuntimeError` where there is no graph, and `ValueError` where a gradient is missing or of another shape.
+        `gradients` are those of the sent tensors, by the same names; others may be among them, such as for another
+        tower. Use None after sending a single number, a loss. For a role that received nothing, the mapping is empty.
+        Raises `RuntimeError` if there is no graph, and `ValueError` if a gradient is missing or has another shape.
         """
         self._begin()
         graph = self._open.get(micro)
@@ -110,8 +111,8 @@ class Graphs:
         return found.get(_ALONE) if graph.alone else found
 
     def finish(self) -> int:
-        """Of a step in which every graph has got its gradients: `most`, which begins from 0 again. Raises
-        `RuntimeError` where one is left."""
+        """Check that every graph of the step has its gradients. Return `most`, and reset it. Raises `RuntimeError` if a
+        graph is left."""
         self._begin()
         if self._open:
             raise self._left()

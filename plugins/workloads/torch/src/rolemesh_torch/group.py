@@ -18,12 +18,12 @@ __all__ = ["join"]
 
 
 def join(ctx: RankContext[Any], *, backend: str | None = None, timeout_s: float = 1800.0) -> None:
-    """Make the ranks of the role `torch.distributed`'s default group; a role of one rank is a group of one.
+    """Make the ranks of the role the default group of `torch.distributed`. A role of one rank is a group of one.
 
-    `backend` is gloo, with NCCL for CUDA tensors where the rank has GPUs (its first one becomes the current device).
-    A collective that takes longer than `timeout_s` seconds fails. Raises `ValueError` in a workload that does not say
-    ``group = "collective"``, `RolemeshError` if NCCL is to connect two ranks on one GPU, and what torch raises where
-    the ranks do not meet.
+    `backend` is gloo, with NCCL for CUDA tensors if the rank has GPUs (its first one becomes the current device). A
+    collective fails after `timeout_s` seconds. Raises `ValueError` in a workload that does not declare ``group =
+    "collective"``, `RolemeshError` if NCCL would connect two ranks on one GPU, and torch's errors if the ranks do not
+    meet.
     """
     if ctx.world_size > 1 and ctx.rendezvous is None:
         who = f"rank {ctx.rank} of {ctx.world_size} of role {ctx.role}"
@@ -51,7 +51,8 @@ def _meet(where: Rendezvous, ctx: RankContext[Any], timeout: timedelta) -> Any:
 
 
 def _claim(store: Any, ctx: RankContext[Any], device: str) -> None:
-    """Take `device` for this rank; NCCL refuses a second one there, long after and in words that name neither."""
+    """Reserve `device` for this rank. NCCL would refuse a second rank only much later, in a message that names
+    neither."""
     first = int(store.compare_set(f"device/{device}", "", str(ctx.rank)))
     if first != ctx.rank:
         raise RolemeshError(

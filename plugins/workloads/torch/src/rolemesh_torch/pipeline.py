@@ -1,4 +1,5 @@
-"""In which order the stages of a pipeline pass micro-batches forward and backward. No torch: flows import it."""
+"""The order in which the stages of a pipeline pass micro-batches forward and backward. Flows import this module, so it
+does not use torch."""
 
 from __future__ import annotations
 
@@ -16,13 +17,14 @@ class Pass(NamedTuple):
 
 
 def passes(stages: int, micro_batches: int, schedule: Literal["1f1b", "gpipe"] = "1f1b") -> list[Pass]:
-    """The passes of one step in an order in which a flow may call them: whatever a pass takes has been made before.
+    """Return the passes of one step in an order in which a flow may call them: each pass comes after the passes whose
+    results it takes.
 
-    A role runs its calls in the flow's order, so this order is the schedule. ``gpipe`` (Huang et al., arXiv:1811.06965)
-    passes all micro-batches forward, then all backward; stage s of S holds every micro-batch's activations at once.
-    ``1f1b`` (Narayanan et al., "PipeDream", SOSP 2019; the flushed form of arXiv:2006.09503) lets stage s run S - s - 1
-    ahead, then alternates; it holds S - s at most. Both pass backward in the order 0, 1, 2, …, so they add gradients up
-    in the same order, and a deterministic job ends with the same bits. Raises `ValueError`.
+    A role runs its calls in the order of the flow, so this order is the schedule. ``gpipe`` (Huang et al.,
+    arXiv:1811.06965) passes all micro-batches forward, then all backward; each stage holds the activations of every
+    micro-batch at once. In ``1f1b`` (Narayanan et al., "PipeDream", SOSP 2019; the flushed form of arXiv:2006.09503),
+    stage s of S runs S - s - 1 ahead, then alternates; it holds at most S - s. Both pass backward in the order 0, 1, 2,
+    …, so they sum gradients in the same order, and a deterministic job ends with the same bits. Raises `ValueError`.
     """
     if stages < 1 or micro_batches < 1:
         raise ValueError(f"a pipeline has at least 1 stage and 1 micro-batch, not {stages} and {micro_batches}")
