@@ -81,9 +81,11 @@ def plan(name: str) -> dict[str, float]:
     """Plan with one strategy; seconds and MB."""
     import importlib
 
+    from rolemesh.api.plugin import NoOptions
     from rolemesh.job.planning import plan_job
     from rolemesh.placement import Flow, PlacementRequest, RoleRequest
     from rolemesh.placement.nodes import parse_nodes
+    from rolemesh_pack import PackScheduler
 
     request = PlacementRequest(
         (
@@ -100,11 +102,12 @@ def plan(name: str) -> dict[str, float]:
         ),
     )
     cluster = parse_nodes(NODES)
-    strategies = []
+    pack = ("pack", PackScheduler(NoOptions()).place)
+    strategies = [pack]
     if (chosen := STRATEGIES[name]) is not None:
         module = importlib.import_module(chosen[0])
         scheduler = next(cls for cls in vars(module).values() if hasattr(cls, "place"))
-        strategies = [(name, scheduler(scheduler.Options.model_validate(chosen[1])).place)]
+        strategies = [(name, scheduler(scheduler.Options.model_validate(chosen[1])).place), pack]
     began = time.perf_counter()
     made = plan_job(request, cluster, strategies)
     seconds = time.perf_counter() - began

@@ -8,7 +8,15 @@ from collections.abc import Iterable, Iterator
 GROUPS = ("kernel", "demo", "everything")
 """Each has what the ones before it have."""
 
-KERNEL = ("engines/durable", "backends/local", "observers/console", "commands/doctor")
+KERNEL = (
+    "engines/inline",
+    "engines/durable",
+    "backends/local",
+    "observers/console",
+    "commands/doctor",
+    "schedulers/pack",
+    "workloads/function",
+)
 DEMO = (
     *KERNEL,
     "observers/plot",

@@ -108,11 +108,21 @@ def kernel_installed(dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> In
 
 
 @pytest.fixture(scope="session")
+def inline_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment as ``pip install 'rolemesh[inline]'`` makes it."""
+    names = ("rolemesh", "rolemesh-inline", "rolemesh-function", "rolemesh-pack")
+    return make_environment(tmp_path_factory.mktemp("inline") / "venv", dist.wheels(*names), base=kernel_installed)
+
+
+@pytest.fixture(scope="session")
 def whole_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """An environment as ``pip install 'rolemesh[local]'`` makes it."""
     folder = tmp_path_factory.mktemp("local") / "venv"
     names = (
         "rolemesh",
+        "rolemesh-inline",
+        "rolemesh-function",
+        "rolemesh-pack",
         "rolemesh-durable",
         "rolemesh-local",
         "rolemesh-console",

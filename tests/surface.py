@@ -27,6 +27,7 @@ from pydantic import BaseModel
 import rolemesh
 import rolemesh_durable
 import rolemesh_durable.api
+import rolemesh_inline.engine
 from rolemesh import cli, errors, hookspecs
 from rolemesh.cli.verbs import verbs
 from rolemesh.kinds import kinds
@@ -37,6 +38,9 @@ from rolemesh_durable.protocol.master.state import KeptRank
 from rolemesh_schema import job_schema
 from rolemesh_schema.describe import type_name
 
+INLINE = Path(rolemesh_inline.engine.__file__)
+OFFICIAL = tuple(f"rolemesh-{name}" for name in ("inline", "function", "pack", "durable", "console", "sources"))
+"""The distributions whose options are part of the surface."""
 KERNEL, ENGINE = Path(rolemesh.__file__).parent, Path(rolemesh_durable.__file__).parent
 SNAPSHOT = Path(__file__).parent / "data" / "surface.txt"
 
@@ -323,7 +327,7 @@ def error_classes() -> Iterator[str]:
 def builtin_options() -> Iterator[str]:
     """The options that a job file may give to the plugins that come with the kernel."""
     for record in discover(environ={}):
-        if record.distribution in ("rolemesh", "rolemesh-durable", "rolemesh-console", "rolemesh-sources"):
+        if record.distribution in OFFICIAL:
             found = load(record)
             yield f"{record.kind} {record.name}: {_json(_without_wording(found.Options.model_json_schema()))}"
             if record.kind == "engines":
@@ -333,7 +337,7 @@ def builtin_options() -> Iterator[str]:
 
 def event_kinds() -> list[str]:
     """What the engines write into the journal, by name."""
-    inline = ast.walk(ast.parse((KERNEL / "inline" / "engine.py").read_text()))
+    inline = ast.walk(ast.parse(INLINE.read_text()))
     told = (node.args[0] for node in inline if isinstance(node, ast.Call) and ast.unparse(node.func) == "self._tell")
     return sorted({*KINDS, *(str(kind.value) for kind in told if isinstance(kind, ast.Constant))})
 

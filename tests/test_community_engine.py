@@ -52,7 +52,7 @@ def test_the_backend_runs_a_job_and_stands_back(environment: Installed, hello: P
 
 
 def test_the_verb_is_listed_and_tells_of_a_run(environment: Installed, hello: Path) -> None:
-    assert environment.run("rolemesh", "run", "job.yaml", "--inline", cwd=hello).returncode == 0
+    assert environment.run("rolemesh", "run", "job.yaml", "--engine=inline", cwd=hello).returncode == 0
     assert (
         "Name the roles of a run that compute the longest." in environment.run("rolemesh", "--help", cwd=hello).stdout
     )

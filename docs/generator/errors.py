@@ -40,7 +40,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "cookiecutter/",
         "testing/",
     ),
-    "Workloads": ("api/workload.py", "api/context.py", "api/port.py", "builtin/function.py", "plugins/workloads/"),
+    "Workloads": ("api/workload.py", "api/context.py", "api/port.py", "function/", "plugins/workloads/"),
     "Flows": ("graph/",),
     "Ray, nodes and environments": (
         "durable/agent/",
@@ -52,7 +52,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Runs that are there, or were": ("cli/", "durable/cli/", "durable/control/", "durable/runs.py", "runs/"),
     "Snapshots and resuming": ("durable/checkpoint/", "durable/rank/origin.py"),
-    "Edges": ("durable/dataplane/", "durable/protocol/", "durable/rank/", "durable/transports.py", "builtin/"),
+    "Edges": ("durable/dataplane/", "durable/protocol/", "durable/rank/", "durable/transports.py"),
     "The journal": ("durable/journal/", "durable/stores.py", "durable/master/", "sql/"),
     "Elsewhere": ("",),
 }
@@ -65,8 +65,8 @@ FAILURES: Mapping[str, tuple[str, str, str]] = {
     "exception": (
         "role R, rank N (in operator O at step S): TYPE: …",
         "An operator raised. The traceback begins in the job's own code.",
-        "Correct the code; `--inline` runs all ranks in one process, for a debugger. If the exception speaks of a "
-        "connection or a collective, look for the rank that died first: it is an echo.",
+        "Correct the code; `--engine inline` runs all ranks in one process, for a debugger. If the exception speaks of "
+        "a connection or a collective, look for the rank that died first: it is an echo.",
     ),
     "signal": (
         "its process was killed by SIGKILL (nobody here sent it: out of memory, or somebody else)",

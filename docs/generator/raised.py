@@ -50,7 +50,7 @@ CHECKING: Mapping[str, str] = {
     "api/import_ref.py": "OptionsError",
     "api/workload.py": "OptionsError",
     "api/context.py": "OptionsError",
-    "builtin/function.py": "OptionsError",
+    "function/workload.py": "OptionsError",
     "graph/checks.py": "FlowError",
     "options.py": "OptionsError",
     "reward.py": "OptionsError",

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from rolemesh import Assignment, ClusterView, PlacementPlan, PlacementRequest, Scheduler, Slot, Unplaced, hookimpl
-from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError
 from rolemesh.placement import Capacity, Constraint
+from rolemesh_pack import PackScheduler
 
 __all__ = ["BROKEN"]
 

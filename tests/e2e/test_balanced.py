@@ -175,7 +175,7 @@ def test_who_is_slow_does_less_and_the_result_is_the_same(shared: Job, operator:
     made = check(shared, f"params.operator={operator}")
     assert made["0"] < min(made["1"], made["2"])
     there = shared.result()["state_sha256"]
-    shared.backend = ("--inline",)
+    shared.backend = ("--engine=inline",)
     assert len(set(check(shared, f"params.operator={operator}").values())) == 1
     assert shared.result()["state_sha256"] == there
 
@@ -224,7 +224,7 @@ def test_ranks_that_share_rows_out_become_more_and_fewer_while_others_are_killed
         return
     assert [row for taken in rows for row in taken] == list(range(steps * ROWS))
     digests = shared.result()["state_sha256"]
-    shared.backend = ("--inline",)
+    shared.backend = ("--engine=inline",)
     calm = shared.run(f"steps={steps}")
     assert calm.returncode == 0, calm.stdout + calm.stderr
     assert shared.result()["state_sha256"] == digests

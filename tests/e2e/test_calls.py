@@ -157,7 +157,7 @@ def test_every_call_is_answered_and_none_is_run_twice_in_one_life(job: Job, die:
         given.append(f"roles.agent.options.kwargs.die={json.dumps(['agent', 1, 7])}")
     if who in ("box", "both"):
         given.append(f"roles.box.options.kwargs.die={json.dumps(['box', 2, 40])}")
-    undisturbed = job.cli("run", "job.yaml", "--inline")
+    undisturbed = job.cli("run", "job.yaml", "--engine=inline")
     assert undisturbed.returncode == 0, undisturbed.stderr
     digests = job.result()["state_sha256"]
     for path in job.folder.glob("run-*"):

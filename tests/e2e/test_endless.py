@@ -180,7 +180,7 @@ def test_an_operator_that_tells_of_its_progress_does_not_hang(make_talker: Make)
 
 def test_in_one_process_the_job_ends_after_the_step_in_which_it_is_said(make_talker: Make) -> None:
     job = make_talker("", finish_at=5)
-    done = job.cli("run", "job.yaml", "--inline", "steps=null")
+    done = job.cli("run", "job.yaml", "--engine=inline", "steps=null")
     assert done.returncode == 0, done.stdout + done.stderr
     assert (job.result()["committed_steps"], job.result()["reason"]) == (6, "sink/0: enough")
     assert heard(job, "committed") == list(range(6))

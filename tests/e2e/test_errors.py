@@ -350,7 +350,7 @@ def test_the_line_of_a_recovery_says_what_the_error_means(stranger: Stranger) ->
 
 def failed(job: Stranger, *words: str, args: tuple[str, ...] = ()) -> str:
     """The job fails within 3 s of the failure; stderr has one message with `words` in it and no frame of the kernel."""
-    done = job.cli("run", "job.yaml", *args) if "--inline" in args else job.run(*args)
+    done = job.cli("run", "job.yaml", *args) if "--engine=inline" in args else job.run(*args)
     assert done.returncode == 1, done.stdout + done.stderr
     for word in words:
         assert word in done.stderr, done.stderr
@@ -384,7 +384,7 @@ SHARED = ALIKE[-3:]
 def test_what_an_operator_does_wrong_in_one_process_is_told_as_with_many(
     stranger: Stranger, body: str, words: tuple[str, ...]
 ) -> None:
-    said = failed(stranger.make(body), *words, args=("roles.taker.world_size=2", "--inline"))
+    said = failed(stranger.make(body), *words, args=("roles.taker.world_size=2", "--engine=inline"))
     assert "role maker, rank 0 (in operator maker.make at step 0)" in said
 
 
@@ -440,7 +440,9 @@ def test_an_exception_in_teardown_is_in_the_log_and_takes_nothing_back(stranger:
 @pytest.mark.parametrize("inline", [False, True])
 def test_without_a_console_the_failure_is_told_all_the_same(stranger: Stranger, inline: bool) -> None:
     stranger.make("raise ValueError('boo')")
-    done = stranger.cli("run", "job.yaml", "observers=[]", *(("--inline",) if inline else ("--backend", "local")))
+    done = stranger.cli(
+        "run", "job.yaml", "observers=[]", *(("--engine=inline",) if inline else ("--backend", "local"))
+    )
     assert done.returncode == 1
     assert done.stdout == ""
     assert "role maker, rank 0 (in operator" in done.stderr
@@ -497,7 +499,7 @@ def ran() -> Callable[[Stranger], None]:
     """Runs the job in one process: there is a run then."""
 
     def run(job: Stranger) -> None:
-        assert job.cli("run", "job.yaml", "--inline").returncode == 0
+        assert job.cli("run", "job.yaml", "--engine=inline").returncode == 0
 
     return run
 

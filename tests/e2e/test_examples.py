@@ -110,7 +110,7 @@ def test_a_killed_rank_of_the_fsdp_group_is_named_not_its_surviving_peer(example
 
 
 def test_sft_runs_inline_with_one_rank(example: Any) -> None:
-    job = example("sft", ("--inline",))
+    job = example("sft", ("--engine=inline",))
     done = job.run("steps=3")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "role trainer runs as one rank" in done.stdout + done.stderr

@@ -358,7 +358,7 @@ def test_an_operator_that_takes_three_times_what_is_allowed_comes_through(make_j
         (("--chaos", "kils=3"), ("--chaos", "'kils'", "kills")),
         (("--chaos", "targets=rank,agnet"), ("--chaos", "'agnet'", "agent")),
         (("--chaos", "kills=1", "--detach"), ("--chaos", "--detach")),
-        (("--chaos", "kills=1", "--inline"), ("--chaos", "--inline")),
+        (("--chaos", "kills=1", "--engine=inline"), ("--chaos", "--engine=inline")),
         (("--chaos-compare",), ("--chaos-compare", "--chaos kills=5")),
         (("--chaos", "targets=stop", "engine.options.hang.after_s=null"), ("stopped rank", "hang.after_s")),
         (("--chaos", "targets=node"), ("only node", "targets")),
@@ -369,7 +369,7 @@ def test_a_rehearsal_that_makes_no_sense_is_refused(
     make_job: Make, args: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     job = make_job(extra=LADDER)
-    if "--inline" in args:
+    if "--engine=inline" in args:
         job.backend = ()
     refused = job.run(*args)
     assert refused.returncode == 2, refused.stdout + refused.stderr

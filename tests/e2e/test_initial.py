@@ -77,7 +77,7 @@ def loop(tmp_path: Path) -> Iterator[Job]:
     nothing_is_left(job.ids())
 
 
-@pytest.mark.parametrize("where", [("--inline", "roles.adder.options.kwargs.die_at=-1"), ("--backend", "local")])
+@pytest.mark.parametrize("where", [("--engine=inline", "roles.adder.options.kwargs.die_at=-1"), ("--backend", "local")])
 def test_each_rank_has_the_first_value_until_there_is_another(loop: Job, where: tuple[str, str]) -> None:
     loop.backend = where
     done = loop.run()

@@ -138,11 +138,11 @@ def check(job: Job, *args: str) -> list[int]:
     return ages
 
 
-@pytest.mark.parametrize("where", [("--inline",), ("--backend", "local")])
+@pytest.mark.parametrize("where", [("--engine=inline",), ("--backend", "local")])
 def test_the_newest_value_there_is(bounded: Job, where: tuple[str, ...]) -> None:
     bounded.backend = where
     ages = check(bounded)
-    if where == ("--inline",):
+    if where == ("--engine=inline",):
         assert set(ages) == {0}
     else:
         assert len(set(ages)) > 1

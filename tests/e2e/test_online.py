@@ -92,9 +92,9 @@ def test_events_from_files_make_the_model_that_a_loop_over_them_makes(tmp_path: 
 
     producer = [sys.executable, str(EXAMPLE / "producer.py"), "--files", str(tmp_path / "data"), "--events", "3000"]
     subprocess.run([*producer, "--streams", "one"], check=True)
-    job = Job(tmp_path, "online", ("--inline",))
+    job = Job(tmp_path, "online", ("--engine=inline",))
     done = job.cli(
-        *("run", str(EXAMPLE / "job.yaml"), "--inline"),
+        *("run", str(EXAMPLE / "job.yaml"), "--engine=inline"),
         f"plugins.sources=[{{use: files, options: {{path: {tmp_path / 'data/*.jsonl'}, until: _DONE}}}}]",
         *("roles.clicks.options.source=files", "roles.clicks.options.wait_s=null", "roles.server.options.port=0"),
         "params.every=1",

@@ -229,7 +229,7 @@ def test_in_one_process_a_group_is_one_rank_and_there_may_be_several_of_them(own
     job = own(JOB.replace("placement:", '  other: {use: "own.py:Group", world_size: 3}\nplacement:'))
     flow = (job.folder / "own_flow.py").read_text()
     (job.folder / "own_flow.py").write_text(flow + "    job.other.add(job.rows.next())\n")
-    done = job.cli("run", "job.yaml", "--inline")
+    done = job.cli("run", "job.yaml", "--engine=inline")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "one process cannot have a group of 3 ranks: role group runs as one rank" in done.stdout + done.stderr
     assert "one process cannot have a group of 3 ranks: role other runs as one rank" in done.stdout + done.stderr

@@ -120,7 +120,7 @@ def test_a_random_flow_ends_alike_in_one_process_in_many_and_on_three_nodes(
 
     spread = [f"roles.{role}.resources.cpu=0.4" for role in sizes]
     ends = []
-    for args in (("--inline",), ("--backend", "local"), ("--backend", "local", "--nodes", "3x(cpu=2)", *spread)):
+    for args in (("--engine=inline",), ("--backend", "local"), ("--backend", "local", "--nodes", "3x(cpu=2)", *spread)):
         done = job.cli("run", "job.yaml", *args)
         assert done.returncode == 0, f"{args}\n{flow}\n{done.stderr}"
         ends.append(job.result()["state_sha256"])

@@ -166,7 +166,7 @@ def test_a_rank_of_a_resumed_job_that_dies_at_once_is_brought_back(ten: Job, und
         ("cubes", (), ("cubes", "squares")),
         ("squares", ("steps=10",), ("after step 9", "raise `steps`")),
         ("runs/squares/snapshots/step-5", (), ("step-5",)),
-        ("squares", ("--inline",), ("No such option", "--resume")),
+        ("squares", ("--engine=inline",), ("No such option", "--resume")),
         ("squares", (f"steps={STEPS}", "engine.options.snapshots={enabled: false}"), ("snapshots.enabled", "resumes")),
     ],
 )
@@ -174,7 +174,7 @@ def test_what_cannot_be_resumed_is_refused_and_changes_nothing(
     ten: Job, reference: str, args: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     before = ten.result()
-    if "--inline" in args:
+    if "--engine=inline" in args:
         ten.backend = ()
     refused = ten.run("--resume", reference, *args)
     assert refused.returncode == 2, refused.stdout + refused.stderr

@@ -242,6 +242,6 @@ def test_one_process_reads_a_source_too(reading: Job) -> None:
     writer.start()
     until(lambda: writer.count > 30, 10, "some records")
     written = writer.finish()
-    done = reading.cli("run", "job.yaml", "--inline", "plugins.sources.0.options.until=end")
+    done = reading.cli("run", "job.yaml", "--engine=inline", "plugins.sources.0.options.until=end")
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(numbers(reading)) == list(range(written))

@@ -233,7 +233,7 @@ def test_the_towers_learn_to_answer_questions_about_pictures_that_they_have_not_
 
 def test_the_towers_run_in_one_process(example: Any) -> None:
     job = example("multimodal")
-    job.backend = ("--inline",)
+    job.backend = ("--engine=inline",)
     done = job.run("steps=3", "params.evaluate_every=3")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = job.metrics()

@@ -25,7 +25,7 @@ def test_the_folder_of_a_job_whose_processes_are_all_stopped_stays_its_own(make_
     try:
         assert is_held(job.run_dir)
         began = time.monotonic()
-        for flags in ((), ("--inline",)):
+        for flags in ((), ("--engine=inline",)):
             second = job.cli("run", "job.yaml", *(flags or job.backend))
             assert second.returncode == 2, second.stdout
             assert f"is running (pid {status.master_pid})" in second.stderr

@@ -38,7 +38,7 @@ class Judge(Workload):
 """
 
 
-@pytest.mark.parametrize("engine", [("--backend", "local"), ("--inline",)], ids=str)
+@pytest.mark.parametrize("engine", [("--backend", "local"), ("--engine=inline",)], ids=str)
 def test_a_warning_is_shown_and_a_verdict_fails_the_job_after_its_last_step(tmp_path: Path, engine: tuple[str, ...]):
     (tmp_path / "roles.py").write_text(ROLES)
     (tmp_path / "flow.py").write_text("import rolemesh\n\n\n@rolemesh.flow\ndef flow(job):\n    job.judge.add()\n")

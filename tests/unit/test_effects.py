@@ -17,12 +17,12 @@ from tests.structure import ROOT
 
 from rolemesh import Job, flow
 from rolemesh.api.plugin import NoOptions
-from rolemesh.inline.engine import InlineEngine
 from rolemesh.job_file import model as spec
 from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.drivers import load
 from rolemesh_durable.effects import _parsed, needs_of, without_effect
 from rolemesh_durable.options import DurableOptions, Retention
+from rolemesh_inline import InlineEngine
 
 TABLE = ROOT / "tests/data/effects.txt"
 JOB = spec.JobSpec(name="j", flow="f.py:f", steps=1, roles={"r": spec.RoleSpec(use="function")})

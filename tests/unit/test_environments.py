@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from rolemesh.errors import JobFileError, Problems
-from rolemesh.inline.engine import InlineEngine
 from rolemesh.job.prepared import prepare
 from rolemesh.job_file import JobFile, load
 from rolemesh_durable.engine import DurableEngine
 from rolemesh_durable.environments import environment_of, wrong_environments
 from rolemesh_durable.protocol.job import Environment
+from rolemesh_inline import InlineEngine
 
 HELLO = Path(__file__).parents[2] / "examples/hello/job.yaml"
 JOB = """\

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.api.plugin import NoOptions
-from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError
 from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_durable.hosting.admission import find_room
+from rolemesh_pack import PackScheduler
 from rolemesh_ray.queue import STALE_S, Living, Place, ahead
 
 

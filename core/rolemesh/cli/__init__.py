@@ -14,8 +14,8 @@ import rolemesh
 from rolemesh.cli.output import print_error
 from rolemesh.cli.verbs import verbs
 from rolemesh.errors import EXIT_INTERRUPTED, EXIT_NOT_STARTED, RolemeshError
-from rolemesh.kinds.installed import how_to_install, leftovers
-from rolemesh.plugins.discovery import discover
+from rolemesh.kinds.installed import leftovers
+from rolemesh.kinds.offered import how_to_get
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,13 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         typer.main.get_command(_app(given)).main(given, prog_name="rolemesh")
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        # With no engine but the kernel's own, most verbs are missing.
-        if code == EXIT_NOT_STARTED and {
-            record.distribution for record in discover(("engines",))
-        } <= {"rolemesh"}:
-            more = how_to_install("rolemesh-durable", "'rolemesh[local]'")
-            print(f"Here is the kernel alone; for more verbs and options: {more}", file=sys.stderr)
-        elif code == EXIT_NOT_STARTED and _typed(given) not in verbs():
+        if code == EXIT_NOT_STARTED and (typed := _typed(given)) not in verbs():
+            if install := how_to_get("commands", typed):
+                print(f"The verb {typed!r} is not installed: {install}", file=sys.stderr)
             for left in leftovers():
                 print(f"warning: {left}", file=sys.stderr)
         return code

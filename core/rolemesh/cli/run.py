@@ -25,13 +25,11 @@ from rolemesh.job.run import JobRun, engine_named
 from rolemesh.job_file.places import parse_yaml
 from rolemesh.runs.run import runs_folder
 
-INLINE = "inline"
-
 
 def verb(given: Sequence[str]) -> Any:
     """Return the verb, with the options of the engine that the arguments `given` choose."""
     known = _known(given)
-    name = INLINE if INLINE in known else known.get("engine")
+    name = known.get("engine")
     engine = engine_named(name or _in_job_file(given))
     options = engine.options_for(known)
     extra = options_of("run")
@@ -48,10 +46,6 @@ def fixed(
     engine: Annotated[
         str | None, typer.Option(help="Which engine runs it.", show_default="the job file's")
     ] = None,
-    inline: Annotated[
-        bool,
-        typer.Option("--inline", help="Run everything in this process, so that a debugger works."),
-    ] = False,
     detach: Annotated[
         bool,
         typer.Option("--detach", help="Return when the job is running; its master goes on alone."),
@@ -77,7 +71,7 @@ def fixed(
 
       rolemesh run examples/grpo/job.yaml --detach
 
-      rolemesh run examples/hello/job.yaml --inline
+      rolemesh run examples/hello/job.yaml --engine inline
     """
 
 

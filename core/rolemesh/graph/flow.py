@@ -230,21 +230,16 @@ def place_of(frame: FrameType) -> str | None:
 
 
 def place_of_error(error: BaseException) -> str | None:
-    """Return ``file:line`` of the code outside this package that raised `error`, or that has the
-    syntax error."""
+    """Return ``file:line`` of the code that raised `error`, or that has the syntax error.
+
+    Code of this package does not count, nor does the function that has caught the error.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}:{error.lineno}"
-    return _outside(reversed(list(traceback.walk_tb(error.__traceback__))))
+    return _outside(reversed([*traceback.walk_tb(error.__traceback__)][1:]))
 
 
-_OURS = (
-    "rolemesh.graph.",
-    "rolemesh.api.",
-    "rolemesh.builtin.",
-    "rolemesh.plugins.",
-    "stevedore.",
-    "importlib.",
-)
+_OURS = ("rolemesh.graph.", "rolemesh.api.", "rolemesh.plugins.", "stevedore.", "importlib.")
 
 
 def _outside(frames: Iterable[tuple[FrameType, int]]) -> str | None:

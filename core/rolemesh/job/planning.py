@@ -1,5 +1,5 @@
 """Apply placement strategies in order and check each. Later ones keep the decisions of earlier
-ones; `pack` places the rest.
+ones.
 
 This module also finds the number of ranks of elastic roles. Pure.
 """
@@ -13,8 +13,6 @@ from msgspec.structs import replace
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.api.partition import Broadcast
-from rolemesh.api.plugin import NoOptions
-from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError, raise_all
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.routes import route
@@ -26,6 +24,8 @@ Strategy: TypeAlias = Callable[[PlacementRequest, ClusterView, PlacementPlan], P
 """The hook `place` of one plugin."""
 GAP = 128
 """Number of sizes above a fitting one that are tried. Ranks never come in larger units."""
+NO_STRATEGY = "no strategy has placed it"
+NO_STRATEGY_REMEDY = "put a strategy last that places every rank, or install a default one"
 
 
 def flows_of(
@@ -64,10 +64,10 @@ def flows_of(
 def plan_job(
     request: PlacementRequest, cluster: ClusterView, strategies: Sequence[tuple[str, Strategy]]
 ) -> PlacementPlan:
-    """Apply `strategies` (with their names) in order, then `pack` to the ranks that they left.
+    """Apply `strategies` (with their names) in order; each gets the plan of those before it.
 
     In the plan every rank is either placed or unplaced. If a strategy returns a rank as `Unplaced`,
-    `pack` does not place it, because another place would contradict the job file.
+    later ones leave it so, because another place would contradict the job file.
 
     Raises `PlacementError`, with the strategy's name, if a strategy returns an impossible plan. Its
     `where` is a path in the job file: ``placement.1.use``, or ``placement.1.options.groups.0`` if
@@ -83,18 +83,14 @@ def plan_job(
             )
             error.where = f"placement.{index}.{option}"
             raise
-    ranks = sum(role.world_size for role in request.roles)
-    if len(plan.placed()) + len(plan.unplaced) < ranks and (
-        not strategies or strategies[-1][0] != "pack"
-    ):
-        decided = len(plan.assignments)
-        plan = ask("pack", PackScheduler(NoOptions()).place, request, cluster, plan)
-        rest = tuple(
-            replace(a, rule=a.rule.replace("pack:", "pack (default):", 1))
-            for a in plan.assignments[decided:]
-        )
-        plan = replace(plan, assignments=plan.assignments[:decided] + rest)
-    return plan
+    judged = {*plan.placed(), *((unplaced.role, unplaced.rank) for unplaced in plan.unplaced)}
+    left = tuple(
+        Unplaced(role.role, rank, NO_STRATEGY, NO_STRATEGY_REMEDY)
+        for role in request.roles
+        for rank in range(role.world_size)
+        if (role.role, rank) not in judged
+    )
+    return replace(plan, unplaced=(*plan.unplaced, *left)) if left else plan
 
 
 def check_placed(plan: PlacementPlan, job: JobFile | None = None) -> None:

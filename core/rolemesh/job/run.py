@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from rolemesh.errors import JobFileError
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.prepared import Prepared
-from rolemesh.plugins.defaults import default_plugin
+from rolemesh.plugins.defaults import default_engine
 from rolemesh.plugins.discovery import discover, find
 from rolemesh.plugins.drivers import load
 
@@ -21,7 +21,7 @@ def engine_named(name: str | None) -> type[Engine]:
     """Return the class of an engine; for None that of the default engine. Raises `PluginError`."""
     records = discover(("engines",))
     if name is None:
-        name = default_plugin("engines", records)
+        name = default_engine(records)
     found: type[Engine] = load(find("engines", name, records, "--engine"), "--engine")
     return found
 

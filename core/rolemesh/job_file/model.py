@@ -187,17 +187,18 @@ class JobSpec(_Strict):
     """Keyword arguments of the flow function."""
     roles: dict[str, RoleSpec] = Field(min_length=1)
     """The roles, by name."""
-    placement: OneOrMore = Field(default_factory=lambda: [Use(use="pack")])
-    """Placement strategy, or a list of strategies that are applied in order."""
+    placement: OneOrMore = Field(default_factory=list)
+    """Placement strategy, or a list of strategies that are applied in order. The default strategy
+    follows and places the ranks that they leave."""
     failover: list[Use] = Field(default_factory=list)
     """Failover levels, in the order in which the engine asks them."""
-    diagnosers: list[Use] = Field(default_factory=lambda: [Use(use="standard")])
+    diagnosers: list[Use] = Field(default_factory=list)
     """Diagnosers, in the order in which the engine asks them. The first one with a verdict on a
-    failure decides."""
+    failure decides. Without this key: the default diagnoser."""
     edges: EdgesSpec = Field(default_factory=EdgesSpec)
     metrics: MetricsSpec = Field(default_factory=MetricsSpec)
-    observers: list[Use] = Field(default_factory=lambda: [Use(use="console")])
-    """Observers, which watch the job."""
+    observers: list[Use] = Field(default_factory=list)
+    """Observers, which watch the job. Without this key: the default observer."""
     plugins: dict[str, list[Named]] = Field(default_factory=dict)
     """Plugins of kinds that other distributions declare, by the name of the kind."""
     engine: EngineField = Field(default_factory=EngineUse)

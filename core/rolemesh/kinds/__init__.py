@@ -13,6 +13,7 @@ import msgspec
 
 from rolemesh.errors import PluginError, nearest
 from rolemesh.kinds.installed import entry_points, how_to_install
+from rolemesh.kinds.offered import offered
 
 DECLARED = "rolemesh.kinds"
 """The entry-point group of kinds."""
@@ -51,9 +52,6 @@ class Kind(msgspec.Struct, frozen=True):
     """For declared kinds: whether job files list such plugins under ``plugins.<name>``."""
     conformance: str = ""
     """The conformance class that checks such plugins, as ``module:Class``."""
-    known: dict[str, str] = {}
-    """Plugin → the distribution that offers it, for messages about plugins that are not
-    installed."""
 
     @property
     def group(self) -> str:
@@ -67,50 +65,11 @@ class Kind(msgspec.Struct, frozen=True):
         return found
 
 
-_DURABLE = "rolemesh-durable"
-_SOURCES = "rolemesh-sources"
-OFFERED = dict.fromkeys(("backends", "checks", "scalers", "stores", "transports"), _DURABLE)
-OFFERED["sources"] = _SOURCES
-"""Kind → the distribution that declares it, for messages about kinds that are not installed."""
-_WORKLOADS = {
-    "rolemesh": ("function",),
-    _SOURCES: ("source",),
-    "rolemesh-ddp": ("ddp", "stage"),
-    "rolemesh-deepspeed": ("deepspeed",),
-    "rolemesh-fsdp": ("fsdp",),
-    "rolemesh-launch": ("script",),
-    "rolemesh-reasoning-gym": ("reasoning-gym", "reasoning-gym-reward"),
-    "rolemesh-vllm": ("vllm", "vllm-prefill", "vllm-decode"),
-}
-_KNOWN = {
-    "workloads": {
-        name: distribution for distribution, names in _WORKLOADS.items() for name in names
-    },
-    "schedulers": {n: f"rolemesh-{n}" for n in ("collocation", "pd", "separation", "subgraph")}
-    | {"pack": "rolemesh"},
-    "failover": {
-        n: f"rolemesh-failover-{n}" for n in ("process", "node", "more-memory", "shrink", "job")
-    },
-    "diagnosers": {"standard": _DURABLE},
-    "observers": {"console": "rolemesh-console", "plot": "rolemesh-plot"},
-    "engines": {"durable": _DURABLE, "inline": "rolemesh"},
-}
-"""Kind → the value of `Kind.known`."""
-
-
 def _own(name: str, singular: str, base: str, *runs_in: Place, **more: Any) -> Kind:
     """Return a kind of the kernel. The conformance kit has a class for it, whose name derives from
     the base class."""
     kit = f"rolemesh_testing:{base.partition(':')[2].removesuffix('Level')}Conformance"
-    return Kind(
-        name,
-        singular,
-        f"rolemesh.{base}",
-        runs_in,
-        conformance=kit,
-        known=_KNOWN.get(name, {}),
-        **more,
-    )
+    return Kind(name, singular, f"rolemesh.{base}", runs_in, conformance=kit, **more)
 
 
 _PLACES = {"hooks": ("place", "replace"), "required": ("place",)}
@@ -201,7 +160,7 @@ def kind_named(name: str, where: str | None = None) -> Kind:
     if (found := kinds().get(name)) is None:
         what = f"there is no kind {name!r} of plugins"
         remedy = nearest(name, kinds())
-        if owner := OFFERED.get(name):
+        if owner := offered("kinds").get(name):
             what += (
                 f": {owner}, which declares it, is not installed, or an older one is, "
                 "whatever its code says"

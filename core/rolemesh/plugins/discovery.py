@@ -14,7 +14,8 @@ import msgspec
 from rolemesh.api.import_ref import find_module, import_paths
 from rolemesh.errors import PluginError, did_you_mean
 from rolemesh.kinds import kind_named, kind_names
-from rolemesh.kinds.installed import entry_points, how_to_install, leftovers, normalized
+from rolemesh.kinds.installed import entry_points, leftovers, normalized
+from rolemesh.kinds.offered import how_to_get, offered
 
 DISABLED = "ROLEMESH_DISABLED_PLUGINS"
 ALLOWED = "ROLEMESH_PLUGINS"
@@ -217,9 +218,9 @@ def _unknown(
         each.distribution for each in records if (each.kind, each.name) == (kind, name)
     ]:
         hint = f"{name!r} is offered by {', '.join(offering)}"
-    elif distribution := said.known.get(name):
-        hint = how_to_install(distribution)
-    elif not (hint := did_you_mean(name, {*installed, *said.known})):
+    elif hint := how_to_get(kind, name):
+        pass
+    elif not (hint := did_you_mean(name, {*installed, *offered(kind)})):
         hint = "; ".join(
             [
                 "write file.py:Class for your own, or pip install what offers it",

@@ -26,7 +26,7 @@ from rolemesh.job_file.overrides import Types, types_of_spec
 from rolemesh.job_file.places import Path
 from rolemesh.job_file.problems import annotations_at, problems
 from rolemesh.kinds import KERNEL, job_keys, kinds
-from rolemesh.plugins.defaults import default_plugin
+from rolemesh.plugins.defaults import default_engine, default_plugin
 from rolemesh.plugins.discovery import PluginRecord, discover, resolve
 from rolemesh.plugins.drivers import load
 
@@ -160,7 +160,7 @@ def types_of_plugins(base: FilePath, admit: Admission | None = None) -> Types:
         """The types at `path` below the engine's options."""
         written = data.get("engine") or {}
         use = written if isinstance(written, str) else written.get("use")
-        model = options_of("engines", use or default_plugin("engines", discover()))
+        model = options_of("engines", use or default_engine(discover()))
         for at, kind, default in plugin_fields(model):
             if path[: len(at) + 1] == (*at, "options"):
                 named = written["options"]
@@ -201,10 +201,17 @@ class _Chooser:
         self._failed: set[tuple[str, str]] = set()
 
     def uses(self, key: str, kind: str) -> list[Use]:
-        """What stands under `key`; of a default, what is installed."""
+        """The plugins under `key`. If the job file has no such key: the default of the kind.
+
+        The default placement strategy comes last in any case: it places what others leave.
+        """
         written: list[Use] = getattr(self.job.spec, key)
-        said = key in self.job.spec.model_fields_set
-        return [use for use in written if said or self.installed(kind, use.use)]
+        default = default_plugin(kind, self.records)
+        if default is None or (key in self.job.spec.model_fields_set and key != "placement"):
+            return written
+        if written and self._same(kind, written[-1].use, default):
+            return written
+        return [*written, Use(use=default)]
 
     def declared(
         self, kind: str, uses: Sequence[Use]
@@ -229,18 +236,11 @@ class _Chooser:
             )
             yield (kind, names[index] + number), each
 
-    def installed(self, kind: str, name: str) -> bool:
-        """Whether there is such a plugin. Not every engine needs what is a default."""
-        return any(
-            (each.kind, each.name) == (kind, name) and each.status != "disabled"
-            for each in self.records
-        )
-
     def engine(self, chosen: str | None) -> Selected | None:
         """The engine `chosen`, or the job file's, or the default one."""
         spec = self.job.spec.engine
         try:
-            written = spec.use or default_plugin("engines", self.records)
+            written = spec.use or default_engine(self.records)
         except PluginError as error:
             if chosen is None:
                 self.errors.append(error)

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from rolemesh import ClusterView, NodeView, PlacementPlan, PlacementRequest, RoleRequest
+from rolemesh.api.plugin import NoOptions
 from rolemesh.errors import PlacementError
 from rolemesh.job.planning import plan_job
+from rolemesh_pack import PackScheduler
 from rolemesh_testing import SchedulerConformance
 
 from rolemesh_toolbox.even import Even
@@ -23,9 +25,10 @@ class TestEven(SchedulerConformance):
 
 
 def placed(size: int, **options: Any) -> PlacementPlan:
-    """What the job's planner makes of the strategy: it places the ranks that no strategy has placed."""
+    """What the job's planner makes of the strategy: the default strategy places the ranks that it leaves."""
     request = PlacementRequest((RoleRequest("a", size, cpu=1),))
-    return plan_job(request, RACKS, [("even", Even(Even.Options(**options)).place)])
+    strategies = [("even", Even(Even.Options(**options)).place), ("pack", PackScheduler(NoOptions()).place)]
+    return plan_job(request, RACKS, strategies)
 
 
 def test_racks_differ_by_one_rank_though_one_has_twice_as_many_nodes() -> None:

@@ -51,12 +51,12 @@ class Work:
 
 
 def record(kind: str, name: str, target: str) -> dict[str, Any]:
-    distribution = "rolemesh-durable" if target.startswith("rolemesh_durable.") else "rolemesh"
+    distribution = target.partition(".")[0].partition(":")[0].replace("_", "-")
     return {"kind": kind, "name": name, "distribution": distribution, "version": VERSION, "target": target}
 
 
 SHM = PluginUse(record("transports", "shm", "rolemesh_durable.dataplane.shm_transport:ShmTransport"), {})
-FUNCTION = record("workloads", "function", "rolemesh.builtin.function:FunctionWorkload")
+FUNCTION = record("workloads", "function", "rolemesh_function:FunctionWorkload")
 
 
 class Node:

@@ -22,7 +22,7 @@ def test_a_breakpoint_says_what_to_do(node: Callable[..., Node], monkeypatch: py
     failure = here.rank("work", "failed").failure
     assert failure is not None
     assert failure.cause == "exception"
-    assert "rolemesh run JOB --inline" in failure.message
+    assert "rolemesh run JOB --engine inline" in failure.message
     assert "breakpoint()" in failure.traceback
 
 

@@ -38,7 +38,7 @@ def test_a_signal_ends_the_command_unless_it_is_ignored_where_the_command_is_giv
     (tmp_path / "wait.py").write_text(WAIT)
     (tmp_path / "job.yaml").write_text(JOB)
     rolemesh = Path(sys.executable).with_name("rolemesh")
-    command = ["sh", "-c", f"{trap} exec {rolemesh} run job.yaml --inline"]
+    command = ["sh", "-c", f"{trap} exec {rolemesh} run job.yaml --engine inline"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert "waits" in iter(process.stdout.readline, "").__next__()

@@ -143,7 +143,7 @@ def test_collocated_ranks_show_their_common_slot(rolemesh: Rolemesh) -> None:
     done = rolemesh("plan", "job.yaml", shared, "roles.checker.world_size=2", "--nodes", "2x(cpu=8,gpu=1)")
     assert done.returncode == 0, done.stderr
     assert "collocation: worker/0 + checker/0 share a slot" in done.stdout
-    assert "pack (default): beside worker/0" in done.stdout
+    assert "pack: beside worker/0" in done.stdout
     unknown = shared.replace("checker", "chekcer")
     done = rolemesh("plan", "job.yaml", unknown, "--nodes", "2x(cpu=8,gpu=1)")
     assert done.returncode == 2

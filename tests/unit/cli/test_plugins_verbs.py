@@ -16,7 +16,7 @@ def test_list_shows_kind_name_distribution_version_and_status(rolemesh: Rolemesh
     assert done.returncode == 0
     header, *rows = done.stdout.splitlines()
     assert header.split() == ["KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS"]
-    assert ["workloads", "function", "rolemesh"] in [row.split()[:3] for row in rows]
+    assert ["workloads", "function", "rolemesh-function"] in [row.split()[:3] for row in rows]
 
 
 def test_a_broken_plugin_is_a_row_with_its_error(rolemesh: Rolemesh, broken_site: Path) -> None:
@@ -48,7 +48,7 @@ def test_show_has_options_with_type_default_and_doc(rolemesh: Rolemesh) -> None:
     done = rolemesh("plugins", "show", "function", "--json")
     assert done.returncode == 0
     shown = json.loads(done.stdout)
-    assert (shown["distribution"], shown["kind"]) == ("rolemesh", "workloads")
+    assert (shown["distribution"], shown["kind"]) == ("rolemesh-function", "workloads")
     options = {option["name"]: option for option in shown["options"]}
     assert options["target"] | {"doc": ""} == {
         "name": "target", "type": "ImportRef", "required": True, "default": None, "doc": "",

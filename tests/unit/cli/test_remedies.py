@@ -23,7 +23,7 @@ OF_OTHERS = {
 }  # fmt: skip
 """Options of other programs, which remedies name."""
 ONLY_RUN = {
-    "--inline": "launch starts processes",
+    "--engine=inline": "launch starts processes",
     "--resume": "the journal's and the snapshots' own errors; a script goes on by itself",
     "--trust-pickles": "belongs to --resume",
     "--chaos": "a rehearsal is an option of run",

@@ -55,8 +55,7 @@ def test_values_defaults_and_variables_are_filled_in(job: Load) -> None:
     assert spec.roles["trainer"].options == {"model": "/models/a", "lr": 1e-5}
     assert spec.roles["data"].options == {"token": "none"}
     assert spec.roles["data"].world_size == 1
-    assert [use.use for use in spec.placement] == ["pack"]
-    assert [use.use for use in spec.observers] == ["console"]
+    assert spec.diagnosers == spec.observers == []
 
 
 def test_paths_refer_to_the_folder_of_the_job_file(job: Load, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from rolemesh import ClusterView, NodeView, PlacementPlan, PlacementRequest, RoleRequest
-from rolemesh.builtin.pack import PackScheduler
+from rolemesh.api.plugin import NoOptions
 from rolemesh.errors import PlacementError
 from rolemesh.job.planning import plan_job
 from rolemesh.placement import Assignment, Constraint, Placed, PlanBuilder, Slot, Strategy
@@ -14,6 +14,7 @@ from rolemesh.placement.constraints import Ranks
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh.placement.validation import ask, revive
 from rolemesh_durable.protocol.replan import replan
+from rolemesh_pack import PackScheduler
 
 RACKS = parse_nodes("2x(cpu=4,label.rack=a),2x(cpu=4,label.rack=b)")
 REQUEST = PlacementRequest((RoleRequest("work", 4),))
@@ -169,7 +170,7 @@ def test_one_that_is_wrong_is_named_whoever_places(how: str, why: str) -> None:
         return msgspec.structs.replace(plan, constraints=(Faulty("mine", how),))
 
     with pytest.raises(PlacementError) as caught:
-        plan_job(REQUEST, RACKS, [("mine", constrain)])
+        plan_job(REQUEST, RACKS, [("mine", constrain), ("pack", PackScheduler(NoOptions()).place)])
     assert caught.value.what == f"mine's constraint {__name__}.Faulty {why}"
     assert caught.value.remedy == "report it to the author of mine"
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.api.plugin import NoOptions
-from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError
 from rolemesh.job.planning import plan_job
 from rolemesh.placement import (
@@ -24,6 +23,7 @@ from rolemesh.placement import (
 )
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_durable.protocol.replan import replan
+from rolemesh_pack import PackScheduler
 
 pack = PackScheduler(NoOptions())
 PACK = Strategy("pack", pack.place, pack.replace)

@@ -30,21 +30,23 @@ def adds(*parts: Slot | Assignment | Unplaced) -> Callable[..., PlacementPlan]:
     return place
 
 
-def test_what_strategies_leave_goes_to_pack_and_says_so() -> None:
+def test_what_no_strategy_has_placed_is_unplaced() -> None:
     mine = adds(Slot(0, "node-1", 1), Assignment("b", 0, 0, rule="mine"))
     plan = plan_job(REQUEST, NODES, [("mine", mine), ("passes", lambda request, cluster, plan: None)])
-    assert plan.assignments[0].rule == "mine"
-    assert [a.rule for a in plan.assignments[1:]] == ["pack (default): first fit"] * 2
-    assert not plan.unplaced
+    assert [a.rule for a in plan.assignments] == ["mine"]
+    assert [(each.role, each.rank, each.reason) for each in plan.unplaced] == [
+        ("a", rank, "no strategy has placed it") for rank in range(2)
+    ]
 
 
 def test_a_verdict_stands_unless_a_later_strategy_finds_a_place() -> None:
     shy = ("shy", adds(Unplaced("b", 0, "too shy")))
-    plan = plan_job(REQUEST, NODES, [shy])
+    others = ("others", adds(Slot(0, "node-0", 1), Assignment("a", 0, 0), Assignment("a", 1, 0)))
+    plan = plan_job(REQUEST, NODES, [shy, others])
     assert plan.unplaced == (Unplaced("b", 0, "too shy"),)
     assert plan.placed() == {("a", 0), ("a", 1)}
     bold = adds(Slot(0, "node-0", 1), Assignment("b", 0, 0))
-    assert not plan_job(REQUEST, NODES, [shy, ("bold", bold)]).unplaced
+    assert ("b", 0) in plan_job(REQUEST, NODES, [shy, ("bold", bold)]).placed()
 
 
 def test_strategies_see_the_plan_so_far() -> None:

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from rolemesh.errors import PluginError
-from rolemesh.kinds import OFFERED, kinds
+from rolemesh.kinds import kinds
+from rolemesh.kinds.offered import how_to_get, offered
 from rolemesh.plugins.discovery import PluginRecord, discover, find, resolve
 
 Install = Callable[..., Path]
+VERBS = ("commands", "doctor")
+"""Kinds whose plugins nobody selects in a job file."""
 
 
 def named(name: str, **environ: str) -> list[PluginRecord]:
@@ -27,16 +30,15 @@ def test_discovery_imports_no_plugin(toy: object) -> None:
     assert "toy_plugin" not in sys.modules
 
 
-def test_the_kernels_own_plugins_are_found_the_same_way() -> None:
-    assert {record.distribution for record in discover(("workloads",)) if record.name == "function"} == {"rolemesh"}
+def test_a_default_workload_is_found_like_any_other() -> None:
+    assert {record.distribution for record in discover(("workloads",)) if record.name == "function"} == {
+        "rolemesh-function"
+    }
 
 
-def test_a_kind_that_nothing_installed_declares_names_the_distribution_that_does(
-    install: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kind_that_nothing_installed_declares_names_the_distribution_that_does(install: Install) -> None:
     """As after a partial upgrade: the code asks for a kind that the metadata of its distribution do not have yet."""
-    monkeypatch.setitem(OFFERED, "gadgets", "gadget-engine")
-    install("gadget-dist", "1.0", {"gadgets": {"one": "a:B"}})
+    install("gadget-dist", "1.0", {"gadgets": {"one": "a:B"}, "offered": {"kinds.gadgets": "gadget_engine"}})
     with pytest.raises(
         PluginError, match="there is no kind 'gadgets' of plugins: gadget-engine, which declares it"
     ) as e:
@@ -105,7 +107,7 @@ def test_an_entry_point_without_an_attribute_is_broken(install: Install) -> None
 
 
 def test_an_unknown_plugin_lists_what_is_installed_and_what_to_install() -> None:
-    records = [PluginRecord("workloads", "function", "rolemesh", "0.1.0", "a:B")]
+    records = [PluginRecord("workloads", "function", "rolemesh-function", "0.1.0", "a:B")]
     with pytest.raises(PluginError) as caught:
         find("workloads", "fsdp", records, "job.yaml:3: roles.t.use")
     assert caught.value.what == "there is no workload 'fsdp'"
@@ -118,7 +120,7 @@ def test_an_unknown_plugin_lists_what_is_installed_and_what_to_install() -> None
     assert caught.value.remedy == "'function' is a workload; installed: none"
     with pytest.raises(PluginError) as caught:
         find("workloads", "other:function", records)
-    assert caught.value.remedy == "'function' is offered by rolemesh; installed: function"
+    assert caught.value.remedy == "'function' is offered by rolemesh-function; installed: function"
 
 
 def test_what_is_left_of_an_interrupted_installation_is_passed_over(toy: object, tmp_path: object) -> None:
@@ -151,14 +153,20 @@ def test_a_distribution_comes_before_a_module_of_its_name(install: Install, tmp_
     assert (record.distribution, record.target) == ("same", "same:Other")
 
 
-def test_every_plugin_of_this_repository_is_known_with_its_distribution() -> None:
+def test_the_repository_offers_its_plugins_and_kinds_each_with_its_distribution() -> None:
     """So that an error about one that is not installed names what to install."""
     root = Path(__file__).resolve().parents[3]
+    wanted: dict[str, dict[str, str]] = {}
     for file in (root / "pyproject.toml", *root.glob("plugins/*/*/pyproject.toml")):
         project = tomllib.loads(file.read_text())["project"]
         for group, points in project.get("entry-points", {}).items():
             kind = group.removeprefix("rolemesh.")
-            if kind in kinds() and kind != "commands":
-                assert {name: kinds()[kind].known.get(name) for name in points} == dict.fromkeys(
-                    points, project["name"]
-                )
+            if group.startswith("rolemesh.") and kind in (*kinds(), "kinds") and kind not in VERBS:
+                wanted.setdefault(kind, {}).update(dict.fromkeys(points, project["name"]))
+    found = {kind: {name: by for name, by in offered(kind).items() if name} for kind in wanted}
+    assert found == wanted
+
+
+def test_a_verb_and_an_engine_that_are_not_installed_name_an_extra() -> None:
+    assert how_to_get("commands", "status") == how_to_get("engines") == "pip install 'rolemesh[local]'"
+    assert how_to_get("commands", "unheard-of") == ""

@@ -130,12 +130,14 @@ def test_metadata_without_a_record_count_where_there_are_no_others(site: Path, t
 
 
 @pytest.fixture
-def half(site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def half(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The distribution that offers the workload ``fsdp``, half installed and no other."""
-    from rolemesh.kinds import KERNEL
-
     (site / "gad_get-1.0.dist-info/METADATA").unlink()
-    monkeypatch.setitem(KERNEL["workloads"].known, "gadget", "gad-get")
+    offers = tmp_path / "offers"
+    offered = "[rolemesh.offered]\nworkloads.gadget = gad_get\n"
+    files = {"METADATA": METADATA.format("1.0").replace("Gad.get", "offers"), "entry_points.txt": offered}
+    put(offers, "1.0", files, "offers-{}.dist-info")
+    monkeypatch.syspath_prepend(str(offers))
     importlib.invalidate_caches()
     return site / "gad_get-1.0.dist-info"
 

@@ -42,13 +42,13 @@ def test_every_use_is_resolved(toy: object, basics: object, tmp_path: Path) -> N
     selection = chosen(tmp_path)
     assert selection.roles["a"].options.model_dump() == {"rate": 0.1, "nested": {"depth": 1}}
     assert selection.roles["b"].where == f"{tmp_path}/job.yaml:7: roles.b.use"
-    assert [placed.record.name for placed in selection.placement] == ["pack2"]
+    assert [placed.record.name for placed in selection.placement] == ["pack2", "pack"]
     assert selection.failover == ()
     assert {path: used.record.name for path, used in selection.used_by_engine.items()} == {
         "edges.local": "shm",
         "edges.remote": "tcp",
     }
-    assert [record.name for record in selection.records] == ["toy", "pack2", "standard", "shm", "tcp"]
+    assert [record.name for record in selection.records] == ["toy", "pack2", "pack", "standard", "shm", "tcp"]
 
 
 def test_only_what_is_selected_is_imported(

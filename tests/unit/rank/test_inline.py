@@ -9,10 +9,11 @@ from rolemesh.api.partition import Balanced, Broadcast, Split
 from rolemesh.api.plugin import NoOptions
 from rolemesh.api.port import LocalPort
 from rolemesh.api.workload import RankContext
-from rolemesh.inline.steps import InlineSteps
 from rolemesh.runs.metrics import joined
 from rolemesh.runs.operator_failure import OperatorFailed, user_traceback
 from rolemesh_durable.protocol.item_reports import settled
+from rolemesh_inline.calls import ENGINE
+from rolemesh_inline.steps import InlineSteps
 
 
 def inline(flow_graph, roles, steps, every=1):
@@ -129,8 +130,8 @@ def test_an_exception_names_call_and_step_with_the_users_frames_only(flow, role)
     roles = {"a": (lambda: role(make=lambda self: [7]), 1), "b": (lambda: role(take=take), 1)}
     with pytest.raises(OperatorFailed, match=r"b\.take at step 0: RuntimeError: at 7") as caught:
         inline(graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1)]), roles, 1)
-    assert "rolemesh/inline" not in user_traceback(caught.value.error)
-    assert "in take" in user_traceback(caught.value.error)
+    assert "rolemesh_inline" not in user_traceback(caught.value.error, ENGINE)
+    assert "in take" in user_traceback(caught.value.error, ENGINE)
 
 
 def test_a_producer_without_lag_runs_before_a_consumer_that_the_flow_names_first(flow, role):

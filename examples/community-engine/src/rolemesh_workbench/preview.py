@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from pydantic import BaseModel, Field
-from rolemesh.inline.engine import InlineEngine
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.prepared import Prepared
+from rolemesh_inline import InlineEngine
 
 
 class PreviewOptions(BaseModel, extra="forbid"):

@@ -119,20 +119,25 @@ def test_through_the_command_line(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "rolemesh.cli", *args]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    without = cli("run", "job.yaml", "--inline", "--locked")
+    without = cli("run", "job.yaml", "--engine=inline", "--locked")
     assert without.returncode == 2
     assert "there is no lock" in without.stderr
     made = cli("plugins", "lock", "job.yaml")
     assert made.returncode == 0, made.stderr
     text = (tmp_path / "job.lock.yaml").read_text()
     assert "name: function" in text
-    assert cli("run", "job.yaml", "--inline", "--locked").returncode == 0
+    assert cli("run", "job.yaml", "--engine=inline", "--locked").returncode == 0
     other = cli(
-        "run", "job.yaml", "--inline", "--locked", "placement.use=collocation", "placement.options.groups=[[a, a]]"
+        "run",
+        "job.yaml",
+        "--engine=inline",
+        "--locked",
+        "placement.use=collocation",
+        "placement.options.groups=[[a, a]]",
     )
     assert other.returncode == 2
     assert "'collocation' (rolemesh-collocation 0.1.0) is not in the lock" in other.stderr
     (tmp_path / "job.lock.yaml").write_text(text.replace("sha256: ", "sha256: 00", 1))
-    refused = cli("run", "job.yaml", "--inline", "--locked")
+    refused = cli("run", "job.yaml", "--engine=inline", "--locked")
     assert refused.returncode == 2
     assert "has another content here than the lock says" in refused.stderr

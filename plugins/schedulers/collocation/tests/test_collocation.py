@@ -8,15 +8,18 @@ import pytest
 from pydantic import ValidationError
 
 from rolemesh import PlacementPlan, PlacementRequest, RoleRequest
+from rolemesh.api.plugin import NoOptions
 from rolemesh.errors import PlacementError, Problems
 from rolemesh.job.planning import check_placed, plan_job
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_collocation import CollocationOptions, CollocationScheduler
+from rolemesh_pack import PackScheduler
 
 
 def place(groups: Any, nodes: str, *roles: RoleRequest) -> PlacementPlan:
     scheduler = CollocationScheduler(CollocationOptions(groups=groups))
-    return plan_job(PlacementRequest(roles), parse_nodes(nodes), [("collocation", scheduler.place)])
+    strategies = [("collocation", scheduler.place), ("pack", PackScheduler(NoOptions()).place)]
+    return plan_job(PlacementRequest(roles), parse_nodes(nodes), strategies)
 
 
 def slots(plan: PlacementPlan, role: str) -> list[int]:
@@ -41,7 +44,7 @@ def test_other_roles_are_left_to_pack() -> None:
     plan = place([["a", "b"]], "(cpu=3)", RoleRequest("a", 1), RoleRequest("b", 1), RoleRequest("c", 2))
     assert slots(plan, "a") == slots(plan, "b") == [0]
     assert slots(plan, "c") == [1, 2]
-    assert plan.assignments[-1].rule == "pack (default): first fit"
+    assert plan.assignments[-1].rule == "pack: first fit"
 
 
 def test_a_group_with_a_collective_role_stays_on_one_node_if_one_has_room() -> None:

@@ -11,15 +11,16 @@ from pydantic import ValidationError
 
 from rolemesh import PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.api.workload import NoOptions
-from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError, Problems
 from rolemesh.job.planning import check_placed, plan_job
 from rolemesh.placement import Strategy, broken
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_collocation import CollocationOptions, CollocationScheduler
 from rolemesh_durable.protocol.replan import replan
+from rolemesh_pack import PackScheduler
 from rolemesh_separation import SeparationOptions, SeparationScheduler
 
+PACK = ("pack", PackScheduler(NoOptions()).place)
 ROLLOUT, TRAINER = RoleRequest("rollout", 3), RoleRequest("trainer", 2, group="collective")
 
 
@@ -28,7 +29,7 @@ def separation(**options: Any) -> SeparationScheduler:
 
 
 def place(cluster: str, /, *roles: RoleRequest, **options: Any) -> PlacementPlan:
-    return plan_job(PlacementRequest(roles), parse_nodes(cluster), [("separation", separation(**options).place)])
+    return plan_job(PlacementRequest(roles), parse_nodes(cluster), [("separation", separation(**options).place), PACK])
 
 
 def nodes_of(plan: PlacementPlan, role: str) -> set[str]:
@@ -121,7 +122,7 @@ def test_strategies_that_contradict_each_other_are_both_named() -> None:
         PlacementRequest((RoleRequest("rollout", 2), RoleRequest("trainer", 2))),
         parse_nodes("4x(cpu=8)"),
     )
-    plan = plan_job(request, cluster, [("separation", apart.place), ("collocation", collocation.place)])
+    plan = plan_job(request, cluster, [("separation", apart.place), ("collocation", collocation.place), PACK])
     with pytest.raises(Problems, match="separation keeps rollout apart from trainer") as caught:
         check_placed(plan)
     assert "collocation" in str(caught.value)
@@ -134,7 +135,7 @@ def test_collocation_fills_what_separation_leaves() -> None:
     collocation = CollocationScheduler(CollocationOptions(groups=[["rollout", "trainer"]]))
     apart = separation(apart=[["judge", ["rollout", "trainer"]]], spread={"rollout": "node"})
     roles = RoleRequest("judge", 1), RoleRequest("rollout", 2), RoleRequest("trainer", 2)
-    strategies = [("separation", apart.place), ("collocation", collocation.place)]
+    strategies = [("separation", apart.place), ("collocation", collocation.place), PACK]
     plan = plan_job(PlacementRequest(roles), parse_nodes("3x(cpu=8)"), strategies)
     assert nodes_of(plan, "rollout") == nodes_of(plan, "trainer") == {"node-0", "node-1"}
     assert nodes_of(plan, "judge") == {"node-2"}
@@ -144,7 +145,7 @@ def test_what_was_demanded_still_holds_when_a_node_is_lost() -> None:
     roles = (RoleRequest("rollout", 2), RoleRequest("trainer", 1))
     apart, pack = separation(apart=[["rollout", "trainer"]]), PackScheduler(NoOptions())
     request, cluster = PlacementRequest(roles), parse_nodes("3x(cpu=4)")
-    plan = plan_job(request, cluster, [("separation", apart.place)])
+    plan = plan_job(request, cluster, [("separation", apart.place), PACK])
     strategies = [Strategy("separation", apart.place), Strategy("pack", pack.place, pack.replace)]
     (lost,) = nodes_of(plan, "trainer")
     after = replan(request, plan, (lost,), cluster, strategies)

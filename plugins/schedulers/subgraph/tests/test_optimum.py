@@ -10,10 +10,10 @@ import pytest
 
 from rolemesh import PlacementRequest, RoleRequest
 from rolemesh.api.workload import NoOptions
-from rolemesh.builtin.pack import PackScheduler
 from rolemesh.job.planning import plan_job
 from rolemesh.placement import Flow
 from rolemesh.placement.nodes import parse_nodes
+from rolemesh_pack import PackScheduler
 from rolemesh_subgraph import SubgraphOptions, SubgraphScheduler, crossing
 from rolemesh_subgraph.traffic import pairs
 

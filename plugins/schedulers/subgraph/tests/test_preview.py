@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from rolemesh import PlacementRequest, RoleRequest
+from rolemesh.api.plugin import NoOptions
 from rolemesh.job.planning import plan_job
 from rolemesh.placement import Flow
 from rolemesh.placement.nodes import parse_nodes
+from rolemesh_pack import PackScheduler
 from rolemesh_subgraph import SubgraphOptions, SubgraphScheduler
 from rolemesh_subgraph.preview import compared
 
@@ -15,7 +17,7 @@ def test_each_flow_and_role_is_told_under_both_plans() -> None:
     flows = Flow("a", "c", bytes=100.0), Flow("b", "c", "all"), Flow("a", "b", bytes=1.0)
     request, cluster = PlacementRequest(roles, flows), parse_nodes("2x(cpu=4)")
     plan = plan_job(request, cluster, [("subgraph", SubgraphScheduler(SubgraphOptions()).place)])
-    by_role = plan_job(request, cluster, [])
+    by_role = plan_job(request, cluster, [("pack", PackScheduler(NoOptions()).place)])
     found = compared(request, plan, by_role)
     assert [(each["from"], each["to"], each["pattern"], each["bytes"]) for each in found["flows"]] == [
         ("a", "c", "aligned", 100.0),

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from rolemesh import PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.api.workload import NoOptions
-from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError
 from rolemesh.job.planning import plan_job
 from rolemesh.placement import Assignment, Flow, Slot, broken
 from rolemesh.placement.nodes import parse_nodes
+from rolemesh_pack import PackScheduler
 from rolemesh_separation import SeparationOptions, SeparationScheduler
 from rolemesh_subgraph import SubgraphOptions, SubgraphScheduler, crossing
 
@@ -79,8 +79,8 @@ def test_sub_graphs_keep_to_what_was_demanded_before() -> None:
 def test_roles_that_are_not_asked_for_are_left_to_others_and_unknown_ones_refused() -> None:
     request = PlacementRequest((RoleRequest("a", 2), RoleRequest("b", 2)), (Flow("a", "b", bytes=MB),))
     only = SubgraphScheduler(SubgraphOptions(roles=["a"]))
-    plan = plan_job(request, parse_nodes("(cpu=9)"), [("subgraph", only.place)])
-    assert {a.rule.partition(":")[0] for a in plan.assignments if a.role == "b"} == {"pack (default)"}
+    plan = plan_job(request, parse_nodes("(cpu=9)"), [("subgraph", only.place), ("pack", PACK.place)])
+    assert {a.rule.partition(":")[0] for a in plan.assignments if a.role == "b"} == {"pack"}
     with pytest.raises(PlacementError, match=r"no role 'c'(.|\n)*roles: a, b"):
         plan_job(request, parse_nodes("(cpu=9)"), [("s", SubgraphScheduler(SubgraphOptions(roles=["c"])).place)])
 

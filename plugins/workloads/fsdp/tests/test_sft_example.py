@@ -10,8 +10,8 @@ import trainer_group
 import yaml
 
 from rolemesh.api.workload import RankContext
-from rolemesh.builtin.function import FunctionOptions, FunctionWorkload
 from rolemesh_fsdp import FSDPOptions, FSDPWorkload
+from rolemesh_function import FunctionOptions, FunctionWorkload
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "sft"
 

@@ -42,13 +42,13 @@ VERSION = version("rolemesh")
 
 
 def record(kind: str, name: str, target: str) -> dict[str, Any]:
-    distribution = "rolemesh-durable" if target.startswith("rolemesh_durable.") else "rolemesh"
+    distribution = target.partition(".")[0].partition(":")[0].replace("_", "-")
     return {"kind": kind, "name": name, "distribution": distribution, "version": VERSION, "target": target}
 
 
 SHM = PluginUse(record("transports", "shm", "rolemesh_durable.dataplane.shm_transport:ShmTransport"), {})
 TCP = PluginUse(record("transports", "tcp", "rolemesh_durable.dataplane.tcp_transport:TcpTransport"), {})
-FUNCTION = record("workloads", "function", "rolemesh.builtin.function:FunctionWorkload")
+FUNCTION = record("workloads", "function", "rolemesh_function:FunctionWorkload")
 
 
 def _child(start: bytes, log: str) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 from rolemesh.api.observer import JobStatus
-from rolemesh.inline.engine import InlineEngine
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.prepared import Prepared
+from rolemesh_inline import InlineEngine
 
 __all__ = ["{{ cookiecutter.__class }}"]
 

@@ -13,7 +13,6 @@ KIND = Kind(
     "{{ cookiecutter.__pkg }}.kind:Grader",
     ("rank",),
     conformance="{{ cookiecutter.__pkg }}.conformance:GraderConformance",
-    known={"brevity": "{{ cookiecutter.__dist }}"},
 )
 
 

@@ -25,6 +25,8 @@ import msgspec
 from rolemesh.api.import_ref import find_module
 from rolemesh.errors import PluginError
 from rolemesh.kinds.installed import distribution, entry_points, how_to_install, leftovers, version
+from rolemesh.kinds.offered import OFFERED
+from rolemesh.plugins.defaults import DEFAULTS
 from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.static import looked_at
 from rolemesh_doctor import facts
@@ -300,7 +302,8 @@ def plugins() -> facts.Plugins:
 def _shadowed() -> list[facts.Trouble]:
     """Return distributions whose code is imported from another place than they are installed in."""
     found = []
-    ours = {(point.dist.name, point.module.partition(".")[0]) for point in entry_points() if point.dist}
+    code = [point for point in entry_points() if point.group not in (DEFAULTS, OFFERED)]
+    ours = {(point.dist.name, point.module.partition(".")[0]) for point in code if point.dist}
     for name, module in sorted(ours):
         spec, places = find_module(module), _places(name)
         if spec is None or not spec.origin:

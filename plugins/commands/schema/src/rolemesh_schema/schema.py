@@ -10,7 +10,7 @@ from typing import Any
 from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.job_file.model import JobSpec
 from rolemesh.kinds import KERNEL, job_keys, kinds
-from rolemesh.plugins.defaults import default_plugin
+from rolemesh.plugins.defaults import default_engine
 from rolemesh.plugins.discovery import PluginRecord, find
 from rolemesh.plugins.drivers import load
 
@@ -38,7 +38,7 @@ def job_schema(records: Sequence[PluginRecord]) -> tuple[dict[str, Any], list[st
             schema["properties"][key] = {"anyOf": [items, written], **described}
     engines = definitions["EngineUse"] | _choices("engines", records, definitions, notes)
     with suppress(PluginError):
-        default = find("engines", default_plugin("engines", records), records)
+        default = find("engines", default_engine(records), records)
         options = _hoisted(load(default).Options.model_json_schema(), "engine", definitions)
         unnamed = {"not": {"required": ["use"]}}
         engines.setdefault("allOf", []).append({"if": unnamed, "then": {"properties": {"options": options}}})

@@ -19,7 +19,6 @@ KIND = Kind(
     ("driver", "master", "agent"),
     listed=False,
     conformance="rolemesh_testing:BackendConformance",
-    known={"local": "rolemesh-local", "ray": "rolemesh-ray"},
 )
 
 

@@ -14,7 +14,6 @@ from rolemesh.graph.routes import by_demand
 from rolemesh.job_file import JobFile
 from rolemesh.kinds import kind_named
 from rolemesh.placement import PlacementPlan, PlacementRequest
-from rolemesh.plugins.discovery import discover, find
 from rolemesh_durable.checkpoint.export import can_export
 from rolemesh_durable.content import own_version
 from rolemesh_durable.environments import environment_of
@@ -191,7 +190,7 @@ def bundle_job(
         observers=tuple(plugin_use(s) for s in selection.observers if s.cls.side == "master"),
         ladder=tuple(plugin_use(s) for s in selection.failover),
         diagnosers=tuple(plugin_use(s) for s in selection.diagnosers),
-        strategies=_strategies(selection),
+        strategies=tuple(map(plugin_use, selection.placement)),
         request=request,
         plan=plan,
         plugins=_versions(selection),
@@ -240,14 +239,6 @@ def _of_ranks(selection: Selection) -> dict[str, dict[str, PluginUse]]:
         if "rank" in kind_named(kind).runs_in:
             found.setdefault(kind, {})[name] = plugin_use(selected)
     return found
-
-
-def _strategies(selection: Selection) -> tuple[PluginUse, ...]:
-    """The job's placement strategies, and `pack`, which takes what they leave."""
-    uses = [plugin_use(selected) for selected in selection.placement]
-    if not uses or selection.placement[-1].record.name != "pack":
-        uses.append(PluginUse(msgspec.to_builtins(find("schedulers", "pack", discover(), "placement")), {}))
-    return tuple(uses)
 
 
 def plugin_use(selected: Selected) -> PluginUse:

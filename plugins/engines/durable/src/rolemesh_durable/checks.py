@@ -19,12 +19,7 @@ from rolemesh.kinds import Kind
 __all__ = ["KIND", "Check", "CheckOptions", "CheckedNode"]
 
 KIND = Kind(
-    "checks",
-    "check",
-    "rolemesh_durable.checks:Check",
-    ("agent",),
-    conformance="rolemesh_testing:CheckConformance",
-    known=dict.fromkeys(("memory", "matmul", "disk", "shm", "network"), "rolemesh-checks"),
+    "checks", "check", "rolemesh_durable.checks:Check", ("agent",), conformance="rolemesh_testing:CheckConformance"
 )
 
 

@@ -24,7 +24,6 @@ KIND = Kind(
     "rolemesh_durable.scalers:Scaler",
     ("master",),
     conformance="rolemesh_testing:ScalerConformance",
-    known={"backlog": "rolemesh-scaler-backlog", "bottleneck": "rolemesh-scaler-bottleneck", "room": "rolemesh-launch"},
 )
 
 

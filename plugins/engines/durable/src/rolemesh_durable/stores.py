@@ -23,7 +23,6 @@ KIND = Kind(
     ("driver", "master", "command line"),
     listed=False,
     conformance="rolemesh_testing:StoreConformance",
-    known={"sqlite": "rolemesh-durable"} | dict.fromkeys(("postgresql", "mysql", "mariadb"), "rolemesh-sql"),
 )
 
 Numbered: TypeAlias = tuple[int, str]

@@ -30,7 +30,6 @@ KIND = Kind(
     ("rank",),
     listed=False,
     conformance="rolemesh_testing:TransportConformance",
-    known=dict.fromkeys(("shm", "tcp"), "rolemesh-durable"),
 )
 
 Stamp: TypeAlias = tuple[int, int, int, int, int, int]

@@ -14,11 +14,13 @@ from pydantic import BaseModel, ByteSize, Field
 
 from rolemesh import ClusterView, PlacementPlan, PlacementRequest
 from rolemesh.api.command import PlanOption
+from rolemesh.api.plugin import NoOptions
 from rolemesh.errors import JobFailedError
 from rolemesh.graph.schedule import Activity
-from rolemesh.inline.engine import InlineEngine
 from rolemesh.job.planning import plan_job
 from rolemesh.job.prepared import Prepared, prepare
+from rolemesh_inline import InlineEngine
+from rolemesh_pack import PackScheduler
 from rolemesh_subgraph.traffic import crossing
 
 __all__ = ["Preview", "compared"]
@@ -59,7 +61,7 @@ class Preview(PlanOption):
     def tell(self, job: Prepared, cluster: ClusterView, plan: PlacementPlan) -> tuple[dict[str, Any], str]:
         """Return the numbers, and the comparison of the plan with the one in which roles are packed one after the
         other."""
-        by_role = plan_job(job.request, cluster, [])
+        by_role = plan_job(job.request, cluster, [("pack", PackScheduler(NoOptions()).place)])
         found = compared(job.request, plan, by_role)
         texts = [_text(found)] if found["total"] else []
         if self._measured:

@@ -10,10 +10,10 @@ from pydantic import BaseModel, Field
 
 from rolemesh import ClusterView, PlacementPlan, PlacementRequest, Scheduler
 from rolemesh.api.workload import NoOptions
-from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError, nearest
 from rolemesh.hookspecs import hookimpl
 from rolemesh.placement import PlanBuilder, Wish
+from rolemesh_pack import PackScheduler
 from rolemesh_subgraph.partition import UNKNOWN, Rank, clusters, edges
 from rolemesh_subgraph.refine import Layout, Unit, refined
 from rolemesh_subgraph.traffic import crossing

@@ -20,14 +20,7 @@ from rolemesh.kinds import Kind
 
 __all__ = ["KIND", "Offset", "Reader", "Records", "Source", "SourceError"]
 
-KIND = Kind(
-    "sources",
-    "source",
-    "rolemesh_sources:Source",
-    ("rank",),
-    conformance="rolemesh_testing:SourceConformance",
-    known={"files": "rolemesh-files", "nats": "rolemesh-nats", "redis": "rolemesh-redis"},
-)
+KIND = Kind("sources", "source", "rolemesh_sources:Source", ("rank",), conformance="rolemesh_testing:SourceConformance")
 
 Offset: TypeAlias = Any
 """Place of the next record of a partition: a JSON value that only the source understands; None is the beginning."""

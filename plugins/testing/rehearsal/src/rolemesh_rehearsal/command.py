@@ -94,7 +94,9 @@ def _check(run: JobRun, rehearsal: Any) -> None:
     job: Any = run.job.job
     options: Any = run.options
     if run.detached or "rehearsed" not in type(options).model_fields:
-        raise JobFileError("--chaos disturbs a job that this command watches", remedy="leave --detach and --inline out")
+        raise JobFileError(
+            "--chaos disturbs a job that this command watches", remedy="leave --detach and --engine inline out"
+        )
     if not job.spec.failover:
         raise JobFileError(
             "this job has no failover level, so the first failure ends it",

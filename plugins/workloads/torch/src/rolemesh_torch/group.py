@@ -29,7 +29,7 @@ def join(ctx: RankContext[Any], *, backend: str | None = None, timeout_s: float 
         who = f"rank {ctx.rank} of {ctx.world_size} of role {ctx.role}"
         raise ValueError(f"{who} has nowhere to meet the others: its workload does not say group = 'collective'")
     if ctx.world_size == 1 and dist.is_initialized():
-        return  # with --inline another role has been here: it is a group of one as well
+        return  # with --engine inline another role has been here: it is a group of one as well
     gpus = bool(ctx.gpus) and torch.cuda.is_available()
     if gpus:
         torch.cuda.set_device(ctx.gpus[0])

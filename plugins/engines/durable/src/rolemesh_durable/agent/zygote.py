@@ -58,7 +58,6 @@ PR_SET_PTRACER = 0x59616D61
 PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
 EVERY_RANK = (
     "email.parser",
-    "rolemesh.builtin.function",
     "rolemesh_durable.dataplane.shm_transport",
     "rolemesh_durable.dataplane.tcp_transport",
     "rolemesh_durable.extensions.ranks",

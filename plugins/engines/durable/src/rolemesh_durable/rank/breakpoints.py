@@ -18,6 +18,6 @@ def explain_breakpoints() -> None:
 def _explain(*_: object, **__: object) -> NoReturn:
     raise RuntimeError(
         "breakpoint() was reached, and a rank has no terminal: run the job in one process, with `rolemesh run JOB "
-        "--inline`, or name a debugger that is reached from outside in the role's PYTHONBREAKPOINT "
+        "--engine inline`, or name a debugger that is reached from outside in the role's PYTHONBREAKPOINT "
         "(runtime_env.env_vars; 0 passes over it)"
     )

@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from rolemesh import Job
 from rolemesh.api.observer import JobStatus
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, RolemeshError
-from rolemesh.inline.engine import InlineEngine
 from rolemesh.job.engine import Engine, RunHandle
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE
+from rolemesh_inline import InlineEngine
 from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.engines.job import asking, summing
 

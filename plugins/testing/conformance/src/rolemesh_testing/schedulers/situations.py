@@ -13,11 +13,11 @@ from pydantic import BaseModel
 
 from rolemesh.api.cluster import ClusterView, NodeView
 from rolemesh.api.plugin import NoOptions
-from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import RolemeshError
 from rolemesh.placement import Flow, PlacementPlan, PlacementRequest, RoleRequest, Strategy, Unplaced
 from rolemesh.placement.validation import ask
 from rolemesh.plugins.discovery import PluginRecord
+from rolemesh_pack import PackScheduler
 from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.pools import Pool, pooled
 from rolemesh_testing.schedulers import jobs

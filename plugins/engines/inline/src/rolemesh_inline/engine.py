@@ -1,8 +1,6 @@
-"""The engine `inline`: the whole job in this process, without master, agents and sockets, so that a
-debugger works.
+"""The engine `inline`: it runs the whole job in this process, without master, agents and sockets.
 
-The events, the metrics, the observers and the result are those of any run; what dies, dies with the
-process.
+A debugger works in it. Events, metrics, observers and the result are those of any run. The job dies with the process.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ from rolemesh.api.observer import Event, JobStatus, RankStatus, RunInfo
 from rolemesh.api.port import LocalPort
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.errors import EXIT_CODES, JobFileError, RolemeshError, raise_all
-from rolemesh.inline.steps import InlineSteps
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.prepared import Prepared, instances
 from rolemesh.job_file.model import JobSpec
@@ -37,30 +34,13 @@ from rolemesh.runs.digest import digest
 from rolemesh.runs.jsonl import event_line, metrics_line
 from rolemesh.runs.metrics import LineBuilder, Metrics
 from rolemesh.runs.operator_failure import OperatorFailed, summarize, user_traceback
-from rolemesh.runs.run import (
-    EVENTS_FILE,
-    METRICS_FILE,
-    RESULT_FILE,
-    RUN_FILE,
-    write_job_file,
-    write_json,
-)
+from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, write_job_file, write_json
+from rolemesh_inline.calls import ENGINE
+from rolemesh_inline.steps import InlineSteps
 
-READ = {
-    "name",
-    "flow",
-    "steps",
-    "until",
-    "seed",
-    "params",
-    "roles",
-    "metrics",
-    "observers",
-    "plugins",
-    "engine",
-}
+READ = {"name", "flow", "steps", "until", "seed", "params", "roles", "metrics", "observers", "plugins", "engine"}
 """Keys of the job file that this engine reads."""
-INLINE_KEEPS = "--inline writes no snapshots; without it the last state stays on disk"
+KEEPS = "the engine inline writes no snapshots; another engine keeps the last state on disk"
 
 
 class InlineEngine(Engine):
@@ -73,13 +53,11 @@ class InlineEngine(Engine):
         spec = job.job.spec
         where = job.job.where
         roles = job.elastic.items()
-        paths: list[tuple[str, ...]] = [
-            (key,) for key in JobSpec.model_fields if key in spec.model_fields_set - READ
-        ]
+        paths: list[tuple[str, ...]] = [(key,) for key in JobSpec.model_fields if key in spec.model_fields_set - READ]
         paths += [("plugins", kind) for kind, _ in job.selection.declared if kind == "scalers"]
-        unread = [f"{where(path)}: it has no effect with --inline" for path in paths]
+        unread = [f"{where(path)}: it has no effect with the engine inline" for path in paths]
         fewest = [
-            f"{where(('roles', n))}: it has {least} of {most} ranks with --inline"
+            f"{where(('roles', n))}: it has {least} of {most} ranks with the engine inline"
             for n, (least, most) in roles
         ]
         return [*super().check(job), *unread, *fewest]
@@ -94,16 +72,9 @@ class InlineEngine(Engine):
         """
         roles = job.job.spec.roles
         selected = job.selection.roles
-        alone = {
-            name: 1
-            for name in roles
-            if selected[name].cls.group == "collective" and roles[name].world_size > 1
-        }
+        alone = {name: 1 for name in roles if selected[name].cls.group == "collective" and roles[name].world_size > 1}
         for name in alone:
-            say(
-                f"one process cannot have a group of {roles[name].world_size} ranks: role "
-                f"{name} runs as one rank"
-            )
+            say(f"one process cannot have a group of {roles[name].world_size} ranks: role {name} runs as one rank")
         for text in self.check(job):
             say(f"warning: {text}")
         job = job.sized({**{role: least for role, (least, _) in job.elastic.items()}, **alone})
@@ -114,12 +85,10 @@ class InlineEngine(Engine):
 def _needs_processes(job: Prepared) -> Iterator[RolemeshError]:
     for name, role in job.job.spec.roles.items():
         for key in (key for key in ("pip", "working_dir") if getattr(role.runtime_env, key)):
-            what = (
-                f"--inline runs all roles in one process, which cannot have role {name}'s own {key}"
-            )
+            what = f"the engine inline runs all roles in one process, which cannot have role {name}'s own {key}"
             where = job.job.where(("roles", name, "runtime_env", key))
             yield JobFileError(
-                what, where=where, remedy="start it with `rolemesh run --backend local`"
+                what, where=where, remedy="run it with an engine whose roles have processes of their own"
             )
 
 
@@ -165,20 +134,8 @@ class InlineRun(RunHandle):
         pid = os.getpid()
         spec = self._spec
         contexts = list(self._contexts.items())
-        ranks = tuple(
-            RankStatus(*key, node, pid, "running", max(ctx.step, 0)) for key, ctx in contexts
-        )
-        return JobStatus(
-            spec.name,
-            "running",
-            1,
-            self._finished,
-            spec.steps,
-            self._started,
-            pid,
-            node,
-            ranks=ranks,
-        )
+        ranks = tuple(RankStatus(*key, node, pid, "running", max(ctx.step, 0)) for key, ctx in contexts)
+        return JobStatus(spec.name, "running", 1, self._finished, spec.steps, self._started, pid, node, ranks=ranks)
 
     def stop(self, reason: str) -> None:
         """The job ends after the step that it is at."""
@@ -189,17 +146,11 @@ class InlineRun(RunHandle):
         if self._result is None:
             with ExitStack() as held:
                 if (earlier := held.enter_context(claim(self.run_dir))) is not None:
-                    size = sum(
-                        path.lstat().st_size for path in earlier.rglob("*") if not path.is_dir()
-                    )
+                    size = sum(path.lstat().st_size for path in earlier.rglob("*") if not path.is_dir())
                     self._say(f"the run before is now in {earlier} ({size / 1000:,.0f} kB)")
                 self._tmp = Path(held.enter_context(TemporaryDirectory(prefix="rolemesh-inline-")))
-                self._events = held.enter_context(
-                    (self.run_dir / EVENTS_FILE).open("wb", buffering=0)
-                )
-                self._metrics = held.enter_context(
-                    (self.run_dir / METRICS_FILE).open("wb", buffering=0)
-                )
+                self._events = held.enter_context((self.run_dir / EVENTS_FILE).open("wb", buffering=0))
+                self._metrics = held.enter_context((self.run_dir / METRICS_FILE).open("wb", buffering=0))
                 self._result = self._run()
         return self._result
 
@@ -213,20 +164,10 @@ class InlineRun(RunHandle):
         import_paths(self._job.base)
         labels = tuple(op.label for op in self._graph.ops)
         base = str(self._job.base)
-        info = RunInfo(
-            self._spec.name,
-            str(self.run_dir),
-            self._spec.steps,
-            self._sizes,
-            labels,
-            "inline",
-            base=base,
-        )
+        info = RunInfo(self._spec.name, str(self.run_dir), self._spec.steps, self._sizes, labels, "inline", base=base)
         write_json(self.run_dir / RUN_FILE, info)
         self._observers.broadcast("job_started", run=info)
-        self._tell(
-            "job_started", {"name": self._spec.name, "steps": self._spec.steps, "agents": []}
-        )
+        self._tell("job_started", {"name": self._spec.name, "steps": self._spec.steps, "agents": []})
         failure: Failure | None = None
         status = "done"
         digests = dict[str, str | None]()
@@ -235,21 +176,13 @@ class InlineRun(RunHandle):
             self._tell("job_running", {})
             ranks = (self._workloads, self._contexts, self._ports)
             steps = InlineSteps(
-                self._graph,
-                *ranks,
-                steps=self._spec.steps,
-                metrics_every=self._spec.metrics.every,
-                report=self._report,
+                self._graph, *ranks, steps=self._spec.steps, metrics_every=self._spec.metrics.every, report=self._report
             )
             self._steps = steps
             self._produced = steps.produced
             steps.run(finished=self._step_done)
             digests = self._digests()
-            verdicts = [
-                f"role {k[0]}, rank {k[1]}: {why}"
-                for k, w in self._workloads.items()
-                if (why := w.verdict())
-            ]
+            verdicts = [f"role {k[0]}, rank {k[1]}: {why}" for k, w in self._workloads.items() if (why := w.verdict())]
             status = "failed" if verdicts else "done"
             self._verdict = "\n".join(verdicts[:1])
         except (KeyboardInterrupt, _Stopped):
@@ -267,15 +200,8 @@ class InlineRun(RunHandle):
 
     def _set_up(self) -> None:
         folders = {"run_dir": self.run_dir, "tmp_dir": self._tmp, "base": self._job.base}
-        job: dict[str, Any] = {
-            "job": self._spec.name,
-            "seed": self._spec.seed,
-            "steps": self._spec.steps,
-            **folders,
-        }
-        job["plugins"] = {
-            k: partial(lambda s: s.cls(s.options), s) for k, s in self._selection.declared.items()
-        }
+        job: dict[str, Any] = {"job": self._spec.name, "seed": self._spec.seed, "steps": self._spec.steps, **folders}
+        job["plugins"] = {k: partial(lambda s: s.cls(s.options), s) for k, s in self._selection.declared.items()}
         for name, role in self._spec.roles.items():
             selected = self._selection.roles[name]
             size = self._sizes[name]
@@ -283,9 +209,7 @@ class InlineRun(RunHandle):
             sizes["memory_gb"] = role.resources.memory_gb
             for rank in range(size):
                 self._where = (name, rank, "setup")
-                os.environ.update(
-                    {**selected.cls.process(selected.options)[1], **role.runtime_env.env_vars}
-                )
+                os.environ.update({**selected.cls.process(selected.options)[1], **role.runtime_env.env_vars})
                 me: dict[str, Any] = {"role": name, "rank": rank, "local_rank": rank, **sizes}
                 port = LocalPort()
                 ctx = RankContext[Any](options=selected.options, port=port, **job, **me)
@@ -296,7 +220,7 @@ class InlineRun(RunHandle):
                 self._ports[name, rank] = port
 
     def _tear_down(self) -> None:
-        """As in a rank's process, what raises here is told and changes nothing."""
+        """Tear all workloads down. As in a rank's process, an exception goes to the log and changes nothing."""
         for (role, rank), workload in self._workloads.items():
             try:
                 workload.teardown()
@@ -325,24 +249,14 @@ class InlineRun(RunHandle):
         self._events.write(event_line(event)[1])
         self._observers.broadcast("event", event=event)
 
-    def _failure(
-        self, error: BaseException, where: tuple[str, int, str], step: int = -1
-    ) -> Failure:
+    def _failure(self, error: BaseException, where: tuple[str, int, str], step: int = -1) -> Failure:
         role, rank, operator = where
         return Failure(
-            "exception",
-            role,
-            rank,
-            "local",
-            operator,
-            step,
-            summarize(error),
-            user_traceback(error),
+            "exception", role, rank, "local", operator, step, summarize(error), user_traceback(error, ENGINE)
         )
 
     def _digests(self) -> dict[str, str | None]:
-        """Of each role's state, all ranks together; None for a role of which not every rank has
-        one."""
+        """The digest of each role's state, over all its ranks; None if a rank of the role has no state."""
         found: dict[str, list[str]] = {role: [] for role in self._sizes}
         for (role, rank), workload in self._workloads.items():
             try:
@@ -350,20 +264,14 @@ class InlineRun(RunHandle):
                     found[role].append(digest(state))
             except Exception:  # the job is done, whatever its state is
                 logging.getLogger(f"{role}/{rank}").exception("snapshot failed")
-        whole = {
-            role: "".join(each) for role, each in found.items() if len(each) == self._sizes[role]
-        }
-        return dict.fromkeys(found) | {
-            role: sha256(each.encode()).hexdigest() for role, each in whole.items()
-        }
+        whole = {role: "".join(each) for role, each in found.items() if len(each) == self._sizes[role]}
+        return dict.fromkeys(found) | {role: sha256(each.encode()).hexdigest() for role, each in whole.items()}
 
-    def _end(
-        self, status: str, digests: dict[str, str | None], failure: Failure | None
-    ) -> dict[str, Any]:
+    def _end(self, status: str, digests: dict[str, str | None], failure: Failure | None) -> dict[str, Any]:
         message = describe(failure) if failure else self._verdict
         spec = self._spec
         self._tell("job_ended", {"status": status, "message": message, "committed": self._finished})
-        not_kept = INLINE_KEEPS if any(digests.values()) else ""
+        not_kept = KEEPS if any(digests.values()) else ""
         reason = self._steps.reason if self._steps is not None else ""
         result: dict[str, Any] = {
             "name": spec.name,

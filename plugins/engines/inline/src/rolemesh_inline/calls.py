@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -13,8 +14,11 @@ from rolemesh.api.service import CalledBy, CallError, CallTimeoutError, ServiceS
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.errors import RolemeshError, nearest
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh.inline.isolation import Isolated
 from rolemesh.runs.operator_failure import summarize, user_traceback
+from rolemesh_inline.isolation import Isolated
+
+ENGINE = str(Path(__file__).parent) + "/"
+"""The folder of this engine: tracebacks for users leave its frames out."""
 
 
 class InlineCalls:
@@ -39,9 +43,7 @@ class InlineCalls:
         self._next = 0
         self.op: OpCall | None = None
 
-    async def call(
-        self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None
-    ) -> Any:
+    async def call(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
         """See `RankContext.call`."""
         spec = self._spec(role, method)
         rank = self._rank(role, session)
@@ -62,17 +64,13 @@ class InlineCalls:
                 what = f"{name} has not answered within {limit:g} s"
                 remedy = "raise its timeout, or see why its rank is slow"
                 raise CallTimeoutError(what, where=where, remedy=remedy) from None
-            text = f"{summarize(error)}\n{user_traceback(error)}".rstrip()
+            text = f"{summarize(error)}\n{user_traceback(error, ENGINE)}".rstrip()
             raise CallError(f"{name} has raised {text}", where=where) from error
 
-    def call_and_wait(
-        self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None
-    ) -> Any:
+    def call_and_wait(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
         """See `RankContext.call_and_wait`."""
         if self._loop.is_running():
-            raise self._wrong(
-                "ctx.call_and_wait stops an `async def` operator", "write `await ctx.call(...)`"
-            )
+            raise self._wrong("ctx.call_and_wait stops an `async def` operator", "write `await ctx.call(...)`")
         return self._loop.run_until_complete(self.call(role, method, args, session, timeout))
 
     def session(self, role: str, key: str) -> str:
@@ -88,21 +86,14 @@ class InlineCalls:
             return self._next % self._sizes[role]
         named, _, rest = session.partition("/")
         if named != role or not rest.partition("#")[0].isdigit():
-            raise self._wrong(
-                f"{session!r} is no session with role {role!r}", f"begin one: ctx.session({role!r})"
-            )
+            raise self._wrong(f"{session!r} is no session with role {role!r}", f"begin one: ctx.session({role!r})")
         return int(rest.partition("#")[0])
 
     def _spec(self, role: str, method: str) -> ServiceSpec:
         if self.op is None:
-            raise self._wrong(
-                f"{role} is called outside an operator", "call it in an operator, which has a step"
-            )
+            raise self._wrong(f"{role} is called outside an operator", "call it in an operator, which has a step")
         if role not in self.op.calls:
-            raise self._wrong(
-                f"{self.op.label} may not call role {role!r}",
-                f"say so in the flow: calls=[job.{role}]",
-            )
+            raise self._wrong(f"{self.op.label} may not call role {role!r}", f"say so in the flow: calls=[job.{role}]")
         services = self._graph.services[role]
         if method and method not in services:
             raise self._wrong(f"role {role!r} has no service {method!r}", nearest(method, services))

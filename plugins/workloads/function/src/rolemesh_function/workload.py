@@ -32,9 +32,7 @@ def parse_partition(text: str) -> Partition:
     ``balanced(rows)``, ``balanced(rows, concurrency, drop)``; raises `ValueError`."""
     if match := _BALANCED.fullmatch(text.strip().lower()):
         rows, concurrency, on_error = match.groups()
-        return Balanced(
-            int(rows or 1), int(concurrency or 1), "drop" if on_error == "drop" else "fail"
-        )
+        return Balanced(int(rows or 1), int(concurrency or 1), "drop" if on_error == "drop" else "fail")
     match = _PARTITION.fullmatch(text.strip().lower())
     kind, argument = match.groups() if match else ("", None)
     if kind == "broadcast" and argument is None:
@@ -44,27 +42,18 @@ def parse_partition(text: str) -> Partition:
     if kind in ("split", "sharded") and (argument is None or argument.isdigit()):
         number = int(argument or 0)
         return Split(number) if kind == "split" else Sharded(number)
-    known = (
-        "split, split(axis), broadcast, partial(sum|mean), sharded(dim), balanced(rows, "
-        "concurrency, drop)"
-    )
+    known = "split, split(axis), broadcast, partial(sum|mean), sharded(dim), balanced(rows, concurrency, drop)"
     raise ValueError(f"{text!r} is no partition; known: {known}")
 
 
 class FunctionOptions(BaseModel, extra="forbid", frozen=True):
-    """What to run, and how its inputs and outputs lie over the ranks."""
+    """The code to run, and the partitions of its inputs and outputs."""
 
     # Each zygote imports this: to read descriptions from the source would take it 14 ms.
     target: ImportRef = Field(description="A function or a class: 'module:name' or 'file.py:name'.")
-    kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="Arguments of a class, fixed ones of a function."
-    )
-    inputs: dict[str, str] = Field(
-        default_factory=dict, description="Partition by parameter: {weights: broadcast}."
-    )
-    returns: str | None = Field(
-        None, description="Partition of what is returned; split if not given."
-    )
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of a class, fixed ones of a function.")
+    inputs: dict[str, str] = Field(default_factory=dict, description="Partition by parameter: {weights: broadcast}.")
+    returns: str | None = Field(None, description="Partition of what is returned; split if not given.")
 
     @field_validator("inputs", "returns")
     @classmethod
@@ -86,6 +75,7 @@ class FunctionWorkload(Workload):
     """
 
     Options = FunctionOptions
+    preload = ("rolemesh_function",)
     api_version = 1
     deterministic = True
 
@@ -96,15 +86,10 @@ class FunctionWorkload(Workload):
         target = _resolve(options.target)
         _check_kwargs(target, options)
         fixed = {"ctx"} if isinstance(target, type) else {"ctx", *options.kwargs}
-        specs = {
-            name: _spec(member, fixed, options)
-            for name, member in _members(target, options).items()
-        }
+        specs = {name: _spec(member, fixed, options) for name, member in _members(target, options).items()}
         if not specs and not cls.services(options):
             what = f"the class {options.target} has no public method that could be an operator"
-            raise OptionsError(
-                what, where="target", remedy="add a method without a leading underscore"
-            )
+            raise OptionsError(what, where="target", remedy="add a method without a leading underscore")
         parameters = {name for spec in specs.values() for name in spec.inputs}
         for name in options.inputs.keys() - parameters:
             what = f"{options.target} has no parameter {name!r}"
@@ -147,14 +132,12 @@ class FunctionWorkload(Workload):
                 raise OptionsError(what, where="target", remedy=remedy)
 
     def setup(self, ctx: RankContext[FunctionOptions]) -> None:
-        """Make the class's instance, and an attribute for each operator, and for what else it has
+        """Make the instance of the class, and an attribute for each operator, and for what else it has
         of a life."""
         options = ctx.options
         target = _resolve(options.target)
         if not isinstance(target, type):
-            setattr(
-                self, target.__name__, functools.partial(_give_ctx(target, ctx), **options.kwargs)
-            )
+            setattr(self, target.__name__, functools.partial(_give_ctx(target, ctx), **options.kwargs))
             return
         self._instance = instance = _give_ctx(target, ctx)(**options.kwargs)
         for name in _LIFE - {"setup"}:
@@ -172,16 +155,11 @@ def _resolve(target: ImportRef) -> Any:
     except Exception as error:
         at = f" ({place})" if (place := place_of_error(error)) else ""
         what = f"{str(target)!r} cannot be imported: {type(error).__name__}: {error}{at}"
-        remedy = (
-            "correct the module; it is imported in the driver too, so heavy imports "
-            "belong inside functions"
-        )
+        remedy = "correct the module; it is imported in the driver too, so heavy imports belong inside functions"
         raise OptionsError(what, where="target", remedy=remedy) from error
     if not (inspect.isfunction(found) or isinstance(found, type)):
         kind = type(found).__name__
-        raise OptionsError(
-            f"{str(target)!r} is a {kind}", where="target", remedy="name a function or a class"
-        )
+        raise OptionsError(f"{str(target)!r} is a {kind}", where="target", remedy="name a function or a class")
     return found
 
 
@@ -229,13 +207,9 @@ def _spec(member: Callable[..., Any], fixed: set[str], options: FunctionOptions)
     nothing = signature.return_annotation in (None, "None") and options.returns is None
     returns = None if nothing else parse_partition(options.returns or "split")
     try:
-        return operator_spec(
-            member, inputs=partitions, returns=returns, default=Split(), fixed={"self", *fixed}
-        )
+        return operator_spec(member, inputs=partitions, returns=returns, default=Split(), fixed={"self", *fixed})
     except TypeError as error:
-        raise OptionsError(
-            f"{options.target}: {error}", where="target", remedy="change its signature"
-        ) from error
+        raise OptionsError(f"{options.target}: {error}", where="target", remedy="change its signature") from error
 
 
 def _give_ctx(function: Callable[..., Any], ctx: RankContext[Any]) -> Callable[..., Any]:

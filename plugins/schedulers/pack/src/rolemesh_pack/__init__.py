@@ -18,9 +18,7 @@ class PackScheduler(Scheduler):
     """
 
     @hookimpl
-    def place(
-        self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan
-    ) -> PlacementPlan:
+    def place(self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
         """Give a slot to every rank that has none and is not `Unplaced`; where there is no room, it
         becomes so."""
         builder = PlanBuilder(request, cluster, plan)
@@ -29,24 +27,17 @@ class PackScheduler(Scheduler):
         return builder.build()
 
     @hookimpl
-    def replace(
-        self, plan: PlacementPlan, lost: tuple[str, ...], cluster: ClusterView
-    ) -> PlacementPlan | None:
+    def replace(self, plan: PlacementPlan, lost: tuple[str, ...], cluster: ClusterView) -> PlacementPlan | None:
         """Move the slots of lost nodes, with all ranks on them, to the first node with room."""
         builder = PlanBuilder(PlacementRequest(()), cluster.without(lost), plan.without(lost))
         leaving = [slot for slot in plan.slots if slot.node in lost]
-        for slot in sorted(
-            leaving, key=lambda slot: (-slot.gpu, -sum(slot.custom.values()), -slot.cpu)
-        ):
+        for slot in sorted(leaving, key=lambda slot: (-slot.gpu, -sum(slot.custom.values()), -slot.cpu)):
             on_it = [a for a in plan.assignments if a.slot == slot.id]
             peers = {(a.role, a.rank): a.peers for a in on_it}
             shares = {a.role: a.share for a in on_it}
             needs = {"cpu": slot.cpu, "gpu": slot.gpu, **slot.custom}
             rule = f"pack: moved, {slot.node} is lost"
-            if (
-                builder.put(list(peers), needs, rule, shares=shares, peers=peers, turns=slot.turns)
-                is None
-            ):
+            if builder.put(list(peers), needs, rule, shares=shares, peers=peers, turns=slot.turns) is None:
                 return None
         return builder.build()
 
@@ -56,23 +47,14 @@ def _place(role: RoleRequest, builder: PlanBuilder) -> None:
     ranks = builder.waiting(role.role)
     if role.group == "collective" and len(ranks) > 1:
         nodes = _together(role, len(ranks), builder)
-        why = (
-            "all of the group on one node"
-            if len(nodes) == 1
-            else "the group on as few nodes as possible"
-        )
+        why = "all of the group on one node" if len(nodes) == 1 else "the group on as few nodes as possible"
         for node in nodes:
-            while ranks and builder.put(
-                [(role.role, ranks[0])], role.needs, f"pack: {why}", (node,)
-            ):
+            while ranks and builder.put([(role.role, ranks[0])], role.needs, f"pack: {why}", (node,)):
                 ranks.pop(0)
     for rank in ranks:
         member = [(role.role, rank)]
         beside = _near(role, rank, builder)
-        if any(
-            builder.put(member, role.needs, f"pack: beside {who}", (node,))
-            for node, who in beside.items()
-        ):
+        if any(builder.put(member, role.needs, f"pack: beside {who}", (node,)) for node, who in beside.items()):
             continue
         if not builder.put(member, role.needs, "pack: first fit"):
             builder.refuse(member, role.needs)

@@ -1,4 +1,4 @@
-"""What `pack` decides, and what it says when it cannot."""
+"""The strategy `pack`: its decisions, and its reasons when it finds no place."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from rolemesh.api.cluster import ClusterView, NodeView
 from rolemesh.api.plugin import NoOptions
-from rolemesh.builtin.pack import PackScheduler
 from rolemesh.errors import PlacementError, Problems
 from rolemesh.job.planning import check_placed, plan_job
 from rolemesh.placement import Assignment, Capacity, Flow, PlacementPlan, PlacementRequest, RoleRequest, Slot
 from rolemesh.placement.nodes import parse_nodes
+from rolemesh_pack import PackScheduler
 
 PACK = PackScheduler(NoOptions())
 
@@ -82,7 +82,7 @@ def test_scattered_resources_are_called_so() -> None:
     with pytest.raises(PlacementError, match=r"needs gpu 1.*is short of 1 gpu"):
         check_placed(pack("(cpu=9)", RoleRequest("big", 1, gpu=1)))
     with pytest.raises(PlacementError, match="no nodes"):
-        check_placed(plan_job(PlacementRequest((RoleRequest("a", 1),)), ClusterView(()), []))
+        check_placed(plan_job(PlacementRequest((RoleRequest("a", 1),)), ClusterView(()), [("pack", PACK.place)]))
 
 
 def test_slots_of_a_lost_node_move_with_everybody_on_them() -> None:
@@ -125,7 +125,7 @@ def problems(draw: st.DrawFn) -> tuple[PlacementRequest, ClusterView]:
 @given(problems())
 def test_every_rank_is_placed_once_within_capacity_or_told_missing(case: tuple[PlacementRequest, ClusterView]) -> None:
     request, cluster = case
-    plan = plan_job(request, cluster, [])
+    plan = plan_job(request, cluster, [("pack", PACK.place)])
     ranks = [(role.role, rank) for role in request.roles for rank in range(role.world_size)]
     assert sorted([(a.role, a.rank) for a in plan.assignments] + [(u.role, u.rank) for u in plan.unplaced]) == ranks
     left = {node: Capacity(cluster, plan.slots).free(node) for node in (each.id for each in cluster.nodes)}

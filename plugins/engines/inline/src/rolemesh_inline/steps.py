@@ -24,10 +24,10 @@ from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import Combine, Concat, Part, Route, Take, by_demand, route
 from rolemesh.graph.schedule import Activity, flow_order
 from rolemesh.graph.values import check_returned, combine, gather, join_chunks, select
-from rolemesh.inline.calls import InlineCalls
-from rolemesh.inline.isolation import Isolated
 from rolemesh.runs.metrics import Metrics, collect
 from rolemesh.runs.operator_failure import OperatorFailed
+from rolemesh_inline.calls import InlineCalls
+from rolemesh_inline.isolation import Isolated
 
 
 class InlineSteps:
@@ -61,9 +61,7 @@ class InlineSteps:
             src = graph.ops[edge.src]
             dst = graph.ops[edge.dst]
             sizes = self._sizes[src.role], self._sizes[dst.role]
-            self._routes[edge.id] = route(
-                edge.src_partition, sizes[0], edge.dst_partition, sizes[1]
-            )
+            self._routes[edge.id] = route(edge.src_partition, sizes[0], edge.dst_partition, sizes[1])
         self._reported = -1
         self._begin_lines()
         self._values: dict[tuple[int, int], dict[int, list[Isolated]]] = {}
@@ -105,28 +103,20 @@ class InlineSteps:
                     self._call(op, rank, step)
         for edge in self._graph.edges:
             self._values.pop((edge.id, step - edge.lag), None)
-        said = (
-            f"{role}/{rank}: {port.finishing}"
-            for (role, rank), port in self._ports.items()
-            if port.finishing
-        )
+        said = (f"{role}/{rank}: {port.finishing}" for (role, rank), port in self._ports.items() if port.finishing)
         self.reason = self.reason or next(said, "")
         for port in self._ports.values():
             port.notes.clear()
         if (step + 1) % self._every == 0 or step + 1 == self._steps or self.reason:
             parts: dict[str, list[Metrics]] = {}
             for (role, _), line in self._lines.items():
-                parts.setdefault(role, []).append(
-                    replace(line, step=step, steps=step - self._reported)
-                )
+                parts.setdefault(role, []).append(replace(line, step=step, steps=step - self._reported))
             self._reported = step
             self._begin_lines()
             self._report(parts)
 
     def _begin_lines(self) -> None:
-        self._lines = {
-            (role, rank): Metrics(role, -1, 0, 1, [0.0, 0.0, 0.0]) for role, rank in self._contexts
-        }
+        self._lines = {(role, rank): Metrics(role, -1, 0, 1, [0.0, 0.0, 0.0]) for role, rank in self._contexts}
 
     def _call(self, op: OpCall, rank: int, step: int) -> None:
         key = (op.role, rank)
@@ -138,11 +128,7 @@ class InlineSteps:
             for edge in self._graph.inputs(op.id):
                 made = step - edge.lag
                 if edge.newest:
-                    there = (
-                        at
-                        for at in range(step, max(made, 0) - 1, -1)
-                        if (edge.id, at) in self._values
-                    )
+                    there = (at for at in range(step, max(made, 0) - 1, -1) if (edge.id, at) in self._values)
                     made = next(there, made)
                     ctx.metric(staleness=step - made)
                 if edge.initial and made < self._activity.first(edge):
@@ -151,9 +137,7 @@ class InlineSteps:
                     continue
                 parts = self._parts(edge, rank, made)
                 how = self._routes[edge.id].combine
-                arguments[edge.param] = (
-                    self._stream(edge, parts, how) if op.streaming else gather(parts, how)
-                )
+                arguments[edge.param] = self._stream(edge, parts, how) if op.streaming else gather(parts, how)
             began = perf_counter()
             if key in self._calls:
                 self._calls[key].op = op
@@ -163,14 +147,8 @@ class InlineSteps:
             line.times[0] += perf_counter() - began
             collect(self._ports[key], op.label, line)
             if chunked and not chunks and by_demand(op.returns) is None:
-                raise ValueError(
-                    "it yielded nothing; yield at least one chunk, empty if there are no rows"
-                )
-            wanted = [
-                edge
-                for edge in self._graph.outputs(op.id)
-                if self._activity.consumed(edge, step, self._steps)
-            ]
+                raise ValueError("it yielded nothing; yield at least one chunk, empty if there are no rows")
+            wanted = [edge for edge in self._graph.outputs(op.id) if self._activity.consumed(edge, step, self._steps)]
             if wanted:
                 check_returned(chunks)
                 taken = [Isolated(chunk) for chunk in chunks]

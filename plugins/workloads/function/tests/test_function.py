@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from rolemesh import Broadcast, OptionsError, Partial, RankContext, Sharded, Split
-from rolemesh.builtin.function import FunctionOptions, FunctionWorkload, parse_partition
+from rolemesh_function import FunctionOptions, FunctionWorkload, parse_partition
 
 CODE = '''\
 from rolemesh import Broadcast, Split, operator
