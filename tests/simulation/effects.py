@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Chunk", "SimItem", "SimLog", "SimMail", "SimPage", "Streamed", "effects_of"]
 
+LOOK_S = 0.02
+"""Seconds between two looks at what no message announces."""
+
 
 class Chunk(NamedTuple):
     """Chunk number `index` of what an operator makes."""
@@ -226,12 +229,19 @@ class SimWaits:
     def __init__(self, rank: SimRank) -> None:
         self._rank = rank
 
-    def until(self, ready: Callable[[], object], phase: int, edge: int = -1) -> None:
+    def until(self, ready: Callable[[], object], phase: int, edge: int = -1, *, look_s: float = 0.0) -> None:
         """Return once `ready()` is true."""
         if ready():
             return
         rank, fields, come = self._rank, self._rank.page.fields, False
         before = fields[OP], fields[PHASE], fields[EDGE]
+        if look_s:
+            rank.at(phase, edge)
+            while not ready():
+                rank.sleep(LOOK_S)
+                rank.hear()
+            fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = *before, rank.clock_ns
+            return
 
         def has_come() -> bool:
             nonlocal come
@@ -368,4 +378,6 @@ class SimValues:
 
 def effects_of(rank: SimRank, page: SimPage, mail: SimMail, log: SimLog) -> Effects[SimItem]:
     """Return the effects of `rank`."""
-    return Effects(page, mail, SimWaits(rank), SimValues(rank), SimMemory(), log, lambda steps: None)
+    return Effects(
+        page, mail, SimWaits(rank), SimValues(rank), SimMemory(), log, lambda steps: None, lambda: rank.clock_ns
+    )

@@ -71,7 +71,9 @@ from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
 from rolemesh_durable.protocol.owing import Appointments
 from rolemesh_durable.protocol.rank import ports, version_port
 from rolemesh_durable.protocol.rank.mates import Mates
+from rolemesh_durable.protocol.rank.origin import StoredValues
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
+from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker
 from rolemesh_durable.protocol.rank.version_port import GroupPort, VersionPort
 from rolemesh_durable.protocol.sharing import Sharing
 from rolemesh_failover_more_memory import MoreMemoryLevel
@@ -770,6 +772,14 @@ def _resize_goes_on(original: Any) -> Any:
     return change
 
 
+def _as_for_the_present(original: Any) -> Any:
+    def ends(self: Any, edge: Any) -> Any:
+        source, producers, _ = original(self, edge)
+        return source, producers, self._size
+
+    return ends
+
+
 def _tells_at_once(original: Any) -> Any:
     def turn(self: Any, layout: Any, ranks: Any, agents: Any, here: Any) -> None:
         seen = {key: rank.report for key, rank in ranks.items()}
@@ -802,9 +812,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a restarted rank is told that it had taken what it had not made", "no deadlock", "shared",
              method(Sharing, "asked", _for_the_dead_too)),
     Mutation("what was under way to ranks of an earlier layout is put together as for the present one's",
-             "no row is lost", "shared resize",
-             method(sim_rank.SimOrigin, "there", lambda original: lambda self, before, consumer:
-                    (self._rank.shape, self._rank.key[1]))),
+             "the state is the undisturbed run's", "shared resize",
+             method(StoredValues, "_ends", _as_for_the_present)),
     Mutation("who is called does not know that the layout changes after a step when it comes there",
              "a resize loses no call", "calls resize",
              method(Progress, "most_granted", _one_less)),
@@ -817,7 +826,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("what ranks of an earlier layout have in memory is taken for the present one's",
              "the state is the undisturbed run's", "resize",
              method(CarryingOut, "_own", lambda original: lambda self, role, steps: steps)),
-    Mutation("neighbours are told of ranks of a layout that they have not taken up", "one layout a step", "resize",
+    Mutation("neighbours are told of ranks of a layout that they have not taken up", "no deadlock", "resize",
              method(Wiring, "turn", _tells_at_once)),
     Mutation("a role gives up all ranks that it can do without", "nobody gives up ranks that have a place", "shrink",
              method(ShrinkLevel, "recover", _to_the_least)),
@@ -983,7 +992,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("an agent that leaves cleans up at once", "nothing restarts without a failure", "leave",
              method(AgentMachine, "handle", _leaves_without_a_word)),
     Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",
-             method(sim_rank.SimRank, "_group_has", _overwrites_at_once)),
+             method(GroupSnapshots, "has", _overwrites_at_once)),
     Mutation("a snapshot is copied before all mates have one", "the smallest restart", "lost",
              lambda: patch.object(agent, "shared_by_mates", _those_that_have_one)),
     Mutation("a new incarnation forgets a timeline's snapshots", "memory is forgotten once a timeline", "back",
@@ -1001,7 +1010,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("ranks that have moved are counted where they were, too", "each line once", "nodes",
              lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
     Mutation("a rank that waits goes on owing its snapshot", "no deadlock", "room",
-             method(sim_rank.SimRank, "settle", lambda original: lambda self: None)),
+             method(SnapshotTaker, "settle", lambda original: lambda self: None)),
     Mutation("a rank of a group takes the snapshot that it wants without its mates", "no deadlock", "room group",
              method(Barrier, "heard", _takes_it_alone)),
     Mutation("a group goes in before it is told whose snapshot it takes", "no deadlock", "room group",

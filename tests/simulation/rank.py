@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
-from zlib import crc32
+from typing import TYPE_CHECKING, Any
 
 import greenlet
 from tests.simulation.calls import SimCalls
 from tests.simulation.effects import Chunk, SimItem, SimLog, SimMail, SimPage, SimWaits, Streamed, effects_of
-from tests.simulation.memory import Entry, Lines
-from tests.simulation.model import Mind, Shape, State, Value, chunks_of, cut, gather, initial_of, newest_of, recut
-from tests.simulation.sharing import assembled, shared_call
+from tests.simulation.memory import Lines
+from tests.simulation.model import Mind, State, Value, chunks_of, cut, gather, initial_of, newest_of
+from tests.simulation.sharing import shared_call
+from tests.simulation.snapshots import SimPace, SimStore
+from tests.simulation.takeover import SimCrossing, SimFormer, SimRemains, origin_of, sizes_of
 
 from rolemesh.api.failures import Cause, Failure
-from rolemesh.api.partition import Balanced
-from rolemesh.graph.logical import Edge, OpCall
+from rolemesh.graph.logical import OpCall
 from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.blocks import Block, packed
-from rolemesh_durable.protocol.delivery import InPort, delivery_of
-from rolemesh_durable.protocol.edge import LogLost, hold_of, last_call
-from rolemesh_durable.protocol.owing import by_appointment, may_owe, until_shared
-from rolemesh_durable.protocol.persisting import outlasting
+from rolemesh_durable.protocol.delivery import InPort
+from rolemesh_durable.protocol.edge import LogLost, last_call
+from rolemesh_durable.protocol.rank.control import Control
+from rolemesh_durable.protocol.rank.effects import Effects
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
+from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
+from rolemesh_durable.protocol.rank.origin import OriginError, restore_inputs
 from rolemesh_durable.protocol.rank.page import (
-    BLOCKED,
     COMPUTING,
     EDGE,
     FINISHED,
@@ -41,6 +42,8 @@ from rolemesh_durable.protocol.rank.page import (
 )
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
+from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker, omission_of
+from rolemesh_durable.protocol.rank.takeover import carry_over, take_over
 from rolemesh_durable.transports import TransportError
 
 if TYPE_CHECKING:
@@ -87,7 +90,7 @@ class SimRank:
         self.uid = self.world.uid()
         self.pid = self.world.backend.pid()
         self.name = f"{launch.role}/{launch.rank}.{launch.generation}"
-        self.alive, self.frozen, self.stopping, self.left = True, False, False, False
+        self.alive, self.frozen, self.left = True, False, False
         self.cut = float("inf")
         self.mind = Mind(self.job, self.key)
         self.page = SimPage()
@@ -95,31 +98,27 @@ class SimRank:
         self.doing = -1
         """The step whose call runs, which may be repeated."""
         self.injected = ""
-        self.wire: m.Connect | None = None
-        self.advance: m.Watermarks | None = None
-        self.granted = self.persisted = self.pause = self.paused = -1
-        self.last, self.said = self.job.steps - 1, False
+        self.control = Control(lambda: self._inject("exit"))
+        self.control.on_raise = lambda: self._inject("raise")
+        self.control.on_adopted.append(self._say_again)
+        self.said = False
         self.heard = launch.resume
         """The newest step of which the snapshot has all that others have called for."""
+        self.former: Lines = {}
+        """Lines of former generations."""
         self.told: list[Block] = []
         """Lines of metrics that may not be on disk."""
         self._made: Lines = {}
         """Lines that have not been sent."""
         self.records: dict[str, Any] = {}
-        """Of the line of the present step."""
+        """Records for the line of the present step."""
         self.timeline = agent.memory.timeline
-        self.owed, self.late, self.admitted = -1, False, -1
         self.keeps = self.world.scenario.keeps.get(self.key, 1 << 30)
-        size = self.shape.sizes[self.key[0]]
-        alone = not launch.collective or size == 1
-        self.owes = may_owe(self.job.graph, self.job.activity, self.key[0], together=not alone)
-        self.owes &= alone == (not launch.collective)
-        self.owes &= self.mind.kind != "apart"
-        self.together = self.owes and not alone
-        apart = self.mind.kind == "apart" and not alone and by_appointment(self.job.graph, self.key[0])
         self.mail = SimMail(self)
-        self.barrier = GroupBarrier(self.mail, size) if launch.collective else None
-        self.appointments = self.barrier.appointments if apart and self.barrier is not None else None
+        self.barrier = GroupBarrier(self.mail, self.shape.sizes[self.key[0]]) if launch.collective else None
+        self.taker: SnapshotTaker | None = None
+        self.together = False
+        """Whether the group meets before each call."""
         self.ports: Ports[SimItem] | None = None
         self.calls = SimCalls(self)
         self.opened = False
@@ -169,6 +168,8 @@ class SimRank:
             self._failed(str(error))
         except LogLost as error:
             self._failed(str(error), "log_lost")
+        except OriginError as error:
+            self.world.fail("asks are answered", f"{self.name}: {error}")
 
     def _wake(self) -> None:
         if not self.alive:
@@ -233,7 +234,7 @@ class SimRank:
         self.world.at(0.01, self.die, None, exit_code)
 
     def report(self, message: m.RankToAgent) -> None:
-        """Tell the agent, and whoever comes after it."""
+        """Tell the agent and its next incarnations."""
         if isinstance(message, m.RankMetrics):
             self.told += message.blocks
         else:
@@ -272,46 +273,51 @@ class SimRank:
             self._early.append(frame)
 
     def _control(self, message: m.AgentToRank) -> None:
-        match message:
-            case m.Connect():
-                self.wire = message
-                if self.ports is not None and self.opened:
-                    self.ports.rewire(message.peers)
-                    self.calls.rewire()
-                else:
-                    self.mail.connect(message.peers)
-            case m.Watermarks():
-                self.advance = message
-                self.granted = max(self.granted, message.granted)
-                self.last = message.last if message.last >= 0 else self.last
-                self.pause = max(self.pause, message.pause)
-                if self.opened:
-                    self._commit()
-            case m.Stop():
-                self.stopping = True
-            case m.Adopted():
-                published = self.advance.published if self.advance is not None else -1
-                self.told = [block for block in self.told if block.last > published]
-                lines = m.RankMetrics(*self.key, self.generation, tuple(self.told))
-                said = self.agent.memory.said.get((self.key, self.generation), ())
-                for message in (*said, lines):
-                    self.world.send(self, self.agent, message)
-            case m.Fault():
-                self.injected = message.kind
+        self.control(message)
 
-    def _commit(self) -> None:
-        if self.advance is None or self.ports is None:
-            return
-        memory, ports = self.agent.memory, self.ports
-        ports.pin(memory.pins(self.key))
-        ports.commit(self.advance.committed)
-        self.calls.advanced(self.advance)
-        job = self.job
-        holds = {e.id: hold_of(e, job.graph, job.activity, job.unrepeated) - e.lag for e in job.graph.edges}
-        memory.trim(self.key, self.advance.committed, holds)
+    @property
+    def stopping(self) -> bool:
+        """Whether the agent has said stop."""
+        return self.control.stopping is not None
+
+    @property
+    def pause(self) -> int:
+        """The step after which the layout changes."""
+        return self.control.pause
+
+    @property
+    def last(self) -> int:
+        """The last step of the job, as far as it is known."""
+        return self.control.last
+
+    def _inject(self, kind: str) -> None:
+        self.injected = kind
+
+    def _say_again(self) -> None:
+        """Tell the next incarnation of the agent what the one before may not have passed on."""
+        advance = self.control.advance
+        published = advance.published if advance is not None else -1
+        self.told = [block for block in self.told if block.last > published]
+        lines = m.RankMetrics(*self.key, self.generation, tuple(self.told))
+        said = self.agent.memory.said.get((self.key, self.generation), ())
+        for message in (*said, lines):
+            self.world.send(self, self.agent, message)
+
+    def _wired(self, wire: m.Connect) -> None:
+        assert self.ports is not None
+        self.ports.rewire(wire.peers)
+        self.calls.rewire()
+
+    def _advanced(self, advance: m.Watermarks) -> None:
+        assert self.ports is not None
+        self.calls.advanced(advance)
+        if self.taker is not None:
+            self.taker.advanced(advance)
+        else:
+            self.ports.commit(advance.committed)
 
     def generation_of(self, role: str, rank: int) -> int:
-        """The newest generation of a peer that has been heard of."""
+        """The newest generation of a peer that the rank knows."""
         return self.mail.generation(role, rank)
 
     def send_to(self, key: tuple[str, int], frame: tuple[Any, ...]) -> None:
@@ -329,36 +335,36 @@ class SimRank:
         self.sleep(world.between(0.01, 0.05))
         port = 1000 if launch.collective and launch.rank == 0 else None
         self.report(m.RankHello(*self.key, self.generation, self.pid, {"sim": self.uid}, port))
-        self.until(lambda: self.wire is not None)
+        self.until(lambda: self.control.wire is not None)
+        assert self.control.wire is not None
+        self.mail.connect(self.control.wire.peers)
         self.sleep(world.between(0.01, 0.2))
         if self.injected:
             self._fault()
         if launch.collective:
-            assert self.wire is not None
-            assert self.wire.rendezvous is not None
-            group = world.group(self.key[0], self.wire.rendezvous.generation)
+            assert self.control.wire.rendezvous is not None
+            group = world.group(self.key[0], self.control.wire.rendezvous.generation)
             group.members[self.key[1]] = self
         self._restore()
         ports = self._open()
         self.report(m.RankReady(*self.key, self.generation, 0.1))
-        if launch.resume >= 0:
-            self._tell(self.agent.memory.lines.get(self.key, {}))
+        control, changes = self.control, self._changes(ports)
         self._repeat()
         schedule = self.job.schedule[self.key[0]]
         if (self.key, -1) in world.scenario.says:
             self._finish()
-        while self.finished < self.last:
+        while self.finished < control.last:
             step = self.finished + 1
-            if step > self.granted:
-                self._await(lambda: self._may_begin(step) or self._pauses() or self._crosses(), IDLE)  # noqa: B023 (asked before the next step)
-                while not self._may_begin(step):
-                    if self._pauses():
-                        self.paused = self.finished
-                        self._end(self.finished)
-                        world.checks.held(self, self.finished)
-                    self._cross()
-                    self.until(lambda: self._may_begin(step) or self._pauses() or self._crosses())  # noqa: B023 (asked before the next step)
-            if step > self.last:
+
+            def may_begin() -> bool:
+                return step > control.last or (control.granted >= step and changes.may_go_on)  # noqa: B023 (asked before the next step)
+
+            if step > control.granted:
+                changes.follow(self.finished)
+                while not may_begin():
+                    self._await(lambda: changes.is_due(self.finished) or may_begin(), IDLE)
+                    changes.follow(self.finished)
+            if step > control.last:
                 break
             world.checks.begins(self, step)
             self.step = step
@@ -372,9 +378,9 @@ class SimRank:
             self.agent.memory.lines.setdefault(self.key, {})[step] = self._made[step]
             self._boundary(step)
             self.finished = step
-            if step % 2 or self.stopping or step >= min(self.granted, self.last):
+            if step % 2 or self.stopping or step >= min(control.granted, control.last):
                 made, self._made = self._made, {}
-                self._tell(made)
+                self.tell(made)
             self.handle_all()
             if self.stopping:
                 raise Stopped
@@ -382,7 +388,9 @@ class SimRank:
         self.at(IDLE)
         ports.end(self.finished)
         ports.drain(self.finished)
-        self._end(self.finished)
+        if self.taker is not None:
+            self.taker.end(self.finished)
+        self.until(lambda: not self.former or control.advance is not None)
         sha = repr(self.mind.state) if self.mind.kind != "stateless" else ""
         kept, unkept = self._last_state()
         world.checks.done(self)
@@ -402,7 +410,7 @@ class SimRank:
         world.disk.write(step, self.key, attempt, self.mind.state if self.mind.kind != "stateless" else None, [])
         return m.Persisted(*self.key, step, {}, self.timeline, self.generation, attempt), ""
 
-    def _tell(self, told: Mapping[int, dict[str, Any]]) -> None:
+    def tell(self, told: Mapping[int, dict[str, Any]]) -> None:
         """Send lines of metrics."""
         label = next((op.label for op in self.job.schedule[self.key[0]]), self.key[0])
         said = {label: {"life": [float(self.timeline), 1.0]}}
@@ -424,6 +432,11 @@ class SimRank:
         """The rank is in `phase` now."""
         self.phase, self.edge, self.page.fields[SINCE_NS] = phase, edge, self.clock_ns
 
+    def at_rest(self) -> None:
+        """The rank is between two steps."""
+        self.op = -1
+        self.at(IDLE)
+
     def _restore(self) -> None:
         world, launch, memory = self.world, self.launch, self.agent.memory
         world.checks.owns(self)
@@ -437,12 +450,9 @@ class SimRank:
                 state = snap.state
                 memory.drop_after(self.key, launch.resume)
             case "disk":
-                state, crossing = self._stored(launch.origin_step)
+                state = self._stored(launch.origin_step)
                 memory.drop_after(self.key, -1)
-                later = [entry for entry in memory.logs[self.key] if entry.step > launch.resume]
-                # What crossed this step may cross the next persisted one too.
-                memory.logs[self.key] = [*crossing, *later]
-                memory.switch(self.key, launch.resume, state, False)
+                memory.logs[self.key] = [entry for entry in memory.logs[self.key] if entry.step > launch.resume]
             case "none":
                 memory.drop_after(self.key, -1)
         if state is not None:
@@ -458,108 +468,93 @@ class SimRank:
             job.graph, job.activity, self.shape.sizes, job.steps, True, self.keeps, self.world.scenario.plan,
             job.unrepeated, job.varying,
         )  # fmt: skip
-        log = SimLog(self)
-        ports = self.ports = Ports(
-            shape, effects_of(self, self.page, self.mail, log), resume=launch.resume, barrier=self.barrier
-        )
-        self._take_over(ports)
+        effects = effects_of(self, self.page, self.mail, SimLog(self))
+        ports = self.ports = Ports(shape, effects, resume=launch.resume, barrier=self.barrier)
+        former, remains, disk = SimFormer(self), SimRemains(), launch.restore == "disk"
+        take_over(ports, former, former.records(), former.ours(), remains, launch.layout, launch.resume, from_disk=disk)
         if launch.origin_step >= 0:
-            self._give(ports, launch.origin_step, job.graph.edges)
-        self.opened = True
-        self._commit()
-        ports.open()
+            origin = partial(origin_of, self, launch.origin_step)
+            restore_inputs(ports, [edge.id for edge in job.graph.edges], launch.origin_step, origin)
+        if disk:
+            there = self.world.disk.complete[launch.origin_step]
+            crossing = [SimCrossing(entry) for entry in there.get(self.key, (None, ()))[1]]
+            carry_over(ports, crossing, remains, sizes_of(there), self.shape.sizes)
+            state = self.mind.state if self.mind.kind != "stateless" else None
+            memory.switch(self.key, launch.resume, state, False)
+        control = self.control
+        control.last = min(control.last, job.steps - 1)
+        self.former = dict(memory.lines.get(self.key, {}))
+        if not self.world.scenario.plan.last:
+            self.taker = self._snapshots(ports, effects)
+        ports.open(control.wire.peers if control.wire is not None else ())
         self.calls.open()
+        self.opened = True
+        control.on_wire, control.on_advance = self._wired, self._advanced
+        if control.advance is not None:
+            self._advanced(control.advance)
         early, self._early = self._early, []
         for frame in early:
             self._frame(frame)
         return ports
 
-    def _take_over(self, ports: Ports[SimItem]) -> None:
-        """As `rolemesh_durable.rank.takeover.take_over`."""
-        memory, resume, graph, layout = self.agent.memory, self.launch.resume, self.job.graph, self.launch.layout
-        chosen, log = memory.choices.setdefault(self.key, {}), memory.logs[self.key]
-        ports.choose_again({at: at[1] - made for at, made in chosen.items() if isinstance(made, int)})
-        taken = [_Record(edge, at, body=made) for (edge, at), made in chosen.items() if isinstance(made, bytes)]
-        taken += [_Record(entry.edge, entry.step, body=entry.item) for entry in log if not entry.consumers]
-        ports.take_again(resume, taken)
-        whole = memory.whole.get(self.key, {})
-        kept = [at for at in whole if at[1] > resume and memory.is_whole(self.key, *at)]
-        for op, step in sorted({(graph.edges[edge].src, step) for edge, step in kept}):
-            if (out := ports.outputs.get(op)) is not None:
-                out.whole(_Record(op, step, body=memory.items.get(self.key, {}).get((op, step), b"")))
-        ways = {way.edge.id: way for way in ports.ways}
-        for entry in list(log):
-            edge = graph.edges[entry.edge]
-            void = any(layout.is_void(graph.ops[end].role, entry.step) for end in (edge.src, edge.dst))
-            if not entry.consumers or (layout.number and void):
-                continue
-            way, again = ways[entry.edge], entry.step > resume
-            if again and way.made is not None:
-                way.made = max(way.made, entry.step)
-            if entry.step + way.delivery.soonest >= self.job.steps:
-                continue
-            made = whole.get((entry.edge, entry.step), -1)
-            record = _Record(entry.edge, entry.step, made, entry.chunk, entry.last, entry.consumers)
-            item = SimItem(entry.item) if entry.item is not None else None
-            ports.outputs[edge.src].take_over(way, item, record, again=again)
+    def _snapshots(self, ports: Ports[SimItem], effects: Effects[SimItem]) -> SnapshotTaker:
+        launch, group = self.launch, None
+        role, size = self.key[0], self.shape.sizes[self.key[0]]
+        barrier = self.barrier if size > 1 else None
+        lockstep = launch.collective and self.mind.kind != "apart"
+        if barrier is not None:
+            mates = [(role, n) for n in range(size) if n != launch.rank and launch.local_world_size == size]
+            group = GroupSnapshots(role, self.control, [partial(self._snapshot_of, mate) for mate in mates])
+        omission = omission_of(ports.job, role, barrier, lockstep=lockstep, may_postpone=True)
+        self.together = omission.barrier is not None
+        return SnapshotTaker(
+            ports,
+            effects,
+            SimStore(self, self.former),
+            self.control,
+            pace=SimPace(self),
+            omission=omission,
+            group=group,
+            slack=self.keeps,
+        )
 
-    def _stored(self, step: int) -> tuple[State | None, tuple[Entry, ...]]:
-        """The rank's part of a persisted snapshot, or what is cut for it of one of another layout."""
+    def _snapshot_of(self, mate: tuple[str, int]) -> int:
+        """The newest snapshot of a mate that began with this rank, as its page says."""
+        known = self.agent.ranks.get(mate)
+        return known.snapshot if known is not None and known.generation == self.generation else -1
+
+    def _changes(self, ports: Ports[SimItem]) -> LayoutChanges:
+        def end(step: int) -> None:
+            if self.taker is not None:
+                self.taker.end(step)
+            self.world.checks.held(self, step)
+
+        def resized(sizes: Mapping[str, int]) -> None:
+            self.layout = self.control.layout
+            self.shape = self.job.shaped(self.layout.sizes)
+            self.calls.resized(dict(sizes))
+
+        return LayoutChanges(
+            self.launch.layout,
+            ports,
+            self.page,
+            self.control,
+            end=end,
+            resized=resized,
+            restore=lambda folder, step, edges: restore_inputs(ports, edges, step, partial(origin_of, self, step)),
+        )
+
+    def _stored(self, step: int) -> State | None:
+        """The rank's state in a persisted snapshot, or what is cut for it from those of another layout."""
         there, (role, rank) = self.world.disk.complete[step], self.key
-        size, sizes = self.shape.sizes[role], _sizes(there)
-        if sizes[role] != size:
-            states = [there[role, n][0] for n in range(sizes[role])]
-            return (cut([s for s in states if s is not None], rank) if all(states) else None), ()
-        state, crossing = there[self.key]
-        ops, edges = self.job.graph.ops, self.job.graph.edges
-        peers = {entry.edge: ops[edges[entry.edge].dst].role for entry in crossing}
-        same = {edge for edge, peer in peers.items() if sizes[peer] == self.shape.sizes[peer]}
-        return state, tuple(entry for entry in crossing if entry.edge in same)
-
-    def _give(self, ports: Ports[SimItem], step: int, edges: Iterable[Edge]) -> None:
-        """Values that were on their way when the snapshot of `step` was persisted."""
-        known = {edge.id for edge in edges}
-        origin = SimOrigin(self, step)
-        for port in ports.ins:
-            if port.edge.id in known:
-                values = port.given_by(origin, step) if port.first <= step else {}
-                port.give({made: value for made, value in values.items() if made >= port.first}, step)
-
-    def _may_begin(self, step: int) -> bool:
-        """Whether there is a grant for `step`, and who is at the other ends of the edges is known; or no such step."""
-        if step > self.last or step > self.granted or self._is_over():
-            return step > self.last
-        return self.ports is not None and self.ports.wired
-
-    def _pauses(self) -> bool:
-        """Whether the layout is to change here, and the snapshot of this step is not on its way."""
-        return self.pause == self.finished > self.paused
-
-    def _crosses(self) -> bool:
-        """Whether the layout has changed, and other roles were resized."""
-        layout = self.advance.layout if self.advance is not None else self.layout
-        return layout.number > self.layout.number and not self._is_over()
-
-    def _is_over(self) -> bool:
-        """Whether its role was resized: it is about to be killed."""
-        layout = self.advance.layout if self.advance is not None else self.layout
-        return layout.number > self.layout.number and layout.is_void(self.key[0], layout.step)
-
-    def _cross(self) -> None:
-        """Take up the new layout: begin again on the edges from and to the roles that were resized."""
-        if not self._crosses():
-            return
-        assert self.advance is not None
-        job, layout = self.job, self.advance.layout
-        changed = {role for role in layout.sizes if layout.is_void(role, layout.step)}
-        self.layout, self.shape = layout, job.shaped(layout.sizes)
-        assert self.ports is not None
-        edges = self.ports.relayout(layout, changed)
-        self.calls.resized({role: layout.sizes[role] for role in changed})
-        self._give(self.ports, layout.step, [job.graph.edges[edge] for edge in edges])
+        size = sizes_of(there)[role]
+        if size == self.shape.sizes[role]:
+            return there[self.key][0]
+        states = [there[role, n][0] for n in range(size)]
+        return cut([s for s in states if s is not None], rank) if all(states) else None
 
     def _repeat(self) -> None:
-        """What such a rank must be told again: its last sink calls up to the step it goes on from."""
+        """Repeat the last sink calls up to the step from which the rank goes on."""
         if self.key[0] in self.job.unrepeated:
             return
         calls = [op for op in self.job.schedule[self.key[0]] if op.returns is None]
@@ -597,9 +592,9 @@ class SimRank:
             self.at(COMPUTING)
         group: tuple[int, ...] = ()
         if self.launch.collective and self.mind.kind != "apart":
-            assert self.wire is not None
-            assert self.wire.rendezvous is not None
-            meeting = world.group(self.key[0], self.wire.rendezvous.generation)
+            assert self.control.wire is not None
+            assert self.control.wire.rendezvous is not None
+            meeting = world.group(self.key[0], self.control.wire.rendezvous.generation)
             present = meeting.rounds.setdefault((step, op.id, 0), {})
             present[self.key[1]] = self.mind.contribution(op, inputs)
             if len(present) == meeting.size:
@@ -618,7 +613,11 @@ class SimRank:
 
     def computes(self, op: OpCall, step: int, factor: int = 1) -> None:
         """Be in an operator for some time."""
-        world, self.owed = self.world, -1
+        world = self.world
+        if self.taker is not None:
+            if self.taker.told:
+                self.taker.settle()
+            self.taker.owed = -1
         self.at(COMPUTING)
         self.sleep(factor * world.between(0.001, world.scenario.pace) + world.scenario.slow.get((op.id, step), 0.0))
         if self.injected:
@@ -683,54 +682,15 @@ class SimRank:
 
     def _boundary(self, step: int) -> None:
         """The snapshot after `step`, if there is one."""
-        plan, steps = self.world.scenario.plan, min(self.job.steps, self.last + 1)
-        if self.advance is not None and step == self.pause and self.agent.node in self.advance.draining:
+        advance = self.control.advance
+        if advance is not None and step == self.control.pause and self.agent.node in advance.draining:
             self.world.checks.leaves(self, step)
         if self.said:
             self._await_journal()
-        if plan.last:
-            return
-        must = step in (self.pause, steps - 1)
-        persist = must or plan.persisted(step, steps)
-        if not (must or self.late or plan.due(step, steps)):
-            return
-        if not must and (told := self.appointments) is not None:
-            self._await(lambda: told.is_one(step) is not None, BLOCKED)
-            if not told.is_one(step):
-                return
-        if not must and self._may_owe(step, persist):
-            self.owed, self.late = step, True
-            return
-        if not must and self.together:
-            assert self.barrier is not None
-            self.barrier.want(step)
-            self._await(lambda: self.taking >= step, BLOCKED)
-        self._take(step, persist)
-        self.world.checks.held(self, step)
-
-    def _may_owe(self, step: int, persist: bool) -> bool:
-        """Most snapshots are left out, where they may be."""
-        if not self.owes:
-            return False
-        if not self.together or (self.barrier is not None and self.barrier.keeps):
-            if crc32(f"{self.key} {step}".encode()) % 4 == 0:
-                return False
-            waiting = (at for at, snap in self.agent.memory.snaps.get(self.key, {}).items() if snap.pinned)
-            apart = 3 ** (crc32(f"{self.key} apart".encode()) % 4)
-            outlasts = persist and outlasting((*waiting, step)) == step
-            if outlasts and until_shared(step, self.world.scenario.plan.persist_every, apart) == 0:
-                return False
-        ports = self.ports
-        assert ports is not None
-        if ports.kept_bytes > self.keeps:
-            return False
-        if self.together:
-            return True
-        if not all(way.state.credit for way in ports.ways):
-            return False
-        for out in ports.outputs.values():
-            out.admitted = step + 1
-        return True
+        if self.taker is not None:
+            self.taker.after(step)
+            if self.snapshot == step:
+                self.world.checks.held(self, step)
 
     @property
     def taking(self) -> int:
@@ -742,10 +702,8 @@ class SimRank:
 
     def settle(self) -> None:
         """The rank waits, and no operator has run since the last step."""
-        if self.owed >= 0 and self.together and self.barrier is not None and self.barrier.keeps:
-            self.barrier.want(self.owed)
-        if self.owed >= 0 and (not self.together or self.owed <= self.taking):
-            self._take(self.owed, self.world.scenario.plan.persisted(self.owed, self.job.steps))
+        if self.taker is not None and self.taker.owed >= 0:
+            self.taker.settle()
 
     def _gather(self, op: OpCall, step: int) -> None:
         """As `extensions.turns.admission.Admission`: the group goes in together, with credits and room."""
@@ -756,133 +714,11 @@ class SimRank:
             out.await_credits(step)
         barrier.arrive(step * len(self.job.graph.ops) + op.id)
         self._await(lambda: barrier.open, GATHERING)
-        if 0 <= self.owed <= self.taking:
-            self._take(self.owed, self.world.scenario.plan.persisted(self.owed, self.job.steps))
 
     def _await_journal(self) -> None:
-        self.until(lambda: self.advance is not None and self.advance.finishing)
-
-    def _end(self, step: int) -> None:
-        """`step` was the last one, which may not have been known by then."""
-        plan, memory = self.world.scenario.plan, self.agent.memory
-        if plan.last:
-            return
-        if self.owed == step:
-            self._take(step, True)
-        if plan.persisted(step, self.job.steps) or self.persisted == step:
-            return
-        if self.advance is not None and self.advance.persisted >= step:
-            return
-        if step in memory.steps(self.key):
-            memory.snaps[self.key][step].pinned = True
-            self._commit()
-        else:
-            self._take(step, True)
-
-    def _take(self, step: int, persist: bool) -> None:
-        memory = self.agent.memory
-        self.owed, self.late = -1, False
-        if self.launch.collective and len(memory.steps(self.key)) > 1:
-            wanted = self.snapshot
-            self.at(BLOCKED)
-            while not self._group_has(wanted):
-                self.sleep(0.02)
-                self.handle_all()
-                if self.stopping:
-                    raise Stopped
-        self.at(IDLE)
-        self.heard = self.heard if self.calls.behind(step) else step
-        self.world.checks.owns(self)
-        memory.make_room(self.key)
-        self.sleep(self.world.between(0.0, 0.01))
-        self.world.checks.owns(self)
-        state = self.mind.state if self.mind.kind != "stateless" else None
-        memory.switch(self.key, step, state, persist)
-        self.snapshot = step
-        self.persisted = step if persist else self.persisted
-        self.world.checks.snapshot(self, step)
-        self._commit()
-        if self.appointments is not None and self.appointments.taken(step) and self.key[1] == 0:
-            assert self.barrier is not None
-            self.barrier.appoint(step + 1 + crc32(f"{self.key} {step}".encode()) % 5)
-
-    def _group_has(self, step: int) -> bool:
-        mates = [(self.key[0], n) for n in range(self.shape.sizes[self.key[0]]) if n != self.key[1]]
-        known = [self.agent.ranks.get(mate) for mate in mates]
-        here = [rank for rank in known if rank is not None and rank.generation == self.generation]
-        if len(here) == len(mates) and not self.world.scenario.plan.replicas:
-            return all(rank.snapshot >= step for rank in here)
-        return self.advance is not None and self.advance.groups.get(self.key[0], -1) >= step
-
-
-class _Record(NamedTuple):
-    """A record that a former generation has logged."""
-
-    edge: int
-    step: int
-    generation: int = -1
-    chunk: int = 0
-    last: bool = True
-    consumers: tuple[int, ...] = ()
-    body: Any = b""
-
-
-class SimOrigin:
-    """A persisted snapshot, as a consuming rank sees it; see `rolemesh_durable.rank.origin.Origin`."""
-
-    def __init__(self, rank: SimRank, step: int) -> None:
-        self._rank, self._step = rank, step
-
-    def values(self, edge: Edge) -> dict[int, Any]:
-        """The rank's whole values on `edge`, by the step they were made at."""
-        rank, step = self._rank, self._step
-        job, disk = rank.job, rank.world.disk
-        before = Shape(job.graph, _sizes(disk.complete[step]))
-        role = job.graph.ops[edge.dst].role
-        first = delivery_of(edge).first_needed(job.graph, job.activity, job.unrepeated, step)
-        begins = job.activity.first(edge) if edge.initial else 0
-        found = {}
-        for made in range(max(first, begins), step + 1):
-            if job.activity.consumed(edge, made, job.steps):
-                whole = partial(self.whole, edge, before, made)
-                found[made] = recut(edge, whole, before.sizes[role], rank.key[1], rank.shape.sizes[role])
-        return found
-
-    def whole(self, edge: Edge, before: Shape, made: int, consumer: int) -> Value:
-        """The value that consumer rank `consumer` of the earlier layout would have got."""
-        rank = self._rank
-        found = rank.world.disk.crossing(self._step, rank.job.graph, edge.id, consumer)
-        parts = [found.get((made, source)) for source in before.sources(edge, consumer)]
-        if not all(parts):
-            rank.world.fail("asks are answered", f"{rank.name}: step {made} of edge {edge.id} is not on disk")
-        chunks = [[e.item for e in sorted(part or (), key=lambda e: e.chunk) if e.item is not None] for part in parts]
-        if not isinstance(edge.src_partition, Balanced):
-            return gather(chunks)
-        value = assembled(rank, edge, made, chunks, *self.there(before, consumer))
-        return value if value is not None else Value(0)
-
-    def there(self, before: Shape, consumer: int) -> tuple[Shape, int]:
-        """The layout and the rank that a value is put together for."""
-        return before, consumer
-
-    def items(self, edge: Edge) -> dict[int, list[Any]]:
-        """The items of each step."""
-        rank, found = self._rank, dict[int, list[Any]]()
-        crossing = rank.world.disk.crossing(self._step, rank.job.graph, edge.id, rank.key[1])
-        for (made, _), entries in sorted(crossing.items()):
-            found.setdefault(made, []).extend(entry.item for entry in entries if entry.item is not None)
-        return found
-
-    def taken(self, edge: Edge, step: int) -> bytes | None:
-        """The items that the rank itself had taken, encoded."""
-        own = self._rank.world.disk.complete[self._step][self._rank.key][1]
-        return next((e.item for e in own if e.edge == edge.id and e.step == step and not e.consumers), None)
+        self.until(lambda: self.control.advance is not None and self.control.advance.finishing)
 
 
 def _taken(port: InPort, value: Any) -> Value:
     """The value that a port has given; a number stands for the initial one."""
     return initial_of(port.edge) if isinstance(value, int) else value
-
-
-def _sizes(ranks: Iterable[tuple[str, int]]) -> dict[str, int]:
-    return Counter(role for role, _ in ranks)

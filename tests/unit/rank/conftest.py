@@ -30,10 +30,10 @@ from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.blocks import lines_of
+from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
-from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import Tasks
 from rolemesh_durable.rank.loop import Loop
@@ -228,7 +228,7 @@ class Fleet:
         outcome: Outcome,
     ) -> None:
         role, rank = key
-        control = Control()
+        control = Control(lambda: None)
         control.granted = until
         endpoint = Endpoint(
             Site(role, rank, node, 0, "127.0.0.1", str(self.sockets), str(self.shm), self.keys),

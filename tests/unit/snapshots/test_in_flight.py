@@ -19,6 +19,7 @@ from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.codec import encode, flatten
 from rolemesh_durable.dataplane.shm import SlotPool, aligned_size
+from rolemesh_durable.protocol.rank.origin import OriginError
 from rolemesh_durable.rank.origin import Origin
 
 P = 9
@@ -210,7 +211,7 @@ def test_addends_go_to_the_same_number_of_ranks_only(persisted):
     folder = persisted(Partial("sum"), 2, Partial("sum"), 2)
     flow, edge = graph(Partial("sum"), Partial("sum"))
     assert Origin(folder, flow, 1, 2).values(edge)[P].tolist() == [2.0] * 6
-    with pytest.raises(SnapshotError, match=r"'batch' was on its way to 2 ranks, and cannot be cut for 1"):
+    with pytest.raises(OriginError, match=r"'batch' was on its way to 2 ranks, and cannot be cut for 1"):
         Origin(folder, flow, 0, 1).values(edge)
 
 

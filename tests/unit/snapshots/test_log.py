@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from rolemesh.api.workload import RankContext
-from rolemesh_durable.checkpoint.send_log import ANSWERED, ASKED, CHOICE, CHUNK, END, LINE, PARTIAL, WHOLE, SendLog
+from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.codec import decode
 from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.dataplane.transport import Payload
+from rolemesh_durable.protocol.log_kinds import ANSWERED, ASKED, CHOICE, CHUNK, END, LINE, PARTIAL, WHOLE
 from rolemesh_durable.rank.notes import Notes
 
 

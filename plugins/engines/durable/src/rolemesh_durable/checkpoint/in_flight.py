@@ -15,8 +15,9 @@ import msgspec
 
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.reading import map_file
-from rolemesh_durable.checkpoint.send_log import CHUNK, END, TAKEN, LogRecord
+from rolemesh_durable.checkpoint.send_log import LogRecord
 from rolemesh_durable.dataplane.codec import Buffer, Received, decode
+from rolemesh_durable.protocol.log_kinds import CHUNK, END, TAKEN
 
 __all__ = ["InFlight", "after", "read", "write"]
 

@@ -24,17 +24,10 @@ from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, unflatten
 from rolemesh_durable.dataplane.places import slots_of
 from rolemesh_durable.dataplane.shm import Persist, named, new_file
 from rolemesh_durable.dataplane.slot_reader import SlotReader
+from rolemesh_durable.protocol.log_kinds import ANSWERED, ASKED, CHOICE, CHUNK, END, LINE, NOTE, PARTIAL, TAKEN, WHOLE
 
-__all__ = ["ANSWERED", "ASKED", "CHOICE", "CHUNK", "END", "LINE", "NOTE", "PARTIAL", "TAKEN", "WHOLE", "LogRecord"]
-__all__ += ["SendLog"]
+__all__ = ["LogRecord", "SendLog"]
 
-CHUNK, END, LINE, PARTIAL, CHOICE, ASKED, ANSWERED, TAKEN, WHOLE, NOTE = range(10)
-"""Kinds of records: a chunk; the mark that no chunk follows; lines of metrics; a line that is not full yet;
-how old the value was that a call took at `step` from an edge of which it takes the newest (as `chunk`); which rank
-(`chunk`) was asked a call to another role, by its key; the answer to one, behind its key; which items a call took from
-an edge of which it takes those that are finished first; that what is of edges among the `chunk` records before is all
-that operator call `edge` has made at `step` (of which items of rows shared out by demand, as `body`), and nobody has
-seen it before; what an operator has noted at `step`."""
 KEY_BYTES: Final = 16
 
 SEGMENT_BYTES: Final = 1 << 20
@@ -54,7 +47,9 @@ _MAX_HOLD: Final = (1 << 32) - 1
 
 
 class LogRecord(msgspec.Struct, frozen=True, gc=False):
-    """One record. `hold`: what was made at `step` may be needed until ``step + hold`` is committed.
+    """One record, of a kind of `rolemesh_durable.protocol.log_kinds`.
+
+    `hold`: what was made at `step` may be needed until ``step + hold`` is committed.
 
     `payload` is the position of the first record with the same payload. `body` is what `codec.flatten` made:
     with the buffers inside, or without them if they lie at `place`, in slots. Of lines of metrics it is the encoded

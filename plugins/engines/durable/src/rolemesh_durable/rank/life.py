@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache, partial
 from os import statvfs
 from typing import Any
 
@@ -12,20 +13,21 @@ from rolemesh.runs.digest import digest
 from rolemesh.runs.operator_failure import OperatorFailed
 from rolemesh_durable.checkpoint.disk import load
 from rolemesh_durable.checkpoint.memory import MemorySnapshot, MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import CHUNK, END, LogRecord
 from rolemesh_durable.checkpoint.trust import written_by
 from rolemesh_durable.protocol.job import RankStart
 from rolemesh_durable.protocol.messages import Connect, RankDone, Watermarks
-from rolemesh_durable.protocol.owing import by_appointment, may_owe
+from rolemesh_durable.protocol.owing import Pace
+from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
+from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
+from rolemesh_durable.protocol.rank.origin import restore_inputs
 from rolemesh_durable.protocol.rank.page import SNAPSHOT
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
-from rolemesh_durable.rank.boundary import SLACK, Boundary, Group, write_snapshot
-from rolemesh_durable.rank.control import Control
-from rolemesh_durable.rank.crossing import Crossing
+from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker, omission_of
+from rolemesh_durable.protocol.rank.takeover import carry_over, take_over
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import Tasks
 from rolemesh_durable.rank.last_state import not_kept, write_last
@@ -38,11 +40,15 @@ from rolemesh_durable.rank.process_effects import process_effects
 from rolemesh_durable.rank.sent_log import SentLog
 from rolemesh_durable.rank.services import Extending, Rank
 from rolemesh_durable.rank.shortage import Shortage
+from rolemesh_durable.rank.snapshot_store import ProcessStore, StateSource, newest_snapshot, write_snapshot
 from rolemesh_durable.rank.status_page import StatusPage
-from rolemesh_durable.rank.takeover import Inheritance, carry_over, take_over
-from rolemesh_durable.rank.waits import ProcessWaits
+from rolemesh_durable.rank.takeover import Inheritance, ProcessRemains
 
 __all__ = ["Life"]
+
+SLACK = 32
+"""Between two snapshots, the bytes that a rank keeps for consumers grow by at most such a part of its limit, and of
+shared memory."""
 
 
 class Life:
@@ -96,8 +102,7 @@ class Life:
             job.unrepeated,
             job.varying,
         )
-        self._waits = ProcessWaits(endpoint, status_page, self._meter)
-        effects = process_effects(endpoint, status_page, self._meter, log)
+        self._effects = effects = process_effects(endpoint, status_page, self._meter, log)
         self._shortage.ports = self._ports = ports = Ports(shape, effects, resume=launch.resume, barrier=barrier)
         self._notes = Notes(ctx, log)
         port_of(ctx).keep(self._notes)
@@ -107,7 +112,9 @@ class Life:
         self._hooks = hooks = RankHooks([part for part in found if part is not None])
         boundary = self._restore(log) if log is not None else None
         self._boundary = boundary
-        crossing = Crossing(launch.layout, ports, status_page, hooks, self._meter, control, boundary, self._give)
+        crossing = LayoutChanges(
+            launch.layout, ports, status_page, control, end=self._end, resized=self._resized, restore=self._reread
+        )
         self._loop = Loop(rank, hooks, control, boundary=boundary, crossing=crossing)
         ports.open(control.wire.peers if control.wire is not None else ())
         for opened in hooks.opened:
@@ -194,7 +201,7 @@ class Life:
         else:
             self._ports.commit(advance.committed)
 
-    def _restore(self, log: SentLog) -> Boundary:
+    def _restore(self, log: SentLog) -> SnapshotTaker:
         start, job, launch = self._start, self._start.job, self._start.launch
         memory = MemorySnapshots(start.shm_dir, launch.role, launch.rank)
         found = MemorySnapshot(None, 0)
@@ -214,42 +221,56 @@ class Life:
             for remember in self._hooks.remember:
                 remember()
             self._notes.remember(launch.resume)
-        self._inherited = take_over(log, self._ports, self._endpoint.pool, launch.resume, self._is_void, anew=from_disk)
+        remains = self._take_over(log, from_disk=from_disk)
+        origin = lru_cache(partial(self._origin, launch.origin))
         if launch.origin:
-            self._give(launch.origin, launch.origin_step, [edge.id for edge in job.graph.edges])
+            restore_inputs(self._ports, [edge.id for edge in job.graph.edges], launch.origin_step, origin)
         if from_disk:
-            trusted = self._trusts(launch.origin)
-            carry_over(launch.origin, job.graph, job.world_sizes, self._ports, self._endpoint.pool, trusted=trusted)
+            crossing = origin().records(launch.role, launch.rank)
+            carry_over(self._ports, crossing, remains, origin().world_sizes, job.world_sizes)
             state = found.state
             write_snapshot(self._shortage, memory, launch.resume, lambda: state, log=log.position, persist=False)
         self._status_page.fields[SNAPSHOT] = launch.resume
-        alone = not launch.collective or launch.world_size == 1
-        hooks, lockstep = self._hooks, type(self._workload).lockstep
-        may = not self._hears and may_owe(job.graph, self._ports.job.activity, launch.role, together=not alone)
-        barrier = self._barrier if may and not alone and lockstep and hooks.postpone_snapshots else None
-        apart = not (alone or lockstep or self._hears) and hooks.postpone_snapshots
-        where = statvfs(self._endpoint.pool.directory)
-        return Boundary(
-            job.snapshots,
-            memory,
-            self._workload,
-            stateful=self._stateful,
-            steps=job.steps,
-            control=self._control,
-            ports=self._ports,
-            log=log,
-            meter=self._meter,
-            status_page=self._status_page,
-            group=None if alone else Group(launch.role, start.mates, self._control),
-            inherited=self._inherited,
-            before=hooks.before_snapshot if barrier is None else (),
-            shortage=self._shortage,
-            owes=barrier is not None or (may and alone and hooks.postpone_snapshots),
-            barrier=barrier,
-            slack=min(job.retention_bytes, where.f_blocks * where.f_frsize) // SLACK,
-            waits=self._waits,
-            apart=self._barrier if apart and by_appointment(job.graph, launch.role) else None,
+        return self._snapshots(memory, log)
+
+    def _snapshots(self, memory: MemorySnapshots, log: SentLog) -> SnapshotTaker:
+        job, launch, ports, hooks = self._start.job, self._start.launch, self._ports, self._hooks
+        barrier = self._barrier if launch.collective and launch.world_size > 1 else None
+        omission = omission_of(
+            ports.job,
+            launch.role,
+            barrier,
+            lockstep=type(self._workload).lockstep,
+            may_postpone=hooks.postpone_snapshots and not self._hears,
         )
+        state, group = None, None
+        if barrier is not None:
+            group = GroupSnapshots(launch.role, self._control, [partial(newest_snapshot, p) for p in self._start.mates])
+        if self._stateful:
+            before = hooks.before_snapshot if omission.barrier is None else ()
+            early = bool(before) or group is not None
+            state = StateSource(self._workload, self._status_page, before, early=early)
+        where = statvfs(self._endpoint.pool.directory)
+        return SnapshotTaker(
+            ports,
+            self._effects,
+            ProcessStore(memory, log, self._meter, ports, self._shortage, self._inherited, state),
+            self._control,
+            pace=Pace(job.snapshots),
+            omission=omission,
+            group=group,
+            slack=min(job.retention_bytes, where.f_blocks * where.f_frsize) // SLACK,
+        )
+
+    def _end(self, step: int) -> None:
+        """The rank runs no step after `step` for a while: send all lines, and have its snapshot persisted."""
+        self._meter.close(step)
+        if self._boundary is not None:
+            self._boundary.end(step)
+
+    def _resized(self, sizes: Mapping[str, int]) -> None:
+        for relaid in self._hooks.relaid:
+            relaid(dict(sizes))
 
     @property
     def _hears(self) -> bool:
@@ -262,26 +283,20 @@ class Life:
         job = self._start.job
         return job.trust_pickles or written_by(job.job_id, folder)
 
-    def _is_void(self, record: LogRecord) -> bool:
-        """Whether a former generation made it for ranks of an earlier layout."""
-        graph, layout = self._start.job.graph, self._start.launch.layout
-        if not layout.number or record.kind not in (CHUNK, END):
-            return False
-        ends = graph.edges[record.edge]
-        return any(layout.is_void(graph.ops[end].role, record.step) for end in (ends.src, ends.dst))
+    def _take_over(self, log: SentLog, *, from_disk: bool) -> ProcessRemains:
+        launch, pool = self._start.launch, self._endpoint.pool
+        ours, records, log.found = log.ours, log.found, []
+        remains = ProcessRemains(pool, records, self._inherited)
+        self._ports.orphans = self._inherited
+        take_over(self._ports, log, records, ours, remains, launch.layout, launch.resume, from_disk=from_disk)
+        remains.remove_others(launch.role, launch.rank)
+        return remains
 
-    def _give(self, folder: str, step: int, edges: Collection[int]) -> None:
-        """Give the in-ports of `edges` what was on its way when the snapshot of `step` in `folder` was persisted.
-
-        Who is past that does not look at it: it may have been removed meanwhile.
-        """
+    def _origin(self, folder: str) -> Origin:
+        """The persisted snapshot in `folder`, as this rank sees it."""
         launch, job = self._start.launch, self._start.job
-        ports = [port for port in self._ports.ins if port.edge.id in edges]
-        early = [port for port in ports if port.first <= step]
-        found: dict[int, dict[int, Any]] = {}
-        if early:
-            origin = Origin(folder, job.graph, launch.rank, launch.world_size, trusted=self._trusts(folder))
-            found = {port.edge.id: port.given_by(origin, step) for port in early}
-        for port in ports:
-            values = found.get(port.edge.id, {})
-            port.give({made: value for made, value in values.items() if made >= port.first}, step)
+        return Origin(folder, job.graph, launch.rank, launch.world_size, trusted=self._trusts(folder))
+
+    def _reread(self, folder: str, step: int, edges: Collection[int]) -> None:
+        """The layout has changed after `step`."""
+        restore_inputs(self._ports, edges, step, partial(self._origin, folder))

@@ -12,12 +12,12 @@ from rolemesh.runs.operator_failure import OperatorFailed
 from rolemesh_durable.protocol.edge import last_call
 from rolemesh_durable.protocol.messages import RankFinish, Watermarks
 from rolemesh_durable.protocol.rank import page as status
+from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.extension import RankHooks
+from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
 from rolemesh_durable.protocol.rank.ports import Ports
-from rolemesh_durable.rank.boundary import Boundary
-from rolemesh_durable.rank.control import Control
-from rolemesh_durable.rank.crossing import Crossing
+from rolemesh_durable.protocol.rank.snapshots import SnapshotTaker
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
 
@@ -60,8 +60,8 @@ class Loop:
         hooks: RankHooks,
         control: Control,
         *,
-        boundary: Boundary | None = None,
-        crossing: Crossing | None = None,
+        boundary: SnapshotTaker | None = None,
+        crossing: LayoutChanges | None = None,
     ) -> None:
         """`boundary` takes snapshots between two steps, `crossing` new layouts while the rank waits for a grant."""
         ctx, job = rank.ctx, rank.job
@@ -161,13 +161,13 @@ class Loop:
         endpoint.pump()
         return step <= control.last
 
-    def _take_snapshot(self, boundary: Boundary, step: int) -> None:
+    def _take_snapshot(self, boundary: SnapshotTaker, step: int) -> None:
         """Take the snapshot of `step` if one is due; first tell the workload if its node leaves after the step."""
         if step == self._control.pause:
             self._drain(step)
         if self._finish is not None:
             self._await_journal()
-        boundary(step)
+        boundary.after(step)
 
     def _crosses(self, finished: int) -> bool:
         """Whether a new layout, if there is one, keeps the rank from going on after step `finished`."""
@@ -262,7 +262,7 @@ class Loop:
             soon = self._settle(self._boundary) or soon
         return soon
 
-    def _settle(self, boundary: Boundary) -> bool:
+    def _settle(self, boundary: SnapshotTaker) -> bool:
         ctx, step = self._ctx, boundary.owed
         now, ctx.step = ctx.step, step
         try:

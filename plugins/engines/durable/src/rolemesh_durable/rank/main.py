@@ -25,11 +25,11 @@ from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.job import PluginUse, RankStart
 from rolemesh_durable.protocol.master_config import known
 from rolemesh_durable.protocol.neighbours import Neighbours
+from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.page import GENERATION, LAYOUT, PID, REFUSED, STOPPING
 from rolemesh_durable.rank.breakpoints import explain_breakpoints
-from rolemesh_durable.rank.control import Control
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.generators import seed_generators
 from rolemesh_durable.rank.life import Life
@@ -45,6 +45,8 @@ from rolemesh_durable.transports import Site, Transport
 
 __all__ = ["main", "prepare"]
 
+FAULT_EXIT_CODE = 3
+"""The exit code of a rank that a rehearsal has asked to exit."""
 ENGINE = str(Path(__file__).parents[1]) + "/"
 """Where frames are no business of who reads a traceback."""
 
@@ -83,7 +85,7 @@ class _Rank:
         self.status_page.fields[PID] = os.getpid()
         self.status_page.fields[GENERATION] = launch.generation
         self.status_page.fields[LAYOUT] = launch.layout.number
-        self.control = Control()
+        self.control = Control(partial(os._exit, FAULT_EXIT_CODE))
         self.control.on_adopted.append(self._say_again)
         self.said = Said(start.socket_dir, launch.role, launch.rank, launch.generation)
         # One plugin for both ways is one transport: it opens its addresses once.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import monotonic_ns
+
 from rolemesh_durable.dataplane.transport import Payload
 from rolemesh_durable.protocol.rank.effects import Effects
 from rolemesh_durable.rank.endpoint import Endpoint
@@ -25,4 +27,5 @@ def process_effects(endpoint: Endpoint, page: StatusPage, meter: Meter, log: Sen
         SlotMemory(endpoint.pool, endpoint.reader),
         log,
         meter.aged,
+        monotonic_ns,
     )

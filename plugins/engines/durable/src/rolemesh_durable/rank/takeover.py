@@ -1,37 +1,22 @@
-"""What a restarted rank takes over from its former generations: values that may still be asked for, slots, lines."""
+"""The memory that a restarted rank's process takes over from its former generations: slots, and lines of metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from rolemesh.graph.logical import LogicalGraph
 from rolemesh.runs.metrics import Metrics
-from rolemesh_durable.checkpoint import disk, in_flight
-from rolemesh_durable.checkpoint.send_log import (
-    ANSWERED,
-    ASKED,
-    CHOICE,
-    CHUNK,
-    LINE,
-    NOTE,
-    PARTIAL,
-    TAKEN,
-    WHOLE,
-    LogRecord,
-)
-from rolemesh_durable.checkpoint.trust import read_edges
+from rolemesh_durable.checkpoint import in_flight
+from rolemesh_durable.checkpoint.send_log import LogRecord
 from rolemesh_durable.dataplane.codec import flatten
 from rolemesh_durable.dataplane.shm import SlotPool, aligned_size, named
 from rolemesh_durable.dataplane.transport import Payload
 from rolemesh_durable.protocol.blocks import Block
-from rolemesh_durable.protocol.rank.ports import Ports
-from rolemesh_durable.rank.sent_log import SentLog
 from rolemesh_durable.rank.values import INLINE_BYTES
 
-__all__ = ["Inheritance", "carry_over", "take_over"]
+__all__ = ["Inheritance", "ProcessRemains"]
 
 _decode_lines = msgspec.msgpack.Decoder(Block).decode
 _decode_partial = msgspec.msgpack.Decoder(Metrics).decode
@@ -82,72 +67,47 @@ class Inheritance:
             (self._directory / slot).unlink(missing_ok=True)
 
 
-def take_over(
-    log: SentLog,
-    ports: Ports[Payload],
-    pool: SlotPool,
-    resume: int,
-    void: Callable[[LogRecord], bool] = lambda _: False,
-    *,
-    anew: bool,
-) -> Inheritance:
-    """Put what `log` has up to step `resume` behind the ports, as if it had been sent here.
+class ProcessRemains:
+    """`rolemesh_durable.protocol.rank.takeover.Remains` of a process. It collects what it retains in `found`."""
 
-    `anew`: the rank was restored from elsewhere, so all that the log has are orphans. So is what is `void`: it was made
-    for ranks of an earlier layout. Slot files that nobody can ask
-    for are removed. To be called before ``ports.open``.
-    """
-    ours = [] if anew else log.ours
-    records, log.found = log.found, []
-    ports.orphans = found = Inheritance(pool.directory)
-    # A slot that had been freed was written again: its last payload is the one that lies in it.
-    lies_in = {slot: record.payload for record in records for slot in record.slots}
-    ways = {way.edge.id: way for way in ports.ways}
-    payloads: dict[int, Payload] = {}
-    ports.choose_again({(record.edge, record.step): record.chunk for record in ours if record.kind == CHOICE})
-    ports.take_again(resume, [record for record in ours if record.kind == TAKEN])
-    for record in records:
-        orphan = log.is_orphan(record)
-        # What a rank sent up to the step on disk it has from there.
-        again = record.step > resume and log.is_whole(record)
-        if record.kind in (CHOICE, TAKEN, ASKED, ANSWERED, NOTE):
-            continue
-        if record.kind == WHOLE:
-            out = ports.outputs.get(record.edge)
-            if not orphan and record.step > resume and out is not None:
-                out.whole(record)
-            continue
-        if record.kind == LINE:
-            if not orphan:
-                found.lines.append(_decode_lines(record.body))
-        elif record.kind == PARTIAL:
-            if not orphan and record.step == resume:
-                found.partial = _decode_partial(record.body)
-        elif orphan or (anew and not again) or void(record):
-            for slot in record.slots:
-                if lies_in[slot] == record.payload:
-                    found.retain(slot, record.step + record.hold)
-        else:
-            way, payload = ways[record.edge], None
-            if record.kind == CHUNK:
-                payload = payloads.get(record.payload) or _payload(record, pool, lies_in)
-                if payload is None:
-                    continue
-                payloads[record.payload] = payload
-            if again and way.made is not None:
-                way.made = max(way.made, record.step)
-            if record.step + way.delivery.soonest >= ports.job.steps:
-                # Logged for a longer job only: nobody asks for it in this one.
-                for slot in record.slots:
-                    found.retain(slot, record.step + record.hold)
-                continue
-            ports.outputs[way.edge.src].take_over(way, payload, record, again=again)
-    taken = {slot.name for payload in payloads.values() for slot in payload.slots} | found.slots
-    site = ports.mail.site
-    for path in named(pool.directory, f"slot-{site.role}-{site.rank}-"):
-        if path.name not in taken:
-            path.unlink(missing_ok=True)
-    return found
+    def __init__(self, pool: SlotPool, records: Sequence[LogRecord], found: Inheritance) -> None:
+        """`records` are all that the log has."""
+        self._pool, self._found = pool, found
+        self._lies_in = {slot: record.payload for record in records for slot in record.slots}
+        """The payload in each slot: of those written to a slot, the last one."""
+        self._payloads: dict[int, Payload] = {}
+
+    def item(self, record: LogRecord) -> Payload | None:
+        """The payload of a chunk. It is None if the slot has another payload now, or is gone."""
+        known = self._payloads.get(record.payload)
+        if known is None and (known := _payload(record, self._pool, self._lies_in)) is not None:
+            self._payloads[record.payload] = known
+        return known
+
+    def retain(self, record: LogRecord) -> None:
+        """Keep the slots of an orphan."""
+        for slot in record.slots:
+            if self._lies_in[slot] == record.payload:
+                self._found.retain(slot, record.step + record.hold)
+
+    def line(self, record: LogRecord) -> None:
+        """Collect lines of metrics."""
+        self._found.lines.append(_decode_lines(record.body))
+
+    def partial(self, record: LogRecord) -> None:
+        """Collect the line that had been begun."""
+        self._found.partial = _decode_partial(record.body)
+
+    def stored(self, record: in_flight.InFlight) -> Payload:
+        """Copy a chunk of a persisted snapshot into a slot, or into this process if it is small."""
+        return _stored(record, self._pool)
+
+    def remove_others(self, role: str, rank: int) -> None:
+        """Remove the slots of this rank's former generations that nobody can ask for."""
+        kept = {slot.name for payload in self._payloads.values() for slot in payload.slots} | self._found.slots
+        for path in named(self._pool.directory, f"slot-{role}-{rank}-"):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
 
 
 def _payload(record: LogRecord, pool: SlotPool, lies_in: dict[str, int]) -> Payload | None:
@@ -160,37 +120,6 @@ def _payload(record: LogRecord, pool: SlotPool, lies_in: dict[str, int]) -> Payl
             pool.release(slot)
         return None
     return Payload.logged(record.body, record.hlen, record.sizes, record.place, slots, pool, record.payload)
-
-
-def carry_over(
-    origin: str,
-    graph: LogicalGraph,
-    world_sizes: Mapping[str, int],
-    ports: Ports[Payload],
-    pool: SlotPool,
-    *,
-    trusted: bool = False,
-) -> None:
-    """Put into the log what the rank had sent when the snapshot in the folder `origin` was persisted.
-
-    Nobody asks for it here, since consumers read it from there themselves; but the next snapshot to be persisted must
-    have it too; so a pickled object is refused here as well, unless it is `trusted`. Edges between roles of another
-    size now are left out. To be called before ``ports.open``.
-    """
-    site = ports.mail.site
-    manifest = disk.read_manifest(origin)
-    before = manifest.world_sizes
-    name = disk.edges_file(site.role, site.rank, before.get(site.role, 0))
-    if name not in manifest.files:
-        return
-    same = {role for role, size in world_sizes.items() if before.get(role) == size}
-    ways = {way.edge.id: way for way in ports.ways if {site.role, graph.ops[way.edge.dst].role} <= same}
-    for record in read_edges(Path(origin), name, f"{site.role}/{site.rank}", graph, trusted=trusted):
-        if record.end and record.header and ports.log is not None:
-            ports.log.taken(record.edge, record.step, record.header)
-        elif (way := ways.get(record.edge)) is not None:
-            payload = None if record.end else _stored(record, pool)
-            way.put(payload, record.step, record.chunk, record.last, record.consumers)
 
 
 def _stored(record: in_flight.InFlight, pool: SlotPool) -> Payload:

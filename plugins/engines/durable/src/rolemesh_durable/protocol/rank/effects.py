@@ -172,10 +172,11 @@ class Mail(Protocol[Taken]):
 class Waits(Protocol):
     """How a rank waits. Meanwhile it answers others, and does what it does whenever it is idle."""
 
-    def until(self, ready: Callable[[], object], phase: int, edge: int = -1) -> None:
+    def until(self, ready: Callable[[], object], phase: int, edge: int = -1, *, look_s: float = 0.0) -> None:
         """Return once `ready()` is true, at once if it is. Do not call `ready` again after that.
 
-        The page shows `phase` and `edge` meanwhile. Raises `Stopping`, and the `LogLost` of a lost log.
+        The page shows `phase` and `edge` meanwhile. `look_s`: call `ready` this often, as no message announces it; the
+        rank does nothing else meanwhile. Raises `Stopping`, and the `LogLost` of a lost log.
         """
 
 
@@ -261,3 +262,5 @@ class Effects(Generic[T]):
     """None: nothing is logged, and nobody is restored."""
     aged: Callable[[int], None]
     """The present call takes a value of this age in steps, where it had a choice."""
+    now: Callable[[], int]
+    """The rank's clock in ns."""

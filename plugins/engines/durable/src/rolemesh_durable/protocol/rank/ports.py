@@ -169,6 +169,8 @@ class Ports(Generic[T]):
         for out in self.outputs.values():
             out.drop(gone)
         self._begin(edges, layout.step)
+        for ports in self.inputs.values():
+            ports.sort(key=lambda named: named[1].edge.id)  # a call's arguments keep the order of the flow
         for port in self.ins:
             if port.edge.id in gone:
                 port.take_again(layout.step, {})

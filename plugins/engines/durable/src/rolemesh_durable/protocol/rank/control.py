@@ -1,0 +1,77 @@
+"""The newest messages of a rank's agent: addresses, watermarks, injected faults, and the request to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.protocol.master_config import ENDLESS
+from rolemesh_durable.protocol.messages import Adopted, AgentToRank, Connect, Fault, Stop, Watermarks
+
+__all__ = ["Control"]
+
+
+class Control:
+    """Takes the agent's messages in the order in which they arrive. It keeps the newest, and calls the hooks."""
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        """`leave` ends the process without cleaning up; a rehearsal asks for it."""
+        self._leave = leave
+        self.granted = -1
+        """The last step that the rank may run."""
+        self.last = ENDLESS
+        """The last step of the job, as far as the agent knows it."""
+        self.pause = -1
+        """The step after which the layout changes."""
+        self.due = -1
+        """The step at which all ranks meet: `pause`, or the last step of a job that is to finish."""
+        self.layout = Layout()
+        """The newest layout that the agent has sent."""
+        self.advance: Watermarks | None = None
+        """The newest watermarks that the agent has sent; None before the first."""
+        self.stopping: Stop | None = None
+        """The agent's request to stop; None before it."""
+        self.wire: Connect | None = None
+        """The addresses of all neighbours that the agent has sent."""
+        self.raising = False
+        """Whether a rehearsal asks the next operator to raise."""
+        self.on_advance: Callable[[Watermarks], None] | None = None
+        """Called with each `Watermarks`."""
+        self.on_wire: Callable[[Connect], None] | None = None
+        """Called with each `Connect`."""
+        self.on_raise: Callable[[], None] | None = None
+        """Called when `raising` becomes true."""
+        self.on_adopted: list[Callable[[], None]] = []
+        """Called in this order when another incarnation of the agent takes over, which knows nothing yet."""
+
+    def __call__(self, message: AgentToRank) -> None:
+        """Keep `message`, and call the hook for it."""
+        match message:
+            case Watermarks():
+                self._advanced(message)
+            case Connect():
+                known = {(peer.role, peer.rank): peer for peer in (self.wire.peers if self.wire is not None else ())}
+                known |= {(peer.role, peer.rank): peer for peer in message.peers}
+                self.wire = Connect(tuple(known.values()), message.rendezvous)
+                if self.on_wire is not None:
+                    self.on_wire(message)
+            case Fault(kind="exit"):
+                self._leave()
+            case Fault():
+                self.raising = True
+                if self.on_raise is not None:
+                    self.on_raise()
+            case Adopted():
+                for call in self.on_adopted:
+                    call()
+            case Stop():
+                self.stopping = message
+
+    def _advanced(self, message: Watermarks) -> None:
+        self.advance = message
+        self.granted = max(self.granted, message.granted)
+        self.last = message.last if message.last >= 0 else self.last
+        self.pause, self.layout = message.pause, message.layout
+        self.due = max(message.pause, message.last)
+        if self.on_advance is not None:
+            self.on_advance(message)

@@ -1,0 +1,204 @@
+"""What a restarted rank takes over from its former generations: values that consumers may still ask for, and orphans.
+
+An orphan is what a former generation sent after the step that its successor was restored to. The successor makes it
+again. A consumer that has received the orphan does not look at the value again, so the orphan's memory stays until no
+consumer can need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from rolemesh.graph.logical import LogicalGraph
+from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.protocol.log_kinds import CHOICE, CHUNK, END, LINE, PARTIAL, TAKEN, WHOLE
+from rolemesh_durable.protocol.rank.effects import Item
+from rolemesh_durable.protocol.rank.ports import Ports
+
+__all__ = ["Crossing", "FormerLog", "FormerRecord", "Remains", "carry_over", "take_over"]
+
+
+class FormerRecord(Protocol):
+    """A record that a former generation has written (`rolemesh_durable.protocol.log_kinds`)."""
+
+    @property
+    def kind(self) -> int:
+        """Its kind."""
+
+    @property
+    def generation(self) -> int:
+        """The generation that has written it."""
+
+    @property
+    def edge(self) -> int:
+        """The edge that it belongs to, or the call of a `WHOLE`."""
+
+    @property
+    def step(self) -> int:
+        """The step that it belongs to."""
+
+    @property
+    def chunk(self) -> int:
+        """The number of the chunk."""
+
+    @property
+    def last(self) -> bool:
+        """Whether no chunk of the step follows."""
+
+    @property
+    def consumers(self) -> tuple[int, ...]:
+        """The ranks that the chunk is for."""
+
+    @property
+    def body(self) -> bytes:
+        """The content of a record that is no chunk."""
+
+
+class Crossing(Protocol):
+    """A record in a persisted snapshot of what was in flight after its step."""
+
+    @property
+    def edge(self) -> int:
+        """The edge that it belongs to."""
+
+    @property
+    def step(self) -> int:
+        """The step of the value."""
+
+    @property
+    def chunk(self) -> int:
+        """The number of the chunk."""
+
+    @property
+    def last(self) -> bool:
+        """Whether no chunk of the step follows."""
+
+    @property
+    def end(self) -> bool:
+        """Whether it is no chunk: no chunk follows, or, with a `header`, it names the items that the rank took."""
+
+    @property
+    def consumers(self) -> tuple[int, ...]:
+        """The ranks that the chunk is for."""
+
+    @property
+    def header(self) -> bytes:
+        """The encoded beginning of the chunk, or the items that the rank took."""
+
+
+R = TypeVar("R", bound=FormerRecord)
+C = TypeVar("C", bound=Crossing)
+Read = TypeVar("Read", bound=FormerRecord, contravariant=True)
+Stored = TypeVar("Stored", bound=Crossing, contravariant=True)
+Found = TypeVar("Found", bound=Item, covariant=True)
+T = TypeVar("T", bound=Item)
+
+
+class FormerLog(Protocol[Read]):
+    """The send log, as far as former generations have written it."""
+
+    def is_orphan(self, record: Read) -> bool:
+        """Whether a later generation was restored to a step before that of `record`."""
+
+    def is_whole(self, record: Read) -> bool:
+        """Whether `record` is a chunk of a call of which the log has all."""
+
+
+class Remains(Protocol[Read, Stored, Found]):
+    """The memory to which the records of a log refer."""
+
+    def item(self, record: Read) -> Found | None:
+        """The chunk of `record`, as it is sent; None if the rank had freed it already."""
+
+    def retain(self, record: Read) -> None:
+        """The chunk of `record` is an orphan: keep its memory until no consumer can need it."""
+
+    def line(self, record: Read) -> None:
+        """`record` has lines of metrics that the agent may lack."""
+
+    def partial(self, record: Read) -> None:
+        """`record` has the line of metrics that the rank had begun when it took its snapshot."""
+
+    def stored(self, record: Stored) -> Found:
+        """The chunk of a persisted snapshot, as it is sent. Waits for memory."""
+
+
+def take_over(
+    ports: Ports[T],
+    log: FormerLog[R],
+    records: Iterable[R],
+    ours: Iterable[R],
+    remains: Remains[R, Any, T],
+    layout: Layout,
+    resume: int,
+    *,
+    from_disk: bool,
+) -> None:
+    """Give the ports the `records` of a rank that is restored to `resume`, as if this generation had sent them.
+
+    `ours` are the records of this timeline, which bind the choices of calls. The rank takes no records made for ranks
+    before `layout`. `from_disk`: the rank has what it sent up to `resume` from a persisted snapshot, so the records are
+    orphans, except the values that the log has as a whole. Call this before ``ports.open``.
+    """
+    ways = {way.edge.id: way for way in ports.ways}
+    known = [] if from_disk else list(ours)
+    ports.choose_again({(record.edge, record.step): record.chunk for record in known if record.kind == CHOICE})
+    ports.take_again(resume, [record for record in known if record.kind == TAKEN])
+    for record in records:
+        orphan, kind = log.is_orphan(record), record.kind
+        if kind == LINE:
+            if not orphan:
+                remains.line(record)
+        elif kind == PARTIAL:
+            if not orphan and record.step == resume:
+                remains.partial(record)
+        elif kind == WHOLE:
+            out = ports.outputs.get(record.edge)
+            if not orphan and record.step > resume and out is not None:
+                out.whole(record)
+        elif kind in (CHUNK, END):
+            again = record.step > resume and log.is_whole(record)
+            if orphan or (from_disk and not again) or _is_void(record, ports.job.graph, layout):
+                remains.retain(record)
+                continue
+            item, way = None, ways[record.edge]
+            if kind == CHUNK and (item := remains.item(record)) is None:
+                continue
+            if again and way.made is not None:
+                way.made = max(way.made, record.step)
+            if record.step + way.delivery.soonest >= ports.job.steps:
+                remains.retain(record)  # a longer job would take it; no consumer of this one asks for it
+                continue
+            ports.outputs[way.edge.src].take_over(way, item, record, again=again)
+
+
+def carry_over(
+    ports: Ports[T],
+    records: Iterable[C],
+    remains: Remains[Any, C, T],
+    before: Mapping[str, int],
+    now: Mapping[str, int],
+) -> None:
+    """Log what the rank had sent when its snapshot was persisted: the next persisted snapshot needs it, too.
+
+    No consumer asks for it, as consumers read the snapshot themselves. `before` and `now` are the world sizes then and
+    now; edges from and to roles of another size are left out. Call this before ``ports.open``.
+    """
+    graph, role = ports.job.graph, ports.mail.site.role
+    same = {each for each, size in now.items() if before.get(each) == size}
+    ways = {way.edge.id: way for way in ports.ways if {role, graph.ops[way.edge.dst].role} <= same}
+    for record in records:
+        if record.end and record.header and ports.log is not None:
+            ports.log.taken(record.edge, record.step, record.header)
+        elif (way := ways.get(record.edge)) is not None:
+            item = None if record.end else remains.stored(record)
+            way.put(item, record.step, record.chunk, record.last, record.consumers)
+
+
+def _is_void(record: FormerRecord, graph: LogicalGraph, layout: Layout) -> bool:
+    """Whether a former generation made the record for ranks of an earlier layout."""
+    if not layout.number:
+        return False
+    edge = graph.edges[record.edge]
+    return any(layout.is_void(graph.ops[end].role, record.step) for end in (edge.src, edge.dst))

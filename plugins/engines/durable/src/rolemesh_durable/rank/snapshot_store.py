@@ -1,0 +1,130 @@
+"""The snapshots of a rank's process, in shared memory, with its send log and its lines of metrics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic_ns
+from typing import Any
+
+from rolemesh.api.workload import State, Workload
+from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
+from rolemesh_durable.dataplane.shm import NoSharedMemory, is_full
+from rolemesh_durable.protocol.rank.page import EDGE, IDLE, OP, PHASE, SINCE_NS
+from rolemesh_durable.protocol.rank.ports import Ports
+from rolemesh_durable.rank.meter import Meter
+from rolemesh_durable.rank.sent_log import SentLog
+from rolemesh_durable.rank.shortage import Shortage
+from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_durable.rank.takeover import Inheritance
+
+__all__ = ["ProcessStore", "StateSource", "newest_snapshot", "write_snapshot"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class StateSource:
+    """Gives the state of a stateful workload for a snapshot."""
+
+    def __init__(
+        self, workload: Workload, page: StatusPage, before: Sequence[Callable[[], None]], *, early: bool
+    ) -> None:
+        """The source calls the hooks `before` first: they wait for the rank's turn, for example.
+
+        `early`: take the state before the wait for memory. Meanwhile the turn of the rank or of its mates may end.
+        """
+        self._workload, self._fields, self._before, self._early = workload, page.fields, before, early
+
+    def __call__(self) -> Callable[[], State | None]:
+        """Return a function that returns the state. Raises what the workload raises, and `Stopping`."""
+        for hook in self._before:
+            hook()
+        fields = self._fields
+        fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, IDLE, -1, monotonic_ns()
+        return partial(_same, self._workload.snapshot()) if self._early else self._workload.snapshot
+
+
+class ProcessStore:
+    """`rolemesh_durable.protocol.rank.snapshots.Store` of a process."""
+
+    def __init__(
+        self,
+        memory: MemorySnapshots,
+        log: SentLog,
+        meter: Meter,
+        ports: Ports[Any],
+        shortage: Shortage,
+        inherited: Inheritance,
+        state: StateSource | None,
+    ) -> None:
+        """`state` is None for a stateless workload."""
+        self._memory, self._log, self._meter, self._ports = memory, log, meter, ports
+        self._shortage, self._inherited, self._state = shortage, inherited, state
+        self.steps, self.pinned, self.pin, self.publish = memory.steps, memory.pinned, memory.pin, meter.flush
+
+    def prepare(self, step: int, last: bool) -> None:
+        """Write the lines of metrics up to `step` to the log. If the log is lost, write again what is still needed."""
+        if self._log.lost:
+            _LOG.warning("the files of the send log in %s were removed; writing what is needed again", self._log.where)
+            self._memory.clear()  # the snapshots refer to positions in the lost log
+            self._ports.log_again(self._log)
+            self._meter.log_again()
+        if last:
+            self._meter.end(step)
+        self._meter.boundary(step)
+
+    def write(self, step: int, persist: bool) -> None:
+        """Take the state and write the snapshot. Raises what `write_snapshot` raises."""
+        state = self._state() if self._state is not None else _nothing
+        write_snapshot(self._shortage, self._memory, step, state, log=self._log.position, persist=persist)
+
+    def forget(self, committed: int, published: int, pins: Sequence[int]) -> None:
+        """Remove slots of orphans, and segments of the log."""
+        self._inherited.committed(committed)
+        self._log.trim(committed, published, pins)
+
+    def resend(self, published: int) -> None:
+        """Send the lines of former generations after step `published` again."""
+        self._meter.resend([block for block in self._inherited.lines if block.last > published])
+
+
+def newest_snapshot(path: str) -> int:
+    """Return the newest snapshot of the rank whose status page is at `path`; -1 if there is no page."""
+    try:
+        status_page = StatusPage.open(path)
+    except FileNotFoundError:
+        return -1
+    at = status_page.read()
+    status_page.close()
+    return at.snapshot
+
+
+def write_snapshot(
+    shortage: Shortage,
+    memory: MemorySnapshots,
+    step: int,
+    state: Callable[[], State | None],
+    *,
+    log: int,
+    persist: bool,
+) -> None:
+    """Write the snapshot of `step` once there is memory for it. Raises what `state` and the write raise."""
+
+    def write() -> None:
+        try:
+            memory.write(step, state(), log=log, persist=persist)
+        except NoRoom as error:
+            if not is_full(error.__cause__):
+                raise
+            raise NoSharedMemory(error.what, where=error.where, remedy=error.remedy) from error
+
+    shortage(write)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _same(state: State | None) -> State | None:
+    return state

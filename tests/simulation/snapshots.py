@@ -1,0 +1,95 @@
+"""The snapshots of a simulated rank: what they are written to, and how far apart they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from rolemesh_durable.protocol.edge import hold_of
+from rolemesh_durable.protocol.owing import until_shared
+from rolemesh_durable.protocol.persisting import outlasting
+
+if TYPE_CHECKING:
+    from tests.simulation.memory import Lines
+    from tests.simulation.rank import SimRank
+
+__all__ = ["SimPace", "SimStore"]
+
+
+class SimPace:
+    """Leaves out most snapshots. Equal ranks decide alike in all schedules."""
+
+    def __init__(self, rank: SimRank) -> None:
+        self._rank, self._step = rank, -1
+
+    def taken(self, step: int, began: int, ended: int, failures_s: float, waited: int = 0) -> None:
+        """The rank took the snapshot of `step`."""
+        self._step = step
+
+    def is_time(self, step: int, now: int, persist: bool, pins: Sequence[int]) -> bool:
+        """One in four steps, and those whose snapshots the ranks persist together."""
+        key = self._rank.key
+        if crc32(f"{key} {step}".encode()) % 4 == 0:
+            return True
+        apart = 3 ** (crc32(f"{key} apart".encode()) % 4)
+        outlasts = persist and outlasting((*pins, step)) == step
+        return outlasts and until_shared(step, self._rank.world.scenario.plan.persist_every, apart) == 0
+
+    def waited(self, now: int, since: int) -> bool:
+        """A rank that waits takes what it owes."""
+        return True
+
+    def ahead(self, pins: Sequence[int]) -> int:
+        """One to five steps."""
+        return 1 + crc32(f"{self._rank.key} {self._step}".encode()) % 5
+
+
+class SimStore:
+    """Snapshots in the memory of the rank's node."""
+
+    def __init__(self, rank: SimRank, lines: Lines) -> None:
+        """`lines` are those of former generations."""
+        self._rank, self._memory, self._lines = rank, rank.agent.memory, lines
+
+    def steps(self) -> Sequence[int]:
+        """The steps of the complete snapshots."""
+        return self._memory.steps(self._rank.key)
+
+    def pinned(self) -> Sequence[int]:
+        """The steps of the snapshots that wait for the disk."""
+        return self._memory.pins(self._rank.key)
+
+    def pin(self, step: int) -> None:
+        """Let the snapshot of `step` wait for the disk."""
+        self._memory.snaps[self._rank.key][step].pinned = True
+
+    def prepare(self, step: int, last: bool) -> None:
+        """The lines of metrics lie in memory already."""
+
+    def write(self, step: int, persist: bool) -> None:
+        """Write the snapshot. The rank may die meanwhile."""
+        rank, memory = self._rank, self._memory
+        stateful = rank.mind.kind != "stateless"
+        if stateful:
+            rank.at_rest()
+        rank.heard = rank.heard if rank.calls.behind(step) else step
+        rank.world.checks.owns(rank)
+        memory.make_room(rank.key)
+        rank.sleep(rank.world.between(0.0, 0.01))
+        rank.world.checks.owns(rank)
+        memory.switch(rank.key, step, rank.mind.state if stateful else None, persist)
+        rank.world.checks.snapshot(rank, step)
+
+    def publish(self) -> None:
+        """The rank sends its lines after each step or two."""
+
+    def forget(self, committed: int, published: int, pins: Sequence[int]) -> None:
+        """Drop records of the log."""
+        job = self._rank.job
+        holds = {e.id: hold_of(e, job.graph, job.activity, job.unrepeated) - e.lag for e in job.graph.edges}
+        self._memory.trim(self._rank.key, committed, holds)
+
+    def resend(self, published: int) -> None:
+        """Send the lines of former generations after step `published` again."""
+        self._rank.tell({step: records for step, records in self._lines.items() if step > published})

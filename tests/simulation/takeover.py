@@ -1,0 +1,134 @@
+"""The records that a simulated rank takes over from its former generations, and persisted snapshots."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.simulation.effects import SimItem
+from tests.simulation.memory import Entry
+from tests.simulation.model import Value, gather, part_of, value_of
+
+from rolemesh.graph import items
+from rolemesh.graph.routes import Collate, Combine
+from rolemesh_durable.protocol.log_kinds import CHOICE, CHUNK, END, TAKEN, WHOLE
+from rolemesh_durable.protocol.rank.origin import Assembly, StoredValues
+
+if TYPE_CHECKING:
+    from tests.simulation.rank import SimRank
+
+__all__ = ["SimCrossing", "SimFormer", "SimRemains", "origin_of", "sizes_of"]
+
+
+class SimRecord(NamedTuple):
+    """A record that a former generation has logged."""
+
+    kind: int
+    edge: int
+    step: int
+    generation: int = -1
+    chunk: int = 0
+    last: bool = True
+    consumers: tuple[int, ...] = ()
+    body: Any = b""
+    item: Any = None
+
+
+class SimFormer:
+    """The records of a rank's former generations. Its memory has dropped the orphans already."""
+
+    def __init__(self, rank: SimRank) -> None:
+        self._memory, self._key = rank.agent.memory, rank.key
+        self._ops = {edge.id: edge.src for edge in rank.job.graph.edges}
+
+    def is_orphan(self, record: SimRecord) -> bool:
+        """The memory has dropped them."""
+        return False
+
+    def is_whole(self, record: SimRecord) -> bool:
+        """Whether the log has all of the call."""
+        return self._memory.is_whole(self._key, record.edge, record.step)
+
+    def ours(self) -> Iterator[SimRecord]:
+        """The records of choices that its calls made."""
+        for (edge, step), made in self._memory.choices.get(self._key, {}).items():
+            if isinstance(made, bytes):
+                yield SimRecord(TAKEN, edge, step, body=made)
+            else:
+                yield SimRecord(CHOICE, edge, step, chunk=step - made)
+        for entry in self._memory.logs[self._key]:
+            if not entry.consumers:
+                yield SimRecord(TAKEN, entry.edge, entry.step, body=entry.item)
+
+    def records(self) -> Iterator[SimRecord]:
+        """The records of values that its calls made."""
+        whole = self._memory.whole.get(self._key, {})
+        encoded = self._memory.items.get(self._key, {})
+        kept = [(edge, step) for edge, step in whole if self._memory.is_whole(self._key, edge, step)]
+        for call, step in sorted({(self._ops[edge], step) for edge, step in kept}):
+            yield SimRecord(WHOLE, call, step, body=encoded.get((call, step), b""))
+        for e in list(self._memory.logs[self._key]):
+            if e.consumers:
+                kind, made = CHUNK if e.item is not None else END, whole.get((e.edge, e.step), -1)
+                yield SimRecord(kind, e.edge, e.step, made, e.chunk, e.last, e.consumers, b"", e.item)
+
+
+class SimCrossing:
+    """A record in a persisted snapshot."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.edge, self.step, self.chunk, self.last = entry.edge, entry.step, entry.chunk, entry.last
+        self.consumers, self.item = entry.consumers, entry.item
+        self.end = entry.item is None or not entry.consumers
+        self.header: bytes = b"" if entry.consumers else entry.item
+
+    def value(self) -> Any:
+        """The value of the chunk."""
+        return self.item
+
+
+class SimRemains:
+    """Items lie where they are logged."""
+
+    def item(self, record: SimRecord) -> SimItem | None:
+        """The chunk of a record."""
+        return SimItem(record.item)
+
+    def retain(self, record: SimRecord) -> None:
+        """It takes no memory."""
+
+    def line(self, record: SimRecord) -> None:
+        """Lines are no records."""
+
+    def partial(self, record: SimRecord) -> None:
+        """Lines are no records."""
+
+    def stored(self, record: SimCrossing) -> SimItem:
+        """The chunk of a persisted snapshot."""
+        return SimItem(record.item)
+
+
+def origin_of(rank: SimRank, step: int) -> StoredValues:
+    """Return the persisted snapshot of `step`, as `rank` sees it."""
+    there = rank.world.disk.complete[step]
+
+    def records(role: str, number: int) -> list[SimCrossing]:
+        return [SimCrossing(entry) for entry in there[role, number][1]]
+
+    role, number = rank.key
+    assembly = Assembly(_gathered, part_of, lambda parts, how: gather([[part] for part in parts]))
+    where, size = f"step {step}", rank.shape.sizes[role]
+    return StoredValues(rank.job.graph, sizes_of(there), records, assembly, number, size, where=where)
+
+
+def sizes_of(ranks: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Return how many ranks each role has."""
+    return Counter(role for role, _ in ranks)
+
+
+def _gathered(chunks: Sequence[Sequence[Any]], how: Combine) -> Value:
+    if isinstance(how, Collate):
+        rows = items.assembled(item for part in chunks for item in part)
+        return value_of(rows) if rows is not None else Value(0)
+    return gather([list(part) for part in chunks])
