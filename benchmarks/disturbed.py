@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.running import ROOT, BenchmarkError
-from benchmarks.status_pages import RankKey, StatusPages
+from benchmarks.status_pages import StatusPages
 from rolemesh.api.observer import Event, JobStatus
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 from rolemesh_durable.control.living import LivingRun
 from rolemesh_durable.control.resizing import resize
@@ -45,7 +46,7 @@ class RankKill:
 
     seconds: float
     load_s: float
-    restarted: tuple[RankKey, ...]
+    restarted: tuple[RankRef, ...]
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class MasterKill:
     recovered_s: float
     committed_s: float
     steps: int
-    restarted: tuple[RankKey, ...]
+    restarted: tuple[RankRef, ...]
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class AgentKill:
     """Seconds from SIGKILL to the next incarnation's ``agent_up``; `restarted` have another process than before."""
 
     controlled_s: float
-    restarted: tuple[RankKey, ...]
+    restarted: tuple[RankRef, ...]
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Resize:
 
     seconds: float
     paused_s: float
-    restarted: tuple[RankKey, ...]
+    restarted: tuple[RankRef, ...]
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Drain:
     seconds: float
     paused_s: float
     lost: int
-    restarted: tuple[RankKey, ...]
+    restarted: tuple[RankRef, ...]
 
 
 @contextmanager
@@ -238,8 +239,8 @@ class Disturbed:
         since = self._calm()
         before, status = self.status_pages.look(), self.status()
         assert status is not None
-        node = next(rank.node for rank in status.ranks if (rank.role, rank.rank) == (role, 0))
-        leaving = [(rank.role, rank.rank) for rank in status.ranks if rank.node == node]
+        node = next(rank.node for rank in status.ranks if rank.ref == (role, 0))
+        leaving = [rank.ref for rank in status.ranks if rank.node == node]
         began = held_at = time.monotonic()
         low = -1
         with ControlClient(self.run.path, 1.0) as client:
@@ -286,12 +287,12 @@ class Disturbed:
         self._until("the job is calm", calm, look_s=JOURNAL_S)
         return self.last_event()
 
-    def _same(self, before: dict[RankKey, Position], keys: Sequence[RankKey]) -> list[Position]:
+    def _same(self, before: dict[RankRef, Position], keys: Sequence[RankRef]) -> list[Position]:
         """Where these ranks are now, if they are still those of `before`; else where they were."""
         now = self.status_pages.look()
         return [now[key] if now[key].generation == before[key].generation else before[key] for key in keys]
 
-    def _changed(self, before: dict[RankKey, Position]) -> tuple[RankKey, ...]:
+    def _changed(self, before: dict[RankRef, Position]) -> tuple[RankRef, ...]:
         now = self.status_pages.look()
         return tuple(key for key in before if (now[key].pid, now[key].generation) != before[key][:2])
 

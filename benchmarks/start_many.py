@@ -160,7 +160,7 @@ class Cluster:
                 }
                 self.soon[name].append(ae.FromRank(m.RankHello(*who, 1000, addresses)))
             case ae.ToRank(role, rank, m.Connect(peers)):
-                mine = next((peer for peer in peers if (peer.role, peer.rank) == (role, rank)), None)
+                mine = next((peer for peer in peers if peer.ref == (role, rank)), None)
                 if mine is not None:
                     self.soon[name].append(ae.FromRank(m.RankReady(role, rank, mine.generation, 0.1)))
             case ae.Kill(role, rank, generation):

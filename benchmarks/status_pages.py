@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.agent.resource_guard import shm_folder
 from rolemesh_durable.rank.status_page import Position, StatusPage
 
-__all__ = ["RankKey", "StatusPages"]
+__all__ = ["StatusPages"]
 
-RankKey = tuple[str, int]
 
 _NAME = re.compile(r"status-(\w+)-(\d+)-(\d+)")
 
@@ -20,9 +20,9 @@ class StatusPages:
 
     def __init__(self, job_id: str) -> None:
         self._any = shm_folder(job_id, "*")
-        self._open: dict[RankKey, tuple[int, StatusPage]] = {}
+        self._open: dict[RankRef, tuple[int, StatusPage]] = {}
 
-    def look(self) -> dict[RankKey, Position]:
+    def look(self) -> dict[RankRef, Position]:
         """Where every rank is now; of a dead one, where it was."""
         for folder in self._any.parent.glob(self._any.name):
             for path in folder.glob("status-*"):

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         Sharded as Sharded,
         Split as Split,
     )
+    from rolemesh.api.rank_ref import RankRef as RankRef
     from rolemesh.api.scheduler import Scheduler as Scheduler
     from rolemesh.api.service import (
         CalledBy as CalledBy,
@@ -102,6 +103,7 @@ _HOMES = {
     "api.import_ref": "ImportRef",
     "api.observer": "Event JobStatus Observer RunInfo StepMetrics",
     "api.partition": "Balanced Broadcast Partial Sharded Split",
+    "api.rank_ref": "RankRef",
     "api.scheduler": "Scheduler",
     "api.service": "CallError CallTimeoutError CalledBy SessionLostError service",
     "api.workload": "RankContext State Workload operator",

@@ -18,7 +18,7 @@ PAGES: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("refe
 MADE = "<!-- Made by `python -m docs.generator` from signatures and docstrings. -->"
 SHOWN = ("__call__", "__getitem__", "__len__", "__iter__", "__contains__", "__or__", "__enter__", "__exit__")
 """Special methods that a reader calls, by what they stand for."""
-MODELS = ("BaseModel", "Struct", "NamedTuple", "TypedDict", "Options", "Budget")
+MODELS = ("BaseModel", "Struct", "OfRank", "NamedTuple", "TypedDict", "Options", "Budget")
 """Bases of classes that are their fields."""
 WIDTH = 100
 LONGEST = 120
@@ -68,7 +68,7 @@ def _described(shown: str, what: Any, level: int) -> Iterator[str]:
     arguments = _arguments(init) if init is not None and not init.is_alias else []
     yield _code(_call(f"class {shown}", [bases] if bases else [], "") if not arguments else _call(shown, arguments, ""))
     yield from _prose(what)
-    fields = [member for member in what.members.values() if _is_field(member)]
+    fields = list(_fields(what))
     if fields:
         yield "\n".join(["| | type | default | |", "| --- | --- | --- | --- |", *map(_row, fields)])
     methods = [member for member in what.members.values() if not member.is_alias and member.is_function]
@@ -82,6 +82,13 @@ def _described(shown: str, what: Any, level: int) -> Iterator[str]:
 
 def _test(method: Any) -> str:
     return f"| `{method.name}` | {_cell(' '.join(method.docstring.value.split()) if method.docstring else '')} |"
+
+
+def _fields(cls: Any) -> Iterator[Any]:
+    """The fields of `cls`, those of a rank's name first if it inherits them."""
+    if "OfRank" in map(str, cls.bases):
+        yield from _fields(_found("rolemesh.api.rank_ref.OfRank"))
+    yield from filter(_is_field, cls.members.values())
 
 
 def _is_field(member: Any) -> bool:

@@ -146,8 +146,8 @@ class Splits(Tampered):
 
     def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
         if failure.rank >= 0:
-            return replaced(plan, restart=((failure.role, failure.rank),))
-        return replaced(plan, restart=tuple((r.role, r.rank) for r in view.ranks if r.node == failure.node))
+            return replaced(plan, restart=(failure.ref,))
+        return replaced(plan, restart=tuple(r.ref for r in view.ranks if r.node == failure.node))
 
 
 class Misspells(Tampered):
@@ -159,7 +159,7 @@ class Misspells(Tampered):
 
 def leaving(plan: RecoveryPlan, view: JobView, *, all_of_it: bool) -> RecoveryPlan:
     """The plan, away from the node of its first rank; with everybody there, or with those only who restart anyway."""
-    node = next(r.node for r in view.ranks if (r.role, r.rank) == plan.restart[0])
+    node = next(r.node for r in view.ranks if r.ref == plan.restart[0])
     there = [mate for r in view.ranks if r.node == node for mate in view.group(r.role, r.rank)]
     return replaced(plan, avoid=(node,), restart=tuple(dict.fromkeys([*plan.restart, *(there if all_of_it else ())])))
 
@@ -184,7 +184,7 @@ class RestartsAll(Tampered):
     """Says that it moves nodes, and restarts the job."""
 
     def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
-        return replaced(plan, source="disk", restart=tuple((r.role, r.rank) for r in view.ranks))
+        return replaced(plan, source="disk", restart=tuple(r.ref for r in view.ranks))
 
 
 class HalfFromDisk(Tampered):
@@ -210,7 +210,7 @@ class Halves(Tampered):
 
     def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
         sizes = {role: sum(r.role == role for r in view.ranks) // 2 for role, _ in plan.restart}
-        return replaced(plan, restart=tuple((r.role, r.rank) for r in view.ranks), source="disk", resize=sizes)
+        return replaced(plan, restart=tuple(r.ref for r in view.ranks), source="disk", resize=sizes)
 
 
 class Spends(Tampered):

@@ -25,7 +25,7 @@ def total(steps: int) -> float:
 
 
 def pids(status: JobStatus) -> dict[str, int]:
-    return {f"{r.role}/{r.rank}": r.pid for r in status.ranks}
+    return {str(r.ref): r.pid for r in status.ranks}
 
 
 def of_kind(job: Job, *kinds: str) -> list[dict[str, Any]]:

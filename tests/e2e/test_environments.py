@@ -146,7 +146,7 @@ def test_ranks_and_agents_that_are_killed_come_back_with_their_own_version(versi
     process = job.start()
     status = job.running(step=3)
     for rank in status.ranks:
-        if (rank.role, rank.rank) in (("old", 1), ("new", 0)):
+        if rank.ref in (("old", 1), ("new", 0)):
             os.kill(rank.pid, signal.SIGKILL)
     until(lambda: [len(imported(job, rank)) for rank in ("old-1", "new-0")] == [2, 2], 60, "both are back")
     until(lambda: (now := job.status()) is not None and now.state == "running", 60, "the job runs again")

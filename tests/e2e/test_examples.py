@@ -102,7 +102,7 @@ def test_a_killed_rank_of_the_fsdp_group_is_named_not_its_surviving_peer(example
     job = example("sft")
     process = job.start("steps=100000")
     status = job.running(2)
-    victim = next(rank for rank in status.ranks if (rank.role, rank.rank) == ("trainer", 1))
+    victim = next(rank for rank in status.ranks if rank.ref == ("trainer", 1))
     os.kill(victim.pid, signal.SIGKILL)
     assert process.wait(60) == 1
     failure = job.result()["failure"]

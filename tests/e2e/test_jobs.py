@@ -172,7 +172,7 @@ def test_processes_say_in_ps_what_they_are_of_which_job(make_job: Make) -> None:
     job.start("steps=100000", "roles.work.options.kwargs.sleep=0.01")
     status = job.running()
     processes = {"master": status.master_pid} | {agent.agent: agent.pid for agent in status.agents}
-    processes |= {f"{rank.role}/{rank.rank}": rank.pid for rank in status.ranks}
+    processes |= {str(rank.ref): rank.pid for rank in status.ranks}
     for what, pid in processes.items():
         assert " ".join(psutil.Process(pid).cmdline()).strip() == f"rolemesh: {status.name} {what}"
     assert any(f"rolemesh: {status.name} supervisor" in found for found in leftovers(job.ids()))

@@ -405,7 +405,7 @@ def test_the_masters_node_may_go(on_ray: Job, away: AwayNodes, undisturbed: str)
     apart = "placement={use: separation, options: {apart: [[source, work, sink]]}}"
     submit_from(lost, on_ray, *SLOW, "roles.work.options.kwargs.sleep=0.1", IN_MEMORY_ONLY, apart)
     before = on_ray.running(10)
-    elsewhere = {f"{rank.role}/{rank.rank}" for rank in before.ranks if rank.node != lost}
+    elsewhere = {str(rank.ref) for rank in before.ranks if rank.node != lost}
     assert 0 < len(elsewhere) < len(before.ranks)
     assert master_node("squares") == lost
     away.lose(lost)

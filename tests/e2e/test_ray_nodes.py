@@ -159,7 +159,7 @@ def talking(pid: int, ports: set[int]) -> Counter[int]:
 def test_nodes_talk_over_tcp_and_a_peer_without_the_key_is_refused_and_counted(job: Job) -> None:
     process = job.start(*ENDLESS, APART)
     status = job.running(3)
-    pid = {f"{rank.role}/{rank.rank}": rank.pid for rank in status.ranks}
+    pid = {str(rank.ref): rank.pid for rank in status.ranks}
     assert len({rank.node for rank in status.ranks}) == 3
     inbox = {name: listening(of)[0] for name, of in pid.items()}
     port_of = {address[1]: name for name, address in inbox.items()}

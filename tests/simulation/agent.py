@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from tests.simulation.memory import Image, NodeMemory
-from tests.simulation.model import GROUPS, RankKey
+from tests.simulation.model import GROUPS
 from tests.simulation.rank import SimRank
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.fitness import Measured, Measurements
@@ -33,12 +34,12 @@ class SimAgent:
         self.alive, self.frozen, self.swept = True, False, False
         self.cut = float("inf")
         self.memory: NodeMemory = world.memory(name, node)
-        self.ranks: dict[RankKey, SimRank] = {}
-        self.copied: dict[RankKey, tuple[str, int]] = {}
-        self.copying: set[RankKey] = set()
-        self.persisting: dict[tuple[RankKey, int], str] = {}
-        self.generations: dict[RankKey, int] = {}
-        self.persisted: dict[tuple[RankKey, int], m.Persisted] = {}
+        self.ranks: dict[RankRef, SimRank] = {}
+        self.copied: dict[RankRef, tuple[str, int]] = {}
+        self.copying: set[RankRef] = set()
+        self.persisting: dict[tuple[RankRef, int], str] = {}
+        self.generations: dict[RankRef, int] = {}
+        self.persisted: dict[tuple[RankRef, int], m.Persisted] = {}
         self.warning = ""
         self.measured: Measurements = ()
         self._measures = False
@@ -233,7 +234,7 @@ class SimAgent:
         self.memory.failed_at = -1
 
     def _fork(self, launch: m.RankLaunch) -> None:
-        who = (launch.role, launch.rank, launch.generation)
+        who = launch.start
         if not self.alive and (self.memory.owner is not self or self.swept or self.world.chance(0.5)):
             return  # its zygote has it to do, or not
         if self.alive:
@@ -253,7 +254,7 @@ class SimAgent:
         if snap is not None and due and launch.resume not in self.world.disk.complete:
             snap.pinned = True  # its part of the checkpoint may be unreported, or not on disk
         self.generations[who[:2]] = launch.generation
-        known: dict[tuple[RankKey, int], Any]
+        known: dict[tuple[RankRef, int], Any]
         for known in (self.persisting, self.persisted):
             for key, step in list(known):
                 if key == who[:2] and step > launch.resume:
@@ -263,7 +264,7 @@ class SimAgent:
     def _fetch(self, launch: m.RankLaunch) -> None:
         if not self.alive:
             return
-        who = (launch.role, launch.rank, launch.generation)
+        who = launch.start
         other = self.world.backend.agents.get(launch.replica)
         image = other.memory.image(who[:2], launch.resume) if other is not None and other.alive else None
         if image is None:
@@ -291,7 +292,7 @@ class SimAgent:
                     attempt = self.persisting[key, step] = world.uid()
                     world.at(world.between(0.01, world.scenario.disk_s), self._persisted_to, key, step, attempt)
 
-    def _persisted_to(self, key: RankKey, step: int, attempt: str) -> None:
+    def _persisted_to(self, key: RankRef, step: int, attempt: str) -> None:
         if self.persisting.get((key, step)) != attempt:
             return  # its rank, or the job, has gone back meanwhile
         del self.persisting[key, step]

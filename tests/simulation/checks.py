@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from tests.simulation.model import SHARDS, RankKey, State, Value
+from tests.simulation.model import SHARDS, State, Value
 from tests.simulation.scenario import MOST_MEMORY
 
 from rolemesh.api.observer import Event, StepMetrics
 from rolemesh.api.partition import Balanced
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.master.state import JobState, KeptJob
@@ -103,15 +104,15 @@ class Checks:
         self.restarted: list[tuple[str, tuple[str, ...]]] = []
         self.kinds: dict[str, int] = {}
         self.trail: list[str] = []
-        self.used: dict[RankKey, tuple[int, ...]] = {}
+        self.used: dict[RankRef, tuple[int, ...]] = {}
         self.fit: set[str] = set()
         """Nodes that the journal says are fit for ranks."""
-        self._generations: dict[RankKey, int] = {}
-        self._known_up: dict[RankKey, int] = {}
+        self._generations: dict[RankRef, int] = {}
+        self._known_up: dict[RankRef, int] = {}
         """The newest generations of which the journal says that they have started."""
         self._epochs: dict[str, int] = {}
-        self._chosen: dict[tuple[NodeMemory, int, RankKey, int, int], Any] = {}
-        self._took: dict[tuple[RankKey, int], dict[tuple[int, int], int]] = {}
+        self._chosen: dict[tuple[NodeMemory, int, RankRef, int, int], Any] = {}
+        self._took: dict[tuple[RankRef, int], dict[tuple[int, int], int]] = {}
         self._working: dict[tuple[int, int, int], list[tuple[SimRank, float]]] = {}
         """(call, step, item) → the ranks that took the item, with the time. For rows that ranks share by demand."""
         self._ran: set[tuple[str, object]] = set()
@@ -119,18 +120,18 @@ class Checks:
         self._resized: set[str] = set()
         self._given: dict[str, float] = {}
         """How much memory ranks of a role have, since a recovery has given them more."""
-        self._begun: dict[RankKey, int] = {}
+        self._begun: dict[RankRef, int] = {}
         """The newest step that each rank has begun,"""
-        self._told: dict[RankKey, tuple[str, int]] = {}
+        self._told: dict[RankRef, tuple[str, int]] = {}
         """and where and after which it was told that it is to leave."""
         self._hold = -1
-        self._taken: dict[RankKey, dict[tuple[int, int, int, int], int]] = {}
+        self._taken: dict[RankRef, dict[tuple[int, int, int, int], int]] = {}
         """By consumer: step, call and rank (or -1: its group; or number of the item) that have made a value, and when,
         and its version."""
         self.unkept = False
         """A rank could not write its last state."""
         self._unlike = world.job.unlike()
-        self._restarts: dict[RankKey, list[tuple[int, int]]] = {}
+        self._restarts: dict[RankRef, list[tuple[int, int]]] = {}
 
     # --------------------------------------------------------------------------------------------------- the journal
 
@@ -501,7 +502,7 @@ class Checks:
 
     def _agree(self, upto: int) -> None:
         """Nobody goes back before `upto`, except to the disk."""
-        first: dict[tuple[int, ...], tuple[int, RankKey]] = {}
+        first: dict[tuple[int, ...], tuple[int, RankRef]] = {}
         for key, known in self._taken.items():
             for (step, *value), version in known.items():
                 if step > upto:

@@ -108,9 +108,9 @@ class SimMail:
     def connect(self, peers: Sequence[m.Peer]) -> None:
         """Addresses have changed."""
         for peer in peers:
-            known = self.peers.get((peer.role, peer.rank))
+            known = self.peers.get(peer.ref)
             if known is None or known.generation < peer.generation:
-                self.peers[peer.role, peer.rank] = peer
+                self.peers[peer.ref] = peer
 
     def forget(self, roles: Collection[str]) -> None:
         """The ranks of these roles are gone."""

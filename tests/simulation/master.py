@@ -9,6 +9,7 @@ import msgspec
 from tests.simulation.model import RESIZABLE
 
 from rolemesh.api.observer import Event
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as me
@@ -20,8 +21,9 @@ from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.merge import LineAssembler
 
 if TYPE_CHECKING:
-    from tests.simulation.model import RankKey
     from tests.simulation.world import World
+
+    from rolemesh.api.rank_ref import RankRef
 
 __all__ = ["Journal", "SimMaster", "Stale"]
 
@@ -241,7 +243,7 @@ class SimMaster:
                     world.at(world.between(0.01, 0.3), self.handle, me.CheckpointCommitted(world.disk.newest(), ""))
             case me.CommitCheckpoint(step, parts):
                 world.checks.complete(step, parts)
-                attempts = {(p.role, p.rank): p.attempt for p in parts}
+                attempts = {p.ref: p.attempt for p in parts}
                 world.at(world.between(0.01, 0.3), self._complete, step, attempts, self._origins)
             case me.End(status, message):
                 world.note(f"master {self.epoch}", f"ends the job: {status} {message}")
@@ -303,7 +305,7 @@ class SimMaster:
         places = [agent.place.node for agent in self.machine.state.agents.values() if agent.state in ("starting", "up")]
         return tuple(node for node in places if node in self.world.dead_nodes)
 
-    def _seated(self, nodes: list[str], others: dict[RankKey, str], found: dict[RankKey, str]) -> bool:
+    def _seated(self, nodes: list[str], others: dict[RankRef, str], found: dict[RankRef, str]) -> bool:
         """Whether there is room on `nodes` for all ranks in `found`, beside `others`; who has none there gets some."""
         scenario = self.world.scenario
         room = {node: scenario.rooms.get(node, scenario.room) for node in nodes}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from tests.simulation.model import RankKey, State
+from tests.simulation.model import State
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.protocol.persisting import outlasting
 
@@ -45,46 +46,46 @@ class NodeMemory:
 
     def __init__(self, node: str) -> None:
         self.node = node
-        self.snaps: dict[RankKey, dict[int, Snap]] = {}
-        self.logs: dict[RankKey, list[Entry]] = {}
-        self.lines: dict[RankKey, Lines] = {}
-        self.copies: dict[RankKey, dict[int, Image]] = {}
-        self.choices: dict[RankKey, dict[tuple[int, int], Any]] = {}
+        self.snaps: dict[RankRef, dict[int, Snap]] = {}
+        self.logs: dict[RankRef, list[Entry]] = {}
+        self.lines: dict[RankRef, Lines] = {}
+        self.copies: dict[RankRef, dict[int, Image]] = {}
+        self.choices: dict[RankRef, dict[tuple[int, int], Any]] = {}
         """By edge and step, when what it took was made, or which items it took, encoded."""
-        self.asked: dict[RankKey, dict[Any, int]] = {}
+        self.asked: dict[RankRef, dict[Any, int]] = {}
         """Which rank each call of a rank was sent to, by its key."""
-        self.whole: dict[RankKey, dict[tuple[int, int], int]] = {}
+        self.whole: dict[RankRef, dict[tuple[int, int], int]] = {}
         """Edges and steps of which the log has all that the call has made, and the generation that made it."""
-        self.items: dict[RankKey, dict[tuple[int, int], bytes]] = {}
+        self.items: dict[RankRef, dict[tuple[int, int], bytes]] = {}
         """By call and step, the items that the rank has taken whose results the log has, encoded."""
-        self.sure: dict[RankKey, int] = {}
+        self.sure: dict[RankRef, int] = {}
         """The newest generation of a rank whose log has all that it, and those before it, may have shown."""
         self.timeline = 0
         self.failed_at = -1
         """The newest step whose checkpoint cannot become complete because of this node."""
         self.owner: Any = None
         """The incarnation of the agent that commands what runs here."""
-        self.ranks: dict[RankKey, Any] = {}
+        self.ranks: dict[RankRef, Any] = {}
         """The newest process of each rank, as the zygotes know it: they outlive the agent."""
-        self.granted: dict[RankKey, int] = {}
+        self.granted: dict[RankRef, int] = {}
         """How far each rank may run, as its page says: written before the rank is told."""
-        self.said: dict[tuple[RankKey, int], list[Any]] = {}
+        self.said: dict[tuple[RankRef, int], list[Any]] = {}
         """What each has said of itself, by generation."""
-        self.ends: dict[tuple[RankKey, int], tuple[int | None, int | None]] = {}
+        self.ends: dict[tuple[RankRef, int], tuple[int | None, int | None]] = {}
         """Signal and exit code of those that have ended."""
 
-    def steps(self, key: RankKey) -> tuple[int, ...]:
+    def steps(self, key: RankRef) -> tuple[int, ...]:
         """The complete snapshots of a rank, ascending."""
         return tuple(sorted(self.snaps.get(key, ())))
 
-    def make_room(self, key: RankKey) -> None:
+    def make_room(self, key: RankRef) -> None:
         """A third snapshot is about to be written over the oldest of the two that nobody has pinned."""
         kept = self.snaps.setdefault(key, {})
         free = sorted(step for step, snap in kept.items() if not snap.pinned)
         while len(free) > 1 and len(kept) > 1:
             del kept[free.pop(0)]
 
-    def switch(self, key: RankKey, step: int, state: State | None, pinned: bool) -> None:
+    def switch(self, key: RankRef, step: int, state: State | None, pinned: bool) -> None:
         """The snapshot is complete."""
         kept = self.snaps.setdefault(key, {})
         if pinned:
@@ -93,32 +94,32 @@ class NodeMemory:
                 kept[old].pinned = old == stays
         kept[step] = Snap(state, pinned)
 
-    def drop_after(self, key: RankKey, step: int) -> None:
+    def drop_after(self, key: RankRef, step: int) -> None:
         """Forget the snapshots after `step`, and what was sent after it: orphans, but for what is whole."""
         self.snaps[key] = {at: snap for at, snap in self.snaps.get(key, {}).items() if at <= step}
         self.logs[key] = [e for e in self.logs.get(key, ()) if e.step <= step or self.is_whole(key, e.edge, e.step)]
         self.lines[key] = _upto(self.lines.get(key, {}), step)
 
-    def is_whole(self, key: RankKey, edge: int, step: int) -> bool:
+    def is_whole(self, key: RankRef, edge: int, step: int) -> bool:
         """Whether the log has all of the call that has made what is sent on `edge`."""
         return (edge, step) in self.whole.get(key, ())
 
-    def say_whole(self, key: RankKey, edges: Iterable[int], step: int, generation: int) -> None:
+    def say_whole(self, key: RankRef, edges: Iterable[int], step: int, generation: int) -> None:
         """The log has all that `generation` has sent at `step` on these edges of a call."""
         self.whole.setdefault(key, {}).update(((edge, step), generation) for edge in edges)
 
-    def clear(self, key: RankKey) -> None:
+    def clear(self, key: RankRef) -> None:
         """Forget all of a rank."""
         self.snaps[key] = {}
         self.logs[key] = []
         self.lines[key] = {}
         self.asked.pop(key, None)
 
-    def pins(self, key: RankKey) -> tuple[int, ...]:
+    def pins(self, key: RankRef) -> tuple[int, ...]:
         """The snapshots that wait for being persisted."""
         return tuple(sorted(step for step, snap in self.snaps.get(key, {}).items() if snap.pinned))
 
-    def trim(self, key: RankKey, committed: int, holds: Mapping[int, int]) -> None:
+    def trim(self, key: RankRef, committed: int, holds: Mapping[int, int]) -> None:
         """Drop the records that nobody needs any more after the commit of step `committed`."""
         chosen = self.choices.get(key, {})
         for edge, step in [at for at in chosen if at[1] + holds.get(at[0], 0) <= committed]:
@@ -130,7 +131,7 @@ class NodeMemory:
                 e for e in log if e.step + e.hold > committed or any(e.step <= pin < e.step + e.hold for pin in pins)
             ]
 
-    def keep(self, key: RankKey, step: int, state: State | None, log: list[Entry], lines: Lines) -> None:
+    def keep(self, key: RankRef, step: int, state: State | None, log: list[Entry], lines: Lines) -> None:
         """Take an image of another agent's snapshot, with the log up to it: the two that came last are kept."""
         kept = self.copies.setdefault(key, {})
         kept.pop(step, None)
@@ -138,7 +139,7 @@ class NodeMemory:
         for old in list(kept)[:-2]:
             del kept[old]
 
-    def image(self, key: RankKey, step: int) -> Image | None:
+    def image(self, key: RankRef, step: int) -> Image | None:
         """A kept image, or one of a snapshot in this node's own memory."""
         if step in self.copies.get(key, {}):
             return self.copies[key][step]
@@ -148,7 +149,7 @@ class NodeMemory:
         log = [entry for entry in self.logs.get(key, ()) if entry.step <= step]
         return snap.state, log, _upto(self.lines.get(key, {}), step)
 
-    def install(self, key: RankKey, step: int, image: Image) -> None:
+    def install(self, key: RankRef, step: int, image: Image) -> None:
         """Make an image this node's own snapshot of the rank, as if it had been written here."""
         self.copies.pop(key, None)
         self.choices.pop(key, None)
@@ -169,16 +170,16 @@ class Disk:
     """The job's folder: parts of checkpoints, each of one attempt, and which checkpoints are complete."""
 
     def __init__(self) -> None:
-        self.parts: dict[tuple[int, RankKey, str], tuple[State | None, tuple[Entry, ...]]] = {}
-        self.complete: dict[int, dict[RankKey, tuple[State | None, tuple[Entry, ...]]]] = {}
+        self.parts: dict[tuple[int, RankRef, str], tuple[State | None, tuple[Entry, ...]]] = {}
+        self.complete: dict[int, dict[RankRef, tuple[State | None, tuple[Entry, ...]]]] = {}
         self.damaged: set[int] = set()
 
-    def write(self, step: int, key: RankKey, attempt: str, state: State | None, log: list[Entry]) -> None:
+    def write(self, step: int, key: RankRef, attempt: str, state: State | None, log: list[Entry]) -> None:
         """A rank's part: its state, and what of its log crosses `step`."""
         crossing = tuple(e for e in log if e.step <= step < e.step + e.hold)
         self.parts[step, key, attempt] = (state, crossing)
 
-    def seal(self, step: int, attempts: dict[RankKey, str]) -> str:
+    def seal(self, step: int, attempts: dict[RankRef, str]) -> str:
         """Make the checkpoint of `step` complete, of these attempts, or say what is missing."""
         missing = [key for key, attempt in attempts.items() if (step, key, attempt) not in self.parts]
         if missing:

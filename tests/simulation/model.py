@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Literal, NamedTuple, TypeAlias
 
 from rolemesh.api.partition import Balanced, Broadcast
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.items import cut as cut_items
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import Part, Route, Selection, Send, Share, Whole, route
@@ -23,7 +24,6 @@ __all__ = [
     "Job",
     "Kind",
     "Mind",
-    "RankKey",
     "Reference",
     "Shape",
     "State",
@@ -43,7 +43,6 @@ __all__ = [
     "value_of",
 ]
 
-RankKey: TypeAlias = tuple[str, int]
 Kind: TypeAlias = Literal["source", "stateless", "stateful", "loader", "collective", "apart"]
 """Ranks of a role that is "apart" are a group, and meet in no step."""
 
@@ -87,7 +86,7 @@ class Shape:
             )
             for edge in graph.edges
         }
-        self.keys: tuple[RankKey, ...] = tuple((role, n) for role in graph.roles for n in range(sizes[role]))
+        self.keys: tuple[RankRef, ...] = tuple(RankRef(role, n) for role in graph.roles for n in range(sizes[role]))
 
     def sends(self, edge: Edge, rank: int) -> tuple[Send, ...]:
         """What `rank` sends on `edge`."""
@@ -225,7 +224,7 @@ def made_of(mind: Mind, op: OpCall, step: int, row: Value, others: list[Value]) 
 class Mind:
     """The workload of one rank: what it computes and remembers."""
 
-    def __init__(self, job: Job, key: RankKey) -> None:
+    def __init__(self, job: Job, key: RankRef) -> None:
         self.job, self.role, self.rank = job, key[0], key[1]
         self.kind = job.kinds[key[0]]
         self.state = State()
@@ -275,7 +274,7 @@ class Reference:
         self._minds = {key: Mind(job, key) for key in job.keys}
         self._made: dict[tuple[int, int, int], Value] = {}
         self._rows: dict[tuple[int, int], list[Value]] = {}
-        self._after: list[dict[RankKey, State]] = []
+        self._after: list[dict[RankRef, State]] = []
         self._shape = job.shape
         self._before = job.shape, -1
         """The layout before this one, and its last step."""
@@ -314,7 +313,7 @@ class Reference:
             inputs = [self._taken(edge, mind.rank, at) for edge in self._job.inputs[op.id]]
             mind.run(op, at, inputs + answers_of(op, at, mind.rank))
 
-    def __getitem__(self, step: int) -> dict[RankKey, State]:
+    def __getitem__(self, step: int) -> dict[RankRef, State]:
         """By rank, after `step`."""
         while len(self._after) <= step:
             self._run(len(self._after))

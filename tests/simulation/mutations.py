@@ -226,7 +226,7 @@ def _asks_too_late(original: Any) -> Any:
 def _launches_again(original: Any) -> Any:
     def launch(self: Any, order: m.RankLaunch) -> Any:
         self._halted.clear()
-        known = self.ranks.get((order.role, order.rank))
+        known = self.ranks.get(order.ref)
         if known is not None and known.alive and order.generation > known.launch.generation:
             return self._begin(order)  # without waiting for the end of the old process
         return original(self, order)
@@ -404,14 +404,14 @@ def _checkpoint_without_parts(original: Any) -> Any:
 
 def _parts_of_any_generation(original: Any) -> Any:
     def add(self: Any, teller: Any, part: Any) -> None:
-        rank, effects = self._context.state.ranks[part.role, part.rank], self._context._effects
+        rank, effects = self._context.state.ranks[part.ref], self._context._effects
         known, before = self._parts.setdefault(part.step, {}), len(effects)
         original(self, teller, msgspec.structs.replace(part, generation=rank.launch.generation))
-        if (part.role, part.rank) in known:
-            known[part.role, part.rank] = teller, part
+        if part.ref in known:
+            known[part.ref] = teller, part
         for at in range(before, len(effects)):
             if isinstance(effect := effects[at], me.CommitCheckpoint):
-                parts = tuple(known[p.role, p.rank][1] for p in effect.parts)
+                parts = tuple(known[p.ref][1] for p in effect.parts)
                 effects[at] = msgspec.structs.replace(effect, parts=parts)
 
     return add
@@ -560,7 +560,7 @@ def _tells_the_latest_only(original: Any) -> Any:
         wire = original(self, agent)
         last = self._version
         return wire and msgspec.structs.replace(
-            wire, since=wire.since, peers=tuple(p for p in wire.peers if self._peers[p.role, p.rank][1] == last)
+            wire, since=wire.since, peers=tuple(p for p in wire.peers if self._peers[p.ref][1] == last)
         )
 
     return message

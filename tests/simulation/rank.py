@@ -85,11 +85,11 @@ class SimRank:
         self.job = self.world.job
         self.layout = launch.layout
         self.shape = self.job.shaped(launch.layout.sizes)
-        self.key = (launch.role, launch.rank)
+        self.key = launch.ref
         self.generation = launch.generation
         self.uid = self.world.uid()
         self.pid = self.world.backend.pid()
-        self.name = f"{launch.role}/{launch.rank}.{launch.generation}"
+        self.name = f"{launch.ref}.{launch.generation}"
         self.alive, self.frozen, self.left = True, False, False
         self.cut = float("inf")
         self.mind = Mind(self.job, self.key)

@@ -20,6 +20,7 @@ from tests.simulation.graphs import (
 from tests.simulation.model import GROUPS, RESIZABLE
 from tests.simulation.nemesis import Nemesis
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.fitness import Limits
@@ -36,8 +37,9 @@ from rolemesh_failover_process import ProcessLevel
 from rolemesh_failover_shrink import ShrinkLevel
 
 if TYPE_CHECKING:
-    from tests.simulation.model import RankKey
     from tests.simulation.world import World
+
+    from rolemesh.api.rank_ref import RankRef
 
 __all__ = ["FAMILIES", "MOST_MEMORY", "Net", "Scenario"]
 
@@ -194,7 +196,7 @@ class Scenario:
             self.plan = SnapshotPlan(last=True)
             self.disk_failures = (0, 0, 0.1)[seed // 3 % 3]
             self.disk_s = min(self.disk_s, 0.5)
-        self.keeps: dict[RankKey, int] = {}
+        self.keeps: dict[RankRef, int] = {}
         """How many chunks ranks keep before they wait for a commit that frees some."""
         if self.family.startswith("room"):
             limits = random.Random(seed * 2750159 + 17)
@@ -204,7 +206,7 @@ class Scenario:
         """What a check measures, by node: 1 is too slow."""
         if self.family.startswith("checks"):
             self._measured(random.Random(seed * 15485863 + 3))
-        self.homes: dict[RankKey, str] = {}
+        self.homes: dict[RankRef, str] = {}
         keys = list(self.job.keys)
         rng.shuffle(keys)
         for index, key in enumerate(keys):
@@ -233,7 +235,7 @@ class Scenario:
             "poison": rng.randint(0, 1),
         }
         faults = fixed.get(self.family, rng.randint(1, 5))
-        self.raises: set[tuple[RankKey, int]] = set()
+        self.raises: set[tuple[RankRef, int]] = set()
         if self.family == "poison":
             self.raises = {(rng.choice(self.job.keys), rng.randrange(self.steps))}
         until = rng.choice((1.0, 3.0, 6.0))
@@ -250,7 +252,7 @@ class Scenario:
         if self.family == "slow":  # an operator that takes three times what is allowed, twice
             op = rng.choice(self.job.graph.ops).id
             self.slow = {(op, step): 3 * 4.0 for step in rng.sample(range(self.steps), 2)}
-        self.says: set[tuple[RankKey, int]] = set()
+        self.says: set[tuple[RankRef, int]] = set()
         """Which ranks say in which steps that the job is to finish; step -1 is their set-up."""
         self.drain_s: float | None = None
         """When somebody asks for that."""
@@ -356,7 +358,7 @@ class Scenario:
         self.needs = {role: (rng.randrange(self.steps), rng.choice((1.5, 3.0))) for role in roles}
         self.memory = rng.choice((4.0 * len(self.job.keys), 4.0 * len(self.job.keys), float(self.room + 4)))
 
-    def needs_room(self, key: RankKey) -> bool:
+    def needs_room(self, key: RankRef) -> bool:
         """Whether a rank can be only where there is room. Others always find some, so that every job can go on."""
         return self.family != "shrink" or key[1] >= self.ranges.get(key[0], (1 << 30, 0))[0]
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.checks import INVARIANTS, Checks
 from tests.simulation.memory import Disk, NodeMemory
-from tests.simulation.model import RankKey, Reference
+from tests.simulation.model import Reference
+
+from rolemesh.api.rank_ref import RankRef
 
 if TYPE_CHECKING:
     from tests.simulation.agent import SimAgent
@@ -63,7 +65,7 @@ class World:
         self.after = Reference(self.job)
         self.shape = self.job.shape
         """The job's present layout."""
-        self.raises: set[tuple[RankKey, int]] = set(scenario.raises)
+        self.raises: set[tuple[RankRef, int]] = set(scenario.raises)
         self.backend: Backend
         self.journal: Journal
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []

@@ -81,7 +81,7 @@ def processes(status: JobStatus) -> dict[str, psutil.Process]:
     assert supervisor is not None
     names = {supervisor.pid: "supervisor", status.master_pid: "master"}
     names |= {agent.pid: "agent" for agent in status.agents}
-    names |= {rank.pid: f"{rank.role}/{rank.rank}" for rank in status.ranks}
+    names |= {rank.pid: str(rank.ref) for rank in status.ranks}
     found = {names[supervisor.pid]: supervisor}
     for process in supervisor.children(recursive=True):
         # What is not known by name is the process that ranks are forked from, or a janitor.

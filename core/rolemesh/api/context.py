@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from rolemesh.api.port import LocalPort, RankPort
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import CalledBy
 
 __all__ = ["RankContext", "Rendezvous", "stable_seed"]
@@ -73,9 +74,8 @@ class RankContext(Generic[O]):
     turns: bool = False
     """True if ranks of other roles use the same devices in turns with this one: see
     `Workload.offload`."""
-    peers: Sequence[tuple[str, int]] = ()
-    """Ranks of other roles, (role, rank), that the placement strategy put near this one on
-    purpose."""
+    peers: Sequence[RankRef] = ()
+    """Ranks of other roles that the placement strategy put near this one on purpose."""
     rendezvous: Rendezvous | None = None
     """The meeting point of a collective group; None in other groups."""
     generation: int = 0
@@ -97,7 +97,7 @@ class RankContext(Generic[O]):
     """The rank's logger; its lines go to the rank's log file."""
 
     def __post_init__(self) -> None:
-        self.log = logging.getLogger(f"{self.role}/{self.rank}")
+        self.log = logging.getLogger(str(RankRef(self.role, self.rank)))
         self._warnings = 0
         self._item: ContextVar[int | None] = ContextVar("item", default=None)
         self._called_by: ContextVar[CalledBy | None] = ContextVar("called_by", default=None)

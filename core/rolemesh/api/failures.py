@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from rolemesh.api.rank_ref import OfRank, RankRef
 from rolemesh.errors import EXIT_FAILED, JobFailedError
 
 MAX_OTHERS = 8
@@ -57,6 +58,11 @@ class Failure(msgspec.Struct, frozen=True):
     generation: int = 0
     log_tail: str = ""
 
+    @property
+    def ref(self) -> RankRef:
+        """The rank that failed."""
+        return RankRef(self.role, self.rank)
+
 
 class Verdict(msgspec.Struct, frozen=True):
     """The result of a diagnosis: `kind` chooses the level of the ladder to start at.
@@ -71,12 +77,10 @@ class Verdict(msgspec.Struct, frozen=True):
     fatal: bool = False
 
 
-class RankView(msgspec.Struct, frozen=True):
+class RankView(OfRank, frozen=True):
     """A rank as a failover level sees it. `finished` is its last finished step, `durable` the
     newest step that it can be restored to."""
 
-    role: str
-    rank: int
     node: str
     state: str
     finished: int
@@ -106,7 +110,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     level: str
     at: float
-    restart: tuple[tuple[str, int], ...]
+    restart: tuple[RankRef, ...]
     reason: str
     outcome: Literal["", "recovered", "failed"] = ""
     reached: tuple[tuple[str, int, int], ...] = ()
@@ -149,29 +153,24 @@ class JobView(msgspec.Struct, frozen=True):
     resources: dict[str, dict[str, float]] = {}
     most: dict[str, dict[str, float]] = {}
 
-    def group(self, role: str, rank: int) -> tuple[tuple[str, int], ...]:
+    def group(self, role: str, rank: int) -> tuple[RankRef, ...]:
         """Return the ranks that must restart with this one: itself, or all ranks of a collective
         role."""
         if role not in self.collective:
-            return ((role, rank),)
-        return tuple((r.role, r.rank) for r in self.ranks if r.role == role)
+            return (RankRef(role, rank),)
+        return tuple(r.ref for r in self.ranks if r.role == role)
 
-    def lost_with(self, failure: Failure) -> tuple[tuple[str, int], ...]:
+    def lost_with(self, failure: Failure) -> tuple[RankRef, ...]:
         """Return the ranks that the failure of a rank, an agent or a node takes down, including
         their groups.
 
         The result is empty if the job does not have the rank or node.
         """
         if failure.rank >= 0:
-            known = any((r.role, r.rank) == (failure.role, failure.rank) for r in self.ranks)
+            known = failure.ref in {r.ref for r in self.ranks}
             return self.group(failure.role, failure.rank) if known else ()
-        found = dict.fromkeys(
-            mate
-            for r in self.ranks
-            if r.node == failure.node
-            for mate in self.group(r.role, r.rank)
-        )
-        return tuple(found)
+        groups = (self.group(*r.ref) for r in self.ranks if r.node == failure.node)
+        return tuple(dict.fromkeys(mate for group in groups for mate in group))
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True):
@@ -189,7 +188,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     """
 
     level: str
-    restart: tuple[tuple[str, int], ...]
+    restart: tuple[RankRef, ...]
     source: Literal["memory", "disk"] = "memory"
     avoid: tuple[str, ...] = ()
     wait_s: float = 0.0
@@ -227,12 +226,9 @@ def job_failed(result: Mapping[str, Any]) -> JobFailedError:
     )
     for other in [text for text in result.get("failures", ()) if text != said][:MAX_OTHERS]:
         what += f"\n  also: {other}"
-    logs = Path(os.path.relpath(str(result.get("run_dir", "."))), "logs")
-    log = (
-        logs / f"{failure.role}-{failure.rank}.log"
-        if failure is not None and failure.rank >= 0
-        else logs
-    )
+    log = Path(os.path.relpath(str(result.get("run_dir", "."))), "logs")
+    if failure is not None and failure.rank >= 0:
+        log /= f"{failure.role}-{failure.rank}.log"
     error = JobFailedError(what, remedy=f"what it printed is in {log}" if log.exists() else None)
     error.exit_code = int(result.get("exit_code", EXIT_FAILED))
     return error

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from rolemesh.api.plugin import Plugin
+from rolemesh.api.rank_ref import OfRank
 
 __all__ = ["AgentStatus", "JobStatus", "Observer", "RankStatus"]
 __all__ += ["Event", "Missed", "RoleTimes", "RunInfo", "StepMetrics"]
@@ -74,7 +75,7 @@ class StepMetrics(msgspec.Struct, gc=False):
     records: dict[str, Any] = {}
 
 
-class RankStatus(msgspec.Struct, frozen=True):
+class RankStatus(OfRank, frozen=True):
     """A rank now.
 
     - `phase`: computing, waiting (for input), blocked (on credit), turn (waiting for its turn on
@@ -82,8 +83,6 @@ class RankStatus(msgspec.Struct, frozen=True):
     - `doing`: the operator, or the peer of the edge, with the progress that the operator reports.
     """
 
-    role: str
-    rank: int
     node: str
     pid: int
     state: str

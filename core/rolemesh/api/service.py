@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
 
+from rolemesh.api.rank_ref import OfRank
 from rolemesh.errors import RolemeshError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,12 +28,10 @@ class ServiceSpec(msgspec.Struct, frozen=True):
     recorded: bool = False
 
 
-class CalledBy(msgspec.Struct, frozen=True):
+class CalledBy(OfRank, frozen=True):
     """The caller of a service: its rank, the step of its operator, and the session ("" for
     none)."""
 
-    role: str
-    rank: int
     step: int
     session: str = ""
 

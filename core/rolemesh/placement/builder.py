@@ -17,23 +17,21 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.placement.capacity import Capacity
 from rolemesh.placement.constraints import Constraint, Placed, Ranks, faulty, judged, revived
 from rolemesh.placement.plan import Assignment, PlacementPlan, PlacementRequest, Slot, Unplaced
-
-Member = tuple[str, int]
-"""A rank: its role and its number."""
 
 
 class Wish(NamedTuple):
     """A slot to place: the ranks on it, their needs, and the other arguments of
     `PlanBuilder.put`."""
 
-    members: Sequence[Member]
+    members: Sequence[RankRef]
     needs: Mapping[str, float]
     rule: str
     shares: Mapping[str, float] | None = None
-    peers: Mapping[Member, tuple[Member, ...]] | None = None
+    peers: Mapping[RankRef, tuple[RankRef, ...]] | None = None
     turns: bool = False
 
 
@@ -59,15 +57,15 @@ class PlanBuilder:
         self._unplaced = list(plan.unplaced)
         self._refused: dict[object, _Refusal] = {}
         self._full: dict[object, int] = {}
-        self._node_of: dict[Member, str] = {}
-        self._decided = {(unplaced.role, unplaced.rank) for unplaced in plan.unplaced}
+        self._node_of: dict[RankRef, str] = {}
+        self._decided = {unplaced.ref for unplaced in plan.unplaced}
         for assignment in plan.assignments:
             self._seat(assignment)
 
     def _seat(self, assignment: Assignment) -> None:
         slot = self._slots[assignment.slot]
-        self._node_of[assignment.role, assignment.rank] = slot.node
-        self._decided.add((assignment.role, assignment.rank))
+        self._node_of[assignment.ref] = slot.node
+        self._decided.add(assignment.ref)
         if slot.node in self.known:
             self._placed.add(assignment.role, slot)
 
@@ -76,12 +74,12 @@ class PlanBuilder:
 
     def node_of(self, role: str, rank: int) -> str | None:
         """Return the node of a placed rank, whichever strategy placed it; None if it has none."""
-        return self._node_of.get((role, rank))
+        return self._node_of.get(RankRef(role, rank))
 
     def waiting(self, role: str) -> list[int]:
         """Return the ranks of a role that no strategy has decided on yet."""
         world_size = self.request.role(role).world_size
-        return [rank for rank in range(world_size) if (role, rank) not in self._decided]
+        return [rank for rank in range(world_size) if RankRef(role, rank) not in self._decided]
 
     def free(self, node: str) -> dict[str, float]:
         """Return the free resources of a node, by name."""
@@ -118,13 +116,13 @@ class PlanBuilder:
 
     def put(
         self,
-        members: Sequence[Member],
+        members: Sequence[RankRef],
         needs: Mapping[str, float],
         rule: str,
         nodes: Iterable[str] | None = None,
         *,
         shares: Mapping[str, float] | None = None,
-        peers: Mapping[Member, tuple[Member, ...]] | None = None,
+        peers: Mapping[RankRef, tuple[RankRef, ...]] | None = None,
         turns: bool = False,
     ) -> Slot | None:
         """Put these ranks on one new slot with `needs`, on the first of `nodes` (None: any) that
@@ -159,11 +157,9 @@ class PlanBuilder:
             forbidden, foreign = self._judged(ranks, node)
             if forbidden:
                 continue
-            slot = self._capacity.take(len(self._slots), node, wish.needs, foreign)
-            if slot is None:
+            if (slot := self._capacity.take(len(self._slots), node, wish.needs, foreign)) is None:
                 continue
-            slot = msgspec.structs.replace(slot, turns=wish.turns)
-            self._slots.append(slot)
+            self._slots.append(slot := msgspec.structs.replace(slot, turns=wish.turns))
             for member in wish.members:
                 share = (wish.shares or {}).get(member[0], 1.0)
                 peers = (wish.peers or {}).get(member, ())
@@ -174,7 +170,7 @@ class PlanBuilder:
 
     def refuse(
         self,
-        members: Sequence[Member],
+        members: Sequence[RankRef],
         needs: Mapping[str, float],
         rule: str = "",
         why: str = "",
@@ -216,8 +212,8 @@ class PlanBuilder:
         for _ in range(members):
             assignment = self._assignments.pop()
             self._placed.add(assignment.role, slot, -1)
-            del self._node_of[assignment.role, assignment.rank]
-            self._decided.discard((assignment.role, assignment.rank))
+            del self._node_of[assignment.ref]
+            self._decided.discard(assignment.ref)
 
     def _candidates(self, key: object) -> Iterable[str]:
         """Return all nodes, without the first ones that were full for `key` if they can never have
@@ -290,7 +286,7 @@ class _Refusal:
     conflict: dict[str, str]
     rule: str
     remedy: str
-    members: list[Member] = field(default_factory=list)
+    members: list[RankRef] = field(default_factory=list)
     slots: int = 0
 
 
@@ -300,7 +296,7 @@ def _kind(wish: Wish) -> object:
     return tuple(Counter(role for role, _ in wish.members).items()), tuple(wish.needs.items())
 
 
-def _by_role(members: Sequence[Member]) -> dict[str, list[int]]:
+def _by_role(members: Sequence[RankRef]) -> dict[str, list[int]]:
     return {role: [number for each, number in members if each == role] for role, _ in members}
 
 
@@ -325,7 +321,7 @@ def violations(
         raise TypeError(f"{odd[0]!r} is no constraint")
     for number in sorted(on, reverse=True) if constraints else ():
         slot = plan.slots[number]
-        ranks = _by_role([(a.role, a.rank) for a in on[number]])
+        ranks = _by_role([a.ref for a in on[number]])
         for a in on[number]:
             placed.add(a.role, slot, -1)
         node = placed.nodes[slot.node]

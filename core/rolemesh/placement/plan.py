@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
+from rolemesh.api.rank_ref import OfRank, RankRef
 
 
 class RoleRequest(msgspec.Struct, frozen=True):
@@ -77,30 +78,26 @@ class Slot(msgspec.Struct, frozen=True):
     turns: bool = False
 
 
-class Assignment(msgspec.Struct, frozen=True):
+class Assignment(OfRank, frozen=True):
     """Rank `rank` of `role` runs on slot `slot`, with `share` of its resources. `rule` names the
     strategy and its reason.
 
     `peers` are ranks of other roles that were placed with this one on purpose: `RankContext.peers`.
     """
 
-    role: str
-    rank: int
     slot: int
     share: float = 1.0
     rule: str = ""
-    peers: tuple[tuple[str, int], ...] = ()
+    peers: tuple[RankRef, ...] = ()
 
 
-class Unplaced(msgspec.Struct, frozen=True):
+class Unplaced(OfRank, frozen=True):
     """A rank for which no place was found, and the missing amounts.
 
     `remedy` is the advice for the user; "" advises to lower world sizes or resources, or to add
     nodes.
     """
 
-    role: str
-    rank: int
     reason: str
     remedy: str = ""
 
@@ -123,11 +120,11 @@ class PlacementPlan(msgspec.Struct, frozen=True):
 
     def node_of(self, role: str, rank: int) -> str:
         """Return the node of a placed rank; raise `KeyError` if it has none."""
-        return self.slots[{(a.role, a.rank): a.slot for a in self.assignments}[role, rank]].node
+        return self.slots[{a.ref: a.slot for a in self.assignments}[RankRef(role, rank)]].node
 
-    def placed(self) -> set[tuple[str, int]]:
+    def placed(self) -> set[RankRef]:
         """Return the ranks that have a place."""
-        return {(a.role, a.rank) for a in self.assignments}
+        return {a.ref for a in self.assignments}
 
     def without(self, nodes: Collection[str]) -> PlacementPlan:
         """Return the part of this plan on other nodes, with slots renumbered and without unplaced

@@ -9,11 +9,12 @@ from math import inf
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import PlacementError
 from rolemesh.placement.builder import violations
 from rolemesh.placement.capacity import Capacity
 from rolemesh.placement.constraints import revived
-from rolemesh.placement.plan import Assignment, PlacementPlan, PlacementRequest
+from rolemesh.placement.plan import PlacementPlan, PlacementRequest
 
 TOLERANCE = 1e-6
 
@@ -46,7 +47,7 @@ def undone(before: PlacementPlan, after: PlacementPlan) -> Iterator[str]:
         yield "numbered its slots other than by position"
     kept = set(after.assignments)
     if lost := [a for a in before.assignments if a not in kept]:
-        yield f"moved {_rank(lost[0])}, which was placed before"
+        yield f"moved {lost[0].ref}, which was placed before"
     if after.constraints[: len(before.constraints)] != before.constraints:
         yield "dropped a constraint of a strategy before it"
 
@@ -55,17 +56,17 @@ def misplaced(request: PlacementRequest, plan: PlacementPlan) -> Iterator[str]:
     """Yield assignments of unknown ranks, assignments to unknown slots, and ranks that are placed
     twice."""
     sizes = {role.role: role.world_size for role in request.roles}
-    seen: set[tuple[str, int]] = set()
+    seen: set[RankRef] = set()
     for a in plan.assignments:
         if a.role not in sizes:
             yield f"placed the unknown role {a.role!r}; the job has {', '.join(sizes)}"
         elif not 0 <= a.rank < sizes[a.role]:
-            yield f"placed {_rank(a)}, but the role has {sizes[a.role]} ranks"
+            yield f"placed {a.ref}, but the role has {sizes[a.role]} ranks"
         if not 0 <= a.slot < len(plan.slots):
-            yield f"put {_rank(a)} on slot {a.slot}, which does not exist"
-        if (a.role, a.rank) in seen:
-            yield f"placed {_rank(a)} twice"
-        seen.add((a.role, a.rank))
+            yield f"put {a.ref} on slot {a.slot}, which does not exist"
+        if a.ref in seen:
+            yield f"placed {a.ref} twice"
+        seen.add(a.ref)
 
 
 def overcommitted(cluster: ClusterView, plan: PlacementPlan) -> Iterator[str]:
@@ -112,14 +113,10 @@ def forbidden(
     ):
         node = after.slots[a.slot].node
         if a not in held:
-            yield f"put {_rank(a)} on {node}, but {constraint.told()}"
+            yield f"put {a.ref} on {node}, but {constraint.told()}"
         elif constraint not in before.constraints:
-            where = f"{_rank(a)} is on {node} ({a.rule})"
+            where = f"{a.ref} is on {node} ({a.rule})"
             yield f"demands what the plan before does not meet: {constraint.told()}, but {where}"
-
-
-def _rank(a: Assignment) -> str:
-    return f"{a.role}/{a.rank}"
 
 
 def ask(
@@ -163,11 +160,7 @@ def checked(
     if problem is not None:
         raise impossible(name, problem)
     placed = after.placed()
-    verdicts = {
-        (u.role, u.rank): u
-        for u in (*before.unplaced, *after.unplaced)
-        if (u.role, u.rank) not in placed
-    }
+    verdicts = {u.ref: u for u in (*before.unplaced, *after.unplaced) if u.ref not in placed}
     return msgspec.structs.replace(after, unplaced=tuple(verdicts.values()))
 
 

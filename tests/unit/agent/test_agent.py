@@ -20,6 +20,7 @@ from rolemesh_durable.extensions.turns.order import Row
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.blocks import lines_of
 from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.protocol.refs import StartRef
 
 FORKLESS = """
 import os
@@ -95,7 +96,7 @@ def test_what_is_raised_in_an_agents_loop_leaves_all_that_a_kill_would_leave(nod
     failed = second.rank("work", "failed")
     assert failed.failure is not None
     assert failed.failure.signal == signal.SIGKILL
-    second.deliver(m.Halt(second.epoch, (("work", 0, 0),)))
+    second.deliver(m.Halt(second.epoch, (StartRef("work", 0, 0),)))
     assert second.rank("work", "gone").snapshots[-1] == 4
 
 

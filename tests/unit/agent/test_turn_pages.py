@@ -12,6 +12,7 @@ from rolemesh_durable.agent.turn_pages import TurnPages
 from rolemesh_durable.extensions.turns.order import ABSENT, STARTING, Row
 from rolemesh_durable.extensions.turns.page import TurnPage
 from rolemesh_durable.protocol.messages import RankLaunch
+from rolemesh_durable.protocol.refs import StartRef
 
 MEMBERS = (("actor", 0), ("critic", 0))
 WRITES = """
@@ -44,10 +45,10 @@ def test_ranks_in_other_processes_share_one_page_that_no_folder_holds(pages: Tur
 
 def test_a_rank_that_is_gone_is_waited_for_only_if_it_comes_again(pages: TurnPages) -> None:
     page = TurnPage(pages.starting(launch("actor", turns=MEMBERS)), MEMBERS)
-    pages.gone("actor", 0, 0)
+    pages.gone(StartRef("actor", 0, 0))
     assert page.read()[0] == Row(ABSENT)
     pages.starting(launch("actor", generation=1, turns=MEMBERS))
-    pages.gone("actor", 0, 0)
+    pages.gone(StartRef("actor", 0, 0))
     assert page.read()[0] == Row(STARTING)
     page.close()
 

@@ -100,7 +100,7 @@ def test_a_plan_that_breaks_a_constraint_is_found_out() -> None:
     made.constrain(Apart("s", ("a",), ("b",)))
     found = broken(made.build(), cluster)
     assert found is not None
-    assert (found[1].role, found[1].rank) == ("b", 0)
+    assert found[1].ref == ("b", 0)
 
 
 def test_a_smallest_conflict_is_hit_by_every_node() -> None:

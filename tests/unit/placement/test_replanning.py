@@ -35,7 +35,7 @@ def without(cluster: ClusterView, *lost: str) -> ClusterView:
 
 
 def homes(plan: PlacementPlan) -> dict[tuple[str, int], str]:
-    return {(a.role, a.rank): plan.slot(a.slot).node for a in plan.assignments}
+    return {a.ref: plan.slot(a.slot).node for a in plan.assignments}
 
 
 def planned(request: PlacementRequest, cluster: ClusterView) -> PlacementPlan:
@@ -79,7 +79,7 @@ def test_without_room_the_reason_is_told_and_living_ranks_stay() -> None:
     after = replan(request, planned(request, cluster), ("node-1",), without(cluster, "node-1"), (PACK,))
     assert homes(after) == {("a", 0): "node-0"}
     (homeless,) = after.unplaced
-    assert (homeless.role, homeless.rank) == ("a", 1)
+    assert homeless.ref == ("a", 1)
     assert "needs cpu 1" in homeless.reason
 
 
@@ -157,8 +157,8 @@ def test_whatever_is_lost_the_new_plan_is_possible_and_moves_nobody_without_need
     now, before = homes(after), homes(plan)
 
     assert len(now) == len(after.assignments), "no rank has two places"
-    assert now.keys() | {(u.role, u.rank) for u in after.unplaced} == ranks
-    assert not now.keys() & {(u.role, u.rank) for u in after.unplaced}
+    assert now.keys() | {u.ref for u in after.unplaced} == ranks
+    assert not now.keys() & {u.ref for u in after.unplaced}
     assert {slot.node for slot in after.slots} <= usable
     assert [slot.id for slot in after.slots] == list(range(len(after.slots)))
     for rank, node in before.items():

@@ -17,8 +17,9 @@ from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.blocks import packed
 from rolemesh_durable.protocol.messages import NOTICE_S
 from rolemesh_durable.protocol.neighbours import Neighbours
+from rolemesh_durable.protocol.refs import StartRef
 
-WORK = ("work", 0, 0)
+WORK = StartRef("work", 0, 0)
 NOBODY = Neighbours(LogicalGraph("", (), ()), {})
 
 
@@ -62,10 +63,10 @@ def test_what_a_rank_has_left_is_told_by_one_that_was_halted_before_it_started()
     for n in ranks:
         machine.handle(ae.FromRank(m.RankHello("work", n, 0, 100 + n, {})), 0.1)
         machine.handle(ae.RankExited("work", n, 0, signal=9, snapshots=(4, 5)), 0.2)
-    machine.handle(ae.FromMaster(m.Halt(1, tuple(("work", n, 0) for n in ranks))), 0.3)
+    machine.handle(ae.FromMaster(m.Halt(1, tuple(StartRef("work", n, 0) for n in ranks))), 0.3)
     effects = machine.handle(ae.FromMaster(m.Launch(1, 0, tuple(order(rank=n, generation=1) for n in ranks))), 0.4)
     waiting = set(ranks) - {fork.launch.rank for fork in of(effects, ae.Fork)}
-    effects = machine.handle(ae.FromMaster(m.Halt(1, tuple(("work", n, 1) for n in ranks))), 0.5)
+    effects = machine.handle(ae.FromMaster(m.Halt(1, tuple(StartRef("work", n, 1) for n in ranks))), 0.5)
     told = {rank.rank: rank.snapshots for rank in reports(effects)[-1].ranks if rank.state == "gone"}
     assert waiting
     assert told == dict.fromkeys(waiting, (4, 5))
@@ -223,7 +224,7 @@ def test_ranks_of_an_earlier_incarnation_are_in_the_first_report_as_they_have_sa
     assert (dead.state, dead.snapshots) == ("failed", (3, 4))
     assert dead.failure is not None
     assert dead.failure.signal == 11
-    machine.handle(ae.FromMaster(m.Halt(1, (("work", 0, 2),))), 0.1)
+    machine.handle(ae.FromMaster(m.Halt(1, (StartRef("work", 0, 2),))), 0.1)
     machine.handle(ae.RankExited("work", 0, 2, signal=9, snapshots=(5,)), 0.2)
     (report,) = reports(machine.handle(ae.Sampled(), 2.0))
     assert (report.ranks[0].state, report.ranks[0].snapshots) == ("gone", (5,))

@@ -11,10 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rolemesh.api.partition import Balanced, Broadcast, Split
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import route
 from rolemesh.graph.schedule import Activity, zero_lag_cycle
-from rolemesh_durable.protocol.hang import HangVerdict, Key, culprit
+from rolemesh_durable.protocol.hang import HangVerdict, culprit
 from rolemesh_durable.protocol.messages import RankReport
 from rolemesh_durable.protocol.rank.page import BLOCKED, COMPUTING, GATHERING, IDLE, TURN, WAITING
 
@@ -36,12 +37,12 @@ GRPO = LogicalGraph(
 SIZES = {"rollout": 1, "reward": 1, "trainer": 2}
 
 
-def at(role: str, rank: int, phase: int, step: int, op: int, **more: Any) -> tuple[Key, RankReport]:
+def at(role: str, rank: int, phase: int, step: int, op: int, **more: Any) -> tuple[RankRef, RankReport]:
     report = RankReport(role, rank, 0, **({"state": "ready", "step": step, "op": op, "phase": phase} | more))
-    return (role, rank), report
+    return RankRef(role, rank), report
 
 
-def blame(*reports: tuple[Key, RankReport], graph: LogicalGraph = GRPO) -> HangVerdict:
+def blame(*reports: tuple[RankRef, RankReport], graph: LogicalGraph = GRPO) -> HangVerdict:
     return culprit(graph, dict(reports), SIZES, collective=("trainer",))
 
 
@@ -114,7 +115,7 @@ def test_who_waits_for_its_group_before_a_call_waits_for_the_member_that_is_not_
 def test_who_waits_for_its_turn_waits_for_who_is_on_the_slot_or_comes_before() -> None:
     slot = {("trainer", 0): (("rollout", 0), ("trainer", 0)), ("rollout", 0): (("rollout", 0), ("trainer", 0))}
 
-    def verdict(*reports: tuple[Key, RankReport]) -> HangVerdict:
+    def verdict(*reports: tuple[RankRef, RankReport]) -> HangVerdict:
         return culprit(GRPO, dict(reports), SIZES, turns=slot)
 
     waiting = at("trainer", 0, TURN, 7, 2, finished=6)
@@ -198,18 +199,18 @@ class Ranks:
             e.id: route(e.src_partition, sizes[graph.ops[e.src].role], e.dst_partition, sizes[graph.ops[e.dst].role])
             for e in graph.edges
         }
-        self.at: dict[Key, dict[str, Any]] = {
-            (role, rank): {"state": "ready", "finished": -1, "step": -1, "op": -1, "phase": IDLE, "edge": -1}
+        self.at: dict[RankRef, dict[str, Any]] = {
+            RankRef(role, rank): {"state": "ready", "finished": -1, "step": -1, "op": -1, "phase": IDLE, "edge": -1}
             for role in graph.roles
             for rank in range(sizes[role])
         }
-        self.sent: set[tuple[int, int, Key]] = set()
-        self.under_way: dict[tuple[int, Key, Key], set[int]] = {}
-        self.owed: dict[Key, list[tuple[int, Key, int]]] = {key: [] for key in self.at}
-        self.entered: dict[tuple[int, int], set[Key]] = {}
+        self.sent: set[tuple[int, int, RankRef]] = set()
+        self.under_way: dict[tuple[int, RankRef, RankRef], set[int]] = {}
+        self.owed: dict[RankRef, list[tuple[int, RankRef, int]]] = {key: [] for key in self.at}
+        self.entered: dict[tuple[int, int], set[RankRef]] = {}
         self.changes = 0
 
-    def run(self, suspect: Key, ticks: int, frozen: bool, random: Random) -> None:
+    def run(self, suspect: RankRef, ticks: int, frozen: bool, random: Random) -> None:
         """Until nothing moves, `suspect` not after its first `ticks` moves (if not frozen: when it computes next)."""
         ranks = {key: self.rank(key) for key in self.at}
         before = -1
@@ -226,7 +227,7 @@ class Ranks:
         if frozen:
             self.at[suspect]["frozen"] = True
 
-    def rank(self, me: Key) -> Iterator[None]:
+    def rank(self, me: RankRef) -> Iterator[None]:
         here = self.at[me]
         for step in range(self.STEPS):
             while step > min(other["finished"] for other in self.at.values()) + self.GRANT:
@@ -243,7 +244,7 @@ class Ranks:
         self.flush(me)
         here["state"] = "done"
 
-    def call(self, me: Key, call: OpCall, step: int) -> Iterator[None]:
+    def call(self, me: RankRef, call: OpCall, step: int) -> Iterator[None]:
         here = self.at[me]
         here["op"] = call.id
         for edge in self.graph.inputs(call.id):
@@ -279,19 +280,19 @@ class Ranks:
             sources = self.routes[edge.id].sources(me[1])
             self.owed[me] += [(edge.id, (role, rank), step - edge.lag) for rank in sources]
 
-    def pause(self, me: Key, phase: int, edge: int) -> Iterator[None]:
+    def pause(self, me: RankRef, phase: int, edge: int) -> Iterator[None]:
         """Acknowledgements go out when a rank waits, or before its group meets in a call; not earlier."""
         self.at[me]["phase"], self.at[me]["edge"] = phase, edge
         self.flush(me)
         yield
 
-    def flush(self, me: Key) -> None:
+    def flush(self, me: RankRef) -> None:
         for edge, source, step in self.owed[me]:
             self.under_way[edge, source, me].discard(step)
             self.changes += 1
         self.owed[me] = []
 
-    def reports(self) -> dict[Key, RankReport]:
+    def reports(self) -> dict[RankRef, RankReport]:
         return {key: RankReport(*key, 0, durable=here["finished"], **here) for key, here in self.at.items()}
 
 
@@ -334,7 +335,7 @@ def test_whoever_hangs_is_named_whatever_the_graph(
 
     verdict = culprit(graph, reports, sizes, collective=collective)
 
-    named = {(verdict.role, verdict.rank)}
+    named = {verdict.ref}
     place = (reports[suspect].step, reports[suspect].op, COMPUTING)
     if not frozen and suspect[0] in collective:
         alike = {k for k, r in reports.items() if k[0] == suspect[0] and (r.step, r.op, r.phase) == place}

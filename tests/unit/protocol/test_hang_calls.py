@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import ServiceSpec
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh_durable.protocol.hang import HangVerdict, Key, culprit
+from rolemesh_durable.protocol.hang import HangVerdict, culprit
 from rolemesh_durable.protocol.messages import RankReport
 from rolemesh_durable.protocol.rank.page import CALLING, COMPUTING, FOLLOWING, SERVING, called_at, position_of
 
@@ -22,16 +23,16 @@ CALLS = LogicalGraph(
 )
 
 
-def at(role: str, rank: int, phase: int, **more: Any) -> tuple[Key, RankReport]:
+def at(role: str, rank: int, phase: int, **more: Any) -> tuple[RankRef, RankReport]:
     given = {"state": "ready", "step": 4, "op": -1, "finished": 3, "phase": phase, "since_s": 9.0} | more
-    return (role, rank), RankReport(role, rank, 0, **given)
+    return RankRef(role, rank), RankReport(role, rank, 0, **given)
 
 
-def blame(*reports: tuple[Key, RankReport]) -> HangVerdict:
+def blame(*reports: tuple[RankRef, RankReport]) -> HangVerdict:
     return culprit(CALLS, dict(reports), {"agent": 1, "judge": 1, "box": 2})
 
 
-def calls(role: str, pair: int, rank: int) -> tuple[Key, RankReport]:
+def calls(role: str, pair: int, rank: int) -> tuple[RankRef, RankReport]:
     return at(role, 0, CALLING, op=pair, edge=position_of(pair, rank))
 
 

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolemesh.api.partition import Broadcast
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
 from rolemesh.placement import Assignment, PlacementPlan, Slot
@@ -23,26 +24,25 @@ from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, LEFT, TAKE, WAN
 
 STEPS = 3
 ROLES = ("a", "b", "c", "d")
-Key = tuple[str, int]
 
 
 @dataclass
 class Rank:
     """A rank as far as turns are concerned. `agenda` are the calls that are left, with their steps."""
 
-    key: Key
+    key: RankRef
     slot: int
-    page: dict[Key, Row]
+    page: dict[RankRef, Row]
     generation: int = 0
     resume: int = -1
     state: str = "starting"
     resident: bool = False
     inside: bool = False
     agenda: list[tuple[int, int]] = field(default_factory=list)
-    asked: dict[Key, int] = field(default_factory=dict)
-    fetched: set[tuple[int, int, Key]] = field(default_factory=set)
+    asked: dict[RankRef, int] = field(default_factory=dict)
+    fetched: set[tuple[int, int, RankRef]] = field(default_factory=set)
     done: set[tuple[int, int]] = field(default_factory=set)
-    words: deque[tuple[Key, int, int, int]] = field(default_factory=deque)
+    words: deque[tuple[RankRef, int, int, int]] = field(default_factory=deque)
     answer: int = -1
 
     @property
@@ -178,7 +178,7 @@ class Play:
         rank.publish(loaded=True)
         return True
 
-    def needed(self, rank: Rank) -> set[tuple[int, int, Key]]:
+    def needed(self, rank: Rank) -> set[tuple[int, int, RankRef]]:
         op, step = rank.agenda[0]
         return {
             (edge.src, step - edge.lag, other)
@@ -203,11 +203,11 @@ class Play:
         else:
             self.enter(rank)
 
-    def say(self, rank: Rank, whom: Key, word: int, position: int | None = None) -> None:
+    def say(self, rank: Rank, whom: RankRef, word: int, position: int | None = None) -> None:
         at = rank.position if position is None else position
         self.ranks[whom].words.append((rank.key, rank.generation, word, at))
 
-    def word(self, rank: Rank, sender: Key, generation: int, word: int, position: int) -> None:
+    def word(self, rank: Rank, sender: RankRef, generation: int, word: int, position: int) -> None:
         if generation != self.ranks[sender].generation:
             return
         if word in (ARRIVE, LEAVE):

@@ -186,8 +186,8 @@ class Fleet:
             reports.bind(f"ipc://{self.sockets}/agent")
             sockets = {}
             for peer in peers:
-                sockets[peer.role, peer.rank] = context.socket(zmq.PUSH)
-                sockets[peer.role, peer.rank].connect(peer.addresses["control"])
+                sockets[peer.ref] = context.socket(zmq.PUSH)
+                sockets[peer.ref].connect(peer.addresses["control"])
             status_pages = {key: StatusPage.open(self.sockets / f"status-{key[0]}-{key[1]}") for key in children}
             for _, pipe in children.values():
                 pipe.send(peers)

@@ -8,6 +8,7 @@ import pytest
 from rolemesh.api.partition import Balanced, Broadcast, Split
 from rolemesh.api.plugin import NoOptions
 from rolemesh.api.port import LocalPort
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.workload import RankContext
 from rolemesh.runs.metrics import joined
 from rolemesh.runs.operator_failure import OperatorFailed, user_traceback
@@ -22,10 +23,10 @@ def inline(flow_graph, roles, steps, every=1):
     for name, (factory, size) in roles.items():
         for rank in range(size):
             place = {"role": name, "rank": rank, "world_size": size}
-            port = ports[name, rank] = LocalPort()
-            contexts[name, rank] = RankContext(options=NoOptions(), port=port, **place)
-            workloads[name, rank] = factory()
-            workloads[name, rank].setup(contexts[name, rank])
+            port = ports[RankRef(name, rank)] = LocalPort()
+            contexts[RankRef(name, rank)] = RankContext(options=NoOptions(), port=port, **place)
+            workloads[RankRef(name, rank)] = factory()
+            workloads[RankRef(name, rank)].setup(contexts[RankRef(name, rank)])
     engine = InlineSteps(
         flow_graph,
         workloads,

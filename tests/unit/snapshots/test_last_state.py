@@ -22,6 +22,7 @@ from rolemesh_durable.checkpoint.attempt import Attempt
 from rolemesh_durable.master.kept import DRAIN, ENDED_EARLY, Kept, described, settle
 from rolemesh_durable.options import Snapshots
 from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.rank import last_state
 
 STATE = {
@@ -38,8 +39,8 @@ STATE = {
 
 
 def start(run_dir: Path, **launch: Any) -> Any:
-    fields = {"role": "trainer", "rank": 1, "world_size": 2, "generation": 3} | launch
-    return SimpleNamespace(job=SimpleNamespace(run_dir=str(run_dir)), launch=SimpleNamespace(**fields), timeline=0)
+    fields = {"role": "trainer", "rank": 1, "world_size": 2, "local_rank": 1, "local_world_size": 2, "generation": 3}
+    return SimpleNamespace(job=SimpleNamespace(run_dir=str(run_dir)), launch=RankLaunch(**fields | launch), timeline=0)
 
 
 def test_a_state_that_was_written_at_the_end_is_read_back_bit_for_bit(tmp_path: Path) -> None:

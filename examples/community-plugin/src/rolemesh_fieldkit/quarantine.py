@@ -38,7 +38,7 @@ class Quarantine(FailoverLevel):
         lost = view.lost_with(failure)
         if failure.cause == "node_lost" or not lost:
             return None
-        node = next((r.node for r in view.ranks if (r.role, r.rank) == (failure.role, failure.rank)), failure.node)
+        node = next((r.node for r in view.ranks if r.ref == failure.ref), failure.node)
         strikes = Counter(each.node for each in view.failures if each.cause in STRIKES)
         strikes[node] += failure.cause in STRIKES
         if strikes[node] < self.options.strikes:

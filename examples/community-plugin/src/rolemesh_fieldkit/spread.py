@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from pydantic import BaseModel, Field
-from rolemesh import ClusterView, PlacementPlan, PlacementRequest, RoleRequest, Scheduler, hookimpl
+from rolemesh import ClusterView, PlacementPlan, PlacementRequest, RankRef, RoleRequest, Scheduler, hookimpl
 from rolemesh.errors import PlacementError
 from rolemesh.placement import PlanBuilder
 
@@ -56,7 +56,7 @@ def _spread(role: RoleRequest, builder: PlanBuilder) -> None:
         for node in nodes:
             if there[node] > round_:
                 had_room.append(node)
-            elif ranks and builder.put([(role.role, ranks[0])], role.needs, why, (node,)):
+            elif ranks and builder.put([RankRef(role.role, ranks[0])], role.needs, why, (node,)):
                 ranks.pop(0)
                 had_room.append(node)
         nodes = had_room

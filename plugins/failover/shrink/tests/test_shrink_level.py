@@ -43,7 +43,7 @@ def test_roles_do_without_the_ranks_of_a_lost_node_and_everybody_starts_again_fr
     assert plan.resize == {"rollout": 2}
     assert plan.avoid == ("n1",)
     assert plan.source == "disk"
-    assert set(plan.restart) == {(r.role, r.rank) for r in VIEW.ranks}
+    assert set(plan.restart) == {r.ref for r in VIEW.ranks}
     assert plan.reason == "node n1 left: rollout with 2 ranks instead of 4"
 
 

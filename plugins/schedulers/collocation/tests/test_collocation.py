@@ -65,7 +65,7 @@ def test_two_groups_have_slots_of_their_own() -> None:
 def test_a_group_that_does_not_fit_is_not_placed_apart() -> None:
     roles = RoleRequest("a", 2, cpu=2), RoleRequest("b", 2, gpu=1), RoleRequest("c", 1)
     plan = place([["a", "b"]], "(cpu=2,gpu=1),(cpu=1,gpu=1),(cpu=2)", *roles)
-    assert {(u.role, u.rank) for u in plan.unplaced} == {("a", 1), ("b", 1)}
+    assert {u.ref for u in plan.unplaced} == {("a", 1), ("b", 1)}
     assert slots(plan, "c") == [1]
     reason = r"rank 1 cannot be placed: .* share a slot, but no node meets all of this: needs cpu 2, .*; needs gpu 1"
     with pytest.raises(Problems, match=f"role a: {reason}"):

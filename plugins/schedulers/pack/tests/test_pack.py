@@ -64,7 +64,7 @@ def test_ranks_without_needs_fit_on_a_full_cluster() -> None:
 
 def test_what_is_missing_is_told_in_numbers_role_by_role() -> None:
     plan = pack("(cpu=2),(cpu=1)", RoleRequest("trainer", 1, cpu=4), RoleRequest("rollout", 5))
-    assert [(u.role, u.rank) for u in plan.unplaced] == [("trainer", 0), ("rollout", 3), ("rollout", 4)]
+    assert [u.ref for u in plan.unplaced] == [("trainer", 0), ("rollout", 3), ("rollout", 4)]
     with pytest.raises(Problems) as caught:
         check_placed(plan)
     trainer, rollout = caught.value.errors
@@ -127,7 +127,7 @@ def test_every_rank_is_placed_once_within_capacity_or_told_missing(case: tuple[P
     request, cluster = case
     plan = plan_job(request, cluster, [("pack", PACK.place)])
     ranks = [(role.role, rank) for role in request.roles for rank in range(role.world_size)]
-    assert sorted([(a.role, a.rank) for a in plan.assignments] + [(u.role, u.rank) for u in plan.unplaced]) == ranks
+    assert sorted([a.ref for a in plan.assignments] + [u.ref for u in plan.unplaced]) == ranks
     left = {node: Capacity(cluster, plan.slots).free(node) for node in (each.id for each in cluster.nodes)}
     assert all(amount >= -1e-6 for free in left.values() for amount in free.values())
     assert all("needs" in u.reason or "no nodes" in u.reason for u in plan.unplaced)

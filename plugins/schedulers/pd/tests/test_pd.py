@@ -34,7 +34,7 @@ def units(plan: PlacementPlan) -> list[set[str]]:
 def test_a_unit_stays_on_one_node_and_its_ranks_know_each_other() -> None:
     plan = place("3x(cpu=8,gpu=3)", 2, 4)
     assert units(plan) == [{"node-0"}, {"node-1"}]
-    peers = {(a.role, a.rank): a.peers for a in plan.assignments}
+    peers = {a.ref: a.peers for a in plan.assignments}
     assert peers["decode", 3] == (("prefill", 1),)
     assert peers["prefill", 0] == (("decode", 0), ("decode", 1))
     assert plan.assignments[0].rule == "pd: unit 0 (1:2)"
@@ -58,7 +58,7 @@ def test_a_unit_that_no_node_takes_goes_to_nodes_with_one_label_or_nowhere() -> 
 
 def test_a_unit_is_placed_whole_or_not_at_all() -> None:
     plan = place("(cpu=8,gpu=2),(cpu=8,gpu=1)", 2, 2)
-    assert {(u.role, u.rank) for u in plan.unplaced} == {("prefill", 1), ("decode", 1)}
+    assert {u.ref for u in plan.unplaced} == {("prefill", 1), ("decode", 1)}
     with pytest.raises(Problems, match="a unit of 1:1 belongs on one node, but needs gpu 2, the most that is free"):
         check_placed(plan)
 

@@ -152,7 +152,7 @@ def test_what_was_demanded_still_holds_when_a_node_is_lost() -> None:
     assert not after.unplaced
     assert nodes_of(after, "trainer").isdisjoint(nodes_of(after, "rollout"))
     none_left = replan(request, plan, (lost, "node-2"), cluster, strategies)
-    assert [(u.role, u.rank) for u in none_left.unplaced] == [("trainer", 0)]
+    assert [u.ref for u in none_left.unplaced] == [("trainer", 0)]
 
 
 @given(
@@ -174,5 +174,5 @@ def test_no_plan_breaks_a_constraint(
     except PlacementError as error:
         pytest.fail(str(error))
     assert broken(plan, parse_nodes(nodes)) is None
-    placed = {(a.role, a.rank) for a in plan.assignments} | {(u.role, u.rank) for u in plan.unplaced}
+    placed = {a.ref for a in plan.assignments} | {u.ref for u in plan.unplaced}
     assert len(placed) == sum(sizes)

@@ -89,7 +89,7 @@ def test_ranks_of_roles_that_are_not_asked_for_are_left_even_where_others_of_the
     request = PlacementRequest((RoleRequest("a", 2), RoleRequest("b", 2)), (Flow("a", "b", bytes=MB),))
     before = PlacementPlan((Slot(0, "node-0", 1),), (Assignment("b", 0, 0),))
     plan = SubgraphScheduler(SubgraphOptions(roles=["a"])).place(request, parse_nodes("2x(cpu=2)"), before)
-    assert sorted((a.role, a.rank) for a in plan.assignments) == [("a", 0), ("a", 1), ("b", 0)]
+    assert sorted(a.ref for a in plan.assignments) == [("a", 0), ("a", 1), ("b", 0)]
     assert not plan.unplaced
 
 

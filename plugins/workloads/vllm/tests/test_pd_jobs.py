@@ -161,12 +161,12 @@ def busy(job: Job, name: str) -> int:
     computes for milliseconds only, and the rest of the time others fetch from it."""
     status = job.running(2, timeout_s=200)
     if name.startswith("prefill"):
-        return next(rank.pid for rank in status.ranks if f"{rank.role}/{rank.rank}" == name)
+        return next(rank.pid for rank in status.ranks if str(rank.ref) == name)
 
     def pid() -> int | None:
         status = job.running(2)
         for rank in status.ranks:
-            if f"{rank.role}/{rank.rank}" == name and rank.phase == "computing":
+            if str(rank.ref) == name and rank.phase == "computing":
                 return rank.pid
         return None
 

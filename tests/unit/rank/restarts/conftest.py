@@ -191,7 +191,7 @@ class Village:
         def on_disk() -> bool:
             for key in self.ranks:
                 persister.look(*key)
-            found.update({(r.role, r.rank): r for r in persister.results() if r.step == step})
+            found.update({r.ref: r for r in persister.results() if r.step == step})
             return len(found) == len(self.ranks)
 
         try:
@@ -230,10 +230,10 @@ class Village:
     def _hear(self, message: Any) -> None:
         if isinstance(message, m.RankFailed):
             failure = message.failure
-            if self.ranks[failure.role, failure.rank].launch.generation == failure.generation:
+            if self.ranks[failure.ref].launch.generation == failure.generation:
                 self.failures.append((failure, self.log(failure.role, failure.rank)))
             return
-        rank = self.ranks[message.role, message.rank]
+        rank = self.ranks[message.ref]
         if isinstance(message, m.RankMetrics):
             for line in chain(*map(lines_of, message.blocks)):
                 self.lines.setdefault((message.role, message.rank, line.step), line)
@@ -241,7 +241,7 @@ class Village:
             return
         match message:
             case m.RankHello(addresses=addresses):
-                node = self.nodes.get((message.role, message.rank), "here")
+                node = self.nodes.get(message.ref, "here")
                 rank.peer = m.Peer(message.role, message.rank, node, addresses, message.generation)
                 rank.socket = self.context.socket(zmq.PUSH)
                 rank.socket.set_hwm(0)

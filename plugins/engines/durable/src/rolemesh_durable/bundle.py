@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.graph.routes import by_demand
 from rolemesh.job_file import JobFile
@@ -252,12 +253,12 @@ def _launches(
     plan: PlacementPlan,
     node: str,
     origin: tuple[str, int],
-    turns: Mapping[int, tuple[tuple[str, int], ...]],
+    turns: Mapping[int, tuple[RankRef, ...]],
 ) -> list[RankLaunch]:
     spec = job.spec
     here = [a for a in plan.assignments if plan.slot(a.slot).node == node]
     local: dict[str, list[int]] = {}
-    for a in sorted(here, key=lambda a: (a.role, a.rank)):
+    for a in sorted(here, key=lambda a: a.ref):
         local.setdefault(a.role, []).append(a.rank)
     launches = []
     for a in here:

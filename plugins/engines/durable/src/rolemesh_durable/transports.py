@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from rolemesh.api.plugin import Plugin
+from rolemesh.api.rank_ref import OfRank
 from rolemesh.errors import EXIT_FAILED, RolemeshError
 from rolemesh.kinds import Kind
 
@@ -51,11 +52,9 @@ class TransportKeys(msgspec.Struct, frozen=True):
     client_secret: str
 
 
-class Site(msgspec.Struct, frozen=True):
+class Site(OfRank, frozen=True):
     """Where a rank is: its names, its host as other nodes reach it, the job's private folders, and the job's keys."""
 
-    role: str
-    rank: int
     node: str
     generation: int
     host: str
@@ -68,7 +67,7 @@ class Site(msgspec.Struct, frozen=True):
 
         Raises `TransportError` if the folder alone is too long.
         """
-        key = f"{self.role}/{self.rank}/{self.generation}/{purpose}".encode()
+        key = f"{self.ref}/{self.generation}/{purpose}".encode()
         path = str(Path(self.socket_dir) / blake2b(key, digest_size=6).hexdigest())
         if (size := len(path.encode())) > 107:
             what = f"the socket's path has {size} bytes, the system takes 107"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import CalledBy, CallError, CallTimeoutError, ServiceSpec
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.errors import RolemeshError, nearest
@@ -28,8 +29,8 @@ class InlineCalls:
         self,
         graph: LogicalGraph,
         ctx: RankContext[Any],
-        workloads: Mapping[tuple[str, int], Workload],
-        contexts: Mapping[tuple[str, int], RankContext[Any]],
+        workloads: Mapping[RankRef, Workload],
+        contexts: Mapping[RankRef, RankContext[Any]],
         sizes: Mapping[str, int],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -39,7 +40,7 @@ class InlineCalls:
         self._sizes = sizes
         self._loop = loop
         self._contexts = contexts
-        self._places: dict[tuple[str, int, str], asyncio.Semaphore] = {}
+        self._places: dict[tuple[RankRef, str], asyncio.Semaphore] = {}
         self._next = 0
         self.op: OpCall | None = None
 
@@ -51,13 +52,14 @@ class InlineCalls:
         where = self._where
         by = CalledBy(self._ctx.role, self._ctx.rank, self._ctx.step, session)
         given = Isolated(args).value()
-        name = f"{role}/{rank}.{method}"
-        place = self._places.setdefault((role, rank, method), asyncio.Semaphore(spec.concurrency))
+        ref = RankRef(role, rank)
+        name = f"{ref}.{method}"
+        place = self._places.setdefault((ref, method), asyncio.Semaphore(spec.concurrency))
         late = asyncio.timeout(limit)
         try:
             async with late, place:
-                with self._contexts[role, rank].serving(by):
-                    found = getattr(self._workloads[role, rank], method)(*given)
+                with self._contexts[ref].serving(by):
+                    found = getattr(self._workloads[ref], method)(*given)
                     return Isolated(await found if inspect.isawaitable(found) else found).value()
         except Exception as error:
             if late.expired():

@@ -24,6 +24,7 @@ from rolemesh.api.failures import Failure, describe
 from rolemesh.api.import_ref import import_paths
 from rolemesh.api.observer import Event, JobStatus, RankStatus, RunInfo
 from rolemesh.api.port import LocalPort
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.errors import EXIT_CODES, JobFileError, RolemeshError, raise_all
 from rolemesh.job.engine import Engine, RunHandle, Say
@@ -122,9 +123,9 @@ class InlineRun(RunHandle):
         self._verdict = ""
         self._produced: dict[str, int] = {}
         self._steps: InlineSteps | None = None
-        self._workloads: dict[tuple[str, int], Workload] = {}
-        self._contexts: dict[tuple[str, int], RankContext[Any]] = {}
-        self._ports: dict[tuple[str, int], LocalPort] = {}
+        self._workloads: dict[RankRef, Workload] = {}
+        self._contexts: dict[RankRef, RankContext[Any]] = {}
+        self._ports: dict[RankRef, LocalPort] = {}
 
     def status(self) -> JobStatus | None:
         """The present picture; of a job that has not begun or is over, None."""
@@ -215,17 +216,18 @@ class InlineRun(RunHandle):
                 ctx = RankContext[Any](options=selected.options, port=port, **job, **me)
                 workload: Workload = selected.cls()
                 workload.setup(ctx)
-                self._workloads[name, rank] = workload
-                self._contexts[name, rank] = ctx
-                self._ports[name, rank] = port
+                ref = RankRef(name, rank)
+                self._workloads[ref] = workload
+                self._contexts[ref] = ctx
+                self._ports[ref] = port
 
     def _tear_down(self) -> None:
         """Tear all workloads down. As in a rank's process, an exception goes to the log and changes nothing."""
-        for (role, rank), workload in self._workloads.items():
+        for ref, workload in self._workloads.items():
             try:
                 workload.teardown()
             except Exception:
-                logging.getLogger(f"{role}/{rank}").exception("teardown failed")
+                logging.getLogger(str(ref)).exception("teardown failed")
 
     def _report(self, parts: dict[str, list[Metrics]]) -> None:
         line = self._builder.build(parts, time.time())
@@ -258,12 +260,12 @@ class InlineRun(RunHandle):
     def _digests(self) -> dict[str, str | None]:
         """The digest of each role's state, over all its ranks; None if a rank of the role has no state."""
         found: dict[str, list[str]] = {role: [] for role in self._sizes}
-        for (role, rank), workload in self._workloads.items():
+        for ref, workload in self._workloads.items():
             try:
                 if (state := workload.snapshot()) is not None:
-                    found[role].append(digest(state))
+                    found[ref.role].append(digest(state))
             except Exception:  # the job is done, whatever its state is
-                logging.getLogger(f"{role}/{rank}").exception("snapshot failed")
+                logging.getLogger(str(ref)).exception("snapshot failed")
         whole = {role: "".join(each) for role, each in found.items() if len(each) == self._sizes[role]}
         return dict.fromkeys(found) | {role: sha256(each.encode()).hexdigest() for role, each in whole.items()}
 

@@ -18,6 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rolemesh.api.port import LocalPort
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.items import Items, apart
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
@@ -37,9 +38,9 @@ class InlineSteps:
     def __init__(
         self,
         graph: LogicalGraph,
-        workloads: Mapping[tuple[str, int], Workload],
-        contexts: Mapping[tuple[str, int], RankContext[Any]],
-        ports: Mapping[tuple[str, int], LocalPort],
+        workloads: Mapping[RankRef, Workload],
+        contexts: Mapping[RankRef, RankContext[Any]],
+        ports: Mapping[RankRef, LocalPort],
         *,
         steps: int | None,
         metrics_every: int,
@@ -71,11 +72,11 @@ class InlineSteps:
         self._order = flow_order(graph)
         self._runner = asyncio.Runner()
         self._loop = self._runner.get_loop()
-        self._calls: dict[tuple[str, int], InlineCalls] = {}
-        for (role, rank), ctx in contexts.items():
-            if any(caller == role for caller, _ in graph.callers):
+        self._calls: dict[RankRef, InlineCalls] = {}
+        for ref, ctx in contexts.items():
+            if any(caller == ref.role for caller, _ in graph.callers):
                 made = InlineCalls(graph, ctx, workloads, contexts, self._sizes, self._loop)
-                self._calls[role, rank] = ports[role, rank].caller = made
+                self._calls[ref] = ports[ref].caller = made
         self.produced: dict[str, int] = {}
         """Bytes that the calls have returned so far, encoded, by label; over all ranks."""
 
@@ -103,23 +104,23 @@ class InlineSteps:
                     self._call(op, rank, step)
         for edge in self._graph.edges:
             self._values.pop((edge.id, step - edge.lag), None)
-        said = (f"{role}/{rank}: {port.finishing}" for (role, rank), port in self._ports.items() if port.finishing)
+        said = (f"{ref}: {port.finishing}" for ref, port in self._ports.items() if port.finishing)
         self.reason = self.reason or next(said, "")
         for port in self._ports.values():
             port.notes.clear()
         if (step + 1) % self._every == 0 or step + 1 == self._steps or self.reason:
             parts: dict[str, list[Metrics]] = {}
-            for (role, _), line in self._lines.items():
-                parts.setdefault(role, []).append(replace(line, step=step, steps=step - self._reported))
+            for ref, line in self._lines.items():
+                parts.setdefault(ref.role, []).append(replace(line, step=step, steps=step - self._reported))
             self._reported = step
             self._begin_lines()
             self._report(parts)
 
     def _begin_lines(self) -> None:
-        self._lines = {(role, rank): Metrics(role, -1, 0, 1, [0.0, 0.0, 0.0]) for role, rank in self._contexts}
+        self._lines = {ref: Metrics(ref.role, -1, 0, 1, [0.0, 0.0, 0.0]) for ref in self._contexts}
 
     def _call(self, op: OpCall, rank: int, step: int) -> None:
-        key = (op.role, rank)
+        key = RankRef(op.role, rank)
         ctx = self._contexts[key]
         line = self._lines[key]
         ctx.step = step
@@ -141,7 +142,7 @@ class InlineSteps:
             began = perf_counter()
             if key in self._calls:
                 self._calls[key].op = op
-            result = self._run(op, rank, arguments)
+            result = self._run(op, key, arguments)
             chunked = type(result) is GeneratorType
             chunks = list(result) if chunked else [result]
             line.times[0] += perf_counter() - began
@@ -161,16 +162,16 @@ class InlineSteps:
         except (Exception, SystemExit) as error:
             raise OperatorFailed(op.label, step, error, rank) from error
 
-    def _run(self, op: OpCall, rank: int, arguments: dict[str, Any]) -> Any:
+    def _run(self, op: OpCall, ref: RankRef, arguments: dict[str, Any]) -> Any:
         """Call the operator; of rows that are shared out by demand each rank takes as many."""
-        method = getattr(self._workloads[op.role, rank], op.operator)
-        ctx = self._contexts[op.role, rank]
+        method = getattr(self._workloads[ref], op.operator)
+        ctx = self._contexts[ref]
         for edge in self._graph.inputs(op.id):
             if (how := by_demand(edge.dst_partition)) is not None:
-                items = self._items.setdefault((op.id, rank), Items(ctx, edge.param, how))
+                items = self._items.setdefault((op.id, ref.rank), Items(ctx, edge.param, how))
                 count = apart(arguments[edge.param], how.rows)[1]
                 ranks = self._sizes[op.role]
-                chosen = range(count * rank // ranks, count * (rank + 1) // ranks)
+                chosen = range(count * ref.rank // ranks, count * (ref.rank + 1) // ranks)
                 return items.run(partial(self._awaited, method), arguments, chosen)
         return self._awaited(method, **arguments)
 

@@ -24,7 +24,7 @@ class JobLevel(FailoverLevel):
         )
         return RecoveryPlan(
             "job",
-            tuple((r.role, r.rank) for r in view.ranks),
+            tuple(r.ref for r in view.ranks),
             source="disk",
             avoid=tuple(n.node for n in view.nodes if not n.alive),
             reason=f"every rank starts again from {since}",

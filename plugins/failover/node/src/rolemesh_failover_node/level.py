@@ -40,8 +40,8 @@ class NodeLevel(FailoverLevel):
     @hookimpl
     def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
         """Leave the node. Return None if the failure names neither a node nor a rank of the job."""
-        at = (failure.role, failure.rank)
-        node = next((r.node for r in view.ranks if (r.role, r.rank) == at), failure.node)
+        at = failure.ref
+        node = next((r.node for r in view.ranks if r.ref == at), failure.node)
         leaving = [r for r in view.ranks if r.node == node]
         if not leaving:
             return None

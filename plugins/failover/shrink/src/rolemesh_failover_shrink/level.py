@@ -22,10 +22,10 @@ class ShrinkLevel(FailoverLevel):
     def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | Pass:
         """Propose fewer ranks for each role that has some on a lost node. Pass if no role does, or none may have
         fewer."""
-        homes = {(r.role, r.rank): r.node for r in view.ranks}
+        homes = {r.ref: r.node for r in view.ranks}
         gone = {n.node for n in view.nodes if not n.alive}
         if view.verdict is not None and view.verdict.kind == "hardware":
-            gone.add(homes.get((failure.role, failure.rank), failure.node))
+            gone.add(homes.get(failure.ref, failure.node))
         left = sorted(gone & {*homes.values()})
         if not left:
             return Pass("no rank has lost its node")

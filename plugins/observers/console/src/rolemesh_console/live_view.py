@@ -59,9 +59,9 @@ def starting_line(stats: Statistics, status: JobStatus, now: float) -> str:
         return "starting: every rank is ready"
     words = []
     for rank in waiting[:3]:
-        since = stats.rank_up.get((rank.role, rank.rank), status.started)
+        since = stats.rank_up.get(rank.ref, status.started)
         doing = "setting up" if rank.state == "setup" else "starting"
-        words.append(f"{rank.role}/{rank.rank} {doing} ({duration(max(0.0, now - since))})")
+        words.append(f"{rank.ref} {doing} ({duration(max(0.0, now - since))})")
     more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
     return f"starting: {', '.join(words)}{more}"
 
@@ -159,9 +159,7 @@ def _rank_rows(ranks: Iterable[RankStatus]) -> Sequence[tuple[str, tuple[Text, .
     """Return a row per rank, or a row per role if there are many ranks."""
     ranks = list(ranks)
     if len(ranks) <= MAX_RANK_ROWS:
-        return [
-            (r.role, (Text(f"{r.role}/{r.rank}"), Text(r.node), _pid(r.pid), _step(r.step), activity(r))) for r in ranks
-        ]
+        return [(r.role, (Text(str(r.ref)), Text(r.node), _pid(r.pid), _step(r.step), activity(r))) for r in ranks]
     rows = []
     for role in dict.fromkeys(rank.role for rank in ranks):
         mine = [rank for rank in ranks if rank.role == role]

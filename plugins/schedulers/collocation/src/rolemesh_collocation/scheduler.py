@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rolemesh import ClusterView, PlacementPlan, PlacementRequest, RoleRequest, Scheduler
+from rolemesh import ClusterView, PlacementPlan, PlacementRequest, RankRef, RoleRequest, Scheduler
 from rolemesh.errors import PlacementError, nearest
 from rolemesh.hookspecs import hookimpl
 from rolemesh.placement import PlanBuilder, Wish
@@ -77,9 +77,11 @@ def _place_group(group: Group, sizes: list[tuple[RoleRequest, int]], builder: Pl
         wishes = []
         for slot in range(slots):
             members = [
-                (role.role, unit * size + slot * size // slots) for role, size in sizes if slot % (slots // size) == 0
+                RankRef(role.role, unit * size + slot * size // slots)
+                for role, size in sizes
+                if slot % (slots // size) == 0
             ]
-            names = " + ".join(f"{role}/{rank}" for role, rank in members)
+            names = " + ".join(map(str, members))
             how = "take turns on" if group.turns else "share"
             rule = f"collocation: {names} {how} a slot" if len(members) > 1 else "collocation: a slot of its group"
             wishes.append(Wish(members, needs, rule, group.shares, turns=group.turns))

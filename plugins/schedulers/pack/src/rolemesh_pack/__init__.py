@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rolemesh.api.cluster import ClusterView
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.scheduler import Scheduler
 from rolemesh.hookspecs import hookimpl
 from rolemesh.placement import PlacementPlan, PlacementRequest, PlanBuilder, RoleRequest
@@ -33,7 +34,7 @@ class PackScheduler(Scheduler):
         leaving = [slot for slot in plan.slots if slot.node in lost]
         for slot in sorted(leaving, key=lambda slot: (-slot.gpu, -sum(slot.custom.values()), -slot.cpu)):
             on_it = [a for a in plan.assignments if a.slot == slot.id]
-            peers = {(a.role, a.rank): a.peers for a in on_it}
+            peers = {a.ref: a.peers for a in on_it}
             shares = {a.role: a.share for a in on_it}
             needs = {"cpu": slot.cpu, "gpu": slot.gpu, **slot.custom}
             rule = f"pack: moved, {slot.node} is lost"
@@ -49,10 +50,10 @@ def _place(role: RoleRequest, builder: PlanBuilder) -> None:
         nodes = _together(role, len(ranks), builder)
         why = "all of the group on one node" if len(nodes) == 1 else "the group on as few nodes as possible"
         for node in nodes:
-            while ranks and builder.put([(role.role, ranks[0])], role.needs, f"pack: {why}", (node,)):
+            while ranks and builder.put([RankRef(role.role, ranks[0])], role.needs, f"pack: {why}", (node,)):
                 ranks.pop(0)
     for rank in ranks:
-        member = [(role.role, rank)]
+        member = [RankRef(role.role, rank)]
         beside = _near(role, rank, builder)
         if any(builder.put(member, role.needs, f"pack: beside {who}", (node,)) for node, who in beside.items()):
             continue

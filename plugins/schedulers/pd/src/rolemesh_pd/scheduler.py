@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import gcd
 
-from rolemesh import ClusterView, PlacementPlan, PlacementRequest, RoleRequest, Scheduler
+from rolemesh import ClusterView, PlacementPlan, PlacementRequest, RankRef, RoleRequest, Scheduler
 from rolemesh.errors import PlacementError, nearest
 from rolemesh.hookspecs import hookimpl
 from rolemesh.placement import PlanBuilder, Wish
@@ -38,7 +38,7 @@ class PdScheduler(Scheduler):
         domains = _domains(self.options.near, cluster)
         for unit in range(prefill.world_size // each[0]):
             members = [
-                [(role.role, unit * count + i) for i in range(count)]
+                [RankRef(role.role, unit * count + i) for i in range(count)]
                 for role, count in zip((prefill, decode), each, strict=True)
             ]
             _place(unit, members, (prefill, decode), domains, builder)

@@ -96,8 +96,8 @@ def _moved(
     request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, waiting: list[Rank], found: PlacementPlan
 ) -> PlacementPlan | None:
     """Return `found` with its new ranks moved to reduce the traffic; None if a constraint forbids that."""
-    where = {(a.role, a.rank): found.slots[a.slot].node for a in found.assignments}
-    rules = {(a.role, a.rank): a.rule for a in found.assignments}
+    where = {a.ref: found.slots[a.slot].node for a in found.assignments}
+    rules = {a.ref: a.rule for a in found.assignments}
     mobile = [rank for rank in waiting if rank in where]
     builder = PlanBuilder(request, cluster, found)
     layout = Layout(

@@ -42,7 +42,7 @@ def pairs(producers: int, consumers: int) -> Iterator[tuple[int, int, float]]:
 def crossing(request: PlacementRequest, plan: PlacementPlan) -> Traffic:
     """Return the traffic of all flows of known size."""
     sizes = {role.role: role.world_size for role in request.roles}
-    node_of = {(a.role, a.rank): plan.slots[a.slot].node for a in plan.assignments}
+    node_of = {a.ref: plan.slots[a.slot].node for a in plan.assignments}
     on: dict[str, Counter[str]] = {}
     for (role, _), node in node_of.items():
         on.setdefault(role, Counter())[node] += 1

@@ -71,16 +71,14 @@ def has_hit(fault: Fault, before: JobStatus, now: JobStatus) -> bool:
         return now.epoch > before.epoch
     if fault.kind == "zygote":
         nodes = {agent.node for agent in before.agents if agent.agent == name}
-        there = {(rank.role, rank.rank): rank.generation for rank in before.ranks if rank.node in nodes}
-        return any(rank.generation > there.get((rank.role, rank.rank), rank.generation) for rank in now.ranks)
+        there = {rank.ref: rank.generation for rank in before.ranks if rank.node in nodes}
+        return any(rank.generation > there.get(rank.ref, rank.generation) for rank in now.ranks)
     if what in ("agent", "node"):
         were = {agent.agent: agent.pid for agent in before.agents if name in (agent.agent, agent.node)}
         are = {agent.agent: agent.pid for agent in now.agents if agent.state == "up"}
         return any(are.get(agent) != pid for agent, pid in were.items())
-    generations = {f"{rank.role}/{rank.rank}": rank.generation for rank in before.ranks}
-    return any(
-        rank.generation > generations[who] for rank in now.ranks if (who := f"{rank.role}/{rank.rank}") == fault.target
-    )
+    generations = {str(rank.ref): rank.generation for rank in before.ranks}
+    return any(rank.generation > generations[who] for rank in now.ranks if (who := str(rank.ref)) == fault.target)
 
 
 def is_told(fault: Fault, events: Sequence[Mapping[str, Any]]) -> bool:
@@ -108,7 +106,7 @@ def busy(pending: Sequence[Fault], status: JobStatus) -> set[str]:
     hit one target, nobody could tell whether one or both took effect."""
     found = {fault.target for fault in pending if fault.kind in KILLING}
     node_of = {f"agent:{agent.agent}": agent.node for agent in status.agents}
-    at = {f"{rank.role}/{rank.rank}": rank.node for rank in status.ranks}
+    at = {str(rank.ref): rank.node for rank in status.ranks}
     nodes = {
         node_of.get(target, target.removeprefix("node:")) for target in found if target.startswith(("agent:", "node:"))
     }
@@ -138,7 +136,7 @@ def next_fault(
     """
     taken = busy(pending, status)
     kind, who = kind_of(target)
-    names = {f"{r.role}/{r.rank}": {"", f"{r.role}/{r.rank}", f"{r.role}/*"} for r in status.ranks if r.state in ALIVE}
+    names = {str(r.ref): {"", str(r.ref), f"{r.role}/*"} for r in status.ranks if r.state in ALIVE}
     ranks = [name for name, called in names.items() if name not in taken and who in called]
     agents = [a.agent for a in status.agents if a.state == "up" and f"agent:{a.agent}" not in taken]
     agents = [agent for agent in agents if who in ("", agent)]
@@ -152,7 +150,7 @@ def next_fault(
             return None
         case "rank" if ranks:
             fault = Fault(rng.choice(("kill", "kill", "exit", "raise")), rng.choice(ranks))
-            held = {f"{rank.role}/{rank.rank}" for rank in status.ranks if rank.step >= released}
+            held = {str(rank.ref) for rank in status.ranks if rank.step >= released}
             return fault._replace(kind="kill") if fault.kind == "raise" and fault.target in held else fault
         case "agent" if agents:
             return Fault("kill", f"agent:{rng.choice(agents)}")

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.agent.rank_channels import RankChannels
 from rolemesh_durable.agent.status_pages import StatusPages
@@ -54,7 +55,7 @@ def adopt(
         try:
             status_pages.adopt(launch)
             site = Site(role, rank, start.node, generation, start.host, start.socket_dir, start.shm_dir)
-            channels.connect((role, rank), f"ipc://{site.ipc_path('inbox')}")
+            channels.connect(RankRef(role, rank), f"ipc://{site.ipc_path('inbox')}")
         except OSError as error:
             LOG.warning("%s cannot be adopted: %s", row.key, error)
             with suppress(ProcessLookupError):

@@ -19,6 +19,7 @@ import msgspec
 import zmq
 
 from rolemesh.api.failures import Failure
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.agent import zygote
 from rolemesh_durable.agent.adopting import adopt
@@ -46,6 +47,7 @@ from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.job import AgentConfig, RankStart, for_rank
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE
+from rolemesh_durable.protocol.refs import StartRef
 
 __all__ = ["Agent"]
 
@@ -205,8 +207,7 @@ class Agent:
 
     def _gone(self, death: Death) -> None:
         """A rank has no process any more, or never got one."""
-        role, rank, generation = parsed(death.key)
-        self._turns.gone(role, rank, generation)
+        self._turns.gone(StartRef.parse(death.key))
         self._do(self._ended(death))
 
     def _ended(self, death: Death) -> e.RankExited:
@@ -229,9 +230,9 @@ class Agent:
         match effect:
             case e.ToMaster(message):
                 self._tell(message)
-            case e.ToRank(role, rank, message):
-                self._status_pages.tells(role, rank, message)
-                self._channels.send((role, rank), message)
+            case e.ToRank(message=message):
+                self._status_pages.tells(effect.ref, message)
+                self._channels.send(effect.ref, message)
             case e.Fork(launch):
                 self._fork(launch)
             case e.Measure(together):
@@ -242,7 +243,7 @@ class Agent:
                 if not self._zygotes.kill(rank_key(role, rank, generation)):
                     self._gone(Death(rank_key(role, rank, generation), exit_code=0))
             case e.Terminate(role, rank, generation, patience_s):
-                self._status_pages.stopping(role, rank, patience_s)
+                self._status_pages.stopping(effect.ref, patience_s)
                 self._zygotes.terminate(rank_key(role, rank, generation))
             case e.RankDied(role, rank):
                 self._memory.died(role, rank)
@@ -251,10 +252,10 @@ class Agent:
             case e.Relayout(layout):
                 self._memory.relayout(layout)
             case e.TakeStacks(role, rank, generation):
-                self._stacks.take(self._status_pages.pid(role, rank), role, rank, generation)
+                self._stacks.take(self._status_pages.pid(effect.ref), role, rank, generation)
             case e.Fail():
-                hit = self._machine.ranks[effect.role, effect.rank] if effect.rank >= 0 else None
-                pid = self._status_pages.pid(effect.role, effect.rank) if hit is not None else os.getpid()
+                hit = self._machine.ranks[RankRef(effect.role, effect.rank)] if effect.rank >= 0 else None
+                pid = self._status_pages.pid(hit.launch.ref) if hit is not None else os.getpid()
                 fail(effect.kind, rank_key(*hit.start) if hit is not None else "", pid, self._memory, self._zygotes)
             case e.ReviveMaster():
                 threading.Thread(target=self._revive_master, name="revive", daemon=True).start()
@@ -285,7 +286,7 @@ class Agent:
 
     def _fork(self, launch: m.RankLaunch) -> None:
         """Start a rank. If the system refuses what that needs, it is the rank that has failed."""
-        key = rank_key(launch.role, launch.rank, launch.generation)
+        key = str(launch.start)
         try:
             self._start(key, launch)
         except (OSError, zmq.ZMQError, RolemeshError) as error:
@@ -295,7 +296,7 @@ class Agent:
     def _start(self, key: str, launch: m.RankLaunch) -> None:
         role, rank = launch.role, launch.rank
         status_page, log = self._status_pages.start(launch), self._logs.begin(role, rank)
-        self._channels.drop((role, rank))
+        self._channels.drop(RankRef(role, rank))
         self._memory.started(role, rank, launch.resume, launch.generation, collective=launch.collective)
         start = RankStart(
             launch=launch,
@@ -317,11 +318,11 @@ class Agent:
         self._zygotes.fork(*start.job.roles[role].zygote, fork)
 
     def _connect(self, hello: m.RankHello) -> None:
-        known = self._machine.ranks.get((hello.role, hello.rank))
+        known = self._machine.ranks.get(hello.ref)
         if known is None or known.launch.generation != hello.generation:
             return
         try:
-            self._channels.connect((hello.role, hello.rank), hello.addresses["control"])
+            self._channels.connect(hello.ref, hello.addresses["control"])
         except zmq.ZMQError as error:
             why = refused(error)
             failure = Failure("start", hello.role, hello.rank, message=why, generation=hello.generation)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rolemesh.api.rank_ref import RankRef
+
 __all__ = ["Logs"]
 
 TAIL_BYTES = 4096
@@ -15,15 +17,15 @@ class Logs:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._before: dict[tuple[str, int], int] = {}
+        self._before: dict[RankRef, int] = {}
 
     def begin(self, role: str, rank: int) -> str:
         """A generation of a rank begins: the path of its log."""
         path = self._path(role, rank)
         try:
-            self._before[role, rank] = path.stat().st_size
+            self._before[RankRef(role, rank)] = path.stat().st_size
         except OSError:
-            self._before[role, rank] = 0
+            self._before[RankRef(role, rank)] = 0
         return str(path)
 
     def tail(self, role: str, rank: int) -> str:
@@ -31,7 +33,7 @@ class Logs:
         try:
             with open(self._path(role, rank), "rb") as log:
                 end = log.seek(0, 2)
-                log.seek(max(self._before.get((role, rank), 0), end - TAIL_BYTES))
+                log.seek(max(self._before.get(RankRef(role, rank), 0), end - TAIL_BYTES))
                 text = log.read(TAIL_BYTES).decode(errors="replace")
         except OSError:
             return ""

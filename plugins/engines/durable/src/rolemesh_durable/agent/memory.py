@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.agent.replicas import Replicas
@@ -14,7 +15,6 @@ from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import AgentConfig
 from rolemesh_durable.protocol.layout import Layout
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["NodeMemory"]
 
@@ -37,7 +37,7 @@ class NodeMemory:
     def __init__(self, config: AgentConfig, shm: Path) -> None:
         self._config, self._shm = config, shm
         self._plan = config.job.snapshots
-        self._ranks: dict[RankKey, MemorySnapshots] = {}
+        self._ranks: dict[RankRef, MemorySnapshots] = {}
         job = config.job
         self._persister = Persister(shm, job.run_dir, job.world_sizes, self.timeline) if self._plan.enabled else None
         if self._persister is not None:
@@ -46,12 +46,12 @@ class NodeMemory:
         if self._plan.replicas or config.serves:
             self.serve()
         self._alone = False
-        self._running: set[RankKey] = set()
+        self._running: set[RankRef] = set()
         self._covered = -1
-        self._look_at: dict[RankKey, float] = {}
-        self._lost: set[RankKey] = set()
+        self._look_at: dict[RankRef, float] = {}
+        self._lost: set[RankRef] = set()
         self._left = {key: self._of(key) for key in self._leftovers()}
-        self._fetches: dict[RankKey, m.RankLaunch] = {}
+        self._fetches: dict[RankRef, m.RankLaunch] = {}
 
     def serve(self) -> None:
         """Let other agents have what is here, if they do not yet: ranks are going to live elsewhere."""
@@ -75,15 +75,15 @@ class NodeMemory:
                 else self._replicas.warning
             )
         if self._lost:
-            names = ", ".join(f"{role}/{rank}" for role, rank in sorted(self._lost))
+            names = ", ".join(map(str, sorted(self._lost)))
             found.append(
                 f"snapshots of {names} are gone from memory: somebody has emptied {self._shm}, as systemd does at the "
                 "logout of a user without lingering (loginctl enable-linger); the next ones are made again"
             )
-        for role, rank in sorted(self._running):
-            if (step := self._of((role, rank)).refused) >= 0:
+        for ref in sorted(self._running):
+            if (step := self._of(ref).refused) >= 0:
                 found.append(
-                    f"{role}/{rank} has had no room in shared memory for a snapshot since step {step}; "
+                    f"{ref} has had no room in shared memory for a snapshot since step {step}; "
                     "it is tried again, and commits wait for it"
                 )
                 break
@@ -112,13 +112,13 @@ class NodeMemory:
             return
         self._persister.restarted(role, rank, resume, generation)
         if self._plan.persisted(resume, self._config.job.steps) and resume > self._covered:
-            self._of((role, rank)).pin(resume)  # its part of the checkpoint may have been lost
+            self._of(RankRef(role, rank)).pin(resume)  # its part of the checkpoint may have been lost
 
     def adopted(self, role: str, rank: int, resume: int, generation: int, *, collective: bool = False) -> None:
         """A rank runs here that an earlier incarnation has started: see `started`."""
-        self._left.pop((role, rank), None)
+        self._left.pop(RankRef(role, rank), None)
         if self._plan.enabled:
-            self._running.add((role, rank))
+            self._running.add(RankRef(role, rank))
         if self._replicas is not None:
             self._replicas.restarted(role, rank, resume, generation, collective=collective)
         if self._persister is not None:
@@ -142,7 +142,7 @@ class NodeMemory:
         self._running.discard((role, rank))
         if self._replicas is not None:
             self._replicas.gone(role, rank)
-        return self._of((role, rank)).steps() if self._plan.enabled else ()
+        return self._of(RankRef(role, rank)).steps() if self._plan.enabled else ()
 
     def died(self, role: str, rank: int) -> None:
         """A rank is dead before its end: what it was going to have persisted is seen to first, if it can be read."""
@@ -156,14 +156,14 @@ class NodeMemory:
         """The newest step that this rank could be restored to whatever is lost, its newest being `snapshot`."""
         if snapshot < 0 or not self._plan.enabled:
             return -1
-        if not self._of((role, rank)).intact(snapshot):
+        if not self._of(RankRef(role, rank)).intact(snapshot):
             if (role, rank) in self._running:  # else it may be its timeline that is void
-                self._lost.add((role, rank))
+                self._lost.add(RankRef(role, rank))
             return -1
         self._lost.discard((role, rank))
         now = time.monotonic()
-        if self._persister is not None and now >= self._look_at.get((role, rank), 0.0):
-            self._look_at[role, rank] = now + PERSIST_S * self._persister.look(role, rank)
+        if self._persister is not None and now >= self._look_at.get(RankRef(role, rank), 0.0):
+            self._look_at[RankRef(role, rank)] = now + PERSIST_S * self._persister.look(role, rank)
         if self._replicas is None or self._alone or not self._plan.replicas:
             return snapshot
         self._replicas.offer(role, rank, snapshot)
@@ -187,7 +187,7 @@ class NodeMemory:
         """Bring a rank's snapshot here."""
         self.serve()
         assert self._replicas is not None
-        self._fetches[launch.role, launch.rank] = launch
+        self._fetches[launch.ref] = launch
         self._replicas.fetch(launch.replica, launch.role, launch.rank, launch.resume)
 
     def fetched(self) -> list[tuple[m.RankLaunch, str]]:
@@ -196,7 +196,7 @@ class NodeMemory:
             return []
         found = []
         for role, rank, error in self._replicas.fetched():
-            launch = self._fetches.pop((role, rank), None)
+            launch = self._fetches.pop(RankRef(role, rank), None)
             if launch is not None:
                 found.append((launch, error))
         return found
@@ -244,14 +244,14 @@ class NodeMemory:
         for memory in self._ranks.values():
             memory.close()
 
-    def _of(self, key: RankKey) -> MemorySnapshots:
+    def _of(self, key: RankRef) -> MemorySnapshots:
         if key not in self._ranks:
             self._ranks[key] = MemorySnapshots(self._shm, *key)
         return self._ranks[key]
 
-    def _leftovers(self) -> list[RankKey]:
+    def _leftovers(self) -> list[RankRef]:
         found = []
         for path in sorted(self._shm.glob("snap-*.index")) if self._plan.enabled else ():
             role, _, rank = path.name.removeprefix("snap-").removesuffix(".index").rpartition("-")
-            found.append((role, int(rank)))
+            found.append(RankRef(role, int(rank)))
         return found

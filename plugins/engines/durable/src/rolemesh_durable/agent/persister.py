@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.agent.part import HOLDER, Part, Removed
 from rolemesh_durable.checkpoint import disk
@@ -66,8 +67,8 @@ class Persister:
         self._directory, self._run_dir = Path(directory), Path(run_dir)
         self._first = self._world_sizes = dict(world_sizes)
         self._timeline = timeline
-        self._generations: dict[tuple[str, int], int] = {}
-        self._memory: dict[tuple[str, int], MemorySnapshots] = {}
+        self._generations: dict[RankRef, int] = {}
+        self._memory: dict[RankRef, MemorySnapshots] = {}
         self._wanted: deque[_Job] = deque()
         self._known: dict[_Key, _Job] = {}
         self._failed: list[_Job] = []
@@ -139,7 +140,7 @@ class Persister:
             found = []
             for (role, rank, step), job in self._known.items():
                 if (part := job.part) is not None:
-                    generation = self._generations.get((role, rank), 0)
+                    generation = self._generations.get(RankRef(role, rank), 0)
                     found.append(Persisted(role, rank, step, part.files, job.timeline, generation, part.attempt))
             return found
 
@@ -160,14 +161,14 @@ class Persister:
     def restarted(self, role: str, rank: int, step: int, generation: int) -> None:
         """A rank starts again after `step`, as `generation`: what it had pinned later is void."""
         with self._changed:
-            self._generations[role, rank] = generation
+            self._generations[RankRef(role, rank)] = generation
             self._failed_at = min(self._failed_at, step)  # later checkpoints may be written after all
             self._drop([job for key, job in self._known.items() if key[:2] == (role, rank) and key[2] > step])
 
     def adopted(self, role: str, rank: int, generation: int) -> None:
         """A rank runs as `generation`, which an earlier incarnation of the agent has started."""
         with self._changed:
-            self._generations[role, rank] = generation
+            self._generations[RankRef(role, rank)] = generation
 
     def forget_timeline(self, timeline: int) -> None:
         """All that is pinned is void, also what is being written now; what comes is of `timeline`."""
@@ -192,9 +193,9 @@ class Persister:
                 memory.close()
 
     def _of(self, role: str, rank: int) -> MemorySnapshots:
-        found = self._memory.get((role, rank))
+        found = self._memory.get(RankRef(role, rank))
         if found is None:
-            found = self._memory[role, rank] = MemorySnapshots(self._directory, role, rank)
+            found = self._memory[RankRef(role, rank)] = MemorySnapshots(self._directory, role, rank)
             for step in found.steps():
                 found.release(step, HOLDER)  # an earlier incarnation may have died holding it
         return found

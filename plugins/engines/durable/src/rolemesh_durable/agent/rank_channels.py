@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import zmq
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["RankChannels"]
 
@@ -21,13 +21,13 @@ class RankChannels:
         self.reports = self._zmq.socket(zmq.PULL)
         self.reports.set_hwm(0)
         self.reports.bind(address)
-        self._ranks: dict[RankKey, zmq.Socket[bytes]] = {}
+        self._ranks: dict[RankRef, zmq.Socket[bytes]] = {}
 
     def next_report(self) -> list[bytes]:
         """The frames of what a rank reports; none, if none does now."""
         return self.reports.recv_multipart() if self.reports.poll(0) else []
 
-    def connect(self, key: RankKey, address: str) -> None:
+    def connect(self, key: RankRef, address: str) -> None:
         """The rank's process listens at `address`. Nothing changes for one that is connected to there."""
         if (known := self._ranks.get(key)) is not None:
             if known.get_string(zmq.LAST_ENDPOINT) == address:
@@ -39,12 +39,12 @@ class RankChannels:
         peer.connect(address)
         self._ranks[key] = peer
 
-    def send(self, key: RankKey, message: m.AgentToRank) -> None:
+    def send(self, key: RankRef, message: m.AgentToRank) -> None:
         """Tell a rank something, if it is connected."""
         if (peer := self._ranks.get(key)) is not None:
             peer.send_multipart(encode_control(m.encode(message)))
 
-    def drop(self, key: RankKey) -> None:
+    def drop(self, key: RankRef) -> None:
         """The rank's process is gone."""
         if (peer := self._ranks.pop(key, None)) is not None:
             peer.close(0)

@@ -6,12 +6,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import msgspec
-
+from rolemesh.api.rank_ref import OfRank, RankRef
 from rolemesh_durable.agent.replica_store import Stamp
-from rolemesh_durable.protocol.rank_key import RankKey
 
-__all__ = ["DONE", "IMAGE", "OFFER", "PIECE", "REFUSED", "Offer", "RankKey", "Send", "reason", "unexpected"]
+__all__ = ["DONE", "IMAGE", "OFFER", "PIECE", "REFUSED", "Offer", "RankRef", "Send", "reason", "unexpected"]
 
 log = logging.getLogger("rolemesh_durable.agent")
 
@@ -28,11 +26,9 @@ Send: TypeAlias = Callable[[str, bytes, Any], None]
 """Address, kind, what is encoded as the body."""
 
 
-class Offer(msgspec.Struct, frozen=True, array_like=True):
+class Offer(OfRank, frozen=True, array_like=True):
     """A snapshot to copy, and where it is. `restarts`: its rank's generations, and the step each went back to."""
 
-    role: str
-    rank: int
     step: int
     stamp: Stamp
     restarts: tuple[tuple[int, int], ...]

@@ -12,11 +12,11 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.agent import replica_messages as r
 from rolemesh_durable.agent.replica_store import KEPT, Image, ReplicaStore, Stamp, describe
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.protocol.persisting import shared_by_mates
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Offers"]
 
@@ -54,23 +54,23 @@ class Offers:
     def __init__(self, shm: Path, store: ReplicaStore, address: str, send: r.Send, timeline: int) -> None:
         self.address, self._shm, self._send, self.timeline = address, shm, send, timeline
         self._store = store
-        self._copies: dict[RankKey, tuple[_Copy, ...]] = {}
+        self._copies: dict[RankRef, tuple[_Copy, ...]] = {}
         """What the next agent's store has at most of each rank, in the order in which it came there."""
         self.next = ""
-        self._newest: dict[RankKey, int] = {}
-        self._mates: dict[str, set[RankKey]] = {}
+        self._newest: dict[RankRef, int] = {}
+        self._mates: dict[str, set[RankRef]] = {}
         """The ranks of a collective role that run here: only together can they go on, from a step that all have."""
-        self._restarts: dict[RankKey, tuple[tuple[int, int], ...]] = {}
-        self._offers: dict[RankKey, _Held] = {}
-        self._described: dict[RankKey, tuple[Image, dict[str, Path]]] = {}
-        self._not_before: dict[RankKey, float] = {}
-        self._uncopied: dict[RankKey, str] = {}
+        self._restarts: dict[RankRef, tuple[tuple[int, int], ...]] = {}
+        self._offers: dict[RankRef, _Held] = {}
+        self._described: dict[RankRef, tuple[Image, dict[str, Path]]] = {}
+        self._not_before: dict[RankRef, float] = {}
+        self._uncopied: dict[RankRef, str] = {}
 
     @property
     def warning(self) -> str:
         """What has no copy, and why; empty once it is over."""
-        for (role, rank), why in list(self._uncopied.items())[:1]:
-            return f"the snapshot of {role}/{rank} has no copy on another node, and commits wait for it: {why}"
+        for ref, why in list(self._uncopied.items())[:1]:
+            return f"the snapshot of {ref} has no copy on another node, and commits wait for it: {why}"
         return ""
 
     def connect(self, address: str) -> None:
@@ -84,11 +84,11 @@ class Offers:
 
     def offer(self, role: str, rank: int, step: int) -> None:
         """The rank's newest snapshot is that of `step`; of several that wait, only the newest is copied."""
-        self._newest[role, rank] = step
+        self._newest[RankRef(role, rank)] = step
 
     def restarted(self, role: str, rank: int, step: int, generation: int, *, collective: bool = False) -> None:
         """A rank starts again after `step`, as `generation`: copies of what it had later are void."""
-        key = role, rank
+        key = RankRef(role, rank)
         if collective:
             self._mates.setdefault(role, set()).add(key)
         # A later restart to an earlier step voids all that those before it did.
@@ -108,7 +108,7 @@ class Offers:
         """The newest step of which another agent has a copy that holds for `generation`, restored to `resume`."""
         valid = [
             step
-            for step, (of_timeline, of_generation, _), there in self._copies.get((role, rank), ())
+            for step, (of_timeline, of_generation, _), there in self._copies.get(RankRef(role, rank), ())
             if there and of_timeline == timeline and (of_generation == generation or step <= resume)
         ]
         return max(valid, default=-1)
@@ -147,7 +147,7 @@ class Offers:
                 restarts = self._restarts.get(key, ())
                 self._send(self.next, r.OFFER, r.Offer(*key, held.step, held.stamp, restarts, self.address))
 
-    def _round(self) -> dict[RankKey, int]:
+    def _round(self) -> dict[RankRef, int]:
         """The step to offer of each rank of which none is offered: its newest, but of mates the newest that all have.
 
         Mates are offered together, so that there are copies of one step of all, however slow copying is.
@@ -166,35 +166,36 @@ class Offers:
         """The message of an agent that gets something from here, and the answer to it, if it gets one."""
         if kind == r.DONE:
             role, rank, step, stamp = _decode(body, type=_Ack)
-            held = self._offers.get((role, rank))
+            held = self._offers.get(RankRef(role, rank))
             if held is not None and (held.step, held.stamp) == (step, stamp):
-                self._comes((role, rank), _Copy(step, stamp, there=True))
-                self._uncopied.pop((role, rank), None)
-                self._end_offer((role, rank))
+                self._comes(RankRef(role, rank), _Copy(step, stamp, there=True))
+                self._uncopied.pop(RankRef(role, rank), None)
+                self._end_offer(RankRef(role, rank))
         elif kind == r.REFUSED:
             role, rank, step, stamp, why = _decode(body, type=_Refusal)
-            held = self._offers.get((role, rank))
+            held = self._offers.get(RankRef(role, rank))
             if held is not None and (held.step, held.stamp) == (step, stamp):
                 if why:
-                    self._goes((role, rank), step)
-                self.uncopyable((role, rank), f"the agent at {self.next} says: {why}" if why else "", now)
+                    self._goes(RankRef(role, rank), step)
+                self.uncopyable(RankRef(role, rank), f"the agent at {self.next} says: {why}" if why else "", now)
         elif kind == r.IMAGE:
             role, rank, step, of = _decode(body, type=_Asked)
-            held = self._offers.get((role, rank))
+            held = self._offers.get(RankRef(role, rank))
             if held is not None and (held.step, held.stamp) == (step, of):
-                self._comes((role, rank), _Copy(step, held.stamp, there=False))  # its acknowledgement may be lost
+                # Its acknowledgement may be lost.
+                self._comes(RankRef(role, rank), _Copy(step, held.stamp, there=False))
             return msgspec.msgpack.encode(self._image(role, rank, step, of, now))
         elif kind == r.PIECE:
             role, rank, step, of, name, start, size = _decode(body, type=_AskedPiece)
             return self._piece(self._image(role, rank, step, of, now), name, start, size)
         return None
 
-    def _comes(self, key: RankKey, copy: _Copy) -> None:
+    def _comes(self, key: RankRef, copy: _Copy) -> None:
         """The next agent gets a copy, instead of another one of its step, and of the oldest."""
         others = (each for each in self._copies.get(key, ()) if each.step != copy.step)
         self._copies[key] = (*others, copy)[-KEPT:]
 
-    def _goes(self, key: RankKey, step: int) -> None:
+    def _goes(self, key: RankRef, step: int) -> None:
         """The next agent has no copy of this step."""
         self._copies[key] = tuple(copy for copy in self._copies.get(key, ()) if copy.step != step)
 
@@ -202,11 +203,11 @@ class Offers:
         if image is None or not any(part.name == name for part in image.parts):
             return b""
         data = _read(self._path(image, name), start, size)
-        if len(data) < size and image.name in self._offers:
-            self._end_offer(image.name)  # freed meanwhile: the next one is described from scratch
+        if len(data) < size and image.ref in self._offers:
+            self._end_offer(image.ref)  # freed meanwhile: the next one is described from scratch
         return data
 
-    def _begin_offer(self, key: RankKey, step: int, now: float) -> None:
+    def _begin_offer(self, key: RankRef, step: int, now: float) -> None:
         memory = MemorySnapshots(self._shm, *key)
         try:
             for old in memory.steps():
@@ -220,7 +221,7 @@ class Offers:
         finally:
             memory.close()
 
-    def uncopyable(self, key: RankKey, why: str, now: float) -> None:
+    def uncopyable(self, key: RankRef, why: str, now: float) -> None:
         """Its newest snapshot cannot be copied now. Without a reason: it need not be, the rank lives elsewhere."""
         self._not_before[key] = now + r.PAUSE_S
         if why:
@@ -228,7 +229,7 @@ class Offers:
         if key in self._offers:
             self._end_offer(key)
 
-    def _end_offer(self, key: RankKey) -> None:
+    def _end_offer(self, key: RankRef) -> None:
         offer = self._offers.pop(key)
         self._described.pop(key, None)
         try:
@@ -240,7 +241,7 @@ class Offers:
 
     def _image(self, role: str, rank: int, step: int, stamp: Stamp | None, now: float) -> Image | None:
         """A kept image, or one of a snapshot in this node's own memory."""
-        key = role, rank
+        key = RankRef(role, rank)
         held = self._offers.get(key)
         if held is not None and held.step == step and stamp in (None, held.stamp):
             held.heard = now
@@ -262,7 +263,7 @@ class Offers:
         return known[0]
 
     def _path(self, image: Image, name: str) -> Path:
-        known = self._described.get(image.name)
+        known = self._described.get(image.ref)
         return known[1][name] if known is not None and known[0] is image else self._store.path(image, name)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.agent.replica_messages import IMAGE, PIECE
 from rolemesh_durable.agent.replica_store import Image, ReplicaStore, Stamp
 
@@ -32,15 +33,14 @@ class Pull:
         store: ReplicaStore,
         send: Callable[[bytes, Any], None],
         address: str,
-        role: str,
-        rank: int,
+        ref: RankRef,
         step: int,
         stamp: Stamp | None,
         *,
         install: bool,
         now: float,
     ) -> None:
-        self.address, self.role, self.rank, self.step, self.install = address, role, rank, step, install
+        self.address, self.ref, self.step, self.install = address, ref, step, install
         self.stamp = stamp
         self.said = self.heard = now
         self._store, self._send = store, send
@@ -58,9 +58,9 @@ class Pull:
         """Ask (again) for what has not come."""
         self.said = now
         if self._image is None:
-            self._send(IMAGE, (self.role, self.rank, self.step, self.stamp))
+            self._send(IMAGE, (*self.ref, self.step, self.stamp))
         for piece in self._asked:
-            self._send(PIECE, (self.role, self.rank, self.step, self.stamp, *piece))
+            self._send(PIECE, (*self.ref, self.step, self.stamp, *piece))
 
     def hear(self, kind: bytes, body: bytes, data: bytes, now: float) -> str:
         """Take an answer to `body`; returns what is wrong with it, or ""."""
@@ -68,19 +68,17 @@ class Pull:
         if kind == IMAGE and self._image is None:
             image = msgspec.msgpack.decode(data, type=Image | None)
             if image is None:
-                return (
-                    f"the agent at {self.address} has no copy of {self.role}/{self.rank} at step {self.step} any more"
-                )
-            if (*image.name, image.step) != (self.role, self.rank, self.step) or not self.role.isidentifier():
+                return f"the agent at {self.address} has no copy of {self.ref} at step {self.step} any more"
+            if (image.ref, image.step) != (self.ref, self.step) or not self.ref.role.isidentifier():
                 return f"the agent at {self.address} answered with another image"
             if any("/" in part.name or part.name.startswith(".") for part in image.parts):
-                return f"a part of {self.role}/{self.rank} has a name that leaves its folder"
+                return f"a part of {self.ref} has a name that leaves its folder"
             self._begin(image)
         elif kind == PIECE:
             *_, name, start, size = msgspec.msgpack.decode(body)
             if (name, start, size) in self._asked:
                 if len(data) != size:
-                    return f"{name} of {self.role}/{self.rank} is shorter than it was"
+                    return f"{name} of {self.ref} is shorter than it was"
                 self._write(name, start, data)
                 self._asked.discard((name, start, size))
         self._ask()
@@ -110,7 +108,7 @@ class Pull:
         while self._waiting and len(self._asked) < _AT_ONCE:
             piece = self._waiting.popleft()
             self._asked.add(piece)
-            self._send(PIECE, (self.role, self.rank, self.step, self.stamp, *piece))
+            self._send(PIECE, (*self.ref, self.step, self.stamp, *piece))
 
     def _write(self, name: str, start: int, data: bytes) -> None:
         assert self._folder is not None

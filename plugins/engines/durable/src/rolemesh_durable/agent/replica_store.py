@@ -14,11 +14,11 @@ from typing import TypeAlias
 
 import msgspec
 
+from rolemesh.api.rank_ref import OfRank, RankRef
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.shm import named
 from rolemesh_durable.protocol.messages import Stored
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["KEPT", "Image", "Part", "ReplicaStore", "Stamp", "describe"]
 
@@ -42,19 +42,13 @@ class Part(msgspec.Struct, frozen=True):
     key: int = -1
 
 
-class Image(msgspec.Struct, frozen=True):
+class Image(OfRank, frozen=True):
     """A snapshot as it is copied. `log` is the rank's position in its log; a stateless rank's has no part "state"."""
 
-    role: str
-    rank: int
     step: int
     log: int
     parts: tuple[Part, ...]
     stamp: Stamp = (0, 0, 0)
-
-    @property
-    def name(self) -> RankKey:
-        return self.role, self.rank
 
 
 def describe(
@@ -99,7 +93,7 @@ class ReplicaStore:
         """Takes over what an earlier incarnation has kept."""
         self._shm = shm
         self._folder = shm / "replicas"
-        self._images: dict[RankKey, dict[int, Image]] = {}
+        self._images: dict[RankRef, dict[int, Image]] = {}
         found = []
         for path in self._folder.glob("*/*"):
             owner, step = _FOLDER.fullmatch(path.parent.name), _STEP.fullmatch(path.name)
@@ -109,7 +103,7 @@ class ReplicaStore:
             else:
                 found.append(image)
         for image in sorted(found, key=lambda image: image.stamp):  # in which they came; a folder has no order
-            self._images.setdefault(image.name, {})[image.step] = image
+            self._images.setdefault(image.ref, {})[image.step] = image
 
     def held(self) -> list[Stored]:
         """What is kept, by rank."""
@@ -119,7 +113,7 @@ class ReplicaStore:
 
     def image(self, role: str, rank: int, step: int) -> Image | None:
         """A kept image, or None."""
-        return self._images.get((role, rank), {}).get(step)
+        return self._images.get(RankRef(role, rank), {}).get(step)
 
     def path(self, image: Image, part: str) -> Path:
         """Where a part of a kept image is."""
@@ -145,7 +139,7 @@ class ReplicaStore:
         target = self._path(image)
         shutil.rmtree(target, ignore_errors=True)
         folder.rename(target)
-        kept = self._images.setdefault(image.name, {})
+        kept = self._images.setdefault(image.ref, {})
         kept.pop(image.step, None)
         kept[image.step] = image
         for step in list(kept)[:-KEPT]:  # by arrival: a group that went back takes earlier steps again
@@ -153,7 +147,7 @@ class ReplicaStore:
 
     def went_back(self, role: str, rank: int, restarts: tuple[tuple[int, int], ...]) -> None:
         """The rank has gone back, as each of these generations to a step: what it had later before is void."""
-        kept = self._images.get((role, rank), {})
+        kept = self._images.get(RankRef(role, rank), {})
         for image in list(kept.values()):
             if any(image.step > step and image.stamp[1] < generation for generation, step in restarts):
                 shutil.rmtree(self._path(kept.pop(image.step)), ignore_errors=True)
@@ -180,7 +174,7 @@ class ReplicaStore:
 
     def drop(self, role: str, rank: int) -> None:
         """Keep nothing of this rank."""
-        self._images.pop((role, rank), None)
+        self._images.pop(RankRef(role, rank), None)
         shutil.rmtree(self._folder / f"{role}-{rank}", ignore_errors=True)
 
     def clear(self) -> None:
@@ -192,7 +186,7 @@ class ReplicaStore:
         return self._folder / f"{image.role}-{image.rank}" / f"step-{image.step}"
 
     def _same(self, image: Image, part: Part) -> Path | None:
-        for other in self._images.get(image.name, {}).values() if part.key >= 0 else ():
+        for other in self._images.get(image.ref, {}).values() if part.key >= 0 else ():
             if part in other.parts:
                 return self.path(other, part.name)
         return None

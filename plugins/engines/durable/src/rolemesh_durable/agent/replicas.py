@@ -16,6 +16,7 @@ import msgspec
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.agent.replica_messages import PAUSE_S
 from rolemesh_durable.agent.replication import Replication
 from rolemesh_durable.dataplane.auth_monitor import Handshakes
@@ -58,7 +59,7 @@ class Replicas:
         """Where other agents reach this one."""
         self._logic = Replication(shm, self.address, self._send, timeline)
         self._timeline = timeline
-        self._lives: dict[tuple[str, int], tuple[int, int]] = {}
+        self._lives: dict[RankRef, tuple[int, int]] = {}
         self._held = self._logic.held
         self._warnings = ("", "")
         self._thread = threading.Thread(target=self._serve, name="rolemesh-replicas", daemon=True)
@@ -84,7 +85,7 @@ class Replicas:
 
     def replicated(self, role: str, rank: int) -> int:
         """The newest step of which another agent has had a copy; -1: none."""
-        return self._logic.offers.copied(role, rank, self._timeline, *self._lives.get((role, rank), (0, -1)))
+        return self._logic.offers.copied(role, rank, self._timeline, *self._lives.get(RankRef(role, rank), (0, -1)))
 
     def held(self) -> list[Stored]:
         """What this agent keeps for others."""
@@ -93,7 +94,7 @@ class Replicas:
 
     def restarted(self, role: str, rank: int, step: int, generation: int, *, collective: bool = False) -> None:
         """A rank starts again after `step`, as `generation`: copies of what it had later do not count any more."""
-        self._lives[role, rank] = generation, step
+        self._lives[RankRef(role, rank)] = generation, step
         self._do(lambda: self._logic.offers.restarted(role, rank, step, generation, collective=collective))
 
     def gone(self, role: str, rank: int) -> None:

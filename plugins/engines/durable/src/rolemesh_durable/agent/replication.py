@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.agent import replica_messages as r
 from rolemesh_durable.agent.replica_offers import Offers
 from rolemesh_durable.agent.replica_pull import Pull
@@ -37,10 +38,10 @@ class Replication:
         """What this agent has, and the next one gets."""
         self.ended: list[tuple[str, int, str]] = []
         """Fetches that have ended: role, rank, and "" or what went wrong."""
-        self._pulls: dict[r.RankKey, Pull] = {}
-        self._seen: dict[r.RankKey, int] = {}
-        self._not_before: dict[r.RankKey, float] = {}
-        self._unkept: dict[r.RankKey, tuple[str, float]] = {}
+        self._pulls: dict[RankRef, Pull] = {}
+        self._seen: dict[RankRef, int] = {}
+        self._not_before: dict[RankRef, float] = {}
+        self._unkept: dict[RankRef, tuple[str, float]] = {}
 
     @property
     def held(self) -> list[Stored]:
@@ -51,20 +52,20 @@ class Replication:
     def warning(self) -> str:
         """What is wrong with copies, here and where they go; empty once it is over."""
         found = [self.offers.warning]
-        for (role, rank), (why, _) in list(self._unkept.items())[:1]:
-            found.append(f"no copy of {role}/{rank} can be kept here: {why}; it is tried again")
+        for ref, (why, _) in list(self._unkept.items())[:1]:
+            found.append(f"no copy of {ref} can be kept here: {why}; it is tried again")
         return "; ".join(filter(None, found))
 
     def fetch(self, address: str, role: str, rank: int, step: int, now: float) -> None:
         """Bring the rank's snapshot of `step` from the agent at `address`, or from here, into this node's memory."""
-        key = role, rank
+        key = RankRef(role, rank)
         try:
             self._drop_pull(key)
             image = self._store.image(role, rank, step)
             if image is not None:
                 self._install(image)
             elif address == self.address:
-                self.ended.append((role, rank, f"this agent has no copy of {role}/{rank} at step {step}"))
+                self.ended.append((role, rank, f"this agent has no copy of {key} at step {step}"))
             else:
                 self._begin_pull(r.Offer(role, rank, step, (0, 0, 0), (), address), now, install=True)
         except Exception as error:
@@ -103,11 +104,11 @@ class Replication:
             r.unexpected(error)
         except Exception as error:
             role, rank = _decode(body)[:2]
-            self.offers.uncopyable((role, rank), r.reason(error), now)
+            self.offers.uncopyable(RankRef(role, rank), r.reason(error), now)
         return None
 
     def _be_offered(self, offer: r.Offer, now: float) -> None:
-        key = offer.role, offer.rank
+        key = offer.ref
         timeline, generation, _ = offer.stamp
         if timeline != self.timeline:
             return  # from before the job went back, or the word of it has not come here yet
@@ -134,17 +135,15 @@ class Replication:
             self._send(offer.address, kind, body)
 
         stamp = None if install else offer.stamp
-        pull = Pull(
-            self._store, send, offer.address, offer.role, offer.rank, offer.step, stamp, install=install, now=now
-        )
-        self._pulls[offer.role, offer.rank] = pull
+        pull = Pull(self._store, send, offer.address, offer.ref, offer.step, stamp, install=install, now=now)
+        self._pulls[offer.ref] = pull
         pull.repeat(now)
 
     def answered(self, kind: bytes, body: bytes, data: bytes, now: float) -> None:
         """The answer of another agent to what this one has asked."""
         try:
             role, rank, step, stamp = _decode(body)[:4]
-            key = role, rank
+            key = RankRef(role, rank)
             pull = self._pulls.get(key)
         except Exception as error:
             r.unexpected(error)
@@ -162,8 +161,8 @@ class Replication:
 
     def _pulled(self, pull: Pull) -> None:
         image = pull.finish()
-        del self._pulls[image.name]
-        self._unkept.pop(image.name, None)
+        del self._pulls[image.ref]
+        self._unkept.pop(image.ref, None)
         if pull.install:
             self._install(image)
         else:
@@ -177,12 +176,12 @@ class Replication:
         else:
             self.ended.append((image.role, image.rank, ""))
 
-    def _drop_pull(self, key: r.RankKey) -> None:
+    def _drop_pull(self, key: RankRef) -> None:
         pull = self._pulls.pop(key, None)
         if pull is not None:
             pull.close()
 
-    def _end_pull(self, key: r.RankKey, problem: str) -> None:
+    def _end_pull(self, key: RankRef, problem: str) -> None:
         pull = self._pulls.pop(key, None)
         if pull is not None:
             pull.close()
@@ -191,7 +190,7 @@ class Replication:
 
     def _unkeepable(self, pull: Pull, why: str, now: float) -> None:
         """There is no place for a copy here. Who has offered it is told, and may offer it again after a pause."""
-        key = pull.role, pull.rank
+        key = pull.ref
         self._end_pull(key, why)
         if pull.stamp is not None:
             self._unkept[key] = why, now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.agent.memory import NodeMemory
@@ -36,7 +37,7 @@ class Sampler:
         if timed is not None:
             ends = [(edge.id, {timed.ops[edge.src].role, timed.ops[edge.dst].role}) for edge in timed.edges]
             self._edges = {role: [edge for edge, roles in ends if role in roles] for role in timed.roles}
-        self._unreadable: set[tuple[str, int]] = set()
+        self._unreadable: set[RankRef] = set()
 
     def sample(self, covered: int, making: tuple[str, ...], dropped: int, measured: Measurements) -> Sampled:
         """`covered` is the newest complete checkpoint on disk, `dropped` counts messages that were none, `measured` is
@@ -54,7 +55,7 @@ class Sampler:
 
     def _wrong(self, positions: list[tuple[RankLaunch, Position]]) -> str:
         """What is waited for on this node, "" if nothing is."""
-        short = ", ".join(sorted(f"{launch.role}/{launch.rank}" for launch, at in positions if at.short))
+        short = ", ".join(sorted(str(launch.ref) for launch, at in positions if at.short))
         waits = f"/dev/shm is full: {short} waits for others to free some of it" if short else ""
         return "; ".join(text for text in (self._memory.warning, waits or self._reserve.warning) if text)
 
@@ -82,7 +83,7 @@ class Sampler:
         )
 
     def _times(self, launch: RankLaunch, at: Position, since: int) -> dict[int, float]:
-        times = self._status_pages.waits(launch.role, launch.rank, self._edges[launch.role])
+        times = self._status_pages.waits(launch.ref, self._edges[launch.role])
         if at.phase in (WAITING, BLOCKED) and at.edge in times:
             times[at.edge] += since
         times[-1] = at.computed_ns + (since if at.phase == COMPUTING else 0)
@@ -95,7 +96,7 @@ class Sampler:
         except (OSError, RolemeshError) as error:
             if (role, rank) not in self._unreadable:
                 LOG.warning("the snapshots of %s/%d cannot be read: %s", role, rank, error)
-            self._unreadable.add((role, rank))
+            self._unreadable.add(RankRef(role, rank))
             return -1
         self._unreadable.discard((role, rank))
         return durable

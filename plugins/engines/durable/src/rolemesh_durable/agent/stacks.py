@@ -96,7 +96,7 @@ class StackTaker:
                 stacks = self._taken.get_nowait()
             except Empty:
                 return found
-            self._under_way.discard((stacks.role, stacks.rank, stacks.generation))
+            self._under_way.discard(stacks.start)
             found.append(stacks)
 
     def close(self) -> None:

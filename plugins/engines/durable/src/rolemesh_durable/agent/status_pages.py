@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.agent.reserve import Reserve
 from rolemesh_durable.protocol.messages import AgentToRank, RankLaunch, Watermarks
 from rolemesh_durable.protocol.rank.page import GRANTED, STOPPING
-from rolemesh_durable.protocol.rank_key import RankKey
+from rolemesh_durable.protocol.refs import StartRef
 from rolemesh_durable.rank.status_page import Position, StatusPage
 
 __all__ = ["StatusPages"]
@@ -20,14 +21,14 @@ class StatusPages:
 
     def __init__(self, folder: Path, reserve: Reserve) -> None:
         self._folder, self._reserve = folder, reserve
-        self._status_pages: dict[RankKey, tuple[StatusPage, RankLaunch]] = {}
+        self._status_pages: dict[RankRef, tuple[StatusPage, RankLaunch]] = {}
         self.refused = 0
         """Connections that the transports of ranks' former generations have refused."""
 
     def start(self, launch: RankLaunch) -> Path:
         """Make the status page of a rank that is about to be forked. Raises `OSError` if there is no room for it."""
-        key = launch.role, launch.rank
-        path = self._path(*key, launch.generation)
+        key = launch.ref
+        path = self._path(launch.start)
         status_page = StatusPage.create(path, self._reserve.make)
         old = self._status_pages.get(key)
         self._status_pages[key] = status_page, launch
@@ -35,38 +36,38 @@ class StatusPages:
             self.refused += old[0].read().refused
             old[0].close()
             if old[1].generation != launch.generation:
-                self._path(*key, old[1].generation).unlink(missing_ok=True)
+                self._path(old[1].start).unlink(missing_ok=True)
         return path
 
     def adopt(self, launch: RankLaunch) -> None:
         """A rank that an earlier incarnation has started. Raises `OSError` if its page is gone."""
-        path = self._path(launch.role, launch.rank, launch.generation)
-        self._status_pages[launch.role, launch.rank] = StatusPage(path), launch
+        path = self._path(launch.start)
+        self._status_pages[launch.ref] = StatusPage(path), launch
 
     def read(self) -> Iterator[tuple[RankLaunch, Position]]:
         """What each rank has written last."""
         for status_page, launch in self._status_pages.values():
             yield launch, status_page.read()
 
-    def waits(self, role: str, rank: int, edges: Iterable[int]) -> dict[int, int]:
+    def waits(self, ref: RankRef, edges: Iterable[int]) -> dict[int, int]:
         """How long a rank has waited on each of these edges: see `StatusPage.waits`."""
-        return self._status_pages[role, rank][0].waits(edges)
+        return self._status_pages[ref][0].waits(edges)
 
-    def stopping(self, role: str, rank: int, patience_s: float) -> None:
+    def stopping(self, ref: RankRef, patience_s: float) -> None:
         """A SIGTERM is about to come, and it is the job's end: see `Position.stopping`."""
-        if (role, rank) in self._status_pages:
-            self._status_pages[role, rank][0].fields[STOPPING] = time.monotonic_ns() + int(patience_s * 1e9)
+        if ref in self._status_pages:
+            self._status_pages[ref][0].fields[STOPPING] = time.monotonic_ns() + int(patience_s * 1e9)
 
-    def tells(self, role: str, rank: int, message: AgentToRank) -> None:
+    def tells(self, ref: RankRef, message: AgentToRank) -> None:
         """The rank is about to be told this: how far it may run is what the agent's next incarnation has to know."""
-        if isinstance(message, Watermarks) and (role, rank) in self._status_pages:
-            fields = self._status_pages[role, rank][0].fields
+        if isinstance(message, Watermarks) and ref in self._status_pages:
+            fields = self._status_pages[ref][0].fields
             fields[GRANTED] = max(message.granted, fields[GRANTED])
 
     def left(self, launch: RankLaunch) -> Position | None:
         """What a rank that an earlier incarnation has started has written last, if its page is still there."""
         try:
-            page = StatusPage.open(str(self._path(launch.role, launch.rank, launch.generation)))
+            page = StatusPage.open(str(self._path(launch.start)))
         except OSError:
             return None
         try:
@@ -74,9 +75,9 @@ class StatusPages:
         finally:
             page.close()
 
-    def pid(self, role: str, rank: int) -> int:
+    def pid(self, ref: RankRef) -> int:
         """The process that the rank has said it is; 0 if it has said nothing."""
-        known = self._status_pages.get((role, rank))
+        known = self._status_pages.get(ref)
         return known[0].read().pid if known is not None else 0
 
     def mates(self, launch: RankLaunch) -> tuple[str, ...]:
@@ -84,7 +85,7 @@ class StatusPages:
         if not launch.collective or launch.local_world_size < launch.world_size:
             return ()
         others = (rank for rank in range(launch.world_size) if rank != launch.rank)
-        return tuple(str(self._path(launch.role, rank, launch.generation)) for rank in others)
+        return tuple(str(self._path(launch.start._replace(rank=rank))) for rank in others)
 
     def close(self) -> None:
         """Unmap all status pages."""
@@ -92,5 +93,5 @@ class StatusPages:
             status_page.close()
         self._status_pages.clear()
 
-    def _path(self, role: str, rank: int, generation: int) -> Path:
-        return self._folder / f"status-{role}-{rank}-{generation}"
+    def _path(self, start: StartRef) -> Path:
+        return self._folder / f"status-{start.role}-{start.rank}-{start.generation}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.turns.order import ABSENT, STARTING, Row
 from rolemesh_durable.extensions.turns.page import TurnPage
 from rolemesh_durable.protocol.messages import RankLaunch
+from rolemesh_durable.protocol.refs import StartRef
 
 __all__ = ["TurnPages"]
 
@@ -19,15 +21,15 @@ class TurnPages:
     """
 
     def __init__(self) -> None:
-        self._pages: dict[tuple[tuple[str, int], ...], TurnPage] = {}
-        self._of: dict[tuple[str, int], tuple[TurnPage, int]] = {}
+        self._pages: dict[tuple[RankRef, ...], TurnPage] = {}
+        self._of: dict[RankRef, tuple[TurnPage, int]] = {}
 
     def starting(self, launch: RankLaunch) -> str:
         """A rank is about to be forked: the others wait for it. Returns the page's path, "" if it takes no turns.
 
         Raises `OSError` if there is no room for the page.
         """
-        member = (launch.role, launch.rank)
+        member = launch.ref
         if not launch.turns:
             self._of.pop(member, None)
             return ""
@@ -43,17 +45,17 @@ class TurnPages:
         for launch, pid in living:
             if launch.turns and (page := self._pages.get(launch.turns) or TurnPage.of(pid, launch.turns)) is not None:
                 self._pages[launch.turns] = page
-                self._of[launch.role, launch.rank] = (page, launch.generation)
+                self._of[launch.ref] = (page, launch.generation)
         for members, page in self._pages.items():
             for member in members:
                 if member not in self._of:
                     page.write(member, Row(ABSENT))
 
-    def gone(self, role: str, rank: int, generation: int) -> None:
+    def gone(self, start: StartRef) -> None:
         """A rank has no process any more: nobody waits for it, unless the next generation is being started already."""
-        page, newest = self._of.get((role, rank), (None, -1))
-        if page is not None and newest == generation:
-            page.write((role, rank), Row(ABSENT))
+        page, newest = self._of.get(start.ref, (None, -1))
+        if page is not None and newest == start.generation:
+            page.write(start.ref, Row(ABSENT))
 
     def close(self) -> None:
         """Unmap all pages."""

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError, nearest
 from rolemesh.runs.jsonl import open_regular
@@ -74,12 +75,12 @@ def command(
 
 def log_files(run: LivingRun, who: str | None) -> dict[str, Path]:
     """Return the log files by ``role/rank``, in order. `who` is a role, a ``role/rank``, or None for all."""
-    found: dict[tuple[str, int], Path] = {}
+    found: dict[RankRef, Path] = {}
     for path in (run.path / LOGS_DIR).glob("*-*.log"):
         role, _, rank = path.stem.rpartition("-")
-        if rank.isdigit() and who in (None, role, f"{role}/{int(rank)}"):
-            found[role, int(rank)] = path
-    return {f"{role}/{rank}": found[role, rank] for role, rank in sorted(found)}
+        if rank.isdigit() and who in (None, role, str(ref := RankRef(role, int(rank)))):
+            found[ref] = path
+    return {str(ref): found[ref] for ref in sorted(found)}
 
 
 class Tail:

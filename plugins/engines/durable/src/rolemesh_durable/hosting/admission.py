@@ -82,4 +82,4 @@ def _why(before: Sequence[Ahead], plan: PlacementPlan, others: Sequence[str]) ->
     first_rank = plan.unplaced[0]
     whose = f"; jobs here: {', '.join(others)}" if others else ""
     count = f" and {len(plan.unplaced) - 1} more" if len(plan.unplaced) > 1 else ""
-    return f"{first_rank.role}/{first_rank.rank}{count}: {first_rank.reason}{whose}"
+    return f"{first_rank.ref}{count}: {first_rank.reason}{whose}"

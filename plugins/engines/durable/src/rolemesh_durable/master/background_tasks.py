@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh.placement import PlacementPlan, Strategy
 from rolemesh_durable.checkpoint import disk
@@ -26,7 +27,6 @@ from rolemesh_durable.protocol.launcher import AgentPlace, Launcher
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import known
-from rolemesh_durable.protocol.rank_key import RankKey
 from rolemesh_durable.scalers import Wanted
 
 __all__ = ["BackgroundTasks"]
@@ -235,7 +235,7 @@ class BackgroundTasks:
         threading.Thread(target=guarded, name=name, daemon=True).start()
 
 
-def _homes(state: JobState, lost: Collection[str]) -> tuple[dict[RankKey, str], dict[str, str], set[str]]:
+def _homes(state: JobState, lost: Collection[str]) -> tuple[dict[RankRef, str], dict[str, str], set[str]]:
     """The agent of each rank; the node of each agent, or "" if it may not be used; all nodes believed to live."""
     living = {
         name: a.place.node

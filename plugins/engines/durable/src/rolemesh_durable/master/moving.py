@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.placement import PlacementPlan
 from rolemesh_durable.extensions.turns.order import taking_turns
 from rolemesh_durable.protocol.launcher import AgentPlace
@@ -14,7 +15,7 @@ __all__ = ["moves_of"]
 
 
 def moves_of(
-    wanted: Places, plan: PlacementPlan, homes: Mapping[tuple[str, int], str], agents: Mapping[str, str]
+    wanted: Places, plan: PlacementPlan, homes: Mapping[RankRef, str], agents: Mapping[str, str]
 ) -> PlacesFound:
     """What `plan` changes: `homes` is the agent of each rank now, `agents` the node of each agent that there ever was,
     or "" if it may not be used.
@@ -22,7 +23,7 @@ def moves_of(
     A node without such an agent gets a new one, with a name that no agent has had.
     """
     if plan.unplaced:
-        missing = "; ".join(f"{u.role}/{u.rank}: {u.reason}" for u in plan.unplaced)
+        missing = "; ".join(f"{u.ref}: {u.reason}" for u in plan.unplaced)
         remedies = "; ".join(dict.fromkeys(u.remedy for u in plan.unplaced if u.remedy))
         return PlacesFound(wanted, f"{missing} → {remedies}" if remedies else missing)
     at = {node: agent for agent, node in agents.items() if node}
@@ -36,14 +37,14 @@ def moves_of(
             at[node] = f"node{number}"
             number += 1
     local: dict[tuple[str, str], list[int]] = {}
-    for a in sorted(plan.assignments, key=lambda a: (a.role, a.rank)):
+    for a in sorted(plan.assignments, key=lambda a: a.ref):
         local.setdefault((a.role, plan.slot(a.slot).node), []).append(a.rank)
     turns = taking_turns(plan)
     moves, used = [], dict[str, None]()
     for a in plan.assignments:
         slot = plan.slot(a.slot)
         agent = at[slot.node]
-        if homes.get((a.role, a.rank)) != agent:
+        if homes.get(a.ref) != agent:
             used[slot.node] = None
             mates = local[a.role, slot.node]
             gpus = tuple(index for index, _ in slot.gpus)

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import PlacementError
 from rolemesh.placement import Assignment, Capacity, PlacementPlan, PlacementRequest, Strategy
 from rolemesh_durable.checkpoint import disk
@@ -46,7 +47,7 @@ def find_places(
     plan: PlacementPlan,
     cluster: ClusterView,
     strategies: Sequence[Strategy],
-    homes: Mapping[tuple[str, int], str],
+    homes: Mapping[RankRef, str],
     agents: Mapping[str, str],
 ) -> e.PlacesFound:
     """Places for all ranks, where `now` asks for what they have, and `plan` has their places.
@@ -66,7 +67,7 @@ def find_places(
     found = moves_of(wanted, replan(request, plan, wanted.away, cluster, strategies), unchanged, agents)
     if not wanted.sizes:
         return found
-    others = sorted({f"{m.role}/{m.rank}" for m in found.moves if m.role not in changing})
+    others = sorted({str(m.ref) for m in found.moves if m.role not in changing})
     turns = {mate for m in found.moves if m.role in changing for mate in m.turns if mate[0] != m.role}
     why = ""
     if found.why:
@@ -74,7 +75,7 @@ def find_places(
     elif others and wanted.others_stay:
         why = f"there is no room unless {', '.join(others)} move, which are not resized"
     elif turns:
-        mates = ", ".join(sorted(f"{role}/{rank}" for role, rank in turns))
+        mates = ", ".join(sorted(map(str, turns)))
         why = f"there is no room but on slots of {mates}, with which new ranks would take turns"
     return e.PlacesFound(wanted, why) if why else found
 
@@ -105,7 +106,7 @@ def grown(
             custom = dict(Counter(slot.custom) + Counter(extra.custom))
             slots[slot.id] = msgspec.structs.replace(slot, cpu=slot.cpu + extra.cpu, custom=custom)
         elif others := sorted({a.role for a in here} - set(roles)):
-            what = f"node {slot.node} has no room for more, and {here[0].role}/{here[0].rank} shares its slot"
+            what = f"node {slot.node} has no room for more, and {here[0].ref} shares its slot"
             raise PlacementError(f"{what} with {', '.join(others)}")
         else:
             away.add(slot.id)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.routes import Route
 from rolemesh.graph.schedule import Activity
@@ -17,10 +18,7 @@ from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.messages import RankReport
 from rolemesh_durable.protocol.rank.page import called_at
 
-__all__ = ["HangVerdict", "Key", "culprit"]
-
-Key: TypeAlias = tuple[str, int]
-"""Role and rank."""
+__all__ = ["HangVerdict", "culprit"]
 
 # Phases, as `rolemesh_durable.rank.status_page` numbers them; that room is above this one.
 _IDLE, _COMPUTING, _WAITING, _BLOCKED, _TURN, _GATHERING, _CALLING, _SERVING, _FOLLOWING = range(9)
@@ -44,21 +42,26 @@ class HangVerdict(NamedTuple):
     text: str
     computing: bool = False
 
+    @property
+    def ref(self) -> RankRef:
+        """The rank that the others wait for."""
+        return RankRef(self.role, self.rank)
+
 
 class _Wait(NamedTuple):
     """What a rank waits for: `whom` (nobody: it is at fault itself), and the reason in words."""
 
-    whom: tuple[Key, ...]
+    whom: tuple[RankRef, ...]
     why: str
 
 
 def culprit(
     graph: LogicalGraph,
-    reports: Mapping[Key, RankReport],
+    reports: Mapping[RankRef, RankReport],
     world_sizes: Mapping[str, int],
     *,
     collective: Collection[str] = (),
-    turns: Mapping[Key, Collection[Key]] = MappingProxyType({}),
+    turns: Mapping[RankRef, Collection[RankRef]] = MappingProxyType({}),
 ) -> HangVerdict:
     """Name the rank at the end of the waits. To be asked when no rank has got any further for a long time.
 
@@ -74,7 +77,7 @@ def culprit(
     if not picture.live:
         raise ValueError("every rank is done: nobody hangs")
     waits = {key: picture.wait(key) for key in picture.live}
-    waiters: dict[Key, list[Key]] = {key: [] for key in waits}
+    waiters: dict[RankRef, list[RankRef]] = {key: [] for key in waits}
     for key, wait in waits.items():
         for other in wait.whom:
             waiters[other].append(key)
@@ -92,10 +95,10 @@ class _Picture:
     def __init__(
         self,
         graph: LogicalGraph,
-        reports: Mapping[Key, RankReport],
+        reports: Mapping[RankRef, RankReport],
         world_sizes: Mapping[str, int],
         collective: Collection[str],
-        turns: Mapping[Key, Collection[Key]],
+        turns: Mapping[RankRef, Collection[RankRef]],
     ) -> None:
         self.graph, self.reports, self.sizes, self.collective = graph, reports, world_sizes, collective
         self._turns = turns
@@ -104,7 +107,7 @@ class _Picture:
         self._activity = Activity(graph)
         self._routes: dict[int, Route] = {}
 
-    def wait(self, key: Key) -> _Wait:
+    def wait(self, key: RankRef) -> _Wait:
         """For whom `key` waits, and why."""
         report = self.live[key]
         if report.phase == _TURN and not report.frozen:
@@ -126,18 +129,18 @@ class _Picture:
             return self._in_collective(key, report)
         return self._for_the_slowest(key, report)
 
-    def progress(self, key: Key) -> tuple[int, int, int]:
+    def progress(self, key: RankRef) -> tuple[int, int, int]:
         """How far a rank is: finished step, step, operator call."""
         report = self.reports[key]
         return (report.finished, report.step, report.op)
 
-    def innocence(self, key: Key, waiters: int) -> tuple[int, int, bool]:
+    def innocence(self, key: RankRef, waiters: int) -> tuple[int, int, bool]:
         """Lower is more suspicious, among ranks that wait for nobody; `waiters` ranks wait for this one."""
         report = self.live[key]
         busy = report.phase in (_COMPUTING, _SERVING)
         return (0 if report.frozen else 1 if report.state != "ready" else 2, -waiters, not busy)
 
-    def mates(self, key: Key) -> list[Key]:
+    def mates(self, key: RankRef) -> list[RankRef]:
         """The members of the collective group that are in the same call, `key` included."""
         report = self.live[key]
         if key[0] not in self.collective or report.phase != _COMPUTING or report.frozen:
@@ -148,7 +151,7 @@ class _Picture:
         """The edge that a rank waits on, if it waits on one."""
         return self.graph.edges[report.edge] if 0 <= report.edge < len(self.graph.edges) else None
 
-    def operator(self, key: Key) -> str:
+    def operator(self, key: RankRef) -> str:
         """The label of the call that a rank is in; "" between steps."""
         report = self.reports[key]
         if report.phase == _IDLE or not 0 <= report.op < len(self.graph.ops):
@@ -157,10 +160,10 @@ class _Picture:
 
     # ------------------------------------------------------------------------------------------------------- waits
 
-    def _for_input(self, key: Key, report: RankReport, edge: Edge) -> _Wait:
+    def _for_input(self, key: RankRef, report: RankReport, edge: Edge) -> _Wait:
         delivery, source = delivery_of(edge), self.graph.ops[edge.src]
-        senders = [(source.role, rank) for rank in self._route(edge).sources(key[1])]
-        missing: list[Key] = []
+        senders = [RankRef(source.role, rank) for rank in self._route(edge).sources(key[1])]
+        missing: list[RankRef] = []
         for made in delivery.awaited(report.step):
             missing = missing or [k for k in senders if k in self.live and not self._past(self.live[k], edge.src, made)]
         why = f"for {edge.param} of step {report.step - edge.lag} from {source.label}"
@@ -172,9 +175,9 @@ class _Picture:
         busy = [k for k in senders if k in self.live and self.live[k].phase == _COMPUTING]
         return _Wait(tuple(missing or self._frozen(senders) or busy), why)
 
-    def _for_credit(self, key: Key, report: RankReport, edge: Edge) -> _Wait:
+    def _for_credit(self, key: RankRef, report: RankReport, edge: Edge) -> _Wait:
         sink = self.graph.ops[edge.dst]
-        takers = [(sink.role, rank) for rank in self._route(edge).targets(key[1])]
+        takers = [RankRef(sink.role, rank) for rank in self._route(edge).targets(key[1])]
         live = [k for k in takers if k in self.live]
         why = f"to take {edge.param} in {sink.label}"
         period = self._activity.periods[edge.dst]
@@ -194,31 +197,31 @@ class _Picture:
         asked = [k for k in self.live if k[0] == role and rank in (k[1], -1)]
         return _Wait(tuple(asked), "to answer a call")
 
-    def _for_callers(self, key: Key, report: RankReport) -> _Wait:
+    def _for_callers(self, key: RankRef, report: RankReport) -> _Wait:
         callers = {caller for caller, callee in self.graph.callers if callee == key[0]}
         behind = [k for k, r in self.live.items() if k[0] in callers and (r.finished <= report.finished or r.frozen)]
         return _Wait(tuple(behind), "to finish the step in which they call it")
 
-    def _for_turn(self, key: Key, report: RankReport) -> _Wait:
+    def _for_turn(self, key: RankRef, report: RankReport) -> _Wait:
         """Who is on the slot; or else who has to be there before."""
         mates = {k: self.live[k] for k in self._turns.get(key, ()) if k != key and k in self.live}
         there = [k for k, r in mates.items() if r.frozen or r.phase == _COMPUTING]
         before = [k for k, r in mates.items() if r.phase != _TURN and not self._past(r, report.op, report.step)]
         return _Wait(tuple(there or before), "for its turn on their slot")
 
-    def _for_group(self, key: Key, report: RankReport) -> _Wait:
+    def _for_group(self, key: RankRef, report: RankReport) -> _Wait:
         mates = {k: r for k, r in self.live.items() if k[0] == key[0] and k != key}
         away = [k for k, r in mates.items() if r.frozen or (r.phase != _GATHERING and not _ahead(r, report))]
         return _Wait(tuple(away), "to begin the call together")
 
-    def _in_collective(self, key: Key, report: RankReport) -> _Wait:
+    def _in_collective(self, key: RankRef, report: RankReport) -> _Wait:
         if key[0] not in self.collective:
             return _Wait((), "")
         mates = {k: r for k, r in self.live.items() if k[0] == key[0] and k != key}
         missing = [k for k, r in mates.items() if r.frozen or (not self._together(r, report) and not _ahead(r, report))]
         return _Wait(tuple(missing), "in the collective")
 
-    def _for_the_slowest(self, key: Key, report: RankReport) -> _Wait:
+    def _for_the_slowest(self, key: RankRef, report: RankReport) -> _Wait:
         """A grant, or room for what is retained, comes with a commit: that is up to the slowest rank. But nobody sees
         what a group has made before all of it have."""
         if report.phase == _BLOCKED and key[0] in self.collective:
@@ -249,7 +252,7 @@ class _Picture:
         """Whether a rank has left call `op` of `step` behind."""
         return report.finished >= step or report.step > step or (report.step == step and report.op > op)
 
-    def _frozen(self, keys: Collection[Key]) -> list[Key]:
+    def _frozen(self, keys: Collection[RankRef]) -> list[RankRef]:
         return [k for k in keys if k in self.live and self.live[k].frozen]
 
     def _together(self, one: RankReport, other: RankReport) -> bool:
@@ -262,9 +265,9 @@ def _ahead(one: RankReport, other: RankReport) -> bool:
     return left or ((one.step, one.op) == (other.step, other.op) and one.phase == _BLOCKED)
 
 
-def _reached(key: Key, waiters: Mapping[Key, list[Key]]) -> dict[Key, Key]:
+def _reached(key: RankRef, waiters: Mapping[RankRef, list[RankRef]]) -> dict[RankRef, RankRef]:
     """Everybody who waits for `key`, nearest first, with whom each waits for on the way."""
-    found: dict[Key, Key] = {}
+    found: dict[RankRef, RankRef] = {}
     queue = [key]
     for at in queue:
         for waiter in waiters[at]:
@@ -274,12 +277,14 @@ def _reached(key: Key, waiters: Mapping[Key, list[Key]]) -> dict[Key, Key]:
     return found
 
 
-def _verdict(picture: _Picture, key: Key, waits: Mapping[Key, _Wait], behind: Mapping[Key, Key]) -> HangVerdict:
+def _verdict(
+    picture: _Picture, key: RankRef, waits: Mapping[RankRef, _Wait], behind: Mapping[RankRef, RankRef]
+) -> HangVerdict:
     report, operator = picture.live[key], picture.operator(key)
-    chain = tuple(f"{_name(who)} waits for {_name(whom)} {waits[who].why}" for who, whom in behind.items())
+    chain = tuple(f"{who} waits for {whom} {waits[who].why}" for who, whom in behind.items())
     told = [_position(picture, key), *chain[:MAX_TOLD]]
     if waits[key].whom:
-        circle = f"it waits for {_name(waits[key].whom[0])} {waits[key].why}"
+        circle = f"it waits for {waits[key].whom[0]} {waits[key].why}"
         told.insert(1, f"they wait for each other in a circle: {circle}")
     if len(chain) > MAX_TOLD:
         told.append(f"{len(chain) - MAX_TOLD} more wait for these")
@@ -287,13 +292,13 @@ def _verdict(picture: _Picture, key: Key, waits: Mapping[Key, _Wait], behind: Ma
     return HangVerdict(key[0], key[1], operator, report.step, chain, "; ".join(told), computing)
 
 
-def _position(picture: _Picture, key: Key) -> str:
+def _position(picture: _Picture, key: RankRef) -> str:
     """``trainer/1 has been in train at step 7 for 31 s``, and what is strange about it."""
     report, mates = picture.live[key], picture.mates(key)
     for_s = f"for {report.since_s:.0f} s"
     if report.state != "ready":
-        return f"{_name(key)} has not become ready: it is {report.state}" + (" (stopped by a signal)" * report.frozen)
-    who = f"{', '.join(map(_name, mates))} have" if len(mates) > 1 else f"{_name(key)} has"
+        return f"{key} has not become ready: it is {report.state}" + (" (stopped by a signal)" * report.frozen)
+    who = f"{', '.join(map(str, mates))} have" if len(mates) > 1 else f"{key} has"
     at = f"{picture.operator(key).removeprefix(f'{key[0]}.')} at step {report.step}"
     edge = picture.edge(report)
     if report.phase == _COMPUTING:
@@ -305,8 +310,8 @@ def _position(picture: _Picture, key: Key) -> str:
         where = f"been blocked in {at} {for_s} until {picture.graph.ops[edge.dst].label} takes {edge.param}"
         strange = ", which has been taken"
     elif report.phase == _CALLING:
-        role, rank = called_at(report.edge, picture.graph) or ("", -1)
-        whom = f"{role}/{rank}" if rank >= 0 else f"a rank of {role}"
+        called = called_at(report.edge, picture.graph) or RankRef("", -1)
+        whom = str(called) if called.rank >= 0 else f"a rank of {called.role}"
         where, strange = f"waited in {at} {for_s} for {whom} to answer a call", ", which is done"
     elif report.phase == _SERVING:
         where, strange = f"been in a call of another role {for_s}", ""
@@ -324,7 +329,3 @@ def _position(picture: _Picture, key: Key) -> str:
     elif picture.wait(key).whom:
         strange = ""
     return f"{who} {where}{strange}"
-
-
-def _name(key: Key) -> str:
-    return f"{key[0]}/{key[1]}"

@@ -13,15 +13,17 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from rolemesh.api.failures import Failure
+from rolemesh.api.rank_ref import OfRank, RankRef
 from rolemesh_durable.protocol.blocks import Block as Block
 from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.protocol.refs import OfStart, StartRef
 
 FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk", "zygote", "full", "stall", "clock"]
 """What a rehearsal may inject; `rolemesh_rehearsal.spec.Rehearsal` says what each does."""
 
 
-class RankLaunch(msgspec.Struct, frozen=True):
+class RankLaunch(OfRank, frozen=True):
     """Where and how a rank starts; all of it may change from one start to the next. See `RoleConfig` for its plugin.
 
     The rank's first step is ``resume + 1``. `restore` says where its state after step `resume` is: nowhere (a fresh
@@ -32,8 +34,6 @@ class RankLaunch(msgspec.Struct, frozen=True):
     starts.
     """
 
-    role: str
-    rank: int
     world_size: int
     local_rank: int
     local_world_size: int
@@ -42,8 +42,8 @@ class RankLaunch(msgspec.Struct, frozen=True):
     memory_gb: float = 0.0
     gpus: tuple[int, ...] = ()
     share: float = 1.0
-    peers: tuple[tuple[str, int], ...] = ()
-    turns: tuple[tuple[str, int], ...] = ()
+    peers: tuple[RankRef, ...] = ()
+    turns: tuple[RankRef, ...] = ()
     collective: bool = False
     resume: int = -1
     restore: Literal["none", "memory", "disk"] = "none"
@@ -52,12 +52,15 @@ class RankLaunch(msgspec.Struct, frozen=True):
     origin_step: int = -1
     layout: Layout = Layout()
 
+    @property
+    def start(self) -> StartRef:
+        """The name of this start."""
+        return StartRef(self.role, self.rank, self.generation)
 
-class Peer(msgspec.Struct, frozen=True):
+
+class Peer(OfRank, frozen=True):
     """Where a rank can be reached: its node, and an address per transport."""
 
-    role: str
-    rank: int
     node: str
     addresses: dict[str, str]
     generation: int = 0
@@ -72,15 +75,7 @@ class RendezvousAt(msgspec.Struct, frozen=True):
     generation: int
 
 
-class OfRank(msgspec.Struct, frozen=True):
-    """Of one start of a rank: who goes back, or is brought back, is of the next generation."""
-
-    role: str
-    rank: int
-    generation: int
-
-
-class RankProgress(OfRank, frozen=True, kw_only=True):
+class RankProgress(OfStart, frozen=True, kw_only=True):
     """How far a rank is, and what it does.
 
     `finished` and `durable` are steps, -1 before the first: `durable` is the newest that this rank could be restored to
@@ -104,7 +99,7 @@ class RankProgress(OfRank, frozen=True, kw_only=True):
     done: int = -1
     total: int = 0
     layout: int = 0
-    times: dict[int, float] = {}
+    times: dict[int, float] = msgspec.field(default_factory=dict)
 
 
 class RankReport(RankProgress, frozen=True):
@@ -117,7 +112,7 @@ class RankReport(RankProgress, frozen=True):
 
     state: Literal["starting", "up", "ready", "done", "failed", "gone"]
     pid: int = 0
-    addresses: dict[str, str] = {}
+    addresses: dict[str, str] = msgspec.field(default_factory=dict)
     rendezvous_port: int | None = None
     setup_s: float = 0.0
     snapshots: tuple[int, ...] = ()
@@ -128,19 +123,17 @@ class RankReport(RankProgress, frozen=True):
     ends: bool = False
 
 
-class Stored(msgspec.Struct, frozen=True):
+class Stored(OfRank, frozen=True):
     """Snapshots of a rank that has no process here, in this agent's memory: left by its last agent, or replicas.
 
     `copy`: replicas; a rank that is to be restored from one needs it fetched, even by the agent that has it.
     """
 
-    role: str
-    rank: int
     steps: tuple[int, ...]
     copy: bool = False
 
 
-class Persisted(msgspec.Struct, frozen=True):
+class Persisted(OfRank, frozen=True):
     """A rank's part of the persisted snapshot of `step` is on disk: its files, name → [bytes, sha256].
 
     `timeline` (see `Launch`) and `generation` are those for which it holds: a part that was made before the job, or the
@@ -148,17 +141,12 @@ class Persisted(msgspec.Struct, frozen=True):
     until their checkpoint is completed, see `snapshots.disk.attempt_file`.
     """
 
-    role: str
-    rank: int
     step: int
     files: dict[str, tuple[int, str]]
     timeline: int = 0
     generation: int = 0
     attempt: str = ""
 
-
-RankId: TypeAlias = tuple[str, int, int]
-"""Role, rank, generation."""
 
 # ------------------------------------------------------------------------------------------------- master to agent
 
@@ -179,7 +167,7 @@ class Halt(msgspec.Struct, frozen=True, tag=True):
     """Kill these ranks and earlier generations of them, start none of them later, and report them gone."""
 
     epoch: int
-    ranks: tuple[RankId, ...]
+    ranks: tuple[StartRef, ...]
 
 
 class Addresses(msgspec.Struct, frozen=True, tag=True):
@@ -222,7 +210,7 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
     groups: dict[str, int] = {}
     finishing: bool = False
     last: int = -1
-    away: tuple[tuple[str, int, int], ...] = ()
+    away: tuple[StartRef, ...] = ()
     pause: int = -1
     layout: Layout = Layout()
     draining: dict[str, float] = {}
@@ -331,7 +319,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     measured: Measurements = ()
 
 
-class Stacks(OfRank, frozen=True, tag=True):
+class Stacks(OfStart, frozen=True, tag=True):
     """What py-spy says of a rank, or why it says nothing."""
 
     text: str
@@ -354,7 +342,7 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
 # --------------------------------------------------------------------------- rank to agent (some are passed on as is)
 
 
-class RankHello(OfRank, frozen=True, tag=True):
+class RankHello(OfStart, frozen=True, tag=True):
     """A rank's process runs and its inboxes are open. `rendezvous_port` is rank 0's of a collective group."""
 
     pid: int
@@ -362,19 +350,19 @@ class RankHello(OfRank, frozen=True, tag=True):
     rendezvous_port: int | None = None
 
 
-class RankReady(OfRank, frozen=True, tag=True):
+class RankReady(OfStart, frozen=True, tag=True):
     """`setup` has returned; `setup_s` is how long it took."""
 
     setup_s: float
 
 
-class RankFinish(OfRank, frozen=True, tag=True):
+class RankFinish(OfStart, frozen=True, tag=True):
     """Its workload wants the job to finish."""
 
     reason: str
 
 
-class RankDone(OfRank, frozen=True, tag=True):
+class RankDone(OfStart, frozen=True, tag=True):
     """All steps are finished. `sha256` is of its state, "" for a stateless one.
 
     `verdict`: why the job has failed all the same, as its workload says; "" if it has not.
@@ -390,7 +378,7 @@ class RankDone(OfRank, frozen=True, tag=True):
     unkept: str = ""
 
 
-class RankEnds(OfRank, frozen=True, tag=True):
+class RankEnds(OfStart, frozen=True, tag=True):
     """The workload is torn down: what is left are threads and exit handlers of the process."""
 
 
@@ -426,12 +414,9 @@ MasterToAgent: TypeAlias = Launch | Halt | Addresses | Watermarks | Measure | Du
 AgentToMaster: TypeAlias = Report | Stacks | AtWork | Stopped
 
 
-class RankMetrics(msgspec.Struct, frozen=True, tag=True):
+class RankMetrics(OfStart, frozen=True, tag=True):
     """Lines of metrics of one rank."""
 
-    role: str
-    rank: int
-    generation: int
     blocks: tuple[Block, ...]
 
 

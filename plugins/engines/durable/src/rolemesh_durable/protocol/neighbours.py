@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.routes import Route
 from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.layout import Layout
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Neighbours"]
 
@@ -24,28 +24,28 @@ class Neighbours:
         self._graph, self._sizes = graph, world_sizes
         self._routes: dict[str, list[tuple[Route, str, bool]]] = {}
         """By role, for each of its edges: the route, the role at the other end, and whether that role consumes."""
-        self._known: dict[tuple[RankKey, bool], frozenset[RankKey]] = {}
+        self._known: dict[tuple[RankRef, bool], frozenset[RankRef]] = {}
 
     def resized(self, layout: Layout) -> Neighbours:
         """The neighbours under `layout`. Only the neighbours of the job's first sizes can answer."""
         return Neighbours(self._graph, layout.world_sizes(self._sizes))
 
-    def of(self, key: RankKey, collective: bool) -> frozenset[RankKey]:
+    def of(self, key: RankRef, collective: bool) -> frozenset[RankRef]:
         """The ranks that rank `key` talks to."""
         found = self._known.get((key, collective))
         if found is None:
             found = self._known[key, collective] = frozenset(self._found(*key, collective))
         return found
 
-    def _found(self, role: str, rank: int, collective: bool) -> set[RankKey]:
-        found = {(role, rank), (role, 0)} if collective else {(role, rank)}
+    def _found(self, role: str, rank: int, collective: bool) -> set[RankRef]:
+        found = {RankRef(role, rank), RankRef(role, 0)} if collective else {RankRef(role, rank)}
         if (collective and rank == 0) or self._shares(role):
-            found |= {(role, mate) for mate in range(self._sizes[role])}
+            found |= {RankRef(role, mate) for mate in range(self._sizes[role])}
         for caller, callee in self._graph.callers:
             other = {caller: callee, callee: caller}.get(role, "")
-            found |= {(other, peer) for peer in range(self._sizes[other])} if other else set()
+            found |= {RankRef(other, peer) for peer in range(self._sizes[other])} if other else set()
         for way, other, gives in self._edges(role):
-            found |= {(other, peer) for peer in (way.targets(rank) if gives else way.sources(rank))}
+            found |= {RankRef(other, peer) for peer in (way.targets(rank) if gives else way.sources(rank))}
         return found
 
     def _shares(self, role: str) -> bool:

@@ -47,7 +47,7 @@ def replan(
                 current = ask(strategy.name, strategy.place, request, alive, current)
         except RolemeshError as error:
             objections[error.what] = None
-    known = current.placed() | {(u.role, u.rank) for u in current.unplaced}
+    known = current.placed() | {u.ref for u in current.unplaced}
     why = "; ".join(objections) or "no strategy has a place for it"
     homeless = tuple(
         Unplaced(role.role, rank, why)
@@ -61,7 +61,7 @@ def replan(
 def stranded_in(plan: PlacementPlan, gone: Collection[str], current: PlacementPlan) -> PlacementPlan | None:
     """`current`, then what `plan` has on `gone` nodes and `current` has not placed. None if there is no such rank."""
     placed = current.placed()
-    left = [a for a in plan.assignments if plan.slot(a.slot).node in gone and (a.role, a.rank) not in placed]
+    left = [a for a in plan.assignments if plan.slot(a.slot).node in gone and a.ref not in placed]
     old = sorted({a.slot for a in left})
     if not old:
         return None

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from rolemesh.api.diagnoser import Diagnoser
 from rolemesh.api.failures import Failure, JobView, Verdict
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.hookspecs import hookimpl
 from rolemesh_durable.protocol.error_texts import Rule, known, raised_lines
 from rolemesh_durable.protocol.failures import is_echo
@@ -111,7 +112,7 @@ class StandardDiagnoser(Diagnoser):
         return Verdict("user", reason, fatal=True)
 
 
-def _restarts(lost: tuple[tuple[str, int], ...], view: JobView) -> int:
+def _restarts(lost: tuple[RankRef, ...], view: JobView) -> int:
     """How often these ranks were started again because one of their processes had failed."""
     return sum(
         bool(attempt.causes)

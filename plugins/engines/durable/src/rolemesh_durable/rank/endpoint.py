@@ -82,7 +82,7 @@ class Endpoint:
         self.on_refused: Callable[[int], None] | None = None
         """Called when the transports have refused more connections, with how many there are in all."""
         self._refused = 0
-        self._dropped = Dropped(f"{site.role}/{site.rank}")
+        self._dropped = Dropped(str(site.ref))
         self._peers: dict[tuple[str, int], Peer] = {}
         self._senders: dict[tuple[str, int], Sender] = {}
         self._consumers: dict[int, Consumer] = {}
@@ -110,7 +110,7 @@ class Endpoint:
         """These are the peers' addresses. One of a new generation is connected to again; for the dead one, nothing is
         queued any more."""
         for peer in peers:
-            key = (peer.role, peer.rank)
+            key = peer.ref
             known = self._peers.get(key)
             if known is not None and (known.generation > peer.generation or known == peer):
                 continue
@@ -130,7 +130,7 @@ class Endpoint:
 
     def generation(self, role: str, rank: int) -> int:
         """The newest generation of a peer that has been heard of; -1 if none has."""
-        if (role, rank) == (self.site.role, self.site.rank):
+        if (role, rank) == self.site.ref:
             return self.site.generation
         peer = self._peers.get((role, rank))
         return peer.generation if peer is not None else -1
@@ -140,7 +140,7 @@ class Endpoint:
         if (sender := self._senders.get((role, rank))) is not None:
             return sender
         where = f"role {self.site.role}, rank {self.site.rank}"
-        if (role, rank) == (self.site.role, self.site.rank):
+        if (role, rank) == self.site.ref:
             return self._senders.setdefault((role, rank), Loopback(self.deliver))
         peer = self._peers.get((role, rank))
         if peer is None:

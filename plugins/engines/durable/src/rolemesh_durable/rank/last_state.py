@@ -40,7 +40,7 @@ def write_last(start: RankStart, state: State | None, step: int) -> Persisted:
 def not_kept(start: RankStart, error: Exception) -> str:
     """Why the rank's last state is not on disk."""
     _LOG.error("the last state is not kept", exc_info=error)
-    rank = f"{start.launch.role}/{start.launch.rank}"
+    rank = str(start.launch.ref)
     if isinstance(error, OSError | Removed):
         folder = disk.snapshots_folder(start.job.run_dir)
         why = error.strerror if isinstance(error, OSError) else "its folder was removed"

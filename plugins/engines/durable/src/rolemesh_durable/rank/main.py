@@ -65,7 +65,7 @@ def prepare(start: bytes) -> RankStart:
 
 def main(start: RankStart, shipped: Sequence[type[Any]]) -> int:
     """Run a rank with the `shipped` extensions and those of the job; return the process's exit code."""
-    entitle(start.job.name, f"{start.launch.role}/{start.launch.rank}")
+    entitle(start.job.name, f"{start.launch.ref}")
     explain_breakpoints()
     return _Rank(start, shipped).run()
 
@@ -109,9 +109,7 @@ class _Rank:
             remote=("remote" if apart else "local") if self.job.several_nodes else None,
             on_control=self.control,
             agent_address=start.agent_address,
-            peers=len(
-                Neighbours(self.job.graph, self.job.world_sizes).of((launch.role, launch.rank), launch.collective)
-            ),
+            peers=len(Neighbours(self.job.graph, self.job.world_sizes).of(launch.ref, launch.collective)),
         )
         self.endpoint.on_refused = lambda refused: self.status_page.fields.__setitem__(REFUSED, refused)
         group = launch.collective and launch.world_size > 1
@@ -178,7 +176,7 @@ class _Rank:
         finally:
             workload.teardown()
         self.over = True
-        self._say(m.RankEnds(launch.role, launch.rank, launch.generation))
+        self._say(m.RankEnds(*launch.start))
         return 0
 
     def _listen(self) -> socket.socket:
@@ -238,10 +236,10 @@ class _Rank:
 
     def _wait_for_wire(self) -> m.Connect:
         """The first one in which this generation is: an older one may say where the group met before."""
-        me = (self.launch.role, self.launch.rank, self.launch.generation)
+        me = self.launch.start
         while True:
             wire = self.control.wire
-            if wire is not None and any((peer.role, peer.rank, peer.generation) == me for peer in wire.peers):
+            if wire is not None and any((*peer.ref, peer.generation) == me for peer in wire.peers):
                 return wire
             self.endpoint.wait()
 

@@ -70,7 +70,7 @@ class Tool:
         """Twice the number, and the caller."""
         by = self.ctx.called_by
         assert by is not None
-        return {"answer": 2 * number, "caller": f"{by.role}/{by.rank}", "step": by.step}
+        return {"answer": 2 * number, "caller": str(by.ref), "step": by.step}
 
 
 class Asker:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from rolemesh.api.failover import Budget, GiveUp
 from rolemesh.api.failures import Attempt, Failure, JobView, NodeState, RankView, RecoveryPlan, Scope, describe
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
@@ -107,7 +108,7 @@ class FailoverConformance(PluginConformance):
         the whole job."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
-            if at.unknown and set(plan.restart) != {(r.role, r.rank) for r in at.view.ranks}:
+            if at.unknown and set(plan.restart) != {r.ref for r in at.view.ranks}:
                 yield "has a plan for it, though the job does not have whoever failed; return None"
 
         self._find(level, problems)
@@ -138,14 +139,14 @@ class FailoverConformance(PluginConformance):
         """At least one, each once, and none that there is not."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
-            ranks = {(r.role, r.rank) for r in at.view.ranks}
+            ranks = {r.ref for r in at.view.ranks}
             if not plan.restart:
                 yield "has a plan that restarts nobody; return None"
             if len(set(plan.restart)) != len(plan.restart):
                 yield "restarts a rank twice"
-            for role, rank in plan.restart:
-                if (role, rank) not in ranks and not at.unknown:
-                    yield f"restarts {role}/{rank}, which the job does not have"
+            for rank in plan.restart:
+                if rank not in ranks and not at.unknown:
+                    yield f"restarts {RankRef(*rank)}, which the job does not have"
 
         self._find(level, problems)
 
@@ -154,9 +155,9 @@ class FailoverConformance(PluginConformance):
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             lost = () if at.unknown else at.view.lost_with(at.failure)
-            for role, rank in lost:
-                if (role, rank) not in plan.restart and (role, rank) not in _mates(at.view, plan):
-                    yield f"does not restart {role}/{rank}, which the failure takes down; see JobView.lost_with"
+            for rank in lost:
+                if rank not in plan.restart and rank not in _mates(at.view, plan):
+                    yield f"does not restart {rank}, which the failure takes down; see JobView.lost_with"
 
         self._find(level, problems)
 
@@ -184,8 +185,8 @@ class FailoverConformance(PluginConformance):
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             for r in at.view.ranks:
-                if r.node in plan.avoid and (r.role, r.rank) not in plan.restart:
-                    yield f"avoids {r.node}, and does not restart {r.role}/{r.rank}, which is there"
+                if r.node in plan.avoid and r.ref not in plan.restart:
+                    yield f"avoids {r.node}, and does not restart {r.ref}, which is there"
 
         self._find(level, problems)
 
@@ -206,8 +207,8 @@ class FailoverConformance(PluginConformance):
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             if plan.source == "disk":
-                left = [r for r in at.view.ranks if (r.role, r.rank) not in plan.restart]
-                yield from (f"restarts from disk, and leaves {r.role}/{r.rank} running" for r in left)
+                left = [r for r in at.view.ranks if r.ref not in plan.restart]
+                yield from (f"restarts from disk, and leaves {r.ref} running" for r in left)
 
         self._find(level, problems)
 

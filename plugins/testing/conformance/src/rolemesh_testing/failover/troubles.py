@@ -32,7 +32,7 @@ class Trouble(msgspec.Struct, frozen=True):
         """Whether it is of a rank or node that the job does not have."""
         failure, view = self.failure, self.view
         if failure.rank >= 0:
-            return all((r.role, r.rank) != (failure.role, failure.rank) for r in view.ranks)
+            return all(r.ref != failure.ref for r in view.ranks)
         return all(r.node != failure.node for r in view.ranks)
 
 

@@ -91,7 +91,7 @@ class SchedulerConformance(LossConformance):
                 ) from refused
             plan = planned(planner, request, roomy)
             if plan is not None:
-                without = {f"{u.role}/{u.rank}: {u.reason}": None for u in plan.unplaced}
+                without = {f"{u.ref}: {u.reason}": None for u in plan.unplaced}
                 assert not without, f"there is room for {_told(request)}, but no place for {next(iter(without))}"
 
     def test_a_thousand_nodes_are_planned_in_time(self, planner: Planner, asked: PlacementRequest) -> None:
@@ -125,12 +125,12 @@ class SchedulerConformance(LossConformance):
                 slot = plan.slots[a.slot]
                 has = {"cpu": slot.cpu, "gpu": slot.gpu, **slot.custom}
                 found += [
-                    f"put {a.role}/{a.rank}, which asks for {name} {need:g}, on a slot with {has.get(name, 0.0):g}"
+                    f"put {a.ref}, which asks for {name} {need:g}, on a slot with {has.get(name, 0.0):g}"
                     for name, need in needs[a.role].items()
                     if has.get(name, 0.0) < need - 1e-6
                 ]
                 if not 0 < a.share <= 1:
-                    found.append(f"gave {a.role}/{a.rank} a share of {a.share:g} of its slot")
+                    found.append(f"gave {a.ref} a share of {a.share:g} of its slot")
             return found
 
         self._find(planner, problems)
@@ -162,14 +162,12 @@ class SchedulerConformance(LossConformance):
         def problems(at: Situation, plan: PlacementPlan) -> list[str]:
             ranks = {(role.role, rank) for role in at.request.roles for rank in range(role.world_size)}
             given_up = [u for u in plan.unplaced if u not in at.before.unplaced]
-            found = [
-                f"said that {u.role}/{u.rank} has no place, and no reason" for u in given_up if not u.reason.strip()
-            ]
+            found = [f"said that {u.ref} has no place, and no reason" for u in given_up if not u.reason.strip()]
             for u in given_up:
-                if (u.role, u.rank) not in ranks:
-                    found.append(f"said that {u.role}/{u.rank} has no place, which is no rank of the job")
-                elif (u.role, u.rank) in plan.placed():
-                    found.append(f"placed {u.role}/{u.rank}, and said that it has no place")
+                if u.ref not in ranks:
+                    found.append(f"said that {u.ref} has no place, which is no rank of the job")
+                elif u.ref in plan.placed():
+                    found.append(f"placed {u.ref}, and said that it has no place")
             return found
 
         self._find(planner, problems)
@@ -179,9 +177,7 @@ class SchedulerConformance(LossConformance):
 
         def problems(at: Situation, plan: PlacementPlan) -> list[str]:
             before = set(at.before.assignments)
-            return [
-                f"gave {a.role}/{a.rank} no rule" for a in plan.assignments if a not in before and not a.rule.strip()
-            ]
+            return [f"gave {a.ref} no rule" for a in plan.assignments if a not in before and not a.rule.strip()]
 
         self._find(planner, problems)
 
@@ -191,7 +187,7 @@ class SchedulerConformance(LossConformance):
         def problems(at: Situation, plan: PlacementPlan) -> list[str]:
             ranks = {(role.role, rank) for role in at.request.roles for rank in range(role.world_size)}
             return [
-                f"gave {a.role}/{a.rank} the peer {'/'.join(map(str, peer))}, which is no rank of the job"
+                f"gave {a.ref} the peer {'/'.join(map(str, peer))}, which is no rank of the job"
                 for a in plan.assignments
                 for peer in a.peers
                 if tuple(peer) not in ranks

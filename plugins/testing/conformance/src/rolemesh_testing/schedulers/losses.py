@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from rolemesh.api.cluster import ClusterView
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.placement import Assignment, PlacementPlan, PlacementRequest, RoleRequest, Slot
 from rolemesh.placement.validation import forbidden, misplaced, overcommitted, revive, undone
@@ -41,7 +42,7 @@ class LossConformance(PlacementConformance):
         for node in roomy.nodes:
             alive = roomy.without((node.id,))
             after = replan(asked, plan, (node.id,), alive, [planner.strategy, PACK])
-            left = [f"{u.role}/{u.rank} ({u.reason})" for u in after.unplaced]
+            left = [f"{u.ref} ({u.reason})" for u in after.unplaced]
             assert not left, f"after the loss of {node.id} there is room for all, but no place for {left[0]}"
 
     def test_survivors_stay_where_they_are(self, planner: Planner) -> None:
@@ -54,7 +55,7 @@ class LossConformance(PlacementConformance):
         def problems(loss: Loss, moved: PlacementPlan) -> Iterable[str]:
             for a in moved.assignments:
                 if moved.slots[a.slot].node in loss.lost:
-                    yield f"left {a.role}/{a.rank} on {moved.slots[a.slot].node}, which is lost; return None for that"
+                    yield f"left {a.ref} on {moved.slots[a.slot].node}, which is lost; return None for that"
 
         self._find_moved(planner, problems)
 
@@ -79,7 +80,9 @@ class LossConformance(PlacementConformance):
         request = PlacementRequest(tuple(RoleRequest(role, 1, 2.0, 1.0) for role in dict.fromkeys((first, second))))
         node = roomy.nodes[0].id
         seats = tuple(
-            Assignment(role.role, 0, 0, 0.5, "kit: turns", tuple((r.role, 0) for r in request.roles if r is not role))
+            Assignment(
+                role.role, 0, 0, 0.5, "kit: turns", tuple(RankRef(r.role, 0) for r in request.roles if r is not role)
+            )
             for role in request.roles
         )
         plan = PlacementPlan((Slot(0, node, 2.0, 1.0, ((0, 1.0),), turns=True),), seats)

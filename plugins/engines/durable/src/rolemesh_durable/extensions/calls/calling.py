@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic, monotonic_ns
 from typing import Any, Final
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import CallError, CallTimeoutError, ServiceSpec, SessionLostError
 from rolemesh.errors import RolemeshError, nearest
 from rolemesh_durable.checkpoint.send_log import SendLog
@@ -97,7 +98,7 @@ class Calling:
         self._endpoint, self._fields, self._meter = rank.endpoint, rank.status_page.fields, rank.meter
         self._tasks, self._log = rank.tasks, rank.log
         self._state: CallerState[_Waiting] = CallerState({role: self._sizes[role] for role in self._ways})
-        self._met = {(role, rank): -1 for role in self._ways for rank in range(self._sizes[role])}
+        self._met = {RankRef(role, rank): -1 for role in self._ways for rank in range(self._sizes[role])}
         """The newest life of each rank that may be called."""
         self._finished = -1
         self._line: Line | None = None
@@ -150,18 +151,18 @@ class Calling:
         for role in [role for role in self._ways if role in sizes]:
             self._lost(self._state.resized(role, sizes[role]))
             self._met = {rank: life for rank, life in self._met.items() if rank[0] != role}
-            self._met |= {(role, rank): -1 for rank in range(sizes[role])}
+            self._met |= {RankRef(role, rank): -1 for rank in range(sizes[role])}
 
     def advanced(self, advance: Watermarks) -> None:
         """The master knows of ranks that have ended, and of steps that nobody goes back to."""
         for role, rank, life in advance.away:
             if (role, rank) in self._met:
-                self._lost(self._state.died((role, rank), life))
+                self._lost(self._state.died(RankRef(role, rank), life))
         if advance.away:
             self._leave()
 
     def _tell(self, role: str, rank: int) -> None:
-        if self._met[role, rank] >= 0:
+        if self._met[RankRef(role, rank)] >= 0:
             site = self._endpoint.site
             frame = CREDITS.pack(CREDIT, self._ways[role].answers, site.rank, site.generation, self._finished)
             self._endpoint.sender(role, rank).send(frame)
@@ -208,7 +209,7 @@ class Calling:
         key = key or f"{site.role}-{site.rank}-{line.step}-{line.op.id}{line.next()}"
         chosen = zlib.crc32(key.encode()) % size
         rank = min(up, key=lambda rank: (rank - chosen) % size)
-        return f"{role}/{rank}#{self._state.life((role, rank))}/{key}"
+        return f"{role}/{rank}#{self._state.life(RankRef(role, rank))}/{key}"
 
     def _ask(
         self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None

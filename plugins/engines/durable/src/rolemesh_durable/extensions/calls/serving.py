@@ -8,6 +8,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Final
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import CalledBy
 from rolemesh.runs.operator_failure import summarize, user_traceback
 from rolemesh_durable.dataplane.codec import Buffer, decode, encode
@@ -43,7 +44,7 @@ class Serving:
         self._methods = {name: getattr(rank.workload, name) for name in services}
         self._async = frozenset(name for name, method in self._methods.items() if inspect.iscoroutinefunction(method))
         self._ways = {way.caller: way for way in ends}
-        self._callers = [(way.caller, number) for way in ends for number in range(job.world_sizes[way.caller])]
+        self._callers = [RankRef(way.caller, number) for way in ends for number in range(job.world_sizes[way.caller])]
         self._state: CalleeState[_Asked, bytes] = CalleeState(
             self._callers,
             {name: spec.concurrency for name, spec in services.items()},
@@ -68,7 +69,7 @@ class Serving:
         for role in [role for role in self._ways if role in sizes]:
             self._state.resized(role, sizes[role])
             others = [caller for caller in self._callers if caller[0] != role]
-            self._callers = others + [(role, rank) for rank in range(sizes[role])]
+            self._callers = others + [RankRef(role, rank) for rank in range(sizes[role])]
 
     def committed(self, step: int) -> None:
         """No rank goes back to a step before."""
@@ -157,13 +158,13 @@ class Serving:
             if item is None:
                 raise ValueError("a call without a value")
             words, buffers = read_request(item.header), item.buffers()
-            if not self._state.knows((caller, source), words.method) or words.until < step:
+            if not self._state.knows(RankRef(caller, source), words.method) or words.until < step:
                 raise ValueError(f"a call of {words.method!r} by {caller}/{source}, whom nobody knows")
         except (TransportError, *UNREADABLE) as error:
             self._endpoint.refuse(error)
             return
         known = self._state.asked(
-            (caller, source), generation, words.key, step, words.until, words.method, (words, buffers)
+            RankRef(caller, source), generation, words.key, step, words.until, words.method, (words, buffers)
         )
         if known is not None:
             self._send(known)
@@ -174,7 +175,7 @@ class Serving:
 
     def has_finished(self, caller: str, rank: int, generation: int, step: int) -> None:
         """A caller has finished `step`."""
-        self._state.has_finished((caller, rank), generation, step)
+        self._state.has_finished(RankRef(caller, rank), generation, step)
 
 
 class _Port:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from math import inf
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["OPEN", "CalleeState", "CallerState", "Known", "OpenCall", "Way", "hold_of_call", "ways"]
 
@@ -65,37 +65,42 @@ class OpenCall(Generic[T]):
         self.sent_to = -1
         """The life of the rank that has been asked."""
 
+    @property
+    def ref(self) -> RankRef:
+        """The rank that is asked."""
+        return RankRef(self.role, self.rank)
+
 
 class CallerState(Generic[T]):
     """A caller's open calls: each is with one rank, or waits for one that is up and has few of them."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         """`sizes`: ranks by role that may be called."""
-        self._ranks = {role: [(role, rank) for rank in range(size)] for role, size in sizes.items()}
-        self._lives: dict[RankKey, int] = {}
-        self._dead: dict[RankKey, int] = {}
-        self._asked: Counter[RankKey] = Counter()
-        self._bytes: Counter[RankKey] = Counter()
-        self._bound: dict[RankKey, deque[OpenCall[T]]] = {}
+        self._ranks = {role: [RankRef(role, rank) for rank in range(size)] for role, size in sizes.items()}
+        self._lives: dict[RankRef, int] = {}
+        self._dead: dict[RankRef, int] = {}
+        self._asked: Counter[RankRef] = Counter()
+        self._bytes: Counter[RankRef] = Counter()
+        self._bound: dict[RankRef, deque[OpenCall[T]]] = {}
         self._free: dict[str, deque[OpenCall[T]]] = {role: deque() for role in sizes}
         self.open: dict[bytes, OpenCall[T]] = {}
         """By key, in the order in which they were asked."""
 
-    def life(self, rank: RankKey) -> int:
+    def life(self, rank: RankRef) -> int:
         """The life in which a rank is up; -1 if it is not."""
         life = self._lives.get(rank, -1)
         return life if life > self._dead.get(rank, -1) else -1
 
     def up(self, role: str) -> list[int]:
         """The ranks of a role that are up."""
-        return [rank for _, rank in self._ranks[role] if self.life((role, rank)) >= 0]
+        return [ref.rank for ref in self._ranks[role] if self.life(ref) >= 0]
 
     def ask(self, call: OpenCall[T]) -> bool:
         """A new call; False if its session is lost."""
         if call.life >= 0 and self._gone(call):
             return False
         self.open[call.key] = call
-        if call.life < 0 and self.life((call.role, call.rank)) < 0:
+        if call.life < 0 and self.life(call.ref) < 0:
             call.rank = -1
         self._queue(call).append(call)
         return True
@@ -124,7 +129,7 @@ class CallerState(Generic[T]):
             self._queue(call).remove(call)
         return call
 
-    def lives(self, rank: RankKey, life: int) -> list[OpenCall[T]]:
+    def lives(self, rank: RankRef, life: int) -> list[OpenCall[T]]:
         """A rank is up in `life`. What an earlier one had not answered is to be asked again; returns what cannot be,
         since the session is lost."""
         if life <= self._lives.get(rank, -1):
@@ -132,7 +137,7 @@ class CallerState(Generic[T]):
         self._lives[rank] = life
         return self._take_back(rank, life)
 
-    def died(self, rank: RankKey, life: int) -> list[OpenCall[T]]:
+    def died(self, rank: RankRef, life: int) -> list[OpenCall[T]]:
         """A rank is known to be dead up to `life`: as `lives`."""
         if life <= self._dead.get(rank, -1):
             return []
@@ -141,11 +146,11 @@ class CallerState(Generic[T]):
 
     def resized(self, role: str, size: int) -> list[OpenCall[T]]:
         """`role` has `size` ranks now, none of which is up yet, and those that it had are dead: as `lives`."""
-        before, self._ranks[role] = self._ranks[role], [(role, rank) for rank in range(size)]
+        before, self._ranks[role] = self._ranks[role], [RankRef(role, rank) for rank in range(size)]
         newest = max((call.life for call in self.open.values() if call.role == role), default=-1)
         return [call for rank in before for call in self.died(rank, max(newest, self._lives.get(rank, -1)))]
 
-    def _take_back(self, rank: RankKey, life: int) -> list[OpenCall[T]]:
+    def _take_back(self, rank: RankRef, life: int) -> list[OpenCall[T]]:
         role, number = rank
         mine = [call for call in self.open.values() if call.role == role and call.rank == number]
         lost = [call for call in mine if call.life >= 0 and self._gone(call)]
@@ -162,28 +167,27 @@ class CallerState(Generic[T]):
         return lost
 
     def _gone(self, call: OpenCall[T]) -> bool:
-        rank = call.role, call.rank
-        known = self._lives.get(rank, -1), self._dead.get(rank, -1) + 1
+        known = self._lives.get(call.ref, -1), self._dead.get(call.ref, -1) + 1
         return call.rank >= len(self._ranks[call.role]) or call.life < max(known)
 
     def _queue(self, call: OpenCall[T]) -> deque[OpenCall[T]]:
         if call.rank < 0:
             return self._free[call.role]
-        return self._bound.setdefault((call.role, call.rank), deque())
+        return self._bound.setdefault(call.ref, deque())
 
-    def _room(self, rank: RankKey, call: OpenCall[T]) -> bool:
+    def _room(self, rank: RankRef, call: OpenCall[T]) -> bool:
         asked = self._asked[rank]
         return not asked or (asked < OPEN and self._bytes[rank] + call.nbytes <= OPEN_BYTES)
 
-    def _sends(self, call: OpenCall[T], rank: RankKey) -> OpenCall[T]:
-        call.rank, call.sent_to = rank[1], self._lives[rank]
+    def _sends(self, call: OpenCall[T], rank: RankRef) -> OpenCall[T]:
+        call.rank, call.sent_to = rank.rank, self._lives[rank]
         self._asked[rank] += 1
         self._bytes[rank] += call.nbytes
         return call
 
     def _unsend(self, call: OpenCall[T]) -> None:
-        self._asked[call.role, call.rank] -= 1
-        self._bytes[call.role, call.rank] -= call.nbytes
+        self._asked[call.ref] -= 1
+        self._bytes[call.ref] -= call.nbytes
 
 
 class Known(Generic[Q, T]):
@@ -192,7 +196,7 @@ class Known(Generic[Q, T]):
     __slots__ = ("answer", "caller", "generation", "key", "method", "nbytes", "request", "step", "until")
 
     def __init__(
-        self, caller: RankKey, generation: int, key: bytes, step: int, until: int, method: str, request: Q
+        self, caller: RankRef, generation: int, key: bytes, step: int, until: int, method: str, request: Q
     ) -> None:
         self.caller, self.generation, self.key, self.step, self.until = caller, generation, key, step, until
         self.method = method
@@ -205,15 +209,15 @@ class CalleeState(Generic[Q, T]):
     """What a rank has been asked, and its answers for as long as somebody may ask again."""
 
     def __init__(
-        self, callers: Collection[RankKey], concurrency: Mapping[str, int], *, keeps: bool, every: int, max_bytes: int
+        self, callers: Collection[RankRef], concurrency: Mapping[str, int], *, keeps: bool, every: int, max_bytes: int
     ) -> None:
         """`concurrency`: calls of a method that may run at once. `keeps`: callers may be restored, at multiples of
         `every` steps. No call of later steps begins while `max_bytes` of answers are kept, if a commit frees some.
         """
         self._concurrency, self._keeps, self._every, self._max_bytes = concurrency, keeps, every, max_bytes
-        self._known: dict[tuple[RankKey, bytes], Known[Q, T]] = {}
-        self._addresses: dict[RankKey, int] = dict.fromkeys(callers, -1)
-        self._finished: dict[RankKey, tuple[int, int]] = dict.fromkeys(callers, (-1, -1))
+        self._known: dict[tuple[RankRef, bytes], Known[Q, T]] = {}
+        self._addresses: dict[RankRef, int] = dict.fromkeys(callers, -1)
+        self._finished: dict[RankRef, tuple[int, int]] = dict.fromkeys(callers, (-1, -1))
         self._queues: dict[str, deque[Known[Q, T]]] = {method: deque() for method in concurrency}
         self._running: Counter[str] = Counter()
         self._untils: Counter[int] = Counter()
@@ -225,7 +229,7 @@ class CalleeState(Generic[Q, T]):
         """The newest step that all callers have finished."""
         return min((step for _, step in self._finished.values()), default=-1)
 
-    def behind(self, step: int) -> list[RankKey]:
+    def behind(self, step: int) -> list[RankRef]:
         """The callers that have not finished `step`."""
         return [key for key, (_, finished) in self._finished.items() if finished < step]
 
@@ -234,12 +238,12 @@ class CalleeState(Generic[Q, T]):
         """Calls that run."""
         return self._running.total()
 
-    def knows(self, caller: RankKey, method: str) -> bool:
+    def knows(self, caller: RankRef, method: str) -> bool:
         """Whether there is such a caller, and such a method."""
         return caller in self._addresses and method in self._queues
 
     def asked(
-        self, caller: RankKey, generation: int, key: bytes, step: int, until: int, method: str, request: Q
+        self, caller: RankRef, generation: int, key: bytes, step: int, until: int, method: str, request: Q
     ) -> Known[Q, T] | None:
         """Somebody asks; returns the call if it is answered already, and its answer can be sent."""
         known = self._known.get((caller, key))
@@ -284,7 +288,7 @@ class CalleeState(Generic[Q, T]):
             self._forget(known)
         return reachable
 
-    def met(self, caller: RankKey, generation: int) -> list[Known[Q, T]]:
+    def met(self, caller: RankRef, generation: int) -> list[Known[Q, T]]:
         """The address of a caller is known: the answers that this one has asked for and that wait for it."""
         if generation <= self._addresses[caller]:
             return []
@@ -304,10 +308,10 @@ class CalleeState(Generic[Q, T]):
             for known in [known for known in queue if known.caller in gone]:
                 queue.remove(known)
                 del self._known[known.caller, known.key]
-        self._addresses |= {(role, rank): -1 for rank in range(size)}
-        self._finished |= {(role, rank): (-1, -1) for rank in range(size)}
+        self._addresses |= {RankRef(role, rank): -1 for rank in range(size)}
+        self._finished |= {RankRef(role, rank): (-1, -1) for rank in range(size)}
 
-    def has_finished(self, caller: RankKey, generation: int, step: int) -> None:
+    def has_finished(self, caller: RankRef, generation: int, step: int) -> None:
         """A caller has finished `step`, and asks no more in it unless it is started again."""
         if caller not in self._finished or (generation, step) <= self._finished[caller]:
             return

@@ -14,13 +14,13 @@ from typing import NamedTuple
 import msgspec
 
 from rolemesh.api.failures import Failure
+from rolemesh.api.rank_ref import OfRank, RankRef
 from rolemesh_durable.protocol import hang
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.extension import ExtensionRecord, MasterExtension, MasterParts, Slice
 from rolemesh_durable.protocol.master.hooks import Handler
 from rolemesh_durable.protocol.master.state import JobState, RankRecord
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Allowance", "Allowed", "Hang", "HangWatch", "SlowOperator"]
 
@@ -51,11 +51,9 @@ class Allowed(Slice):
     """The allowances, by role and operator."""
 
 
-class Hang(ExtensionRecord, frozen=True, tag="hang"):
+class Hang(OfRank, ExtensionRecord, frozen=True, tag="hang"):
     """Nothing has moved for too long, because of this rank; it may take `next_s` the next time in this step."""
 
-    role: str
-    rank: int
     step: int
     operator: str
     text: str
@@ -71,11 +69,9 @@ class Hang(ExtensionRecord, frozen=True, tag="hang"):
             state.slice(Allowed).operators[self.role, self.operator] = allowance
 
 
-class SlowOperator(ExtensionRecord, frozen=True, tag="slow_operator"):
+class SlowOperator(OfRank, ExtensionRecord, frozen=True, tag="slow_operator"):
     """An operator that seemed to hang has come through: it may take as long from now on."""
 
-    role: str
-    rank: int
     step: int
     operator: str
     seconds: float
@@ -124,7 +120,7 @@ class HangWatch(MasterExtension):
     def rank_reported(self, rank: RankRecord, before: m.RankReport | None, seen: m.RankReport) -> None:
         """Note whether the rank has moved, and whether it has finished a step."""
         if before is None or _place(before) != _place(seen):
-            self._rank_moved((seen.role, seen.rank), seen)
+            self._rank_moved(seen.ref, seen)
         if seen.finished > rank.finished:
             now = self._context.now
             self._longest, self._stepped = max(self._longest, now - self._stepped), now
@@ -140,17 +136,17 @@ class HangWatch(MasterExtension):
         if context.state.phase != "running" or context.now < self._stepped + max(limit, 2 * self._longest):
             return ()
         at = [(key, rank.report) for key, rank in context.state.ranks.items() if rank.report and rank.report.done >= 0]
-        found = [f"{role}/{n} in {ops[r.op].label} of step {r.step}" for (role, n), r in at if 0 <= r.op < len(ops)]
+        found = [f"{ref} in {ops[r.op].label} of step {r.step}" for ref, r in at if 0 <= r.op < len(ops)]
         if not found:
             return ()
         who = ", ".join(found[:3]) + (f", and {len(found) - 3} more" if len(found) > 3 else "")
         text = f"no rank has finished a step for more than {limit:g} s; progress is reported by {who}"
         return (f"{text}; a source that waits for records says so in its log",)
 
-    def _rank_moved(self, key: RankKey, seen: m.RankReport) -> None:
+    def _rank_moved(self, key: RankRef, seen: m.RankReport) -> None:
         now, slow = self._context.now, self._slow
         self._moved, self._suspect = now, None
-        if slow is None or (slow.verdict.role, slow.verdict.rank) != key:
+        if slow is None or slow.verdict.ref != key:
             return
         self._slow = None
         verdict, took = slow.verdict, now - slow.since
@@ -176,7 +172,7 @@ class HangWatch(MasterExtension):
             return
         self._looked = now
         verdict = self._culprit()
-        record = state.ranks[verdict.role, verdict.rank]
+        record = state.ranks[verdict.ref]
         if verdict.computing and record.report is not None:
             # Others may have moved when it was in the operator already.
             self._slow = _Slow(verdict, min(self._moved, now - record.report.since_s), record.report)
@@ -191,7 +187,7 @@ class HangWatch(MasterExtension):
         context.want(e.ToAgent(record.agent, home.incarnation, dump))
 
     def _stacks(self, stacks: m.Stacks) -> None:
-        if self._suspect is not None and (stacks.role, stacks.rank) == (self._suspect[0].role, self._suspect[0].rank):
+        if self._suspect is not None and stacks.ref == self._suspect[0].ref:
             self._judge(self._suspect[0], stacks.text)
 
     def _culprit(self) -> hang.HangVerdict:
@@ -215,7 +211,7 @@ class HangWatch(MasterExtension):
         return known.here_s if known is not None and known.step == verdict.step else self._base(verdict)
 
     def _judge(self, verdict: hang.HangVerdict, stacks: str) -> None:
-        context, key = self._context, (verdict.role, verdict.rank)
+        context, key = self._context, verdict.ref
         silent_s, allowed = context.now - self._moved, self._allowance(verdict)
         self._suspect, self._moved = None, context.now
         text, longer = verdict.text, 0.0

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.extension import ExtensionRecord, MasterExtension, MasterParts
@@ -64,12 +65,12 @@ class Rehearsal(MasterExtension):
         if home is None or home.state != "up":
             return f"agent {agent or home.place.agent if home else agent} is {home.state if home else 'unknown'}"
         if record is not None and (record.state not in ALIVE or record.finished >= self._context.state.end):
-            return f"{role}/{rank} is {record.state}"
+            return f"{record.launch.ref} is {record.state}"
         return ""
 
     def _target(self, agent: str, role: str, rank: int) -> tuple[RankRecord | None, AgentRecord | None]:
         state = self._context.state
-        record = state.ranks.get((role, rank))
+        record = state.ranks.get(RankRef(role, rank))
         return record, state.agents.get(record.agent if record is not None else agent)
 
     def _release(self, event: Released) -> None:
@@ -80,7 +81,7 @@ class Rehearsal(MasterExtension):
         if home is None or home.state != "up":
             return
         name = home.place.agent
-        target = f"{event.role}/{event.rank}" if record is not None else name
+        target = str(record.launch.ref) if record is not None else name
         self._context.tell(Injected(event.kind, target))
         inject = m.Inject(self._context.outline.epoch, event.kind, event.role, event.rank)
         self._context.want(e.ToAgent(name, home.incarnation, inject))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rolemesh.api.rank_ref import OfRank
 from rolemesh_durable.extensions.stragglers.watch import StragglerWatch
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master.extension import ExtensionRecord, MasterExtension, MasterParts
@@ -10,11 +11,9 @@ from rolemesh_durable.protocol.master.state import RankRecord
 __all__ = ["Straggler", "Stragglers"]
 
 
-class Straggler(ExtensionRecord, frozen=True, tag="straggler"):
+class Straggler(OfRank, ExtensionRecord, frozen=True, tag="straggler"):
     """A rank is much slower than the others of its role."""
 
-    role: str
-    rank: int
     message: str
 
 

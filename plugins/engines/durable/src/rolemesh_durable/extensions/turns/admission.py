@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic_ns
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.workload import Workload
 from rolemesh_durable.extensions.turns.order import ABSENT, STARTING, Row, is_before, is_free
 from rolemesh_durable.extensions.turns.page import TurnPage
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.page import EDGE, GATHERING, IDLE, PHASE, SINCE_NS, TURN
-from rolemesh_durable.protocol.rank_key import RankKey
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.status_page import StatusPage
 
@@ -28,7 +28,7 @@ class Admission:
     """
 
     def __init__(
-        self, who: RankKey, endpoint: Endpoint, status: StatusPage, page: TurnPage | None, barrier: GroupBarrier | None
+        self, who: RankRef, endpoint: Endpoint, status: StatusPage, page: TurnPage | None, barrier: GroupBarrier | None
     ) -> None:
         """`page`: that of the rank's slot, if it takes turns. `barrier`: that of its group, if it has one."""
         self._member, self._endpoint, self._status_page = who, endpoint, status

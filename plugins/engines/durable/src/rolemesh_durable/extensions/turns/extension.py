@@ -34,8 +34,7 @@ class Turns(Extension):
         launch = place.start.launch
         if not launch.turns and not launch.collective:
             return
-        who = launch.role, launch.rank
-        self._admission = Admission(who, place.endpoint, place.status_page, self._page, place.barrier)
+        self._admission = Admission(launch.ref, place.endpoint, place.status_page, self._page, place.barrier)
         self._admission.next(Positions(place.start.job.graph).setup(launch.role))
         self._admission.take()
 

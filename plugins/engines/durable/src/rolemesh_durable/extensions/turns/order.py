@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.schedule import flow_order
 from rolemesh.placement import PlacementPlan
@@ -24,12 +25,12 @@ ABSENT: Final = 1 << 62
 """The position of a rank that needs no turn: its process is gone, or all of its steps are done."""
 
 
-def taking_turns(plan: PlacementPlan) -> dict[int, tuple[tuple[str, int], ...]]:
+def taking_turns(plan: PlacementPlan) -> dict[int, tuple[RankRef, ...]]:
     """Of each slot on which several ranks take turns, who they are."""
-    members: dict[int, list[tuple[str, int]]] = {}
+    members: dict[int, list[RankRef]] = {}
     for a in plan.assignments:
         if plan.slots[a.slot].turns:
-            members.setdefault(a.slot, []).append((a.role, a.rank))
+            members.setdefault(a.slot, []).append(a.ref)
     return {slot: tuple(ranks) for slot, ranks in members.items() if len(ranks) > 1}
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.turns.order import STARTING, Row
 
 __all__ = ["TurnPage"]
@@ -19,7 +20,7 @@ NAME = "rolemesh-turns"
 class TurnPage:
     """The rows of a slot's ranks in mapped memory. Each rank writes its own; its agent, while it has no process."""
 
-    def __init__(self, path: str, members: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, path: str, members: Sequence[RankRef]) -> None:
         """Map what is at `path`. `members` are the ranks in the order of their rows."""
         self._rows: Final = {member: row for row, member in enumerate(members)}
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -33,7 +34,7 @@ class TurnPage:
         self._fields = memoryview(self._map).cast("q")
 
     @classmethod
-    def create(cls, members: Sequence[tuple[str, int]]) -> TurnPage:
+    def create(cls, members: Sequence[RankRef]) -> TurnPage:
         """A new page in memory of this process, with everybody starting; others map it by its path while this process
         has it. Raises `OSError`."""
         fd = os.memfd_create(NAME, os.MFD_CLOEXEC)
@@ -47,7 +48,7 @@ class TurnPage:
         return page
 
     @classmethod
-    def of(cls, pid: int, members: Sequence[tuple[str, int]]) -> TurnPage | None:
+    def of(cls, pid: int, members: Sequence[RankRef]) -> TurnPage | None:
         """The page that the process `pid` looks at, if it does."""
         with suppress(OSError):
             for fd in Path(f"/proc/{pid}/fd").iterdir():
@@ -56,11 +57,11 @@ class TurnPage:
                         return cls(str(fd), members)
         return None
 
-    def row(self, member: tuple[str, int]) -> int:
+    def row(self, member: RankRef) -> int:
         """The number of a rank's row."""
         return self._rows[member]
 
-    def write(self, member: tuple[str, int], row: Row) -> None:
+    def write(self, member: RankRef, row: Row) -> None:
         """Write a rank's row."""
         at = 2 * self._rows[member]
         self._fields[at + 1] = row.loaded

@@ -6,9 +6,11 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from rolemesh.api.rank_ref import OfRank
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.protocol.refs import OfStart
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -55,7 +57,7 @@ class FromRank(msgspec.Struct, frozen=True):
     message: m.RankToAgent
 
 
-class RankExited(m.OfRank, frozen=True):
+class RankExited(OfStart, frozen=True):
     """A rank's process is gone. `error` says why it could not be started at all, `cause` what for (the `Failure`'s).
 
     `snapshots`: what memory has of it; `log_tail`: the last lines that it has printed.
@@ -69,7 +71,7 @@ class RankExited(m.OfRank, frozen=True):
     log_tail: str = ""
 
 
-class Fetched(m.OfRank, frozen=True):
+class Fetched(OfStart, frozen=True):
     """A replica that a launch needs has come into this node's memory, or `error` says why not."""
 
     error: str = ""
@@ -135,11 +137,9 @@ class Fetch(msgspec.Struct, frozen=True):
     launch: m.RankLaunch
 
 
-class ToRank(msgspec.Struct, frozen=True):
+class ToRank(OfRank, frozen=True):
     """Deliver a message to a rank."""
 
-    role: str
-    rank: int
     message: m.AgentToRank
 
 
@@ -149,11 +149,11 @@ class ToMaster(msgspec.Struct, frozen=True):
     message: m.AgentToMaster
 
 
-class Kill(m.OfRank, frozen=True):
+class Kill(OfStart, frozen=True):
     """SIGKILL the process of a rank."""
 
 
-class Terminate(m.OfRank, frozen=True):
+class Terminate(OfStart, frozen=True):
     """The job stops and a rank's operator takes long: SIGTERM to its process and to those that it has started.
 
     Those have `patience_s` seconds before the operator is left, and teardown begins.
@@ -162,11 +162,8 @@ class Terminate(m.OfRank, frozen=True):
     patience_s: float
 
 
-class RankDied(msgspec.Struct, frozen=True):
+class RankDied(OfRank, frozen=True):
     """A rank is dead before its end: see to what it has left in memory."""
-
-    role: str
-    rank: int
 
 
 class Fail(msgspec.Struct, frozen=True):
@@ -177,7 +174,7 @@ class Fail(msgspec.Struct, frozen=True):
     rank: int = -1
 
 
-class TakeStacks(m.OfRank, frozen=True):
+class TakeStacks(OfStart, frozen=True):
     """Take a rank's stacks; answer with `StacksTaken`."""
 
 

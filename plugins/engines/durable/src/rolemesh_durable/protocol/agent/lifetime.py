@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.messages import NOTICE_S
+from rolemesh_durable.protocol.refs import StartRef
 
 __all__ = ["Lifetime"]
 
 TERMINATE_SHARE = 0.5
 """Of the time that a rank has to stop: after this share of it the operator that it is in gets a SIGTERM."""
 NEVER: float = float("inf")
-Start: TypeAlias = tuple[str, int, int]
 
 
 class Lifetime:
@@ -77,7 +75,7 @@ class Lifetime:
         """Whether the grace of a stop is over."""
         return now >= self._kill_at
 
-    def terminates(self, alive: list[Start], now: float) -> list[e.Terminate]:
+    def terminates(self, alive: list[StartRef], now: float) -> list[e.Terminate]:
         """In the middle of the grace, once: what ranks compute is to be ended."""
         if now < self._terminate_at:
             return []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from rolemesh.api.failures import Failure
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.address_book import AddressBook
@@ -19,7 +20,7 @@ from rolemesh_durable.protocol.agent.rank import AgentRank, last_states, unknown
 from rolemesh_durable.protocol.agent.reporting import Identity, Reporting
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE, Pace
-from rolemesh_durable.protocol.rank_key import RankKey
+from rolemesh_durable.protocol.refs import StartRef
 
 __all__ = ["AgentMachine"]
 
@@ -32,17 +33,17 @@ class AgentMachine:
     ) -> None:
         """The ranks that are `left` from an earlier incarnation are adopted: no report is without them."""
         self.who = who
-        self.ranks: dict[RankKey, AgentRank] = {}
+        self.ranks: dict[RankRef, AgentRank] = {}
         self.ended = False
         self.lifetime = Lifetime(lease_s)
         self.addresses = AddressBook(neighbours, at_once)
         self._reporting = Reporting(who)
         self._epoch = -1
         self._timeline = left.timeline
-        self._halted: dict[RankKey, int] = {}
+        self._halted: dict[RankRef, int] = {}
         self.advance: m.Watermarks | None = None
         """How far everything is, in the present timeline."""
-        self._forks: Pace[tuple[str, int, int]] = Pace(at_once)
+        self._forks: Pace[StartRef] = Pace(at_once)
         """From the order to the rank's hello."""
         self._granted = max((rank.granted for rank in left.ranks), default=-1)
         """How far earlier incarnations have let ranks run."""
@@ -96,7 +97,7 @@ class AgentMachine:
 
     def _let_go(self, now: float) -> list[e.Effect]:
         """Of the ranks that are to start, and of those that are to set up, as many as may now."""
-        starting = [self._current(*start) for start in self._forks.go(now)]
+        starting = [self._current(start) for start in self._forks.go(now)]
         forks: list[e.Effect] = [e.Fork(rank.launch) for rank in starting if rank is not None and rank.alive]
         return [*forks, *self.addresses.go(self.ranks, now)]
 
@@ -128,7 +129,7 @@ class AgentMachine:
         self.lifetime.heard(now)
         if getattr(message, "timeline", -1) > self._timeline and any(rank.alive for rank in self.ranks.values()):
             # Ranks that were adopted while the job went back to the disk. Until they are gone, it is said again.
-            return [effect for rank in list(self.ranks.values()) for effect in self._halt(*rank.start, orders=False)]
+            return [effect for rank in list(self.ranks.values()) for effect in self._halt(rank.start, orders=False)]
         effects = self.addresses.learn(getattr(message, "layout", self.addresses.layout))
         match message:
             case m.Launch(timeline=timeline, ranks=launches):
@@ -136,7 +137,7 @@ class AgentMachine:
                 for launch in launches if timeline >= self._timeline else ():
                     effects += self._launch(launch)
             case m.Halt(ranks=halted):
-                return [effect for role, n, generation in halted for effect in self._halt(role, n, generation)]
+                return [effect for start in halted for effect in self._halt(start)]
             case m.Addresses():
                 before = self.addresses.version
                 effects += self.addresses.renew(message, self.ranks)
@@ -151,10 +152,10 @@ class AgentMachine:
             case m.Measure(together=together):
                 return [e.Measure(together)]
             case m.Dump(role=role, rank=n, generation=generation):
-                rank = self._current(role, n, generation)
+                rank = self._current(StartRef(role, n, generation))
                 return [e.TakeStacks(role, n, generation)] if rank is not None and rank.alive else []
             case m.Inject(kind=kind, role=role, rank=n):
-                rank = self.ranks.get((role, n))
+                rank = self.ranks.get(RankRef(role, n))
                 return [e.Fail(kind)] if n < 0 else rank.injected(kind) if rank is not None else []
             case m.Stop(grace_s=grace_s):
                 return self._stop(message, grace_s, now)
@@ -171,7 +172,7 @@ class AgentMachine:
         return [e.Forget(timeline)]
 
     def _launch(self, launch: m.RankLaunch) -> list[e.Effect]:
-        key = (launch.role, launch.rank)
+        key = launch.ref
         known = self.ranks.get(key)
         if self.lifetime.stopping or launch.generation <= self._halted.get(key, -1):
             return []
@@ -181,21 +182,20 @@ class AgentMachine:
         if known is not None and known.alive:
             # The master would have halted it first; it is on its way out, or this order has overtaken that one.
             known.next = launch
-            return self._halt(*key, known.launch.generation, orders=False)
+            return self._halt(known.start, orders=False)
         return self._begin(launch)
 
     def _begin(self, launch: m.RankLaunch) -> list[e.Effect]:
-        key = launch.role, launch.rank
-        self.ranks[key] = AgentRank(launch, alive=True, snapshots=self._stored(key))
-        self._reporting.metrics.expect(*key)
+        self.ranks[launch.ref] = AgentRank(launch, alive=True, snapshots=self._stored(launch.ref))
+        self._reporting.metrics.expect(*launch.ref)
         return self.addresses.learn(launch.layout) + ([e.Fetch(launch)] if launch.replica else self._fork(launch))
 
     def _fork(self, launch: m.RankLaunch) -> list[e.Effect]:
-        self._forks.add((launch.role, launch.rank, launch.generation))
+        self._forks.add(launch.start)
         return []
 
     def _fetched(self, fetched: e.Fetched) -> list[e.Effect]:
-        rank = self._current(fetched.role, fetched.rank, fetched.generation)
+        rank = self._current(fetched.start)
         if rank is None or not rank.alive or rank.state != "starting":
             return []
         if not fetched.error and not rank.halted:
@@ -208,17 +208,17 @@ class AgentMachine:
             )
         return self._process_gone(rank)
 
-    def _halt(self, role: str, n: int, generation: int, *, orders: bool = True) -> list[e.Effect]:
-        key = (role, n)
+    def _halt(self, start: StartRef, *, orders: bool = True) -> list[e.Effect]:
+        key, generation = start.ref, start.generation
         if orders:
             self._halted[key] = max(generation, self._halted.get(key, -1))
         rank = self.ranks.get(key)
         self._news()
         if rank is None or rank.launch.generation <= generation:
-            self._reporting.metrics.leave(role, n)
+            self._reporting.metrics.leave(*key)
         if rank is None or (orders and rank.launch.generation < generation and not rank.alive):
             # Never started here, or not in this generation.
-            last = msgspec.structs.replace(rank.launch if rank else unknown(role, n), generation=generation)
+            last = msgspec.structs.replace(rank.launch if rank else unknown(*key), generation=generation)
             self.ranks[key] = AgentRank(last, "gone", snapshots=self._stored(key))
             return []
         if rank.launch.generation > generation:
@@ -231,15 +231,15 @@ class AgentMachine:
             return []
         return self._kill(key, rank)
 
-    def _kill(self, key: RankKey, rank: AgentRank) -> list[e.Effect]:
+    def _kill(self, key: RankRef, rank: AgentRank) -> list[e.Effect]:
         if rank.start not in self._forks:
             return [e.Kill(*key, rank.launch.generation)]
         rank.halted, rank.snapshots = True, self._stored(key)  # it has not been started, and is not going to be
         return self._process_gone(rank)
 
-    def _stored(self, key: RankKey) -> tuple[int, ...]:
+    def _stored(self, key: RankRef) -> tuple[int, ...]:
         """What is in memory of a rank that has no process, of an earlier incarnation and of this one."""
-        before = next((s.steps for s in self._last.stored if (s.role, s.rank) == key and not s.copy), ())
+        before = next((s.steps for s in self._last.stored if s.ref == key and not s.copy), ())
         return tuple(sorted({*before, *(self.ranks[key].snapshots if key in self.ranks else ())}))
 
     def _to_connected(self, message: m.AgentToRank) -> list[e.Effect]:
@@ -267,14 +267,14 @@ class AgentMachine:
 
     def _from_rank(self, message: m.RankToAgent) -> list[e.Effect]:
         who = message.failure if isinstance(message, m.RankFailed) else message
-        rank = self._current(who.role, who.rank, who.generation)
+        rank = self._current(StartRef(who.role, who.rank, who.generation))
         if rank is None:
             return []
         if isinstance(message, m.RankMetrics):
             self._reporting.metrics.add(message.rank, message.blocks)
             return []
         self._news()
-        key = (who.role, who.rank)
+        key = who.ref
         match message:
             case m.RankHello():
                 rank.hello = message
@@ -297,7 +297,7 @@ class AgentMachine:
     def _adopt(self, found: e.Found) -> list[e.Effect]:
         """A rank that an earlier incarnation has started goes on as one of this one's."""
         launch = found.launch
-        self.ranks[launch.role, launch.rank] = AgentRank(launch, alive=True)
+        self.ranks[launch.ref] = AgentRank(launch, alive=True)
         self._reporting.metrics.expect(launch.role, launch.rank)
         learnt = self.addresses.learn(launch.layout)
         for message in found.said:
@@ -306,15 +306,15 @@ class AgentMachine:
             return [*learnt, *self._exited(found.exited, float("-inf"))]
         return [*learnt, e.ToRank(launch.role, launch.rank, m.Adopted(self.who.incarnation))]
 
-    def _current(self, role: str, n: int, generation: int) -> AgentRank | None:
-        rank = self.ranks.get((role, n))
-        return rank if rank is not None and rank.launch.generation == generation else None
+    def _current(self, start: StartRef) -> AgentRank | None:
+        rank = self.ranks.get(start.ref)
+        return rank if rank is not None and rank.launch.generation == start.generation else None
 
     def _placed(self, failure: Failure) -> Failure:
         return msgspec.structs.replace(failure, node=self.who.node)
 
     def _exited(self, exited: e.RankExited, now: float) -> list[e.Effect]:
-        rank = self._current(exited.role, exited.rank, exited.generation)
+        rank = self._current(exited.start)
         if rank is None or not rank.alive:
             return []
         rank.exited, rank.exited_at, rank.snapshots = exited, now, exited.snapshots
@@ -334,14 +334,14 @@ class AgentMachine:
         if (
             following is not None
             and not self.lifetime.stopping
-            and following.generation > self._halted.get((launch.role, launch.rank), -1)
+            and following.generation > self._halted.get(launch.ref, -1)
         ):
             return effects + self._begin(following)
         return effects
 
     def _sampled(self, sample: e.Sampled, now: float) -> list[e.Effect]:
         for at in sample.ranks:
-            if (rank := self._current(at.role, at.rank, at.generation)) is not None:
+            if (rank := self._current(at.start)) is not None:
                 rank.sample = at
         if sample.told != self._last.told:
             self._news()

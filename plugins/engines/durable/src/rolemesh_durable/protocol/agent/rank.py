@@ -8,13 +8,14 @@ from typing import Literal
 import msgspec
 
 from rolemesh.api.failures import Failure
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.events import RankExited, RankSample
 from rolemesh_durable.protocol.failures import describe_exit
-from rolemesh_durable.protocol.rank_key import RankKey
+from rolemesh_durable.protocol.refs import OfStart, StartRef
 
-__all__ = ["AgentRank", "RankKey", "last_states", "unknown"]
+__all__ = ["AgentRank", "RankRef", "last_states", "unknown"]
 
 EXIT_NOTICE_S = 0.1
 """How long an exit waits for the rank's own report, which says more than an exit code."""
@@ -46,9 +47,9 @@ class AgentRank(msgspec.Struct):
     sample: RankSample | None = None
 
     @property
-    def start(self) -> tuple[str, int, int]:
-        """This start of it: its role, number and generation."""
-        return self.launch.role, self.launch.rank, self.launch.generation
+    def start(self) -> StartRef:
+        """The name of its present start."""
+        return self.launch.start
 
     def nears_end(self, said: m.RankFinish | m.RankDone | m.RankEnds) -> None:
         """It wants the job to finish, has come to the last step itself, or is torn down."""
@@ -112,7 +113,7 @@ class AgentRank(msgspec.Struct):
         )
 
 
-_PROGRESS = set(m.RankProgress.__struct_fields__) - set(m.OfRank.__struct_fields__)
+_PROGRESS = set(m.RankProgress.__struct_fields__) - set(OfStart.__struct_fields__)
 
 
 def last_states(ranks: Iterable[AgentRank]) -> tuple[list[m.Persisted], str, int]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent.rank import AgentRank
 from rolemesh_durable.protocol.blocks import LAST
 from rolemesh_durable.protocol.merge import MetricsMerger
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Identity", "Reporting"]
 
@@ -53,7 +53,7 @@ class Reporting:
         """When something that has happened is to be told, of so many ranks: infinity, if nothing has."""
         return self._sent_at + PER_RANK_S * ranks if self.urgent else float("inf")
 
-    def due(self, ranks: Mapping[RankKey, AgentRank], now: float) -> bool:
+    def due(self, ranks: Mapping[RankRef, AgentRank], now: float) -> bool:
         """Whether it is time for a report, which is sent then."""
         if now < min(self._sent_at + max(PROMPT_S, PER_RANK_S * len(ranks)), self.news_due(len(ranks))):
             return False

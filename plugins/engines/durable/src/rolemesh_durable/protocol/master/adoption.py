@@ -69,7 +69,7 @@ class Adoption:
         If there are any, all that was there may be gone; so what was being started may have run, and has ended as well.
         """
         context, state, name = self._context, self._context.state, agent.place.agent
-        there = {(seen.role, seen.rank): seen.generation for seen in report.ranks}
+        there = {seen.ref: seen.generation for seen in report.ranks}
         missing = [key for key in state.on(name) if there.get(key, -1) < state.ranks[key].launch.generation]
         if not any(state.ranks[key].state in RUNS for key in missing):
             return

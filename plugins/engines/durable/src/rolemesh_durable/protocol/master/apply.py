@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from rolemesh.api.failures import Attempt, Failure
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master import transitions as t
@@ -60,7 +61,7 @@ def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None
         case t.ConnectionsRefused(agent, incarnation, count=count):
             state.refuse(agent, incarnation, count)
         case t.RankUp() | t.RankReady() | t.RankDone():
-            if (rank := state.ranks[happened.role, happened.rank]).launch.generation == happened.generation:
+            if (rank := state.ranks[happened.ref]).launch.generation == happened.generation:
                 _rank(state, rank, happened)
         case t.CheckpointPersisted(step):
             state.persisted = step
@@ -125,7 +126,7 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
         case t.FailureSeen(failure, at=at):
             state.open.append(failure)
             state.failed_at.append(at)
-            if (record := state.ranks.get((failure.role, failure.rank))) is not None:
+            if (record := state.ranks.get(failure.ref)) is not None:
                 _failed(record)
         case t.RecoveryPlanned():
             _planned(state, happened)
@@ -146,7 +147,7 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
             for place in places:
                 st.place(state, place)
             for move in moves:
-                record = state.ranks[move.role, move.rank]
+                record = state.ranks[move.ref]
                 record.agent, record.launch = move.agent, move.applied(record.launch)
                 if (has := resources.get(move.role)) is not None:
                     amounts = {"cpus": has["cpu"], "memory_gb": has.get("memory_gb", 0.0)}
@@ -188,7 +189,7 @@ def _rank(state: st.JobState, record: st.RankRecord, happened: t.RankUp | t.Rank
 
 
 def _launched(state: st.JobState, started: t.Started) -> None:
-    record, origin = state.ranks[started.role, started.rank], state.origin
+    record, origin = state.ranks[started.ref], state.origin
     record.agent = started.agent
     record.launch = msgspec.structs.replace(
         record.launch, generation=started.generation, resume=started.resume, restore=started.restore,
@@ -211,7 +212,7 @@ def _planned(state: st.JobState, happened: t.RecoveryPlanned) -> None:
     for key in plan.restart:
         state.ranks[key].state = "halting"
     for role, rank, step in happened.were:
-        state.reached[role, rank] = max(step, state.reached.get((role, rank), -1))
+        state.reached[RankRef(role, rank)] = max(step, state.reached.get(RankRef(role, rank), -1))
     if happened.attempt:
         causes = tuple(dict.fromkeys(failure.cause for failure in taken))
         at, were = happened.at, happened.were

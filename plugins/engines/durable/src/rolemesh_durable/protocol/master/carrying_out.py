@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
@@ -14,7 +15,6 @@ from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.resume import Resume, resume_points
 from rolemesh_durable.protocol.master.state import AgentRecord, JobState, Recovery
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["CarryingOut"]
 
@@ -88,11 +88,11 @@ class CarryingOut:
 
     def _halting(self, recovery: Recovery) -> tuple[bool, str]:
         state = self._context.state
-        reported: dict[str, dict[RankKey, m.RankReport]] = {}
+        reported: dict[str, dict[RankRef, m.RankReport]] = {}
         for key in recovery.restart:
             name = state.ranks[key].agent
             if name not in reported and (report := state.agents[name].report) is not None:
-                reported[name] = {(seen.role, seen.rank): seen for seen in report.ranks}
+                reported[name] = {seen.ref: seen for seen in report.ranks}
             if not self._gone(key, reported.get(name, {}).get(key)):
                 return WAITS
         if self._context.now < recovery.not_before:
@@ -103,7 +103,7 @@ class CarryingOut:
             self._context.want(e.FindOrigin())
         return GOES_ON
 
-    def _gone(self, key: RankKey, seen: m.RankReport | None) -> bool:
+    def _gone(self, key: RankRef, seen: m.RankReport | None) -> bool:
         """Whether no process of this rank, of which `seen` is its agent's report, is left, and none can come."""
         rank = self._context.state.ranks[key]
         agent = self._context.state.agents[rank.agent]
@@ -196,7 +196,7 @@ class CarryingOut:
             return WAITS  # what the agents hold is not known yet
         restart = set(recovery.restart)
         for agent in known:
-            if any(seen.state != "gone" and (seen.role, seen.rank) in restart for seen in _reported(agent)):
+            if any(seen.state != "gone" and seen.ref in restart for seen in _reported(agent)):
                 return WAITS  # an incarnation that has come meanwhile has found processes, which are killed first
         points = self._points(recovery)
         if not isinstance(points, str):
@@ -209,26 +209,26 @@ class CarryingOut:
 
     # ----------------------------------------------------------------------------------------------------- launching
 
-    def _points(self, recovery: Recovery) -> dict[RankKey, Resume] | str:
+    def _points(self, recovery: Recovery) -> dict[RankRef, Resume] | str:
         context, state = self._context, self._context.state
         groups = list(dict.fromkeys(context.group(*key) for key in recovery.restart))
         if recovery.plan.source == "disk":
             restore: Any = "disk" if state.origin.step >= 0 else "none"
             return {key: Resume(state.origin.step, restore) for group in groups for key in group}
-        held: dict[RankKey, dict[str, tuple[int, ...]]] = {}
-        copies: dict[RankKey, dict[str, tuple[int, ...]]] = {}
+        held: dict[RankRef, dict[str, tuple[int, ...]]] = {}
+        copies: dict[RankRef, dict[str, tuple[int, ...]]] = {}
         for name, agent in state.agents.items():
             if agent.state != "up" or agent.report is None or agent.report.timeline != state.timeline:
                 continue
             for seen in agent.report.ranks:
-                known = state.ranks.get((seen.role, seen.rank))
+                known = state.ranks.get(seen.ref)
                 if seen.state == "gone" and known is not None:
                     steps = self._own(seen.role, seen.snapshots)
                     if known.agent != name:
                         steps = _left_behind(seen, known.launch, steps) if agent.report.address else ()
-                    held.setdefault((seen.role, seen.rank), {})[name] = steps
+                    held.setdefault(seen.ref, {})[name] = steps
             for stored in agent.report.stored:
-                found = (copies if stored.copy else held).setdefault((stored.role, stored.rank), {})
+                found = (copies if stored.copy else held).setdefault(stored.ref, {})
                 found[name] = tuple(sorted({*found.get(name, ()), *self._own(stored.role, stored.steps)}))
         agents = {key: rank.agent for key, rank in state.ranks.items()}
         return resume_points(groups, held, copies, agents, state.committed, state.origin)
@@ -238,7 +238,7 @@ class CarryingOut:
         layout = self._context.state.layout
         return tuple(step for step in steps if not layout.is_void(role, step))
 
-    def _launch(self, recovery: Recovery, points: dict[RankKey, Resume]) -> None:
+    def _launch(self, recovery: Recovery, points: dict[RankRef, Resume]) -> None:
         context, ranks = self._context, self._context.state.ranks
         started = [
             t.Started(
@@ -263,8 +263,8 @@ class CarryingOut:
         if late:
             if context.now <= recovery.since + limit:
                 return WAITS
-            return False, f"{', '.join(f'{role}/{rank}' for role, rank in late)} did not get ready in {limit:g} s"
-        restarted = [f"{role}/{rank}" for role, rank in recovery.restart]
+            return False, f"{', '.join(map(str, late))} did not get ready in {limit:g} s"
+        restarted = list(map(str, recovery.restart))
         took = round(context.now - recovery.begun, 3)
         context.tell(t.Recovered(recovery.number, recovery.plan.level, restarted, took, context.now))
         context.deadline = context.now + limit  # those that start for the first time have waited for these

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.schedule import Activity
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.edge import hold_of
@@ -13,7 +14,6 @@ from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.progress import Progress
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Checkpoints"]
 
@@ -26,7 +26,7 @@ class Checkpoints:
 
     def __init__(self, context: MasterContext, progress: Progress) -> None:
         self._context, self._progress = context, progress
-        self._parts: dict[int, dict[RankKey, tuple[Teller, m.Persisted]]] = {}
+        self._parts: dict[int, dict[RankRef, tuple[Teller, m.Persisted]]] = {}
         self._whole_since: dict[int, float] = {}
         self._completing = -1
         self._gaps = 0, 0
@@ -51,13 +51,13 @@ class Checkpoints:
 
     def _add(self, teller: Teller, part: m.Persisted) -> None:
         context, state, progress = self._context, self._context.state, self._progress
-        rank = state.ranks.get((part.role, part.rank))
+        rank = state.ranks.get(part.ref)
         if rank is None or (part.timeline, part.generation) != (state.timeline, rank.launch.generation):
             return  # made before the rank, or the whole job, went back
         if part.step <= state.persisted or not self.whole(part.step):
             return
         parts = self._parts.setdefault(part.step, {})
-        parts[part.role, part.rank] = teller, part
+        parts[part.ref] = teller, part
         if len(parts) < len(state.ranks) or self._completing >= part.step or state.seeks_origin:
             return
         every = context.outline.metrics_every
@@ -99,7 +99,7 @@ class Checkpoints:
         self._whole_since = {at: since for at, since in self._whole_since.items() if at > step}
         context.tell(t.CheckpointPersisted(step))
 
-    def went_back(self, key: RankKey, step: int) -> None:
+    def went_back(self, key: RankRef, step: int) -> None:
         """A rank starts again after `step`: its parts of later checkpoints are void, and will be made again."""
         for at, parts in self._parts.items():
             if at > step:

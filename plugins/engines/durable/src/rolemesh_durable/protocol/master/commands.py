@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.events import ToAgent
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 from rolemesh_durable.protocol.master.wiring import Wiring
-from rolemesh_durable.protocol.rank_key import RankKey
+from rolemesh_durable.protocol.refs import StartRef
 
 __all__ = ["Commands", "halt_of", "launch_of"]
 
@@ -97,15 +98,15 @@ class Commands:
         left = {node: drain.begun + drain.notice_s - self._context.now for node, drain in drains.items()}
         return {node: max(0.0, float(round(s))) if drains[node].notice_s else math.inf for node, s in left.items()}
 
-    def _away(self) -> tuple[tuple[str, int, int], ...]:
+    def _away(self) -> tuple[StartRef, ...]:
         """Of the roles that are called, the ranks that are dead: others may answer what they were asked."""
         services = self._context.outline.graph.services
         if not services:
             return ()
         return tuple(
-            (role, rank, record.launch.generation - (record.state == "starting"))
-            for (role, rank), record in self._context.state.ranks.items()
-            if role in services and not record.alive
+            StartRef(*ref, record.launch.generation - (record.state == "starting"))
+            for ref, record in self._context.state.ranks.items()
+            if ref.role in services and not record.alive
         )
 
     def _send(self, agent: AgentRecord, message: m.MasterToAgent, again_s: float = RESEND_S) -> None:
@@ -122,30 +123,26 @@ def launch_of(agent: AgentRecord, ranks: Iterable[RankRecord]) -> tuple[m.RankLa
     starting = [rank for rank in ranks if rank.state == "starting"]
     if not starting:
         return ()
-    reported = {(r.role, r.rank): r.generation for r in agent.report.ranks} if agent.report else {}
-    return tuple(
-        rank.launch
-        for rank in starting
-        if reported.get((rank.launch.role, rank.launch.rank), -1) < rank.launch.generation
-    )
+    reported = {r.ref: r.generation for r in agent.report.ranks} if agent.report else {}
+    return tuple(rank.launch for rank in starting if reported.get(rank.launch.ref, -1) < rank.launch.generation)
 
 
 def halt_of(
-    agent: AgentRecord, here: Iterable[RankRecord], ranks: Mapping[RankKey, RankRecord]
-) -> tuple[m.RankId, ...]:
+    agent: AgentRecord, here: Iterable[RankRecord], ranks: Mapping[RankRef, RankRecord]
+) -> tuple[StartRef, ...]:
     """The ranks to be killed on `agent`: those of its own (`here`) that are being halted, and processes that belong
     elsewhere by now, or to no layout any more.
     """
-    wanted: list[m.RankId] = []
+    wanted: list[StartRef] = []
     reports = agent.report.ranks if agent.report else ()
     if halting := [rank.launch for rank in here if rank.state == "halting"]:
-        reported = {(seen.role, seen.rank): seen for seen in reports}
+        reported = {seen.ref: seen for seen in reports}
         for launch in halting:
-            known = reported.get((launch.role, launch.rank))
+            known = reported.get(launch.ref)
             if known is None or known.state != "gone" or known.generation < launch.generation:
-                wanted.append((launch.role, launch.rank, launch.generation))
+                wanted.append(launch.start)
     for seen in reports:
-        record = ranks.get((seen.role, seen.rank))
+        record = ranks.get(seen.ref)
         if (record is None or record.agent != agent.place.agent) and seen.state != "gone":
-            wanted.append((seen.role, seen.rank, seen.generation))
+            wanted.append(seen.start)
     return tuple(wanted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rolemesh.api.failures import Failure, JobView, NodeState, RankView
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.apply import apply
@@ -12,7 +13,6 @@ from rolemesh_durable.protocol.master.hooks import Hooks
 from rolemesh_durable.protocol.master.ladder import Diagnose, Ladder
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import MasterConfig
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["MasterContext"]
 
@@ -41,7 +41,7 @@ class MasterContext:
         self.room: dict[str, int] = {}
         self.hooks = Hooks()
         self._effects: list[e.Effect] = []
-        self._groups: dict[str, tuple[RankKey, ...]] = {}
+        self._groups: dict[str, tuple[RankRef, ...]] = {}
         self._grouped = -1
 
     def tell(self, happened: t.Transition) -> None:
@@ -58,12 +58,12 @@ class MasterContext:
         taken, self._effects = self._effects, []
         return taken
 
-    def group(self, role: str, rank: int) -> tuple[RankKey, ...]:
+    def group(self, role: str, rank: int) -> tuple[RankRef, ...]:
         """The ranks that live and die with this one: see `JobView.group`."""
-        return self.groups.get(role, ((role, rank),))
+        return self.groups.get(role, (RankRef(role, rank),))
 
     @property
-    def groups(self) -> dict[str, tuple[RankKey, ...]]:
+    def groups(self) -> dict[str, tuple[RankRef, ...]]:
         """The ranks of each collective role, in the present layout."""
         if self._grouped != self.state.layout.number:
             self._grouped = self.state.layout.number
@@ -73,7 +73,7 @@ class MasterContext:
                     self._groups[key[0]] = (*self._groups.get(key[0], ()), key)
         return self._groups
 
-    def node(self, key: RankKey) -> str:
+    def node(self, key: RankRef) -> str:
         """Where a rank is."""
         return self.state.agents[self.state.ranks[key].agent].place.node
 
@@ -143,7 +143,7 @@ class MasterContext:
             ranges=outline.ranges, resources=outline.resources | state.resources, most=outline.most,
         )  # fmt: skip
 
-    def ordered(self, wanted: Iterable[RankKey]) -> tuple[RankKey, ...]:
+    def ordered(self, wanted: Iterable[RankRef]) -> tuple[RankRef, ...]:
         """These ranks, in the job's order."""
         known = set(wanted)
         return tuple(key for key in self.state.ranks if key in known)

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from rolemesh.api.failures import Failure, RecoveryPlan, describe
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol.failures import is_echo, primary
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
@@ -25,7 +26,6 @@ from rolemesh_durable.protocol.master.ladder import Proposal, Refuse, diagnosed,
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.sizes import refusal
 from rolemesh_durable.protocol.master.state import Recovery
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Coordinator"]
 
@@ -57,7 +57,7 @@ class Coordinator:
         at, left = self._context.state.recovery, 0.0
         if at is None or at.phase != "halting" or (left := at.not_before - self._context.now) <= 0:
             return ""
-        who = ", ".join(f"{role}/{rank}" for role, rank in at.restart)
+        who = ", ".join(map(str, at.restart))
         return f"recovery {at.number} of {who} waits {left:.0f} of {at.plan.delay_s:.3g} s before attempt {at.attempt}"
 
     def suspected(self, failure: Failure) -> None:
@@ -92,7 +92,7 @@ class Coordinator:
             elif not went_on:
                 break
 
-    def drains(self, nodes: Sequence[str], ranks: Sequence[RankKey], reason: str) -> None:
+    def drains(self, nodes: Sequence[str], ranks: Sequence[RankRef], reason: str) -> None:
         """There is room elsewhere for these ranks of `nodes`: bring them there. No level is charged for it."""
         restart = self._context.ordered(mate for key in ranks for mate in self._context.group(*key))
         plan = RecoveryPlan(DRAIN, restart, avoid=tuple(nodes), reason=reason)
@@ -104,7 +104,7 @@ class Coordinator:
         plan = RecoveryPlan(RESIZE, restart, reason=reason)
         self._begin(plan, [], Proposal(plan, (reason,), (), attempt=0))
 
-    def brings_back(self, keys: Sequence[RankKey]) -> bool:
+    def brings_back(self, keys: Sequence[RankRef]) -> bool:
         """Whether the recovery that is under way starts all of these ranks again, and has not begun to."""
         at = self._context.state.recovery
         return not keys or (at is not None and at.phase != "launching" and set(keys) <= set(at.restart))

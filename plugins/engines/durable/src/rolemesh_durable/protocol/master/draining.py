@@ -7,6 +7,7 @@ asked ─▶ there is room ─▶ a step ─▶ everybody is there ─▶ the ra
 
 from __future__ import annotations
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.context import MasterContext
@@ -15,7 +16,6 @@ from rolemesh_durable.protocol.master.sizes import NO_SNAPSHOTS
 from rolemesh_durable.protocol.master.state import AgentRecord, Drain
 from rolemesh_durable.protocol.master.stop_points import StopPoints
 from rolemesh_durable.protocol.messages import NOTICE_S
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Draining"]
 
@@ -106,7 +106,7 @@ class Draining:
         resizing = state.asked.resize is not None and state.stop.then != "move"
         if state.phase != "running" or state.busy or resizing:
             return
-        here: dict[str, list[RankKey]] = {node: [] for node, drain in state.asked.drains.items() if not drain.done}
+        here: dict[str, list[RankRef]] = {node: [] for node, drain in state.asked.drains.items() if not drain.done}
         for key in state.ranks if here else ():
             here.get(context.node(key), []).append(key)
         for node, ranks in list(here.items()):
@@ -145,7 +145,7 @@ class Draining:
         if any(state.asked.drains[node].waiting != missing for node in nodes):
             self._context.tell(t.DrainWaiting(nodes, missing))
 
-    def _leave(self, nodes: tuple[str, ...], ranks: list[RankKey]) -> None:
+    def _leave(self, nodes: tuple[str, ...], ranks: list[RankRef]) -> None:
         context, state = self._context, self._context.state
         agents = {state.ranks[key].agent: state.agents[state.ranks[key].agent] for key in ranks}
         serve = all(a.state == "up" and a.report is not None and a.report.address for a in agents.values())

@@ -13,6 +13,7 @@ import msgspec
 
 from rolemesh.api.failover import GiveUp
 from rolemesh.api.failures import Attempt, Failure, JobView, Pass, RecoveryPlan, Scope, Verdict, describe
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.protocol.failures import weight
 
@@ -93,18 +94,18 @@ def backoff(attempt: int) -> float:
     return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempt - 2, 16)) if attempt > 1 else 0.0
 
 
-def in_vain(lost: Collection[tuple[str, int]], view: JobView) -> list[Attempt]:
+def in_vain(lost: Collection[RankRef], view: JobView) -> list[Attempt]:
     """The latest recoveries that these ranks were part of, newest first, after which they have not got on.
 
     They have got on where one of them has finished a step that none of them had before, and no failure came within
     `SOON_S` of the recovery.
     """
     found: list[Attempt] = []
-    until, reached = view.now, {(r.role, r.rank): r.finished for r in view.ranks}
+    until, reached = view.now, {r.ref: r.finished for r in view.ranks}
     for attempt in reversed(view.attempts):
         if not any(key in lost for key in attempt.restart):
             continue
-        before = {(role, rank): step for role, rank, step in attempt.reached}
+        before = {RankRef(role, rank): step for role, rank, step in attempt.reached}
         further = any(key in before and reached.get(key, -1) > before[key] for key in lost)
         if further and attempt.outcome == "recovered" and until >= attempt.ended_at + SOON_S:
             break
@@ -174,7 +175,7 @@ def propose(
 def _causes(found: Sequence[Failure], view: JobView) -> list[int]:
     """Which failures have taken something down that no other one has: the others are echoes in one group."""
     causes: list[int] = []
-    down: set[tuple[str, int]] = set()
+    down: set[RankRef] = set()
     for index in sorted(range(len(found)), key=lambda index: weight(found[index])):
         lost = set(view.lost_with(found[index]))
         if not lost <= down or not causes:
@@ -185,7 +186,7 @@ def _causes(found: Sequence[Failure], view: JobView) -> list[int]:
 
 def _escalate(
     failure: Failure,
-    lost: Collection[tuple[str, int]],
+    lost: Collection[RankRef],
     vain: Collection[Attempt],
     verdict: Verdict,
     view: JobView,
@@ -238,7 +239,7 @@ def _escalate(
             trail.append(f"  {level.name}: {why}")
             continue
         given = {role: view.resources[role] | amounts for role, amounts in plan.resources.items()}
-        all_of = [(r.role, r.rank) for r in view.ranks if r.role in given]
+        all_of = [r.ref for r in view.ranks if r.role in given]
         trail.append(f"  {level.name}: {plan.reason or 'restart'}")
         return msgspec.structs.replace(
             plan,
@@ -264,14 +265,14 @@ def _exceeds(wanted: Mapping[str, Mapping[str, float]], view: JobView) -> str:
 def _merged(plans: Sequence[RecoveryPlan], view: JobView, ladder: Ladder) -> RecoveryPlan:
     """All of the plans at once, groups completed; from disk means every rank, and the fewest that one wants."""
     order = [level.name for level in ladder]
-    known = {(r.role, r.rank) for r in view.ranks}
+    known = {r.ref for r in view.ranks}
     disk = any(plan.source == "disk" for plan in plans)
     wanted = (
         known if disk else {mate for plan in plans for key in plan.restart if key in known for mate in view.group(*key)}
     )
     return RecoveryPlan(
         level=max((plan.level for plan in plans), key=order.index),
-        restart=tuple((r.role, r.rank) for r in view.ranks if (r.role, r.rank) in wanted),
+        restart=tuple(r.ref for r in view.ranks if r.ref in wanted),
         source="disk" if disk else "memory",
         avoid=tuple(dict.fromkeys(node for plan in plans for node in plan.avoid)),
         wait_s=max(plan.wait_s for plan in plans),

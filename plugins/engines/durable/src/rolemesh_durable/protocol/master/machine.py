@@ -178,8 +178,8 @@ class MasterMachine:
         if state.owned and lease and now > self._owner_seen + lease:
             context.stop("interrupted", f"its driver has not been heard of for {lease:g} s", 1.0)
         elif state.phase == "starting" and state.recovery is None and now >= context.deadline:
-            late = [(key, r.state) for key, r in state.ranks.items() if r.state not in ("ready", "done")]
-            names = ", ".join(f"{role}/{rank} ({at})" for (role, rank), at in late)
+            late = [(ref, r.state) for ref, r in state.ranks.items() if r.state not in ("ready", "done")]
+            names = ", ".join(f"{ref} ({at})" for ref, at in late)
             limit = f"{self.outline.start_timeout_s:g} s"
             context.stop("failed", f"not ready within start_timeout_s = {limit}: {names}", 0.0)
         else:

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master import transitions as t
 
@@ -40,8 +41,8 @@ def _relayout(state: st.JobState, changed: t.LayoutChanged) -> None:
     state.plan = changed.plan
     for place in changed.places:
         st.place(state, place)
-    moves = {(move.role, move.rank): move for move in changed.moves}
-    before, after = state.ranks, dict[tuple[str, int], st.RankRecord]()
+    moves = {move.ref: move for move in changed.moves}
+    before, after = state.ranks, dict[RankRef, st.RankRecord]()
     for key, record in before.items():
         role = key[0]
         record.finished = record.durable = step
@@ -52,12 +53,12 @@ def _relayout(state: st.JobState, changed: t.LayoutChanged) -> None:
         elif key[1] == 0:  # its other ranks follow it, all in one generation that none of them has had
             generation = max(each.launch.generation for (name, _), each in before.items() if name == role)
             for rank in range(layout.sizes[role]):
-                move = moves[role, rank]
+                move = moves[RankRef(role, rank)]
                 launch = msgspec.structs.replace(
                     move.applied(record.launch), rank=rank, world_size=layout.sizes[role], generation=generation,
                     collective=role in changed.groups, layout=layout,
                 )  # fmt: skip
-                after[role, rank] = st.RankRecord(launch, move.agent, "halting", finished=step, durable=step)
+                after[RankRef(role, rank)] = st.RankRecord(launch, move.agent, "halting", finished=step, durable=step)
     state.ranks = after
     if (recovery := state.recovery) is not None:
         recovery.plan = msgspec.structs.replace(recovery.plan, restart=tuple(after))

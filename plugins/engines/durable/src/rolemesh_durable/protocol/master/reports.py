@@ -60,10 +60,10 @@ class Reports:
         if report.metrics and report.timeline == state.timeline:
             context.want(e.Publish(name, report.metrics))  # the last lines come with an agent's last report
         if state.phase == "stopping":
-            self._ends(name, [f"{seen.role}/{seen.rank}" for seen in report.ranks if seen.ends])
+            self._ends(name, [str(seen.ref) for seen in report.ranks if seen.ends])
             return
         for seen in report.ranks:
-            record = state.ranks.get((seen.role, seen.rank))
+            record = state.ranks.get(seen.ref)
             if record is not None and record.agent == name and record.launch.generation == seen.generation:
                 self._rank(record, seen)
         if first:
@@ -106,7 +106,7 @@ class Reports:
 
     def _rank(self, record: RankRecord, seen: m.RankReport) -> None:
         context, state = self._context, self._context.state
-        key, generation = (seen.role, seen.rank), seen.generation
+        key, generation = seen.ref, seen.generation
         before, record.report = record.report, seen
         for reported in context.hooks.rank_reported:
             reported(record, before, seen)
@@ -161,7 +161,7 @@ class Reports:
         context.tell(t.AgentLost(name, agent.incarnation, node, why, node_lost))
         if on_it:  # else all that is lost is the copies it had
             cause: Cause = "node_lost" if node_lost else "agent_lost"
-            message = f"{why}; its ranks were {', '.join(f'{role}/{rank}' for role, rank in on_it)}"
+            message = f"{why}; its ranks were {', '.join(map(str, on_it))}"
             context.failed(Failure(cause, node=node, message=message), silent_s)
 
     def not_started(self, why: str, agents: tuple[str, ...]) -> None:

@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol.master.state import Origin
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Resume", "resume_points"]
 
@@ -22,20 +22,20 @@ class Resume(msgspec.Struct, frozen=True):
 
 
 def resume_points(
-    groups: Sequence[Sequence[RankKey]],
-    held: Mapping[RankKey, Mapping[str, Sequence[int]]],
-    copies: Mapping[RankKey, Mapping[str, Sequence[int]]],
-    agents: Mapping[RankKey, str],
+    groups: Sequence[Sequence[RankRef]],
+    held: Mapping[RankRef, Mapping[str, Sequence[int]]],
+    copies: Mapping[RankRef, Mapping[str, Sequence[int]]],
+    agents: Mapping[RankRef, str],
     committed: int,
     origin: Origin,
-) -> dict[RankKey, Resume] | str:
+) -> dict[RankRef, Resume] | str:
     """A `Resume` for every rank of `groups`, or what is missing.
 
     `held`: by rank the steps that each agent's memory has, `copies` those that it keeps for another agent's ranks,
     `agents` where the ranks are going to run. A step before `committed` will not do, because its inputs are not kept
     any more; the beginning of the timeline will where nothing after it has been committed.
     """
-    points: dict[RankKey, Resume] = {}
+    points: dict[RankRef, Resume] = {}
     for group in groups:
         having = {key: [*held.get(key, {}).items(), *copies.get(key, {}).items()] for key in group}
         common = set.intersection(
@@ -52,6 +52,6 @@ def resume_points(
             restore: Literal["none", "disk"] = "disk" if origin.step >= 0 else "none"
             points |= {key: Resume(origin.step, restore) for key in group}
         else:
-            names = ", ".join(f"{role}/{rank}" for role, rank in group)
+            names = ", ".join(map(str, group))
             return f"no snapshot of {names} at or after step {committed} is left in any node's memory"
     return points

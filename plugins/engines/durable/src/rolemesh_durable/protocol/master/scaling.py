@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.resizing import Resizing
 from rolemesh_durable.protocol.master_config import ScalerPlan
 from rolemesh_durable.protocol.messages import RankReport
-from rolemesh_durable.protocol.rank_key import RankKey
 from rolemesh_durable.scalers import EdgeLoad, Load, RoleLoad
 
 __all__ = ["Scaling"]
@@ -35,7 +35,7 @@ class _Watch:
     def __init__(self, plan: ScalerPlan) -> None:
         self.plan = plan
         self.asked_at: float | None = None
-        self.began: dict[RankKey, tuple[float, RankReport]] | None = None
+        self.began: dict[RankRef, tuple[float, RankReport]] | None = None
         self.grows: dict[str, bool] = {}
         """The roles that it has wanted to have other sizes: to grow, or to shrink."""
         self.agreed = 0
@@ -87,7 +87,7 @@ class Scaling:
         quiet = state.phase == "running" and not state.busy and not state.asked.finish
         return quiet and state.asked.resize is None and not state.stop.active and state.are(state.ranks, "running")
 
-    def _reports(self) -> dict[RankKey, tuple[float, RankReport]] | None:
+    def _reports(self) -> dict[RankRef, tuple[float, RankReport]] | None:
         """What is known of each rank, and since when; None while that is not all of them."""
         state = self._context.state
         found = {
@@ -97,7 +97,7 @@ class Scaling:
         }
         return found if len(found) == len(state.ranks) else None
 
-    def _ask(self, index: int, watch: _Watch, before: Mapping[RankKey, tuple[float, RankReport]]) -> None:
+    def _ask(self, index: int, watch: _Watch, before: Mapping[RankRef, tuple[float, RankReport]]) -> None:
         watch.began = self._reports()
         if watch.began is None or any(at <= before[key][0] for key, (at, _) in watch.began.items()):
             return
@@ -107,8 +107,8 @@ class Scaling:
 
     def _load(
         self,
-        before: Mapping[RankKey, tuple[float, RankReport]],
-        after: Mapping[RankKey, tuple[float, RankReport]],
+        before: Mapping[RankRef, tuple[float, RankReport]],
+        after: Mapping[RankRef, tuple[float, RankReport]],
         window_s: float,
     ) -> Load:
         graph, ranges, sizes = self._context.outline.graph, self._context.outline.ranges, self._context.state.sizes

@@ -31,11 +31,11 @@ def refusal(wanted: Mapping[str, int], outline: MasterConfig, state: JobState) -
         role = outline.graph.ops[edge.dst].role
         if role in changing and (why := delivery_of(edge).resize_refusal(role)):
             return why
-    for (role, rank), record in state.ranks.items():
-        if record.launch.peers and role in changing:
-            return f"{role}/{rank} is packed with {', '.join(f'{r}/{n}' for r, n in record.launch.peers)}"
+    for ref, record in state.ranks.items():
+        if record.launch.peers and ref.role in changing:
+            return f"{ref} is packed with {', '.join(map(str, record.launch.peers))}"
         if len(record.launch.turns) > 1 and changing & {mate for mate, _ in record.launch.turns}:
-            return f"{role}/{rank} takes turns on its slot: ranks that share one cannot be resized"
+            return f"{ref} takes turns on its slot: ranks that share one cannot be resized"
     return _no_route({**sizes, **wanted}, sizes, changing, outline)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from rolemesh.api.failures import Attempt, Failure, RecoveryPlan
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
@@ -20,7 +21,6 @@ from rolemesh_durable.protocol.master.ladder import Tried
 from rolemesh_durable.protocol.master.slices import SLICES, Slice
 from rolemesh_durable.protocol.master.transitions import NO_STOP, Status, StopPoint
 from rolemesh_durable.protocol.master_config import MasterConfig
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = [
     "AgentRecord",
@@ -135,7 +135,7 @@ class Recovery(msgspec.Struct):
     waiting: str = ""
 
     @property
-    def restart(self) -> tuple[RankKey, ...]:
+    def restart(self) -> tuple[RankRef, ...]:
         """The ranks that are started again."""
         return self.plan.restart
 
@@ -188,7 +188,7 @@ class KeptJob(msgspec.Struct):
 
     agents: Mapping[str, KeptAgent]
     """By name."""
-    ranks: Mapping[RankKey, KeptRank]
+    ranks: Mapping[RankRef, KeptRank]
     steps: int
     """The number of steps that the job file asks for."""
     snapshots: bool
@@ -226,7 +226,7 @@ class KeptJob(msgspec.Struct):
     """How many recoveries there were."""
     recovery: Recovery | None = None
     """The recovery that is under way."""
-    reached: dict[RankKey, int] = {}
+    reached: dict[RankRef, int] = {}
     """How far ranks had come before they were started again."""
     regaining: list[int] = []
     """The recoveries whose ranks have not come there again."""
@@ -267,7 +267,7 @@ class JobState(KeptJob):
     """A job as its journal tells it, and what its agents have reported to this master."""
 
     agents: dict[str, AgentRecord]
-    ranks: dict[RankKey, RankRecord]
+    ranks: dict[RankRef, RankRecord]
 
     @classmethod
     def of(cls, outline: MasterConfig) -> JobState:
@@ -275,7 +275,7 @@ class JobState(KeptJob):
         return cls(
             agents={place.agent: AgentRecord(place) for place in outline.places},
             ranks={
-                (launch.role, launch.rank): RankRecord(launch, agent, finished=launch.resume, durable=launch.resume)
+                launch.ref: RankRecord(launch, agent, finished=launch.resume, durable=launch.resume)
                 for agent, launches in outline.launches.items()
                 for launch in launches
             },
@@ -354,11 +354,11 @@ class JobState(KeptJob):
         """Role and agent of each rank."""
         return ((role, record.agent) for (role, _), record in self.ranks.items())
 
-    def on(self, agent: str) -> list[RankKey]:
+    def on(self, agent: str) -> list[RankRef]:
         """The ranks of an agent."""
         return [key for key, record in self.ranks.items() if record.agent == agent]
 
-    def are(self, keys: Iterable[RankKey], *states: RankState) -> bool:
+    def are(self, keys: Iterable[RankRef], *states: RankState) -> bool:
         """Whether all of these ranks are in one of `states`."""
         return all(self.ranks[key].state in states for key in keys)
 

@@ -13,11 +13,13 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from rolemesh.api.failures import Failure, RecoveryPlan, Verdict
+from rolemesh.api.rank_ref import OfRank, RankRef
 from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master.ladder import Tried
+from rolemesh_durable.protocol.refs import OfStart
 
 __all__ = ["KINDS", "OTHERS", "Move", "Started", "Status", "StopPoint", "Then", "Transition", "read"]
 
@@ -47,14 +49,6 @@ class OfAgent(Transition, frozen=True):
     agent: str
     incarnation: int
     node: str
-
-
-class OfRank(Transition, frozen=True):
-    """Something about one start of a rank."""
-
-    role: str
-    rank: int
-    generation: int
 
 
 # ------------------------------------------------------------------------------------------------------------- the job
@@ -207,20 +201,20 @@ class ConnectionsRefused(OfAgent, frozen=True, tag="connections_refused"):
 # --------------------------------------------------------------------------------------------------------------- ranks
 
 
-class RankUp(OfRank, frozen=True, tag="rank_up"):
+class RankUp(OfStart, Transition, frozen=True, tag="rank_up"):
     """Its process runs."""
 
     pid: int
     node: str
 
 
-class RankReady(OfRank, frozen=True, tag="rank_ready"):
+class RankReady(OfStart, Transition, frozen=True, tag="rank_ready"):
     """It is set up, which took `setup_s`."""
 
     setup_s: float
 
 
-class RankDone(OfRank, frozen=True, tag="rank_done"):
+class RankDone(OfStart, Transition, frozen=True, tag="rank_done"):
     """It has finished the last step; `sha256` is of its state, `verdict` why the job has failed all the same."""
 
     finished: int
@@ -297,16 +291,14 @@ class RolledBack(Transition, frozen=True, tag="rolled_back"):
     timeline: int
 
 
-class Move(msgspec.Struct, frozen=True):
+class Move(OfRank, frozen=True):
     """A rank's new place: the agent that is to run it, and what depends on the place."""
 
-    role: str
-    rank: int
     agent: str
     local_rank: int
     local_world_size: int
     gpus: tuple[int, ...] = ()
-    turns: tuple[tuple[str, int], ...] = ()
+    turns: tuple[RankRef, ...] = ()
 
     def applied(self, launch: m.RankLaunch) -> m.RankLaunch:
         """`launch` at the new place."""
@@ -397,7 +389,7 @@ class DrainOver(Transition, frozen=True, tag="drain_over"):
     why: str
 
 
-class Started(m.OfRank, frozen=True):
+class Started(OfStart, frozen=True):
     """A rank that starts again: as which generation, where, after which step, and where its state is."""
 
     agent: str

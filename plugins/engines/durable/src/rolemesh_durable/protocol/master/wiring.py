@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.neighbours import Neighbours
-from rolemesh_durable.protocol.rank_key import RankKey
 
 __all__ = ["Wiring"]
 
@@ -28,8 +28,8 @@ class _Home(msgspec.Struct):
     """What an agent needs to know. What it knew before version `since` may lack some of it; `latest` has the newest."""
 
     incarnation: int
-    ranks: tuple[RankKey, ...] = ()
-    needs: frozenset[RankKey] = frozenset()
+    ranks: tuple[RankRef, ...] = ()
+    needs: frozenset[RankRef] = frozenset()
     copies_to: str = ""
     since: int = 0
     latest: int = 0
@@ -44,7 +44,7 @@ class Wiring:
         self._neighbours, self._layout = self._first, Layout()
         self._epoch, self._version = outline.epoch, outline.epoch * OF_AN_EPOCH
         self._copies = outline.snapshots.replicas > 0
-        self._peers: dict[RankKey, tuple[m.Peer, int]] = {}
+        self._peers: dict[RankRef, tuple[m.Peer, int]] = {}
         self._meetings: dict[str, tuple[m.RendezvousAt, int]] = {}
         self._holders: tuple[tuple[str, int, bool], ...] = ()
         self._homes: dict[str, _Home] = {}
@@ -52,7 +52,7 @@ class Wiring:
     def turn(
         self,
         layout: Layout,
-        ranks: Mapping[RankKey, RankRecord],
+        ranks: Mapping[RankRef, RankRecord],
         agents: Mapping[str, AgentRecord],
         here: Mapping[str, Sequence[RankRecord]],
     ) -> None:
@@ -104,16 +104,16 @@ class Wiring:
             self._layout,
         )
 
-    def _relayout(self, layout: Layout, ranks: Mapping[RankKey, RankRecord]) -> None:
+    def _relayout(self, layout: Layout, ranks: Mapping[RankRef, RankRecord]) -> None:
         self._layout, self._neighbours = layout, self._first.resized(layout)
         self._peers = {key: peer for key, peer in self._peers.items() if key in ranks}
         self._homes.clear()
 
-    def _known(self, key: RankKey) -> int:
+    def _known(self, key: RankRef) -> int:
         known = self._peers.get(key)
         return known[0].generation if known is not None else -1
 
-    def _place(self, key: RankKey, rank: RankRecord, agent: AgentRecord) -> None:
+    def _place(self, key: RankRef, rank: RankRecord, agent: AgentRecord) -> None:
         generation, report = rank.launch.generation, rank.report
         assert report is not None
         self._peers[key] = m.Peer(*key, agent.place.node, report.addresses, generation), self._version
@@ -122,15 +122,15 @@ class Wiring:
             self._meetings[key[0]] = meeting, self._version
 
     def _renew(
-        self, name: str, agent: AgentRecord, here: Sequence[RankRecord], moved: set[RankKey], copies_to: str
+        self, name: str, agent: AgentRecord, here: Sequence[RankRecord], moved: set[RankRef], copies_to: str
     ) -> None:
         home = self._homes.get(name)
         if home is None or home.incarnation != agent.incarnation:
             home = self._homes[name] = _Home(agent.incarnation, since=self._version, latest=self._version)
-        ranks = tuple((rank.launch.role, rank.launch.rank) for rank in here)
+        ranks = tuple(rank.launch.ref for rank in here)
         if ranks != home.ranks:
             of = self._neighbours.of
-            needs = [of((rank.launch.role, rank.launch.rank), rank.launch.collective) for rank in here]
+            needs = [of(rank.launch.ref, rank.launch.collective) for rank in here]
             home.ranks, home.needs, home.since = ranks, frozenset().union(*needs), self._version
         if home.since == self._version or home.copies_to != copies_to or not moved.isdisjoint(home.needs):
             home.latest, home.copies_to = self._version, copies_to

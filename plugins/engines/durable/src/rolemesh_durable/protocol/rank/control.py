@@ -50,8 +50,8 @@ class Control:
             case Watermarks():
                 self._advanced(message)
             case Connect():
-                known = {(peer.role, peer.rank): peer for peer in (self.wire.peers if self.wire is not None else ())}
-                known |= {(peer.role, peer.rank): peer for peer in message.peers}
+                known = {peer.ref: peer for peer in (self.wire.peers if self.wire is not None else ())}
+                known |= {peer.ref: peer for peer in message.peers}
                 self.wire = Connect(tuple(known.values()), message.rendezvous)
                 if self.on_wire is not None:
                     self.on_wire(message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
 
 __all__ = [
@@ -90,7 +91,7 @@ def position_of(pair: int, rank: int) -> int:
     return -2 - (pair << 20 | rank + 1)
 
 
-def called_at(position: int, graph: LogicalGraph) -> tuple[str, int] | None:
+def called_at(position: int, graph: LogicalGraph) -> RankRef | None:
     """Return the role and rank of `position_of`; None if `position` is not that of a call."""
     pair, rank = divmod(-2 - position, 1 << 20)
-    return (graph.callers[pair][1], rank - 1) if 0 <= pair < len(graph.callers) else None
+    return RankRef(graph.callers[pair][1], rank - 1) if 0 <= pair < len(graph.callers) else None
