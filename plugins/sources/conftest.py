@@ -14,7 +14,7 @@ from rolemesh_sources.brokers import BrokerSource
 
 
 class Reading:
-    """Reads one stream, as often as it is asked; `again` as a restarted rank would."""
+    """Reads one stream any number of times. `again` reads as a restarted rank would."""
 
     def __init__(self, source_class: type[BrokerSource], url: str, stream: str, **options: Any) -> None:
         self.source_class, self.url, self.stream, self.options, self.offset = source_class, url, stream, options, None

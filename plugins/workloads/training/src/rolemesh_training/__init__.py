@@ -1,6 +1,6 @@
-"""What trainers share: losses, packing, schedules, batching, state. No entry points.
+"""Shared parts of trainers: losses, packing, schedules, batching, state. No entry points.
 
-Importing it imports no torch.
+Importing this package does not import torch.
 """
 
 from rolemesh_training.contract import LossContext, LossFunction, LossOutput, Sampler

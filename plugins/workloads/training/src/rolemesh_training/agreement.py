@@ -1,7 +1,7 @@
-"""What a trainer and the roles before it must agree on, looked at before the job starts. Imports no torch.
+"""Settings on which a trainer and the roles before it must agree, checked before the job starts. Does not import torch.
 
-Rows carry how they were sampled, so most of it is taken from there while the job runs. Here is what can be said
-earlier, and what rows do not say: whether token ids mean the same text.
+Rows carry their sampling parameters, so most settings are checked from rows while the job runs. This module checks
+those that are known earlier, and one that rows do not carry: whether token ids mean the same text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FlowCall(NamedTuple):
 
 
 def flow_calls(job: Any) -> list[FlowCall]:
-    """The calls of a job, as `Workload.check_flow` is given it."""
+    """Return the calls of a job that `Workload.check_flow` gets."""
     uses = job.selection.roles
     return [
         FlowCall(
@@ -56,7 +56,7 @@ def flow_calls(job: Any) -> list[FlowCall]:
 
 
 def disagreements(options: Any, role: str, calls: Sequence[FlowCall]) -> Iterator[OptionsError]:
-    """Each setting of a trainer of `role` that does not fit those of the roles whose rows it takes."""
+    """Yield the settings of a trainer of `role` that do not fit those of the roles whose rows it takes."""
     told: set[str] = set()
     for call in calls:
         if call.role != role or not isinstance(options, HuggingFaceOptions):
@@ -74,7 +74,7 @@ def disagreements(options: Any, role: str, calls: Sequence[FlowCall]) -> Iterato
 
 
 def frozen(options: Any, role: str, calls: Sequence[FlowCall]) -> Iterator[OptionsError]:
-    """The error of a flow that trains a role which is never trained."""
+    """Yield an error if the flow trains a frozen role."""
     if options.frozen and any(call.role == role and call.operator == "train" for call in calls):
         yield OptionsError(
             f"the flow calls {role}.train, and the role is frozen",
@@ -84,9 +84,10 @@ def frozen(options: Any, role: str, calls: Sequence[FlowCall]) -> Iterator[Optio
 
 
 def without_effect(options: Any, role: str, calls: Sequence[FlowCall]) -> Iterator[OptionsError]:
-    """Settings with which the updates of `role` teach nothing, or compute what no loss reads, as far as the flow shows.
+    """Yield settings with which updates of `role` change nothing, or with which unused values are computed, as far as
+    the flow shows.
 
-    A role of somebody else's between the calls may add columns of its own, so these are warnings.
+    A role of another kind between the calls may add columns, so these are warnings.
     """
     kind = loss_kind(options.loss)
     if not isinstance(options, HuggingFaceOptions) or not issubclass(kind, PolicyOptions):
@@ -128,7 +129,7 @@ def _wasted(options: HuggingFaceOptions, call: FlowCall, calls: Sequence[FlowCal
 
 
 def _completions(call: FlowCall) -> int | None:
-    """How many completions of a prompt a sampling call makes; None if its workload does not say.
+    """Return the number of completions per prompt of a sampling call; None if its workload does not say.
 
     The workload says so with `completions`: see `rolemesh_training.contract.Sampler`.
     """
@@ -139,7 +140,8 @@ def _completions(call: FlowCall) -> int | None:
 
 
 def _before(call: FlowCall, calls: Sequence[FlowCall]) -> list[FlowCall]:
-    """The calls whose values reach `call`, back to those that sample: what was before them are prompts."""
+    """Return the calls whose values reach `call`, back to the sampling calls. The calls before those only make
+    prompts."""
     found: dict[int, FlowCall] = {}
     ahead = [*call.inputs]
     while ahead:
@@ -153,7 +155,7 @@ def _before(call: FlowCall, calls: Sequence[FlowCall]) -> list[FlowCall]:
 
 
 def _sampling(call: FlowCall) -> Mapping[str, Any] | None:
-    """How the operator samples, if its workload says it does: see `rolemesh_training.contract.Sampler`."""
+    """Return how the operator samples, if its workload says so: see `rolemesh_training.contract.Sampler`."""
     if not isinstance(inspect.getattr_static(call.workload, "sampling", None), (classmethod, staticmethod)):
         return None
     found: Mapping[str, Any] | None = call.workload.sampling(call.options, call.operator)
@@ -161,7 +163,8 @@ def _sampling(call: FlowCall) -> Mapping[str, Any] | None:
 
 
 def _takes_ids(options: HuggingFaceOptions, operator: str) -> bool:
-    """Whether the operator reads the sampler's token ids; `input_ids` may be a tokenizer's of a role in between."""
+    """Return whether the operator reads the sampler's token ids. A role in between may make `input_ids` with a
+    tokenizer."""
     kinds = (PolicyOptions, DPOOptions, ValueOptions)
     return operator in ("logprobs", "values") or (operator == "train" and issubclass(loss_kind(options.loss), kinds))
 
@@ -169,7 +172,7 @@ def _takes_ids(options: HuggingFaceOptions, operator: str) -> bool:
 def _distributions(
     options: HuggingFaceOptions, role: str, samplers: Sequence[tuple[FlowCall, Mapping[str, Any]]]
 ) -> Iterator[OptionsError]:
-    """Samples that a policy loss cannot correct."""
+    """Yield samples that a policy loss cannot correct."""
     if not issubclass(loss_kind(options.loss), PolicyOptions):
         return
     stated, cap = options.loss_options.get("temperature"), options.importance_sampling_cap
@@ -183,7 +186,7 @@ def _distributions(
 def _references(
     options: HuggingFaceOptions, before: Sequence[FlowCall], sampled: Sequence[Mapping[str, Any]]
 ) -> Iterator[OptionsError]:
-    """Log-probabilities of a reference at another temperature than the loss's."""
+    """Yield references whose log-probabilities are computed at another temperature than the loss's."""
     kind = loss_kind(options.loss)
     if not issubclass(kind, (PolicyOptions, DPOOptions)):
         return
@@ -210,7 +213,7 @@ def _references(
 def _tokenizers(
     options: HuggingFaceOptions, samplers: Sequence[tuple[FlowCall, Mapping[str, Any]]]
 ) -> Iterator[OptionsError]:
-    """Samplers whose token ids are other tokens than those of the trainer's model."""
+    """Yield samplers whose token ids mean other tokens than those of the trainer's model."""
     for call, _ in samplers:
         theirs = getattr(call.options, "model", None)
         if not isinstance(theirs, str) or theirs == options.model:
@@ -227,7 +230,7 @@ def _tokenizers(
 
 @cache
 def _vocabulary(folder: Path) -> Mapping[str, int]:
-    """Each token of the folder's ``tokenizer.json`` with its id; empty if there is none that can be read."""
+    """Return each token of the folder's ``tokenizer.json`` with its id; empty if the file cannot be read."""
     try:
         found = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
         words = found["model"].get("vocab", {})

@@ -1,7 +1,7 @@
-"""Attention within a packed row, block by block: no mask of length × length is ever there.
+"""Attention within a packed row, block by block, without a mask of length × length.
 
-Registered with transformers, so that every model which takes its attention from there can be told to use it. A packed
-row says whom its tokens belong to in place of a mask; any other call is transformers' own ``sdpa``.
+It is registered with transformers, so every model that takes its attention from there can use it. A packed row passes
+the owners of its tokens in place of a mask; any other call uses transformers' own ``sdpa``.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from transformers.masking_utils import sdpa_mask
 __all__ = ["BLOCK", "NAME", "owners", "packed_sdpa"]
 
 NAME = "packed_sdpa"
-"""For ``set_attn_implementation``."""
+"""Name for ``set_attn_implementation``."""
 BLOCK = 512
-"""Tokens whose masks are there at once; again in the backward pass, for which nothing of them is kept."""
+"""Number of tokens whose masks exist at the same time. The backward pass computes the masks again, so none is kept."""
 
 
 def owners(prompt: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-    """What goes in place of the mask: (1, 1, 2, length), the prompt and the row of each token, -1 for all of them."""
+    """Return the argument in place of the mask: (1, 1, 2, length), the prompt and the row of each token; -1 for tokens
+    of all."""
     return torch.stack([prompt, row])[None, None]
 
 
@@ -36,9 +37,9 @@ def packed_sdpa(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """As transformers' ``sdpa_attention_forward``; query, key, value: (1, heads, length, dimension) of a packed row.
+    """As transformers' ``sdpa_attention_forward``. query, key, value: (1, heads, length, dimension) of a packed row.
 
-    A token sees those before it that belong to the same prompt and row, or to all. Prompts lie one after another.
+    A token sees the earlier tokens that belong to the same prompt and row, or to all. Prompts lie one after another.
     """
     if attention_mask is None or attention_mask.dtype != torch.int64:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, **kwargs)

@@ -12,7 +12,8 @@ __all__ = ["Blocks", "chunk", "first_row"]
 
 
 def chunk(tensor: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
-    """The view of dimension 0 that `torch.chunk` gives `rank`, which may be empty; a scalar is everybody's."""
+    """Return the view of dimension 0 that `torch.chunk` gives `rank`, which may be empty. Every rank has all of a
+    scalar."""
     tensor = tensor.detach()
     if not tensor.dim():
         return tensor
@@ -20,7 +21,7 @@ def chunk(tensor: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
 
 
 def first_row(shape: torch.Size, rank: int, world_size: int) -> int:
-    """Where in dimension 0 the chunk of `rank` starts; after the last row if it is empty."""
+    """Return the first index in dimension 0 of the chunk of `rank`; the number of rows if the chunk is empty."""
     return min(shape[0], -(-shape[0] // world_size) * rank)
 
 
@@ -39,7 +40,7 @@ class Blocks:
         self.rank = rank
         self.world_size = world_size
         self.parameters: dict[str, torch.Tensor] = dict(sorted(parameters.items()))
-        """Each parameter once, by its first name, sorted."""
+        """Each parameter once, under its first name, sorted."""
         self.data = {name: local(parameter) for name, parameter in self.parameters.items()}
         owner = {id(parameter): name for name, parameter in self.parameters.items()}
         aliases = self.parameters if aliases is None else aliases
@@ -47,15 +48,15 @@ class Blocks:
         """Every name, tied ones included → the key in `parameters`."""
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The whole parameter's shape."""
+        """Return the shape of the whole parameter."""
         return tuple(self.parameters[name].shape)
 
     def offsets(self, name: str) -> tuple[int, ...]:
-        """Where the block starts in the whole parameter."""
+        """Return the offsets of the block in the whole parameter."""
         if not self.shape(name):
             return ()
         return (first_row(self.parameters[name].shape, self.rank, self.world_size), *(0 for _ in self.shape(name)[1:]))
 
     def shards(self, data: Mapping[str, torch.Tensor]) -> dict[str, Shard]:
-        """Tensors that lie as the parameters do, as shards."""
+        """Return tensors in the layout of the parameters as shards."""
         return {name: Shard(block, self.shape(name), self.offsets(name)) for name, block in data.items()}

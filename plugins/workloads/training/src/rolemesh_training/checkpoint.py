@@ -1,6 +1,6 @@
-"""The tensors of a folder's safetensors files, read by runs: only the bytes that are wanted, into memory that is there.
+"""The tensors of a folder's safetensors files. Only the requested bytes are read, into existing memory.
 
-Nothing is mapped: pages of a mapped file would count as the process's memory, and stay until somebody else needs it.
+Files are not mapped: pages of a mapped file would count as the process's memory until another process needs it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 __all__ = ["Checkpoint", "Entry"]
 
 _PIECE = 4 << 20
-"""Elements that are converted at a time."""
+"""Number of elements that are converted at a time."""
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -29,18 +29,18 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""As https://github.com/huggingface/safetensors#format names them."""
+"""dtype by its name in https://github.com/huggingface/safetensors#format."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a tensor lies, and what it is."""
+    """Place and type of a tensor."""
 
     path: Path
     start: int
-    """Its first byte in the file."""
+    """Position of its first byte in the file."""
     dtype: torch.dtype | None
-    """None for one that torch computes nothing in, such as float8."""
+    """None for a type that torch does not compute with, such as float8."""
     shape: tuple[int, ...]
 
 
@@ -48,9 +48,9 @@ class Checkpoint:
     """``model.safetensors``, or the files that ``model.safetensors.index.json`` names."""
 
     def __init__(self, folder: Path) -> None:
-        """Reads the files' headers. A folder without such files has no tensors.
+        """Read the headers of the files. A folder without such files has no tensors.
 
-        Raises `ValueError` for a file that is none of safetensors, `OSError` for one that is not there.
+        Raises `ValueError` for a file that is not safetensors, and `OSError` for a missing one.
         """
         self.tensors: dict[str, Entry] = {}
         for path in _files(folder):
@@ -66,7 +66,8 @@ class Checkpoint:
                 self.tensors[name] = Entry(path, start, _DTYPES.get(found["dtype"]), tuple(found["shape"]))
 
     def read(self, name: str, start: int, out: torch.Tensor) -> None:
-        """Fill `out`, a contiguous vector, with the elements of the flattened tensor from `start` on, in its dtype.
+        """Fill `out`, a contiguous vector, with the elements of the flattened tensor from `start` on, converted to its
+        dtype.
 
         Raises `EOFError` if the file is shorter than its header says.
         """
@@ -85,7 +86,7 @@ class Checkpoint:
                 at += raw.nbytes
 
     def same(self, one: str, other: str) -> bool:
-        """Whether two tensors have equal elements."""
+        """Return whether two tensors have equal elements."""
         size = torch.Size(self.tensors[one].shape).numel()
         for start in range(0, size, _PIECE):
             pieces = [torch.empty(min(_PIECE, size - start)) for _ in range(2)]

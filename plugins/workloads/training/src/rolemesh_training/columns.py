@@ -1,4 +1,5 @@
-"""What a loss reads of a batch, checked: lengths, finite numbers, and the columns of a Hugging Face collator."""
+"""Read and check the columns of a batch for a loss: lengths, finite numbers, and the columns of a Hugging Face
+collator."""
 
 from __future__ import annotations
 
@@ -46,14 +47,14 @@ def refuse(batch: Batch, *names: str) -> None:
 
 
 def text_rows(batch: Batch) -> list[NDArray[np.int64]]:
-    """The tokens of each row (int64), without padding."""
+    """Return the tokens of each row (int64), without padding."""
     refuse(batch, *_FOREIGN)
     rows = [np.asarray(row, dtype=np.int64) for row in batch["input_ids"]]
     return rows if "attention_mask" not in batch else [row[part] for row, part in zip(rows, _parts(batch), strict=True)]
 
 
 def target_rows(batch: Batch) -> list[NDArray[np.int64]]:
-    """The token that each position of each row should have (int64), `IGNORED` for one that does not count."""
+    """Return the target token of each position of each row (int64), `IGNORED` for positions that do not count."""
     if "labels" in batch and "loss_mask" in batch:
         raise RolemeshError("the rows have 'labels' and 'loss_mask'", remedy="give one of them")
     ids = [np.asarray(row, dtype=np.int64) for row in batch["input_ids"]]
@@ -68,7 +69,7 @@ def target_rows(batch: Batch) -> list[NDArray[np.int64]]:
 
 
 def _parts(batch: Batch) -> Iterator[slice]:
-    """The tokens of each row that are no padding."""
+    """Yield the range of tokens of each row that are not padding."""
     masks = _of_length(batch, "attention_mask", batch["input_ids"])
     for row, mask in enumerate(masks):
         seen = np.flatnonzero(np.asarray(mask))
@@ -83,7 +84,8 @@ def _parts(batch: Batch) -> Iterator[slice]:
 
 
 def _of_length(batch: Batch, name: str, rows: Sequence[Any]) -> Sequence[Any]:
-    """A per-token column. Raises `RolemeshError` for a row in which it is shorter or longer than the tokens."""
+    """Return a per-token column. Raises `RolemeshError` for a row in which its length differs from the number of
+    tokens."""
     column = batch[name]
     for row, (value, ids) in enumerate(zip(column, rows, strict=True)):
         if np.ndim(value) != 1 or len(value) != len(ids):

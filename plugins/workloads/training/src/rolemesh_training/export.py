@@ -1,4 +1,4 @@
-"""A Hugging Face folder from trained parameters."""
+"""Write a Hugging Face folder from trained parameters."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _WEIGHTS = (
 
 
 def export(source: Path, parameters: Mapping[str, torch.Tensor], folder: Path, task: str = "causal_lm") -> None:
-    """Copy `source` (config, tokenizer) without its weights to `folder`, and write ``model.safetensors`` beside.
+    """Copy `source` (config, tokenizer) without its weights to `folder`, and write ``model.safetensors``.
 
-    The exported config names the class that was trained for `task`, its labels, and the dtype of the weights, so that
+    The exported config names the class that was trained for `task`, its labels, and the dtype of the weights, so
     ``from_pretrained`` of the task's Auto class loads exactly the parameters. Raises `OptionsError` if `source` is
     gone.
     """
@@ -53,7 +53,7 @@ def export(source: Path, parameters: Mapping[str, torch.Tensor], folder: Path, t
 
 
 def _config(source: Path, parameters: Mapping[str, torch.Tensor], task: str) -> dict[str, Any]:
-    """The ``config.json`` of the exported model: that of `source`, with what the training has made of it."""
+    """Return the ``config.json`` of the exported model: that of `source`, updated for the trained parameters."""
     config: dict[str, Any] = json.loads((source / "config.json").read_text())
     known = AutoConfig.from_pretrained(source, local_files_only=True)
     config["architectures"] = [TASKS[task]._model_mapping[type(known)].__name__]

@@ -19,7 +19,8 @@ def seed_generators(seed: int) -> None:
 
 
 def generator_states(device: torch.device) -> dict[str, Any]:
-    """Their states by name: ``cpu`` and, on a GPU, ``cuda`` (uint8 tensors), ``numpy`` and ``python`` (uint32 arrays).
+    """Return their states by name: ``cpu`` and, on a GPU, ``cuda`` (uint8 tensors), ``numpy`` and ``python`` (uint32
+    arrays).
 
     An array holds the words of the Mersenne Twister, the position, whether a normal variate waits, and that variate.
     """
@@ -34,7 +35,7 @@ def generator_states(device: torch.device) -> dict[str, Any]:
 
 
 def restore_generators(states: dict[str, Any], device: torch.device) -> None:
-    """Put back those of `states` that are there: a snapshot of an older version has fewer."""
+    """Restore the states that `states` has. A snapshot of an older version has fewer."""
     if "cpu" in states:
         torch.set_rng_state(states["cpu"])
     if "cuda" in states and device.type == "cuda":
@@ -48,11 +49,11 @@ def restore_generators(states: dict[str, Any], device: torch.device) -> None:
 
 
 def _halves(number: float) -> list[int]:
-    """A float64 as two words of 32 bits."""
+    """Return a float64 as two words of 32 bits."""
     halves: list[int] = np.array([number], np.float64).view(np.uint32).tolist()
     return halves
 
 
 def _joined(low: int, high: int) -> float:
-    """The float64 of two words."""
+    """Return the float64 of two words."""
     return float(np.array([low, high], np.uint32).view(np.float64)[0])

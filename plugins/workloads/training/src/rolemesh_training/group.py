@@ -1,4 +1,5 @@
-"""The ranks of the trainer as one group: how it meets, and its collectives on counters (parameters are FSDP's)."""
+"""The ranks of the trainer as a group: how it meets, and its collectives on counters (those on parameters are
+FSDP's)."""
 
 from __future__ import annotations
 
@@ -16,32 +17,34 @@ from rolemesh.api.workload import RankContext
 __all__ = ["Group", "join"]
 
 _ROOM = 4096
-"""Bytes of a pickled value that `Group.gather` moves in one collective; all ranks' metrics of an update are fewer."""
+"""Bytes of a pickled value that `Group.gather` moves in one collective. The metrics of all ranks in an update are
+smaller."""
 _LENGTH = 8
 
 
 @dataclass(frozen=True)
 class Group:
-    """Collectives over Python values. A group of one talks to nobody."""
+    """Collectives over Python values. A group of one rank sends nothing."""
 
     rank: int
     size: int
 
     def sum(self, value: float) -> float:
-        """The float64 sum over the ranks."""
+        """Return the float64 sum over the ranks."""
         return self.sums(value)[0]
 
     def sums(self, *values: float) -> list[float]:
-        """The float64 sum over the ranks of each value, in one collective."""
+        """Return the float64 sum over the ranks of each value, in one collective."""
         return list(values) if self.size == 1 else self._reduce(values, torch.float64, dist.ReduceOp.SUM)
 
     def max(self, value: int) -> int:
         return value if self.size == 1 else self._reduce([value], torch.int64, dist.ReduceOp.MAX)[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """The picklable `value` of each rank, in rank order, on every rank.
+        """Return the picklable `value` of each rank, in rank order, on every rank.
 
-        One collective for small ones: torch's own would ask for the sizes first, and each is a wait for all ranks.
+        Small values take one collective. torch's own function would exchange the sizes first, and each exchange waits
+        for all ranks.
         """
         if self.size == 1:
             return [value]
@@ -66,9 +69,9 @@ class Group:
 
 
 def join(ctx: RankContext[Any], timeout_s: float, *, needed: bool) -> Group:
-    """Enter the process group of the role; with one rank only if it is `needed`.
+    """Join the process group of the role; a role of one rank joins only if the group is `needed`.
 
-    CPU tensors travel over gloo, which carries the counters on GPU ranks too; CUDA tensors over NCCL.
+    CPU tensors travel over gloo, which carries the counters of GPU ranks too; CUDA tensors travel over NCCL.
     """
     if ctx.world_size > 1 or needed:
         rolemesh_torch.join(ctx, timeout_s=timeout_s)

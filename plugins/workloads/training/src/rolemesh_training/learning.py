@@ -1,4 +1,4 @@
-"""Which updates taught a trainer nothing, and why; numpy only."""
+"""Find the updates that taught a trainer nothing, and the reason. Uses numpy only."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ WEIGHTLESS = "the loss counted nothing in any row (its weight is 0)"
 
 
 class Facts(NamedTuple):
-    """What one rank's rows say about an update that taught nothing."""
+    """Facts from one rank's rows about an update that taught nothing."""
 
     rows: int
     cause: str
-    """"" if the rows show none."""
+    """The reason; "" if the rows show none."""
     groups: dict[int, int]
     """Number of samples by group; empty without the column `group`."""
 
 
 def facts(batch: Batch | None, whole: Batch | None) -> Facts:
-    """Look at the rows of an update, `batch`, which are a part of those of the step, `whole`; None if there are none
-    to look at."""
+    """Examine the rows of an update, `batch`, which are a part of the rows of the step, `whole`; None if there are
+    none."""
     if batch is None or whole is None:
         return Facts(1, "", {})
     names, counts = np.unique(np.asarray(whole["group"]), return_counts=True) if "group" in whole else ((), ())
@@ -60,7 +60,7 @@ def _any(column: Any) -> bool:
 
 
 def cause(found: Sequence[Facts], otherwise: str) -> str:
-    """Why an update taught nothing, in words, from what all ranks have found; `otherwise` if no rows show it."""
+    """Return why an update taught nothing, in words, from the facts of all ranks; `otherwise` if no rows show it."""
     told = list(dict.fromkeys(each.cause for each in found if each.rows)) or [
         next((each.cause for each in found if each.cause != NO_ROWS), NO_ROWS)
     ]
@@ -83,7 +83,7 @@ def cause(found: Sequence[Facts], otherwise: str) -> str:
 
 
 def no_rate(options: TrainerOptions, updates: int) -> str:
-    """Why the learning rate was 0 in the last of `updates` updates."""
+    """Return why the learning rate was 0 in the last of `updates` updates."""
     end = options.schedule_updates
     if options.schedule == "constant" or end is None:
         return "the learning rate is 0; look at the scheduler"
@@ -94,30 +94,31 @@ def no_rate(options: TrainerOptions, updates: int) -> str:
 
 
 class Learning:
-    """How many updates have changed weights, and how many have not, by cause. Part of the trainer's state."""
+    """Number of updates that changed weights, and of those that did not, by reason. Part of the trainer's state."""
 
     def __init__(self) -> None:
         self.useful = 0
         self.useless: dict[str, int] = {}
 
     def taught_nothing(self, why: str) -> bool:
-        """Count an update that has changed nothing; True if it is the first with this cause."""
+        """Count an update that changed nothing. Return True if it is the first with this reason."""
         kind = re.sub(r"\d+ ", "", why.partition(";")[0])
         self.useless[kind] = self.useless.get(kind, 0) + 1
         return self.useless[kind] == 1
 
     def verdict(self) -> str:
-        """Why a job must not end as done after these updates; "" if it may: one was useful, or there were none."""
+        """Return why a job must not end as done after these updates; "" if it may, because one was useful or there were
+        none."""
         if self.useful or not self.useless:
             return ""
         most = max(self.useless, key=self.useless.__getitem__)
         return f"none of {sum(self.useless.values())} updates changed a weight, most often because {most}"
 
     def state(self) -> dict[str, Any]:
-        """For a snapshot."""
+        """Return the state for a snapshot."""
         return {"useful": self.useful, "useless": dict(sorted(self.useless.items()))}
 
     def restore(self, state: Mapping[str, Any] | None, updates: int) -> None:
-        """Take `state` back; a snapshot without one, of an older version, may have had useful updates."""
+        """Restore `state`. A snapshot of an older version has none; then the former updates count as useful."""
         self.useful = int(state["useful"]) if state is not None else updates
         self.useless = {str(why): int(count) for why, count in state["useless"].items()} if state is not None else {}

@@ -1,4 +1,4 @@
-"""Rows that are too long for the model, or have no token to begin with: left out, cut, or refused. numpy only."""
+"""Drop, cut or refuse rows that are too long for the model or have no tokens. Uses numpy only."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ from rolemesh_training.sampling import row_name
 __all__ = ["Fitted", "TokenColumn", "fitted"]
 
 TokenColumn = Literal["input_ids", "completion_ids", "chosen_ids"]
-"""What the tokens of a row are: its `input_ids`, its prompt and completion, or a prompt with a pair of completions."""
+"""The column that has the tokens of a row: `input_ids`, a prompt with its completion, or a prompt with a pair of
+completions."""
 
 
 class Fitted(NamedTuple):
-    """The rows that the model can take, and those of the batch before that had to go, or were cut."""
+    """The rows that the model can take, and the dropped or cut rows of the batch before."""
 
     batch: Batch
     dropped: Mapping[int, str]
-    """Row of the batch before → what is wrong with it."""
+    """Row of the batch before → its fault."""
     truncated: Mapping[int, str]
 
 
 class _Tokens(NamedTuple):
-    """How long the rows of one token column are; each array has shape (rows,)."""
+    """Lengths of the rows of one token column. Each array has shape (rows,)."""
 
     lengths: NDArray[np.int64]
-    """Tokens, without padding."""
+    """Number of tokens, without padding."""
     empty: NDArray[np.bool_]
     cut: TokenColumn | None
     """The column whose end can be cut; None if none can."""
     before: NDArray[np.int64]
-    """Tokens of the row that come before those of `cut`: its prompt's."""
+    """Number of tokens before those of `cut`, which are the prompt's."""
     start: NDArray[np.int64]
-    """Entries of `cut` that come before its first token: padding."""
+    """Number of entries of `cut` before its first token, which are padding."""
 
 
 def fitted(
     batch: Batch, limit: int | None, how: Literal["drop", "truncate", "fail"], tokens: TokenColumn | None = None
 ) -> Fitted:
-    """`batch` without rows of more than `limit` tokens (None: there is no limit), and without those of none.
+    """Return `batch` without rows of more than `limit` tokens (None: there is no limit) and without empty rows.
 
-    `tokens` names the column that counts. None: each token column that the batch has counts, and the batch stays as it
-    is if it has none. The prompt counts with the completion, and of a pair the longer completion counts. Padding, where
-    `attention_mask` is 0, does not count. `truncate` cuts the end of `input_ids` or `completion_ids`, and of the
-    columns with an entry for each of their tokens. It drops a row whose prompt fills `limit`, and a pair of `dpo`,
-    because its reference is of the whole. A row with an empty completion stays.
-    Raises `RolemeshError` with the first such row if `how` is fail.
+    `tokens` names the column that counts. None: each token column of the batch counts, and a batch without any stays as
+    it is. The prompt counts together with the completion; of a pair the longer completion counts. Padding, where
+    `attention_mask` is 0, does not count.
+
+    `truncate` cuts the end of `input_ids` or `completion_ids`, and of the columns with an entry for each of their
+    tokens. It drops a row whose prompt fills `limit`, and a pair of `dpo`, because its reference covers the whole pair.
+    A row with an empty completion stays. If `how` is fail, raises `RolemeshError` with the first such row.
     """
     most = np.iinfo(np.int64).max if limit is None else limit
     columns = [*_token_columns(batch, tokens)]
@@ -85,7 +87,7 @@ def fitted(
 
 
 def _token_columns(batch: Batch, tokens: TokenColumn | None) -> Iterator[_Tokens]:
-    """The lengths by the column `tokens`; by every token column of the batch if it is None."""
+    """Yield the lengths by the column `tokens`; by every token column of the batch if it is None."""
     none = np.zeros(batch.rows, np.int64)
     if tokens in ("input_ids", None) and "input_ids" in batch:
         lengths, start = _each(batch["input_ids"]), none
@@ -105,7 +107,7 @@ def _token_columns(batch: Batch, tokens: TokenColumn | None) -> Iterator[_Tokens
 
 
 def _follows(name: str, column: Any, tokens: _Tokens, columns: Mapping[str, Any]) -> bool:
-    """Whether the column has an entry for each token of the column that is cut."""
+    """Return whether the column has an entry for each token of the column that is cut."""
     if name == tokens.cut:
         return True
     if name == "prompt_ids" or not _has_entries(column):
@@ -114,14 +116,14 @@ def _follows(name: str, column: Any, tokens: _Tokens, columns: Mapping[str, Any]
 
 
 def _has_entries(column: Any) -> bool:
-    """Whether each row of the column is a sequence of numbers."""
+    """Return whether each row of the column is a sequence of numbers."""
     if isinstance(column, (list, tuple)):
         return all(isinstance(row, (list, tuple, np.ndarray)) and all(map(np.isscalar, row[:1])) for row in column)
     return isinstance(column, Ragged) or np.ndim(column) > 1
 
 
 def _cut(column: Any, ends: NDArray[np.int64]) -> Any:
-    """The first entries of each row, as many as `ends` says."""
+    """Return the first entries of each row, as many as `ends` says."""
     rows = [row[:end] for row, end in zip(column, ends, strict=True)]
     if isinstance(column, (list, tuple)):
         return rows

@@ -1,4 +1,5 @@
-"""Low-rank adapters, made by peft inside a model that stays what it is to a loss; and peft's folder of them."""
+"""Low-rank adapters, which peft adds inside a model without changing its interface for losses; and peft's folder
+format."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _TASKS = {"causal_lm": "CAUSAL_LM", "classification": "SEQ_CLS", "value": "TOKEN
 
 
 def adapt(model: torch.nn.Module, options: LoRAOptions, task: str, seed: int) -> None:
-    """Put adapters into `model`, the same ones on every rank; only they, and a new head, are trained from then on.
+    """Put adapters into `model`, equal ones on every rank. From then on only they, and a new head, are trained.
 
     Raises `RolemeshError` if `options.targets` has a name that no layer has.
     """
@@ -42,8 +43,9 @@ def adapt(model: torch.nn.Module, options: LoRAOptions, task: str, seed: int) ->
 
 
 def _every_target_exists(model: torch.nn.Module, targets: Sequence[str], heads: Sequence[str]) -> None:
-    """peft matches a target with a layer's full name or with the end of it after a dot, and passes over a target that
-    matches nothing if another one matches. A new head is trained whole and takes no adapter."""
+    """Raise `RolemeshError` for a target without a layer. peft matches a target with a layer's full name, or with its
+    end after a dot, and ignores a target without a match if another target has one. A new head is trained whole and
+    takes no adapter."""
     names = [name for name, _ in model.named_modules() if name and name.partition(".")[0] not in heads]
     missing = [t for t in targets if not any(name == t or name.endswith(f".{t}") for name in names)]
     if targets and not missing:
@@ -58,7 +60,8 @@ def _every_target_exists(model: torch.nn.Module, targets: Sequence[str], heads: 
 
 
 def export(options: HuggingFaceOptions, tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
-    """What ``PeftModel.from_pretrained`` reads: ``adapter_config.json`` and ``adapter_model.safetensors``."""
+    """Write the files that ``PeftModel.from_pretrained`` reads: ``adapter_config.json`` and
+    ``adapter_model.safetensors``."""
     assert options.lora is not None
     folder.mkdir(parents=True, exist_ok=True)
     heads = sorted({name.partition(".")[0] for name in tensors} & set(_HEADS))

@@ -30,12 +30,12 @@ _IGNORED = -100
 
 
 def causal_lm(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
-    """Next-token cross-entropy, a mean over tokens.
+    """Next-token cross-entropy, averaged over tokens.
 
-    Columns: `input_ids` (ragged int); optional `loss_mask` (ragged, same lengths): a token counts as a target where it
-    is not 0. The first token of a row is predicted by nothing and never counts. Rows of a Hugging Face collator are
-    taken as they are: `labels` (same lengths, -100 for what does not count) are the targets, and `attention_mask` is 0
-    for padding at either end. Raises `RolemeshError` for a column of another length, or that cannot be used.
+    Columns: `input_ids` (ragged int); optional `loss_mask` (ragged, same lengths): a token counts as a target if it is
+    not 0. The first token of a row has no prediction and never counts. Rows of a Hugging Face collator work as they
+    are: `labels` (same lengths, -100 for tokens that do not count) are the targets, and `attention_mask` is 0 for
+    padding at either end. Raises `RolemeshError` for a column of another length, or one that cannot be used.
     """
     options = CausalLMOptions.model_validate(ctx.options)
     ids, targets = _next_tokens(batch, options.pad_to or 1)
@@ -46,9 +46,10 @@ def causal_lm(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOut
 
 
 def _next_tokens(batch: Batch, width: int = 1) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows' tokens and what follows each: (rows, longest or `width`); what does not count is `_IGNORED`.
+    """Return the rows' tokens and the token after each: (rows, longest or `width`); `_IGNORED` marks those that do not
+    count.
 
-    Rows are padded on the right, where a causal model's earlier tokens cannot see: no mask is needed.
+    Rows are padded on the right. The earlier tokens of a causal model do not see the padding, so no mask is needed.
     """
     rows, wanted = text_rows(batch), target_rows(batch)
     width = max(max((len(row) for row in rows), default=1), width)
@@ -61,12 +62,12 @@ def _next_tokens(batch: Batch, width: int = 1) -> tuple[NDArray[np.int64], NDArr
 
 
 def distill(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
-    """The student's divergence from its teacher, over the teacher's likeliest tokens, a mean over tokens.
+    """The student's divergence from its teacher, over the teacher's likeliest tokens, averaged over tokens.
 
     Hinton et al., arXiv:1503.02531, with the gradient's factor of the squared temperature; the teacher's probabilities
-    are taken as if there were no other tokens. Columns: those of `causal_lm`, and `teacher_ids` and `teacher_logits`
-    (ragged int and float, (tokens, top) per row, the likeliest first): what may come after each token of the row.
-    `agreement` is how often student and teacher hold the same token for the likeliest.
+    are normalized over the given tokens. Columns: those of `causal_lm`, and `teacher_ids` and `teacher_logits` (ragged
+    int and float, (tokens, top) per row, the likeliest first): the candidates after each token of the row. The metric
+    `agreement` is the share of tokens for which student and teacher have the same likeliest token.
     """
     options = DistillOptions.model_validate(ctx.options)
     refuse(batch, "attention_mask", "labels")
@@ -96,10 +97,16 @@ def grpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
 
     Shao et al., "DeepSeekMath", arXiv:2402.03300, equation 3. By default the loss is the mean over completion tokens of
     Yu et al., "DAPO", arXiv:2503.14476; ``aggregation`` chooses another. ``ratio: sequence`` is GSPO of Zheng et al.,
-    arXiv:2507.18071: its ratios are those of GSPO-token, and its loss is a mean over rows. Columns: `prompt_ids`,
-    `completion_ids` (ragged int), `logprobs` (ragged float32: the sampler's log-probability of each completion token),
-    `advantage` (float32, (rows,)); with `kl_coef` also `ref_logprobs`. Optional `sampling` (a mapping per row): how the
-    sampler was told to sample. The loss computes at that temperature, and refuses rows that it cannot correct.
+    arXiv:2507.18071: its ratios are those of GSPO-token, and its loss is a mean over rows.
+
+    Columns:
+
+    - `prompt_ids`, `completion_ids`: ragged int.
+    - `logprobs`: ragged float32, the sampler's log-probability of each completion token.
+    - `advantage`: float32, (rows,).
+    - `ref_logprobs`: only with `kl_coef`.
+    - `sampling`: optional, a mapping per row with the parameters of the sampler. The loss computes at that temperature,
+      and refuses rows that it cannot correct.
 
     The means are over all rows. With `kl_coef` every row is computed, because the KL penalty has a gradient in every
     row. Without it, a row whose advantage is 0 has no gradient: the loss counts its tokens and does not compute it. If
@@ -121,10 +128,10 @@ def grpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
 
 
 def ppo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
-    """Proximal policy optimization with a clipped ratio, a mean over completion tokens.
+    """Proximal policy optimization with a clipped ratio, averaged over completion tokens.
 
-    Schulman et al., arXiv:1707.06347, equation 7. Columns as of `grpo`, but `advantages` (ragged float32) has one for
-    each completion token, such as `rolemesh_training.advantages.gae` gives.
+    Schulman et al., arXiv:1707.06347, equation 7. The columns are those of `grpo`, but `advantages` (ragged float32)
+    has a value for each completion token, such as the result of `rolemesh_training.advantages.gae`.
     """
     options = PolicyOptions.model_validate(ctx.options)
     rows = np.arange(batch.rows)
@@ -195,12 +202,13 @@ def _policy(
 
 
 def _over_tokens(options: PolicyOptions) -> bool:
-    """Whether the loss is a mean over tokens; else it is one over all rows, those whose advantage is 0 included."""
+    """Return whether the loss is a mean over tokens. Otherwise it is a mean over all rows, including those whose
+    advantage is 0."""
     return (options.aggregation or ("token_mean" if options.ratio == "token" else "sequence_mean")) == "token_mean"
 
 
 def _same_temperature(batch: Batch, rows: NDArray[np.int64], temperature: float | NDArray[np.float32]) -> None:
-    """Raises `RolemeshError` for a reference whose log-probabilities are of another temperature than the policy's."""
+    """Raise `RolemeshError` for a reference whose log-probabilities have another temperature than the policy's."""
     if REFERENCE not in batch:
         return
     theirs = np.asarray(batch[REFERENCE], dtype=np.float32)[rows]
@@ -222,7 +230,7 @@ def _sequence_ratio(new: torch.Tensor, old: torch.Tensor, completions: list[Any]
 
 
 def dpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
-    """Direct preference optimization, a mean over pairs: Rafailov et al., arXiv:2305.18290, equation 7.
+    """Direct preference optimization, averaged over pairs: Rafailov et al., arXiv:2305.18290, equation 7.
 
     Columns: `prompt_ids`, `chosen_ids`, `rejected_ids` (ragged int), and `ref_chosen`, `ref_rejected` (float32,
     (rows,)): the reference's log-probability of each whole completion.
@@ -246,11 +254,11 @@ def dpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
 
 
 def value(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
-    """Half the squared error of a critic (``task: value``), a mean over completion tokens.
+    """Half the squared error of a critic (``task: value``), averaged over completion tokens.
 
-    Columns: `prompt_ids`, `completion_ids` (ragged int), `returns` (ragged float32: what the value before each
-    completion token should be); with `clip` also `values` (the critic's, before the update): a value that leaves the
-    old one by more has the larger of both errors, as in Ouyang et al., arXiv:2203.02155.
+    Columns: `prompt_ids`, `completion_ids` (ragged int), and `returns` (ragged float32: the target of the value before
+    each completion token). With `clip` also `values` (the critic's, before the update): for a value that leaves the old
+    one by more than `clip`, the larger of both errors counts, as in Ouyang et al., arXiv:2203.02155.
     """
     options = ValueOptions.model_validate(ctx.options)
     rows, completions = np.arange(batch.rows), [np.asarray(row) for row in batch["completion_ids"]]
@@ -265,7 +273,7 @@ def value(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
 
 
 def classification(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
-    """The error of one label for a row (``task: classification``), a mean over rows.
+    """The error of one label per row (``task: classification``), averaged over rows.
 
     Columns: `input_ids` (ragged int; padded if there is an `attention_mask`), and `label` or `labels` ((rows,)):
     integers for a model of several labels (cross-entropy), numbers for a model of one (squared error).
@@ -283,7 +291,7 @@ def classification(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> Lo
 
 
 def _column(batch: Batch, name: str, rows: Any, completions: list[Any], device: torch.device) -> torch.Tensor:
-    """The rows of a per-token float column, flat; its lengths must be the completions'."""
+    """Return the rows of a per-token float column, flat. Its lengths must be those of the completions."""
     every_finite(batch, name)
     values = [np.asarray(batch[name][i], dtype=np.float32) for i in rows]
     for row, value, completion in zip(rows, values, completions, strict=True):

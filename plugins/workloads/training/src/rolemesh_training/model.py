@@ -1,4 +1,4 @@
-"""From a Hugging Face folder to a model, and what of it is trained."""
+"""Load a model from a Hugging Face folder, and select its trained parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TASKS: Final[dict[str, Any]] = {
 
 
 def load(options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
-    """The whole model in float32 on the CPU; the same weights on every rank.
+    """Return the whole model in float32 on the CPU, with equal weights on every rank.
 
     `seed` is for ``init: random``, and for a head that the folder's weights do not have.
     """
@@ -44,13 +44,13 @@ def load(options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
 
 
 def architecture(options: HuggingFaceOptions) -> Any:
-    """The model of the folder's ``config.json``, initialized with torch's present random numbers."""
+    """Return the model of the folder's ``config.json``, initialized with torch's current random generator."""
     config = AutoConfig.from_pretrained(options.model, local_files_only=True, **_labels(options))
     return TASKS[options.task].from_config(config, **_kind(options))
 
 
 def finished(model: Any, options: HuggingFaceOptions, seed: int) -> torch.nn.Module:
-    """`model` itself as the options want it: attention, adapters, checkpointing; in training mode."""
+    """Set `model` up as the options say: attention, adapters, checkpointing, training mode. Return it."""
     if options.task == "value":
         model.dropout = torch.nn.Identity()  # a critic is held to what it has said of the same text
     if options.attention == "sdpa":
@@ -98,9 +98,10 @@ def _labels(options: HuggingFaceOptions) -> dict[str, Any]:
 def parameters(
     model: torch.nn.Module, options: HuggingFaceOptions, *, aliases: bool = False
 ) -> dict[str, torch.nn.Parameter]:
-    """What is synced and saved, by name: every parameter, or with `lora` what is trained, by peft's names in files.
+    """Return the parameters that are synced and saved, by name: all, or with `lora` the trained ones under peft's names
+    in files.
 
-    Tied ones once, or with `aliases` under each of their names.
+    Tied parameters appear once, or with `aliases` under each of their names.
     """
     found = dict(model.named_parameters(remove_duplicate=not aliases))
     if options.lora is None:
@@ -109,6 +110,6 @@ def parameters(
 
 
 def decoder_layers(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """What the model says is not to be split."""
+    """Return the modules that the model declares as indivisible."""
     names = set(getattr(model, "_no_split_modules", None) or ())
     return [module for module in model.modules() if type(module).__name__ in names]

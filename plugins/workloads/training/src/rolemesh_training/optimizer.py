@@ -16,7 +16,7 @@ MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "adam": ("exp_avg", "exp_avg_sq")
 
 
 def of(groups: list[dict[str, object]], options: TrainerOptions, *, fused: bool = True) -> torch.optim.Optimizer:
-    """torch's optimizer that the options name, over parameter groups."""
+    """Return the torch optimizer that the options name, over parameter groups."""
     if options.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=options.lr, momentum=options.momentum, fused=fused)
     kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.Adam
@@ -24,7 +24,7 @@ def of(groups: list[dict[str, object]], options: TrainerOptions, *, fused: bool 
 
 
 def not_finite(norm: float, update: int) -> FloatingPointError:
-    """What is raised, on every rank, before weights are spoilt."""
+    """Return the error that every rank raises before weights are spoilt."""
     return FloatingPointError(
         f"the gradient norm of update {update} is {norm}: lower lr, lengthen warmup_steps, or look for a loss that "
         "divides by zero or takes the logarithm of zero"
@@ -32,14 +32,14 @@ def not_finite(norm: float, update: int) -> FloatingPointError:
 
 
 class Optimizer:
-    """An elementwise optimizer of torch, fused, on plain local tensors (so blocks need no DTensor dispatch).
+    """An elementwise optimizer of torch, fused, on plain local tensors, so blocks need no DTensor dispatch.
 
-    The moments exist from the start, so that a snapshot has the same entries and sizes at every step.
+    The moments exist from the start, so a snapshot has the same entries and sizes at every step.
     """
 
     def __init__(self, data: Mapping[str, torch.Tensor], dims: Mapping[str, int], options: TrainerOptions) -> None:
-        """`data` are the tensors to update, by name; `dims` the dimensions of the whole parameters (only what has two
-        or more decays)."""
+        """`data` are the tensors to update, by name. `dims` are the dimensions of the whole parameters; weight decay
+        applies only to those with two or more."""
         self.data = data
         self.options = options
         self.clip_norm = math.inf if options.clip_norm is None else options.clip_norm
@@ -58,7 +58,8 @@ class Optimizer:
     def update(
         self, gradients: Mapping[str, torch.Tensor], scale: float, total: Callable[[float], float] = float
     ) -> tuple[float, float]:
-        """Apply `gradients` times `scale` (they are changed): (their global norm before clipping, learning rate).
+        """Apply `gradients` times `scale` (they are changed). Return their global norm before clipping, and the
+        learning rate.
 
         `total` sums a number over the ranks among which the gradients are divided. Raises `FloatingPointError` on every
         rank if the norm is not finite.
@@ -81,7 +82,7 @@ class Optimizer:
         return norm, lr
 
     def moments(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Each moment by parameter, empty blocks included, in a fixed order."""
+        """Return each moment by parameter, including empty blocks, in a fixed order."""
         return {
             moment: {
                 name: self._torch.state[self._leaves[name]][moment] if name in self._leaves else data
@@ -91,7 +92,7 @@ class Optimizer:
         }
 
     def restore(self, updates: int) -> None:
-        """The tensors of `moments` have been filled; `updates` sets the position of schedule and optimizer."""
+        """The tensors of `moments` were filled: set the position of schedule and optimizer to `updates`."""
         for leaf in self._leaves.values():
             if "step" in self._torch.state[leaf]:
                 self._torch.state[leaf]["step"].fill_(updates)

@@ -1,4 +1,4 @@
-"""The options that trainers share, checked in the driver: nothing here imports torch."""
+"""The options that trainers share, checked in the driver. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class PolicyOptions(_Completions):
     )
     """Capped weights: Espeholt et al., "IMPALA", arXiv:1802.01561, section 4.1. π_old apart from π_sampler: Hilton et
     al., arXiv:2110.00641, equation 2. Between an engine and a trainer: Yao et al., "Your Efficient RL Framework
-    Secretly Brings You Off-Policy RL Training", 2025. In TRL `vllm_importance_sampling_mode: token_truncate` with
-    `vllm_importance_sampling_clip_max`, in verl `tis_imp_ratio_cap`."""
+    Secretly Brings You Off-Policy RL Training", 2025. TRL calls it `vllm_importance_sampling_mode: token_truncate` with
+    `vllm_importance_sampling_clip_max`, verl `tis_imp_ratio_cap`."""
     ratio: Literal["token", "sequence"] = Field(
         "token", description="token: a ratio for each token; sequence: their geometric mean for the completion (GSPO)"
     )
@@ -86,8 +86,8 @@ class PolicyOptions(_Completions):
         "over rows of each row's mean (GRPO, GSPO). constant: the sum over tokens, divided by rows times "
         "`aggregation_length` (Dr. GRPO). null: token_mean, or sequence_mean with ratio: sequence",
     )
-    """In verl `loss_agg_mode` token-mean, seq-mean-token-mean and seq-mean-token-sum-norm; in TRL `loss_type` dapo,
-    grpo and dr_grpo. Dr. GRPO: Liu et al., arXiv:2503.20783."""
+    """verl calls these `loss_agg_mode` token-mean, seq-mean-token-mean and seq-mean-token-sum-norm; TRL `loss_type`
+    dapo, grpo and dr_grpo. Dr. GRPO: Liu et al., arXiv:2503.20783."""
     aggregation_length: int | None = Field(
         None, gt=0, description="tokens that aggregation: constant divides a row's sum by: the rollout's max_tokens"
     )
@@ -125,7 +125,7 @@ class ValueOptions(BaseModel, extra="forbid"):
 
 
 class ClassificationOptions(BaseModel, extra="forbid"):
-    """`loss_options` of ``rolemesh_training.losses:classification``: there are none."""
+    """`loss_options` of ``rolemesh_training.losses:classification``, which has none."""
 
 
 class DistillOptions(BaseModel, extra="forbid"):
@@ -136,7 +136,7 @@ class DistillOptions(BaseModel, extra="forbid"):
 
 
 class LogprobsOptions(BaseModel, extra="forbid"):
-    """How `logprobs` computes, whatever the role's loss is: a reference model need not have one of its own."""
+    """Settings of `logprobs` that do not depend on the role's loss, because a reference model may have none."""
 
     temperature: float | None = Field(
         None,
@@ -172,12 +172,12 @@ LOSS_OPTIONS: dict[str, type[BaseModel]] = {
 
 
 def loss_kind(loss: object) -> type[BaseModel]:
-    """The model of the `loss_options` of a loss of this package; of others `BaseModel`."""
+    """Return the model of the `loss_options` of a loss of this package; `BaseModel` for other losses."""
     return LOSS_OPTIONS.get(str(loss), BaseModel)
 
 
 def token_column(loss: object) -> TokenColumn | None:
-    """The column with the tokens that a loss of this package reads; None of another loss."""
+    """Return the column with the tokens that a loss of this package reads; None for other losses."""
     return _TOKENS.get(str(loss).removeprefix(_LOSSES))
 
 
@@ -187,11 +187,11 @@ _TOKENS: dict[str, TokenColumn] = {
     "dpo": "chosen_ids",
 }
 _COMPARING = frozenset(f"{_LOSSES}{name}" for name in ("dpo", "grpo", "ppo", "value"))
-"""Losses that compare with a sampler, a reference or old values, none of which had dropout."""
+"""Losses that compare with values of a sampler, a reference or an earlier step, which were computed without dropout."""
 
 
 class TrainerOptions(BaseModel, extra="forbid"):
-    """What any trainer may be told, whatever its model is."""
+    """Options of any trainer, whatever its model is."""
 
     loss: ImportRef = Field(
         ImportRef(f"{_LOSSES}causal_lm"),
@@ -269,12 +269,12 @@ class TrainerOptions(BaseModel, extra="forbid"):
 
     @property
     def drops(self) -> bool:
-        """Whether dropout acts in training."""
+        """Return whether dropout is active in training."""
         return self.dropout if self.dropout is not None else str(self.loss) not in _COMPARING
 
     @property
     def importance_sampling_cap(self) -> float | None:
-        """That of a policy loss of this package, if it has one."""
+        """Return the cap of a policy loss of this package; None for other losses."""
         policy = issubclass(loss_kind(self.loss), PolicyOptions)
         return self.loss_options.get("importance_sampling_cap") if policy else None
 
@@ -366,9 +366,9 @@ class HuggingFaceOptions(TrainerOptions):
 
     @property
     def sampled_at(self) -> float | None:
-        """The temperature at which `logprobs` computes, where the options state one; else the rows say it.
+        """Return the temperature at which `logprobs` computes, if the options state one; otherwise the rows say it.
 
-        That of a loss which samples nothing, such as `distill`, is not meant.
+        A loss that samples nothing, such as `distill`, has no such temperature.
         """
         meant = str(self.loss) not in LOSS_OPTIONS or issubclass(loss_kind(self.loss), _Completions)
         of_loss = self.loss_options.get("temperature") if meant else None
@@ -376,7 +376,7 @@ class HuggingFaceOptions(TrainerOptions):
 
     @property
     def packed(self) -> bool:
-        """Whether `logprobs` packs the rows of a micro-batch into one."""
+        """Return whether `logprobs` packs the rows of a micro-batch into one."""
         own = self.logprobs.pack
         return bool(own if own is not None else self.loss_options.get("pack", True))
 
@@ -387,7 +387,7 @@ class HuggingFaceOptions(TrainerOptions):
 
 
 def folder_of(model: str, info: ValidationInfo) -> str:
-    """The folder's absolute path; a relative one starts at the job file."""
+    """Return the folder's absolute path. A relative one starts at the job file."""
     base = (info.context or {}).get("base", ".")
     return str(Path(base, Path(model).expanduser()).resolve())
 

@@ -1,8 +1,9 @@
-"""Log-probabilities of completions, with everything that rows have in common computed once.
+"""Log-probabilities of completions; the common parts of rows are computed once.
 
-Rows of one GRPO step share a long prefix (system prompt, demonstrations) and, by groups, a question. `pack` lays the
-prefix, then each question followed by its completions, into one row: a tree in which a token sees its ancestors only,
-at the position it has in its own row. The results equal those of one row per completion up to rounding.
+Rows of one GRPO step share a long prefix (system prompt, demonstrations) and, within groups, a question. `pack` puts
+the prefix, then each question followed by its completions, into one row. The row is a tree in which a token sees only
+its ancestors, at the position that it has in its own row. Up to rounding, the results equal those of one row per
+completion.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ class Packed:
     input_ids: Ids
     """(length,)"""
     positions: Ids
-    """(length,): each token's position in its own row."""
+    """Ids: (length,): position of each token in its own row."""
     prompt: Ids
-    """(length,): which distinct prompt a token belongs to, -1 for the common prefix."""
+    """Ids: (length,): number of the distinct prompt of each token, -1 for the common prefix."""
     row: Ids
-    """(length,): which completion a token belongs to, -1 for prompts."""
+    """Ids: (length,): number of the completion of each token, -1 for prompts."""
     keep: Ids
-    """(kept,): the places in the row, ascending, whose logits predict a completion's token."""
+    """Ids: (kept,): places in the row, ascending, whose logits predict a token of a completion."""
     source: Ids
-    """(tokens,): for each completion token, in the order of the rows, the place in `keep` that predicts it."""
+    """Ids: (tokens,): for each completion token, in the order of the rows, the index in `keep` of the place that
+    predicts it."""
     targets: Ids
     """(tokens,): the completion tokens."""
 
@@ -51,9 +53,9 @@ class Packed:
 
 
 def pack(prompts: Sequence[Any], completions: Sequence[Any]) -> Packed:
-    """Lay out rows of token ids; the last token of a completion predicts nothing and is left out.
+    """Lay out rows of token ids. The last token of a completion predicts nothing and is left out.
 
-    Raises `ValueError` for no rows, and for an empty prompt.
+    Raises `ValueError` if there are no rows, and for an empty prompt.
     """
     prompts, completions = _rows(prompts, completions)
     members: dict[bytes, list[int]] = {}
@@ -94,7 +96,8 @@ def pack(prompts: Sequence[Any], completions: Sequence[Any]) -> Packed:
 
 
 def _rows(prompts: Sequence[Any], completions: Sequence[Any]) -> tuple[list[Ids], list[Ids]]:
-    """Both as arrays. Raises `ValueError` for no rows, and for an empty prompt: nothing predicts what follows it."""
+    """Return both as arrays. Raises `ValueError` if there are no rows, and for an empty prompt, because nothing
+    predicts the token after it."""
     found = [[np.asarray(row, dtype=np.int64) for row in rows] for rows in (prompts, completions)]
     if not found[0]:
         raise ValueError("there are no rows to compute")
@@ -121,10 +124,10 @@ def completion_logprobs(
     temperature: float | NDArray[np.float32] = 1.0,
     packed: bool = True,
 ) -> torch.Tensor:
-    """Log-probability of each completion token given its prompt and the tokens before it: float32, (tokens,), row by
-    row, differentiable. One forward pass. `temperature` is one number, or one for each row.
+    """Return the log-probability of each completion token given its prompt and the tokens before it: float32,
+    (tokens,), row by row, differentiable. It takes one forward pass. `temperature` is one number, or one for each row.
 
-    A packed row of a model with the attention `rolemesh_training.attention.NAME` needs no mask of its length squared.
+    A model with the attention `rolemesh_training.attention.NAME` needs no mask of the squared length of the packed row.
     """
     if isinstance(temperature, np.ndarray):
         temperature = np.repeat(temperature, [len(completion) for completion in completions])
@@ -140,16 +143,16 @@ def completion_logprobs(
 def completion_values(
     model: torch.nn.Module, prompts: Sequence[Any], completions: Sequence[Any], device: torch.device
 ) -> torch.Tensor:
-    """What a model with one number for each token (``task: value``) says of the text before each completion token:
-    float32, (tokens,), row by row, differentiable. One forward pass over one packed row."""
+    """Return the result of a model with one number for each token (``task: value``) for the text before each completion
+    token: float32, (tokens,), row by row, differentiable. It takes one forward pass over one packed row."""
     layout = pack(prompts, completions)
     found = model(**_inputs(model, layout, device), use_cache=False).logits[0, :, 0].float()
     return found[torch.from_numpy(layout.keep[layout.source]).to(device)]
 
 
 def row_scores(model: torch.nn.Module, rows: Sequence[Any], device: torch.device) -> torch.Tensor:
-    """What a classifier says of each row of token ids: float32, (rows, labels), differentiable. One forward pass over
-    rows padded on the right with the model's pad token."""
+    """Return a classifier's result for each row of token ids: float32, (rows, labels), differentiable. It takes one
+    forward pass over rows padded on the right with the model's pad token."""
     shape = (len(rows), max((len(row) for row in rows), default=1))
     ids, mask = np.full(shape, int(model.config.pad_token_id or 0), dtype=np.int64), np.zeros(shape, dtype=np.int64)
     for i, row in enumerate(rows):
@@ -197,7 +200,7 @@ def _padded(
 def _pick(
     logits: torch.Tensor, source: torch.Tensor, targets: torch.Tensor, temperature: float | NDArray[np.float32]
 ) -> torch.Tensor:
-    """log softmax(logits / temperature)[source, targets] without materialising the log-probabilities.
+    """Return log softmax(logits / temperature)[source, targets] without materialising the log-probabilities.
 
     `temperature` is one number, or one for each target.
     """

@@ -1,7 +1,7 @@
-"""Device memory given back and taken again: the content waits in host memory, and every tensor stays the same object.
+"""Free device memory and allocate it again. The content waits in host memory, and every tensor stays the same object.
 
-Works on storages, so parameters, FSDP2's blocks and the optimizer's leaves that share memory still do afterwards. verl
-(``offload_fsdp2_model_to_cpu``) moves modules instead, which breaks such ties.
+It works on storages, so parameters, FSDP2's blocks and the optimizer's leaves that share memory still share it
+afterwards. verl (``offload_fsdp2_model_to_cpu``) moves modules instead, which breaks such ties.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _PORTABLE = 1
 
 
 class Parking:
-    """The storages of some tensors, and what was in them while they have no memory.
+    """The storages of some tensors, and their content while they have no memory.
 
-    The host memory is taken by the first `park` and kept for the next ones: new memory costs several times the copy.
+    The first `park` allocates the host memory, and later ones reuse it, because new memory costs several times the
+    copy.
     """
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -31,7 +32,8 @@ class Parking:
         self._parked = False
 
     def park(self) -> int:
-        """Copy everything to host memory and free the device's; returns the bytes. Nothing may use the tensors now."""
+        """Copy everything to host memory and free the device's. Return the bytes. Nothing may use the tensors until
+        `unpark`."""
         if self._parked:
             return 0
         for storage, content in self._pairs():
@@ -45,7 +47,7 @@ class Parking:
         return sum(self._sizes)
 
     def unpark(self) -> None:
-        """Take the memory again, with the same content."""
+        """Allocate the memory again, with the same content."""
         if not self._parked:
             return
         for storage, content in self._pairs():
@@ -55,7 +57,7 @@ class Parking:
         self._parked = False
 
     def _pairs(self) -> Iterable[tuple[torch.UntypedStorage, torch.Tensor]]:
-        """Each storage, and its part of the host memory."""
+        """Yield each storage, and its part of the host memory."""
         if self._host is None:
             self._host = torch.empty(sum(self._sizes), dtype=torch.uint8)
             if self._on_gpu() and _page_lock(self._host):
@@ -76,7 +78,8 @@ def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def _page_lock(host: torch.Tensor) -> bool:
-    """Let the GPU copy to and from `host` by itself. False if the driver refuses: it then copies through a buffer."""
+    """Page-lock `host`, so that the GPU copies directly. Return False if the driver refuses; it then copies through a
+    buffer."""
     if not int(torch.cuda.cudart().cudaHostRegister(host.data_ptr(), host.numel(), _PORTABLE)):
         return True
     with contextlib.suppress(RuntimeError):

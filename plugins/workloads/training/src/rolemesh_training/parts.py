@@ -1,8 +1,9 @@
-"""A Hugging Face model that is never whole in one rank's memory: parameters without content, divided, then filled.
+"""Load a Hugging Face model that never fits one rank's memory: create parameters without content, divide them, then
+fill them.
 
-Each rank reads its own parts of the files. What no file has (all of ``init: random``, a new head, buffers) is made by
-the model's own `_init_weights`, a decoder layer at a time, in the order and from the random numbers of transformers: so
-the weights are those of `from_config` and `from_pretrained`, bit for bit, whatever the world size.
+Each rank reads its own parts of the files. Content that no file has (all of ``init: random``, a new head, buffers)
+comes from the model's own `_init_weights`, one decoder layer at a time, in the order and with the random numbers of
+transformers. So the weights equal those of `from_config` and `from_pretrained` bit for bit, for any world size.
 """
 
 from __future__ import annotations
@@ -27,20 +28,23 @@ from rolemesh_training.options import HuggingFaceOptions
 __all__ = ["Parts"]
 
 Run = Callable[[torch.Size], tuple[int, int]]
-"""From a parameter's shape to this rank's run of the flattened whole: its first element, and how many."""
+"""Function from a parameter's shape to this rank's run of the flattened parameter: its first element, and its
+length."""
 _META = torch.device("meta")
 _Unit = list[tuple[torch.nn.Module, PreTrainedModel]]
 
 
 class Parts:
-    """`model` has its parameters on the device "meta" until somebody divides them and calls `allocate` and `fill`.
+    """The parameters of `model` are on the device "meta" until the caller has divided them and calls `allocate` and
+    `fill`.
 
-    `whole` says that it was not to be had so, and is there already: the names or shapes in its files are not those of
-    the model (mixtures of experts whose experts lie one by one), or the weights are quantized.
+    `whole` is true if the model cannot be loaded in parts and already has its content. Then the names or shapes in its
+    files differ from those of the model (mixtures of experts whose experts are stored one by one), or the weights are
+    quantized.
     """
 
     def __init__(self, options: HuggingFaceOptions, seed: int, run: Run) -> None:
-        """`seed` is for what no file has; the same on every rank."""
+        """`seed` is for content that no file has. It is the same on every rank."""
         self._run = run
         self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # the parameter, so that its id stays its own
         self.whole = False
@@ -71,7 +75,7 @@ class Parts:
         self._made.clear()
 
     def _random(self, options: HuggingFaceOptions) -> Any:
-        """Modules are made as ever, with the random numbers that they use up, and lose their content at once."""
+        """Create modules as usual, with the random numbers that they consume, but drop their content at once."""
 
         def drop(_: torch.nn.Module, __: str, child: torch.nn.Module | None) -> None:
             for name, p in child._parameters.items() if child is not None else ():
@@ -94,7 +98,7 @@ class Parts:
 
     @torch.no_grad()
     def _make(self, unit: _Unit, read: set[int]) -> None:
-        """Initialize what of these modules is not `read`, and keep this rank's runs of it."""
+        """Initialize the tensors of these modules that are not `read`, and keep this rank's runs of them."""
         unit = [(module, owner) for module, owner in unit if not getattr(module, "_is_hf_initialized", False)]
         own = [(m, name, p) for m, _ in unit for name, p in m._parameters.items() if p is not None]
         empty = [(m, name, b) for m, _ in unit for name, b in m._buffers.items() if b is not None and b.device == _META]
@@ -120,9 +124,10 @@ class Parts:
                 self._made[id(parameter)] = (parameter, torch.empty(size).copy_(made.view(-1)[start : start + size]))
 
     def _sources(self, model: Any) -> dict[str, str] | None:
-        """Each tensor of the model's state, under one of its names → its name in the files; a head may have none.
+        """Return each tensor of the model's state, under one of its names → its name in the files; a head may have
+        none.
 
-        None if the files are not to be read so.
+        None if the files cannot be read in parts.
         """
         if getattr(model.config, "quantization_config", None) is not None:
             return None
@@ -148,9 +153,10 @@ class Parts:
         return found or None
 
     def allocate(self, device: torch.device) -> None:
-        """Give the parameters memory, or what is left of them here after `model` was divided; its content is anything.
+        """Allocate memory for the parameters, or for the parts that remain after `model` was divided. Their content is
+        undefined.
 
-        What has content already (adapters, buffers) keeps it.
+        Tensors that already have content (adapters, buffers) keep it.
         """
         if self.whole:
             self.model.to(device)
@@ -160,7 +166,8 @@ class Parts:
 
     @torch.no_grad()
     def fill(self, local: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Read this rank's run of each parameter, and all of each buffer; `local` gives the vector that holds a run."""
+        """Read this rank's run of each parameter, and each whole buffer. `local` returns the vector that holds a
+        run."""
         if self.whole:
             return
         parameters = dict(self.model.named_parameters())
@@ -175,9 +182,9 @@ class Parts:
 
 
 class _weightless:
-    """For as long as peft looks at a model: parameters that say they are on the CPU, but have no memory.
+    """While peft looks at a model, its parameters claim to be on the CPU, but have no memory.
 
-    It puts adapters where the layer's weight is, and on "meta" they would lose their content.
+    peft puts adapters on the device of the layer's weight, and on "meta" they would lose their content.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -194,10 +201,10 @@ class _weightless:
 
 
 class _Apart(TorchFunctionMode):
-    """``torch.empty`` gives large tensors pages of their own, which go back to the system with them.
+    """``torch.empty`` gives large tensors separate pages, which return to the system with them.
 
-    Among malloc's they would stay behind: glibc finds no use for the gap that an aligned block leaves
-    (https://sourceware.org/bugzilla/show_bug.cgi?id=14581), so all that is made and dropped would add up.
+    Otherwise they would stay with malloc: glibc cannot reuse the gap that an aligned block leaves
+    (https://sourceware.org/bugzilla/show_bug.cgi?id=14581), so dropped tensors would add up.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -216,7 +223,8 @@ def _like(parameter: torch.nn.Parameter, data: torch.Tensor) -> torch.nn.Paramet
 
 
 def _units(model: torch.nn.Module) -> Iterator[_Unit]:
-    """Modules in transformers' order of initialization: a decoder layer with all that is in it, else one by one."""
+    """Yield modules in transformers' order of initialization: a decoder layer with everything in it, other modules one
+    by one."""
     layers = {id(layer) for layer in decoder_layers(model)}
 
     def below(module: torch.nn.Module, owner: Any) -> Iterator[_Unit]:

@@ -1,4 +1,4 @@
-"""How completions were sampled, as their rows say it, and what a policy loss may make of that. Imports no torch."""
+"""The sampling parameters that rows carry, and how a policy loss may use such rows. Does not import torch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rolemesh.errors import RolemeshError
 __all__ = ["COLUMN", "OLD", "REFERENCE", "faults", "named", "reshaping", "row_name", "row_temperatures"]
 
 COLUMN = "sampling"
-"""The column that says how each completion was sampled: a mapping per row, such as ``{"temperature": 0.7}``."""
+"""Column with the sampling parameters of each completion: a mapping per row, such as ``{"temperature": 0.7}``."""
 OLD = "old_logprobs"
-"""The column with the trainer's own log-probabilities before the update: ragged float32, one per completion token."""
+"""Column with the trainer's own log-probabilities before the update: ragged float32, one per completion token."""
 REFERENCE = "ref_temperature"
-"""The column with the temperature at which `ref_logprobs` were computed: float32, (rows,)."""
+"""Column with the temperature at which `ref_logprobs` were computed: float32, (rows,)."""
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "temperature": (),
@@ -31,13 +31,14 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "min_tokens": (0,),
 }
-"""The values with which each parameter leaves the softmax at the temperature as it is. Of others: empty ones."""
+"""Parameter → values with which the distribution is the softmax at the temperature. For other parameters: empty
+values."""
 
 
 def reshaping(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """What of `sampling` makes the distribution another one than the softmax at its temperature.
+    """Return the parameters of `sampling` with which the distribution is not the softmax at its temperature.
 
-    A parameter that is not known here counts, unless it is empty (None, 0, [], {}).
+    An unknown parameter counts, unless it is empty (None, 0, [], {}).
     """
     return {
         name: value
@@ -47,12 +48,13 @@ def reshaping(sampling: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named(values: Mapping[str, Any]) -> str:
-    """``top_p 0.7, min_tokens 4``."""
+    """Return the values as text: ``top_p 0.7, min_tokens 4``."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def row_name(batch: Batch, row: int) -> str:
-    """What a reader can find the row by: its `index` in the job, or its number in `batch` with its `group`."""
+    """Return a name by which a reader can find the row: its `index` in the job, or its number in `batch` with its
+    `group`."""
     if "index" in batch:
         return f"the row with index {batch['index'][row]}"
     return f"row {row} (of group {batch['group'][row]})" if "group" in batch else f"row {row}"
@@ -61,14 +63,14 @@ def row_name(batch: Batch, row: int) -> str:
 def row_temperatures(
     batch: Batch, rows: Sequence[int] | NDArray[np.int64], stated: float | None, *, reweighted: bool | None = None
 ) -> float | NDArray[np.float32]:
-    """The temperature of the distribution that the completions of `rows` were sampled from.
+    """Return the temperature of the distribution from which the completions of `rows` were sampled.
 
-    It is `stated` by the options, or that of the rows; 1 where neither says one. One number if all have the same,
-    else float32 of shape (rows,).
+    It is `stated` by the options, or that of the rows; 1 if neither has one. One number if all are equal, else float32
+    of shape (rows,).
 
-    With `reweighted` not None the rows are for a policy loss, and `RolemeshError` is raised for those that it cannot
-    correct: sampled at another temperature than `stated`, greedily, or, unless `reweighted`, from a distribution that
-    is no plain softmax.
+    If `reweighted` is not None, the rows are for a policy loss. Then `RolemeshError` is raised for rows that the loss
+    cannot correct: those sampled at another temperature than `stated`, greedily, or, unless `reweighted`, from a
+    distribution that is not a plain softmax.
     """
     if COLUMN not in batch:
         return 1.0 if stated is None else stated
@@ -94,10 +96,11 @@ def faults(
     rollout: str = "the rollout's options",
     loss: str = "loss_options",
 ) -> Iterator[tuple[str, str, str]]:
-    """What a policy loss at the temperature `stated` cannot correct in `sampling`: setting, what is wrong, remedy.
+    """Yield the parameters in `sampling` that a policy loss at the temperature `stated` cannot correct: setting, fault,
+    remedy.
 
-    `reweighted` says that the loss corrects by importance weights. `rollout` and `loss` are what a remedy calls the
-    options of the two.
+    `reweighted` says that the loss corrects by importance weights. `rollout` and `loss` are the names of the options of
+    the two in a remedy.
     """
     own = sampling.get("temperature")
     if own == 0:

@@ -10,10 +10,10 @@ __all__ = ["factor"]
 
 
 def factor(options: TrainerOptions, update: int) -> float:
-    """What `lr` is multiplied by in update `update`, from 0: the warm-up, then the schedule's fall to `min_lr_ratio`.
+    """Return the factor of `lr` in update `update`, from 0: the warm-up, then the schedule's fall to `min_lr_ratio`.
 
-    `cosine` and `linear` fall from the end of the warm-up to update `schedule_updates`; `wsd` (Hu et al., "MiniCPM",
-    arXiv:2404.06395, with a linear decay) stays, and falls over its last `decay_updates`.
+    `cosine` and `linear` fall from the end of the warm-up to update `schedule_updates`. `wsd` (Hu et al., "MiniCPM",
+    arXiv:2404.06395, with a linear decay) stays at 1, and falls over its last `decay_updates`.
     """
     if options.warmup_steps and update < options.warmup_steps:
         return min(1.0, (update + 1) / options.warmup_steps)

@@ -1,4 +1,4 @@
-"""What the micro-batches of an update add up to: by name a sum, and the weight by which it is divided."""
+"""Sums over the micro-batches of an update: by name a sum, and the weight that divides it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rolemesh_training.contract import LossOutput
 __all__ = ["add", "add_output", "counted", "weights"]
 
 _BESIDES = "besides"
-"""Where `LossOutput.besides` is added up. It has no weight, so it is not reported."""
+"""Name of the sum of `LossOutput.besides`. It has no weight, so it is not reported."""
 
 
 def add(sums: dict[str, list[float]], name: str, total: float, weight: float) -> None:
@@ -28,10 +28,10 @@ def add_output(sums: dict[str, list[float]], output: LossOutput) -> None:
 
 
 def weights(sums: Mapping[str, Sequence[float]]) -> tuple[float, float]:
-    """The loss's weight, and what its mean counts besides."""
+    """Return the loss's weight, and the additional units of its mean."""
     return sums.get("loss", (0.0, 0.0))[1], sums.get(_BESIDES, (0.0, 0.0))[0]
 
 
 def counted(weight: float, besides: float) -> float:
-    """What the mean over all ranks' micro-batches is divided by; 0 if none of them teaches anything."""
+    """Return the divisor of the mean over all ranks' micro-batches; 0 if none of them teaches anything."""
     return weight + besides if weight > 0 else 0.0

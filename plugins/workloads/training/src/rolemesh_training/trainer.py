@@ -1,6 +1,6 @@
-"""A trainer inside one rank: forward and backward over its rows in step with the other ranks, update, state.
+"""A trainer in one rank: forward and backward passes in step with the other ranks, update, state.
 
-How gradients are summed over the ranks, and where parameters lie, is what a subclass says.
+A subclass defines how gradients are summed over the ranks, and how parameters are divided.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ class Trainer(ABC):
     """Model, optimizer and process group of one rank."""
 
     lockstep: ClassVar[bool] = True
-    """Whether a forward or backward pass talks to the other ranks, so that each must make as many as the busiest."""
+    """True if a forward or backward pass communicates with the other ranks, so each rank must make as many as the
+    busiest one."""
     model: torch.nn.Module
-    """What a loss calls; set by `prepare`."""
+    """The object that a loss calls; set by `prepare`."""
 
     def __init__(self, ctx: RankContext[Any]) -> None:
         self.ctx = ctx
@@ -74,59 +75,59 @@ class Trainer(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make `model` and, unless it is frozen, the optimizer."""
+        """Create `model` and, unless it is frozen, the optimizer."""
 
     @abstractmethod
     def backward(self, output: LossOutput, share: float, *, last: bool) -> None:
         """Add the gradients of a micro-batch to those of the update.
 
-        `share` is the weight of all ranks' micro-batches of this turn (of the own one, unless `lockstep`); it may be 0.
-        `last` says that none follows on this rank.
+        `share` is the weight of all ranks' micro-batches of this turn (only the rank's own, unless `lockstep`); it may
+        be 0. `last` says that no further one follows on this rank.
         """
 
     def passed(self) -> None:  # noqa: B027 (there may be nothing)
-        """This rank has made all passes of the update; it talks to the others next, in `Group.gather`."""
+        """This rank has made all passes of the update. Its next communication is in `Group.gather`."""
 
     @abstractmethod
     def update(self, weight: float) -> tuple[float, float] | None:
-        """Step the optimizer on the mean over `weight`; (gradient norm before clipping, learning rate), or None if the
-        update had to be left out. Raises `FloatingPointError` on every rank if the norm is not finite."""
+        """Step the optimizer on the mean over `weight`. Return the gradient norm before clipping and the learning rate,
+        or None if the update was skipped. Raises `FloatingPointError` on every rank if the norm is not finite."""
 
     @abstractmethod
     def discard(self) -> None:
-        """There was nothing to learn in any rank's rows: drop what gradients there are."""
+        """No rank's rows teach anything: drop the gradients."""
 
     @abstractmethod
     def whole(self) -> Mapping[str, Shard]:
-        """This rank's block of every parameter by all of its names, in the dtype that the model computes in, on the
+        """Return this rank's block of every parameter under all of its names, in the model's compute dtype, on the
         CPU."""
 
     @abstractmethod
     def shards(self) -> dict[str, Any]:
-        """The state's tensors, live: ``model`` by parameter, and ``optimizer`` by moment and parameter."""
+        """Return the live tensors of the state: ``model`` by parameter, and ``optimizer`` by moment and parameter."""
 
     @property
     @abstractmethod
     def updates(self) -> int:
-        """How often the optimizer has stepped."""
+        """Return the number of optimizer steps."""
 
     @abstractmethod
     def restored(self, state: State) -> None:
-        """The tensors of `shards` have been filled from `state`: let everything else follow."""
+        """The tensors of `shards` were filled from `state`: update everything else."""
 
     def on_device(self) -> list[torch.Tensor]:
-        """What `offload` moves."""
+        """Return the tensors that `offload` moves."""
         return _tensors(self.shards())
 
     def release(self) -> None:  # noqa: B027 (there may be nothing)
-        """Free what forward passes left behind."""
+        """Free the memory that forward passes left."""
 
     def precision(self) -> AbstractContextManager[Any]:
-        """Around each forward pass."""
+        """Return the context of each forward pass."""
         return nullcontext()
 
     def progress(self) -> dict[str, Any]:
-        """What else belongs to a snapshot; JSON values."""
+        """Return the other parts of a snapshot, as JSON values."""
         return {}
 
     # ---------------------------------------------------------------------------------------------------- the operators
@@ -145,7 +146,7 @@ class Trainer(ABC):
         self.version += 1
 
     def _fitting(self, batch: Batch, tokens: TokenColumn | None, operator: str) -> Batch:
-        """The rows that are not too long, or were made to fit; what had to go is counted, and said once."""
+        """Return the rows that are not too long, or were cut. Dropped rows are counted, and a warning is given once."""
         limit = getattr(self.options, "max_length", None) or self._positions
         found = fitted(batch, limit, getattr(self.options, "too_long", "drop"), tokens)
         for what, which in (("dropped", found.dropped), ("truncated", found.truncated)):
@@ -161,7 +162,8 @@ class Trainer(ABC):
         return found.batch
 
     def _with_old_logprobs(self, batch: Batch) -> Batch:
-        """`batch` with the log-probabilities before the update, if the loss wants them and cannot see them itself."""
+        """Return `batch` with the log-probabilities before the update, if the loss needs them and cannot compute them
+        itself."""
         options = self.options
         alone = options.mini_batches == options.epochs == 1 and not options.dropout
         if options.importance_sampling_cap is None or alone:
@@ -170,7 +172,8 @@ class Trainer(ABC):
         return batch | {OLD: self._per_token(batch, self._logprobs_at(stated))}
 
     def _logprobs_at(self, stated: float | None) -> Callable[[Batch], torch.Tensor]:
-        """The log-probability of each completion token of a batch, at the temperature `stated`, or that of its rows."""
+        """Return a function that computes the log-probability of each completion token of a batch, at the temperature
+        `stated`, or that of its rows."""
 
         def compute(part: Batch) -> torch.Tensor:
             return completion_logprobs(
@@ -185,7 +188,7 @@ class Trainer(ABC):
         return compute
 
     def _learn(self, batch: Batch, whole: Batch) -> None:
-        """One update from the rows of all ranks; `batch` is a part of the step's rows, `whole`."""
+        """Make one update from the rows of all ranks. `batch` is a part of the step's rows, `whole`."""
         sums: dict[str, list[float]] = {}
         parts = self._micro_batches(batch)
         try:
@@ -206,7 +209,7 @@ class Trainer(ABC):
         self.learn_from(sums, batch, whole)
 
     def learn_from(self, sums: dict[str, list[float]], batch: Batch | None = None, whole: Batch | None = None) -> None:
-        """Step the optimizer on the mean over all ranks, and report that mean, equal on every rank."""
+        """Step the optimizer on the mean over all ranks, and report that mean, which is equal on every rank."""
         merged: dict[str, list[float]] = {}
         for part in self.group.gather(sums):
             for name, (total, weight) in part.items():
@@ -216,7 +219,7 @@ class Trainer(ABC):
         self.ctx.metric(**{name: total / share for name, (total, share) in merged.items() if share > 0})
 
     def step(self, weight: float, batch: Batch | None = None, whole: Batch | None = None) -> None:
-        """Step the optimizer unless there is nothing to learn, and count what becomes of it, alike on every rank."""
+        """Step the optimizer unless there is nothing to learn. Count the result, the same on every rank."""
         if weight > 0:
             done = self.update(weight)
             if done is None:
@@ -268,14 +271,14 @@ class Trainer(ABC):
         return batch | {"scores": np.concatenate([np.zeros((0, labels), dtype=np.float32), *found])}
 
     def _per_token(self, batch: Batch, compute: Callable[[Batch], torch.Tensor]) -> Ragged:
-        """What `compute` says of each completion token."""
+        """Return the result of `compute` for each completion token."""
         found = self._forward_only(batch, compute)
         lengths = [len(row) for row in batch.get("completion_ids", ())]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
         return Ragged(np.concatenate([np.zeros(0, dtype=np.float32), *found]), offsets)
 
     def _forward_only(self, batch: Batch, compute: Callable[[Batch], torch.Tensor]) -> list[NDArray[np.float32]]:
-        """What `compute` gives for each micro-batch of this rank."""
+        """Return the results of `compute` for the micro-batches of this rank."""
         self.model.eval()
         found = []
         parts = self._micro_batches(batch)
@@ -314,7 +317,7 @@ class Trainer(ABC):
         return {**told, **self.progress(), **self.shards()}
 
     def restore(self, state: State) -> None:
-        """Raises `ValueError` if the snapshot was taken of another model, or is not this rank's part of it."""
+        """Restore a snapshot. Raises `ValueError` if it is of another model, or is not this rank's part of it."""
         for name, own in self.shards().items():
             self._fill(own, state.get(name, {}), name)
         self.version = int(state["version"])
@@ -327,7 +330,7 @@ class Trainer(ABC):
         self.release()
 
     def _fill(self, own: Any, found: Any, name: str) -> None:
-        """Copy the tensors of a snapshot into those that are of the same name here."""
+        """Copy the tensors of a snapshot into those of the same name."""
         if isinstance(own, Shard):
             if (found.shape, found.offsets, found.data.shape) != (own.shape, own.offsets, own.data.shape):
                 raise ValueError(
@@ -346,13 +349,13 @@ class Trainer(ABC):
             self._fill(value, found[key], key)
 
     def offload(self) -> None:
-        """Parameters and moments wait in host memory, where the device has memory of its own."""
+        """Move parameters and moments to host memory, if the device has memory of its own."""
         if self.device.type != "cpu":
             self.release()
             self.parking.park()
 
     def onload(self) -> None:
-        """They are back on the device."""
+        """Move parameters and moments back to the device."""
         self.parking.unpark()
 
     def close(self) -> None:
@@ -363,12 +366,13 @@ class Trainer(ABC):
     # ------------------------------------------------------------------------------------------------------- the passes
 
     def _micro_batches(self, batch: Batch) -> deque[Batch]:
-        """This rank's."""
+        """Return this rank's micro-batches."""
         size = self.options.micro_batch_rows or max(1, batch.rows)
         return deque(batch[start : start + size] for start in range(0, batch.rows, size))
 
     def _turn(self, weight: float, left: int) -> tuple[float, bool]:
-        """What `backward` calls the share of a micro-batch of `weight`, and whether a pass follows: one collective.
+        """Return the argument `share` of `backward` for a micro-batch of `weight`, and whether a pass follows, with one
+        collective.
 
         In lockstep one follows as long as any rank has micro-batches `left`.
         """
@@ -382,7 +386,7 @@ class Trainer(ABC):
             return LossOutput(self.model(input_ids=token, use_cache=False).logits.float().sum() * 0.0, 0.0)
 
     def loss_of(self, part: Batch) -> LossOutput:
-        """Compute the loss of a part of a batch, forwards only."""
+        """Compute the loss of a part of a batch, without a backward pass."""
         before = self._forwards
         context = LossContext(self.device, self.ctx.step, self.version, self.options.loss_options)
         with self.precision():

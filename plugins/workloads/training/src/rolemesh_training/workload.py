@@ -1,4 +1,4 @@
-"""What every trainer is to a flow; the torch code behind it is imported in `setup`."""
+"""The interface of every trainer to a flow. The torch code behind it is imported in `setup`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_TASK = {"causal_lm": ("logprobs",), "value": ("values",), "classification": 
 
 
 def check_folder(options: HuggingFaceOptions) -> None:
-    """The model folder must hold what `init` and `task` need."""
+    """Check that the model folder has the files that `init` and `task` need."""
     folder = Path(options.model)
     if not folder.is_dir():
         raise OptionsError(
@@ -62,10 +62,10 @@ def check_folder(options: HuggingFaceOptions) -> None:
 
 
 class TrainerWorkload(Workload):
-    """The operators and the life of a trainer. A subclass says `Options` and makes its `Trainer` in `make`.
+    """The operators and the life of a trainer. A subclass sets `Options` and creates its `Trainer` in `make`.
 
-    `version` counts the finished `train` calls: 0 is the initial weights. It is the entry ``__version__`` of
-    `weights`, and part of the snapshot.
+    `version` counts the finished `train` calls: 0 is the initial weights. It is the entry ``__version__`` of `weights`,
+    and part of the snapshot.
     """
 
     group: ClassVar[Literal["independent", "collective"]] = "collective"
@@ -88,48 +88,48 @@ class TrainerWorkload(Workload):
 
     @classmethod
     def operators(cls, options: Any) -> Mapping[str, OperatorSpec]:
-        """`train`, `weights`, and what the model's head is for."""
+        """Return `train`, `weights`, and the operators of the model's head."""
         for_heads = {name for names in _OF_TASK.values() for name in names}
         own = _OF_TASK[getattr(options, "task", "causal_lm")]
         return {n: spec for n, spec in super().operators(options).items() if n in own or n not in for_heads}
 
     def make(self, ctx: RankContext[Any]) -> Trainer:
-        """The rank's trainer; called in `setup`."""
+        """Return the rank's trainer. Called in `setup`."""
         raise NotImplementedError
 
     @classmethod
     def stateful(cls, options: Any) -> bool:
-        """A frozen role has its weights from `options.model` each time."""
+        """Return False for a frozen role, whose weights come from `options.model` each time."""
         return not options.frozen
 
     @classmethod
     def varies(cls, options: Any) -> bool:
-        """With ``deterministic: false`` a repeated call may return something else in the last bits."""
+        """Return True with ``deterministic: false``: the last bits of a repeated call's result may differ."""
         return not options.deterministic
 
     @classmethod
     def check(cls, options: Any, world_size: int) -> None:
-        """The model folder must hold what `init` needs."""
+        """Check that the model folder has the files that `init` needs."""
         check_folder(options)
 
     @classmethod
     def check_flow(cls, options: Any, role: str, job: Any) -> None:
-        """The rows that the role trains on must be sampled, and referred to, as its loss takes them to be."""
+        """Check that the rows of the role are sampled, and their reference computed, in the way that its loss
+        expects."""
         calls = flow_calls(job)
         raise_all([*frozen(options, role, calls), *disagreements(options, role, calls)])
 
     @classmethod
     def warnings(cls, options: Any, role: str, job: Any) -> Iterable[OptionsError]:
-        """Settings of a policy loss with which an update changes nothing, or that nothing in the flow serves."""
+        """Yield settings of a policy loss with which an update changes nothing, or that nothing in the flow uses."""
         return without_effect(options, role, flow_calls(job))
 
     @classmethod
     def export(cls, options: Any, state: State, folder: Path) -> None:
-        """A Hugging Face folder: all files of `options.model` but its weights, and the parameters in float32.
+        """Write a Hugging Face folder: all files of `options.model` except its weights, and the parameters in float32.
 
-        Its config names the class of the task, so that a critic or a classifier loads with its head.
-
-        With `lora` peft's folder of the adapters.
+        Its config names the class of the task, so a critic or a classifier loads with its head. With `lora` write
+        peft's folder of the adapters.
         """
         if options.lora is not None:
             from rolemesh_training import lora
@@ -145,11 +145,12 @@ class TrainerWorkload(Workload):
 
     @operator(batch=Split())
     def train(self, batch: Batch) -> None:
-        """An update from the loss over the rows of all ranks, for each mini-batch in each epoch; a rank may have none.
+        """Make an update from the loss over the rows of all ranks, for each mini-batch in each epoch. A rank may have
+        no rows.
 
-        The loss and its metrics are means over all ranks. Rows with an int column `weight_version` report
-        `staleness`, the mean number of updates since the weights that produced them. The option `too_long` says what
-        becomes of rows that are too long for the model, here and in the operators below.
+        The loss and its metrics are means over all ranks. For rows with an int column `weight_version` it reports
+        `staleness`, the mean number of updates since the weights that produced them. The option `too_long` decides
+        about rows that are too long for the model, here and in the operators below.
         """
         self.engine.train(batch)
 
@@ -157,8 +158,8 @@ class TrainerWorkload(Workload):
     def logprobs(self, batch: Batch) -> Batch:
         """Add `ref_logprobs` (ragged float32): each completion token's log-probability under the present weights.
 
-        At the temperature `logprobs.temperature` of the options, which is the loss's if it has one and none is given.
-        A row that `too_long` drops is not among the rows that come back.
+        The temperature is the option `logprobs.temperature`; if that is not set, it is the loss's, if it has one. Rows
+        that `too_long` drops are not returned.
 
         Needs the ragged int columns `prompt_ids` and `completion_ids`.
         """
@@ -166,9 +167,10 @@ class TrainerWorkload(Workload):
 
     @operator(batch=Split(), returns=Split())
     def values(self, batch: Batch) -> Batch:
-        """Add `values` (ragged float32): what a critic (``task: value``) says of the text before each completion token.
+        """Add `values` (ragged float32): the result of a critic (``task: value``) for the text before each completion
+        token.
 
-        A row that `too_long` drops is not among the rows that come back.
+        Rows that `too_long` drops are not returned.
 
         Needs the ragged int columns `prompt_ids` and `completion_ids`.
         """
@@ -176,9 +178,9 @@ class TrainerWorkload(Workload):
 
     @operator(batch=Split(), returns=Split())
     def scores(self, batch: Batch) -> Batch:
-        """Add `scores` (float32, (rows, labels)): what a classifier (``task: classification``) says of each row.
+        """Add `scores` (float32, (rows, labels)): the result of a classifier (``task: classification``) for each row.
 
-        A row that `too_long` drops is not among the rows that come back.
+        Rows that `too_long` drops are not returned.
 
         Needs the ragged int column `input_ids`; padded if there is an `attention_mask`.
         """
@@ -186,26 +188,27 @@ class TrainerWorkload(Workload):
 
     @operator(returns=Sharded())
     def weights(self) -> Shards:
-        """Every parameter under its name in the model, tied ones under each of their names, as CPU tensors.
+        """Return every parameter under its name in the model, tied ones under each of their names, as CPU tensors.
 
-        With `lora` the adapters, as `q_proj.lora_A.weight` and `q_proj.lora_B.weight`, and ``__lora_scaling__``, a
-        float32 array of shape (1,), also held by rank 0: the layer's weight is the model's + scaling · B A.
+        With `lora` return the adapters, as `q_proj.lora_A.weight` and `q_proj.lora_B.weight`, and ``__lora_scaling__``,
+        a float32 array of shape (1,) that rank 0 holds: the layer's weight is the model's + scaling · B A.
 
         In float32 on CPUs the blocks are views of the live parameters: read them before the next `train`.
-        ``__version__`` is an int64 array of shape (1,), held by rank 0.
+        ``__version__`` is an int64 array of shape (1,) that rank 0 holds.
         """
         return self.engine.weights()
 
     def offload(self) -> None:
-        """Parameters and moments go to host memory."""
+        """Move parameters and moments to host memory."""
         self.engine.offload()
 
     def onload(self) -> None:
-        """Parameters and moments come back to the device."""
+        """Move parameters and moments back to the device."""
         self.engine.onload()
 
     def snapshot(self) -> State | None:
-        """The rank's blocks of parameters and moments (views on CPUs) as shards, counters and torch's RNG state.
+        """Return the rank's blocks of parameters and moments (views on CPUs) as shards, counters, and torch's RNG
+        state.
 
         ``model`` has the parameters by their names in the model, tied ones once.
         """
@@ -215,7 +218,8 @@ class TrainerWorkload(Workload):
         self.engine.restore(state)
 
     def verdict(self) -> str:
-        """Not "" if updates were made, and none changed a weight: the option `if_nothing_learned` allows it."""
+        """Return a reason if updates were made and none changed a weight, unless the option `if_nothing_learned` allows
+        that."""
         return self.engine.verdict()
 
     def teardown(self) -> None:

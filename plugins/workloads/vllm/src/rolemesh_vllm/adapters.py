@@ -1,7 +1,7 @@
-"""Low-rank adapters merged into the weights of the folder that they were trained on: W + scaling · B A, in float32.
+"""Merge low-rank adapters into the weights of the folder on which they were trained: W + scaling · B A, in float32.
 
-Merged, not run by vLLM's own LoRA: generation costs what it costs without adapters, any rank and any layer will do, and
-the result is the trainer's model up to the rounding of one sum.
+They are merged, not run by vLLM's own LoRA. So generation is as fast as without adapters, any rank and layer works, and
+the result equals the trainer's model up to the rounding of one sum.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _A, _B = ".lora_A.weight", ".lora_B.weight"
 
 
 def check_adapters(adapters: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises `ValueError` for what is no pair of halves that fits a matrix of the checkpoint."""
+    """Raise `ValueError` for adapters that are not pairs of matrices that fit a matrix of the checkpoint."""
     for name, value in adapters.items():
         base, end = name[: -len(_A)], name[-len(_A) :]
         if end not in (_A, _B) or not adapters.keys() >= {base + _A, base + _B}:
@@ -39,7 +39,8 @@ def check_adapters(adapters: Mapping[str, Any], shapes: Mapping[str, tuple[int, 
 def merged(
     model: Path, adapters: Mapping[str, torch.Tensor], scaling: float, tied: str | None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor of the model's safetensors files, which stay mapped, with its adapter added; last a tied head."""
+    """Yield each tensor of the model's safetensors files, which stay mapped, with its adapter added; a tied head comes
+    last."""
     head = None
     for path in weight_files(model):
         with safe_open(path, "pt") as file:

@@ -1,4 +1,4 @@
-"""Tensors handed to other processes of the node, some at a time, in memory that no file names. Imports torch only."""
+"""Pass tensors to other processes of the node, some at a time, in memory without a file name. Imports torch only."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import torch
 __all__ = ["BUCKET_BYTES", "Bucket", "Placed", "in_buckets"]
 
 BUCKET_BYTES = 64 << 20
-"""How much of the weights is under way at once, if no tensor is larger."""
+"""Maximum size in bytes of the weights that are in transfer at once, if no single tensor is larger."""
 ALIGN = 64
 
 
 class Placed(NamedTuple):
-    """Where in a bucket a tensor is: `offset` in bytes."""
+    """Place of a tensor in a bucket. `offset` is in bytes."""
 
     name: str
     dtype: torch.dtype
@@ -28,10 +28,10 @@ class Placed(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """Some tensors, as whoever may read them is told; valid while the one that made it waits.
+    """Some tensors, in the form in which their readers receive them. It is valid while its maker waits.
 
-    `path` names the memory through the maker's descriptor (``/proc/PID/fd/N``): it takes nothing from /dev/shm, and
-    nothing has to be removed.
+    `path` names the memory by the maker's descriptor (``/proc/PID/fd/N``), so it uses no space in /dev/shm and needs no
+    removal.
     """
 
     path: str
@@ -39,8 +39,8 @@ class Bucket(NamedTuple):
     placed: list[Placed]
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors by name. They stay valid: the memory goes with the last of them. Writing to one changes no
-        other process's."""
+        """Yield the tensors by name. They stay valid: the memory is freed with the last of them. Writes are private to
+        this process."""
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             memory = mmap.mmap(fd, self.bytes, access=mmap.ACCESS_COPY)
@@ -69,8 +69,8 @@ def _made(tensors: list[tuple[str, torch.Tensor]]) -> Iterator[Bucket]:
 
 
 def in_buckets(tensors: Iterator[tuple[str, torch.Tensor]], limit: int = BUCKET_BYTES) -> Iterator[Bucket]:
-    """`tensors`, in order, in buckets of `limit` bytes (more if one tensor alone has more); each is gone when the next
-    is asked for. Raises `OSError` where memory does not suffice."""
+    """Yield `tensors`, in order, in buckets of `limit` bytes (more if a single tensor is larger). A bucket is freed
+    when the next is requested. Raises `OSError` if memory does not suffice."""
     some: list[tuple[str, torch.Tensor]] = []
     for name, tensor in tensors:
         if some and sum(t.nbytes for _, t in some) + tensor.nbytes > limit:

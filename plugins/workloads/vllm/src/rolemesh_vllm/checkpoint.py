@@ -1,7 +1,7 @@
-"""What a checkpoint holds, read from the headers of its safetensors files, and whether new weights fit it.
+"""The content of a checkpoint, from the headers of its safetensors files, and the check that new weights fit it.
 
-vLLM's reload takes whatever it is given: a wrong name fails half-way through, a missing one silently keeps the old
-tensor. So names and shapes are compared before anything is changed.
+vLLM's reload accepts anything: a wrong name fails half-way through, and a missing one silently keeps the old tensor. So
+names and shapes are compared before anything changes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ HEAD = "lm_head.weight"
 
 
 def weight_files(model: Path) -> list[Path]:
-    """The files with the model's weights: ``model.safetensors``, or those that its index names.
+    """Return the files with the model's weights: ``model.safetensors``, or those that its index names.
 
-    The trainer reads the same files. Beside them, other files such as ``consolidated.safetensors`` are left out: they
-    hold the weights again, under other names. A folder with neither has the files that vLLM reads: all safetensors.
+    The trainer reads the same files. Other files beside them, such as ``consolidated.safetensors``, are left out: they
+    hold the weights again, under other names. For a folder with neither, return the files that vLLM reads: all
+    safetensors.
     """
     if (single := model / "model.safetensors").is_file():
         return [single]
@@ -35,8 +36,8 @@ def weight_files(model: Path) -> list[Path]:
 
 
 def check_weight_files(model: Path, engine: Mapping[str, Any]) -> list[OptionsError]:
-    """Whether vLLM's loader reads other files than `weight_files`: beside ``model.safetensors`` all safetensors, if no
-    index names them. Skips a `load_format` that the options set."""
+    """Check that vLLM's loader reads the files of `weight_files`. Beside ``model.safetensors`` it would read all
+    safetensors, if no index names them. Skipped if the options set `load_format`."""
     if not (model / "model.safetensors").is_file() or (model / "model.safetensors.index.json").is_file():
         return []
     others = sorted(path.name for path in model.glob("*.safetensors") if path.name != "model.safetensors")
@@ -48,7 +49,7 @@ def check_weight_files(model: Path, engine: Mapping[str, Any]) -> list[OptionsEr
 
 
 def checkpoint_shapes(model: Path) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor in the model's safetensors files; empty if it has none."""
+    """Return name and shape of every tensor in the model's safetensors files; empty if there are none."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in weight_files(model):
         with path.open("rb") as file:
@@ -61,11 +62,12 @@ def checkpoint_shapes(model: Path) -> dict[str, tuple[int, ...]]:
 _OF_NO_EFFECT = re.compile(
     r"_?name_or_path|.*dtype|.*version.*|use_cache|.*_token_id|.*drop.*|architectures|initializer.*"
 )
-"""Keys of a config.json that change nothing of what weights compute in a forward pass."""
+"""Keys of a config.json that do not change the result of a forward pass."""
 
 
 def check_same_model(options: Any, role: str, theirs: Any) -> list[OptionsError]:
-    """Whether the model of `role`, whose options are `theirs`, computes what `options.model` does with its weights.
+    """Check that the model of `role`, whose options are `theirs`, computes the same as `options.model` with equal
+    weights.
 
     Skips folders that cannot be read, and roles without an option `model`.
     """
@@ -90,13 +92,14 @@ def check_same_model(options: Any, role: str, theirs: Any) -> list[OptionsError]
 
 
 def missing_layer(layer: str) -> str:
-    """What to say of a `layer` with adapters that has no matrix of its own in the rollout model's checkpoint."""
+    """Return the message about a `layer` with adapters that has no matrix of its own in the rollout model's
+    checkpoint."""
     tied = " (a tied head is the embedding's)" if layer == HEAD.removesuffix(".weight") else ""
     return f"the rollout model's checkpoint has no {layer}.weight{tied}, into which its adapter could be merged"
 
 
 def check_adapted_layers(options: Any, role: str, theirs: Any) -> list[OptionsError]:
-    """Whether the layers that `role`, whose options are `theirs`, adapts (`lora.targets`) are in `options.model`."""
+    """Check that the layers that `role`, whose options are `theirs`, adapts (`lora.targets`) are in `options.model`."""
     targets = getattr(getattr(theirs, "lora", None), "targets", None)
     shapes = checkpoint_shapes(Path(options.model)) if isinstance(targets, list) else {}
     return [
@@ -111,22 +114,22 @@ def check_adapted_layers(options: Any, role: str, theirs: Any) -> list[OptionsEr
 
 
 def tied_embedding(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    """The name of the input embedding, to which a tied head belongs; None if it cannot be told."""
+    """Return the name of the input embedding, to which a tied head belongs; None if unknown."""
     names = [name for name in shapes if name.endswith("embed_tokens.weight")]
     return names[0] if len(names) == 1 else None
 
 
 def in_pieces(value: Any) -> Sequence[Shard]:
-    """The pieces of a tensor, as the operator is given them; of an array, itself."""
+    """Return the pieces of a tensor in the form in which the operator gets them; for an array, the array itself."""
     return value if isinstance(value, list) else [Shard(value, value.shape, (0,) * len(value.shape))]
 
 
 def complete_names(
     weights: Mapping[str, Sequence[Shard]], shapes: Mapping[str, tuple[int, ...]], tied: str | None
 ) -> dict[str, Sequence[Shard]]:
-    """`weights`, with a tied head added. Raises `ValueError` unless names and shapes are the checkpoint's.
+    """Return `weights` with a tied head added. Raises `ValueError` unless names and shapes are the checkpoint's.
 
-    A tied head must be passed to vLLM too: on CPUs its matrix is a copy, which a new embedding does not refresh.
+    vLLM needs the tied head too: on CPUs its matrix is a copy, which a new embedding does not refresh.
     """
     given = dict(weights)
     if tied is not None and tied in given:

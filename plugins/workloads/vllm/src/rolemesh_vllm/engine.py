@@ -27,9 +27,9 @@ __all__ = ["Engine", "as_tensor", "completion", "sampling"]
 
 
 class Engine:
-    """A vLLM engine: token ids in, completions out, weights replaced in place.
+    """A vLLM engine: takes token ids, returns completions, replaces weights in place.
 
-    It lives in this process, or with ``tensor_parallel_size`` above 1 in as many children of it.
+    It runs in this process, or with ``tensor_parallel_size`` above 1 in as many child processes.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Engine:
         turns: bool = False,
         **extra: Any,
     ) -> None:
-        """`share` and `turns` are those of the rank's devices; `extra` are arguments of vllm's engine that the workload
+        """`share` and `turns` are those of the rank's devices. `extra` are arguments of vLLM's engine that the workload
         itself sets."""
         self.options = options
         self._model = model
@@ -70,22 +70,23 @@ class Engine:
         self._tied = tied_embedding(self._shapes) if config.hf_text_config.tie_word_embeddings else None
 
     def encode(self, prompts: Batch, max_tokens: int) -> list[list[int]]:
-        """As `tokens`, of prompts that all leave room for `max_tokens` more, or as the option `too_long` says."""
+        """As `tokens`, for prompts that leave room for `max_tokens` more; the option `too_long` decides about the
+        others."""
         found = fitted(self.tokens(prompts), self.room(max_tokens), lambda: self.options.too_long, self.opening)
         return found.ids
 
     def room(self, max_tokens: int) -> Room:
-        """Room for prompts before `max_tokens` tokens of a completion."""
+        """Return the room for prompts before `max_tokens` tokens of a completion."""
         return Room(self.max_model_len, max_tokens)
 
     @property
     def opening(self) -> int | None:
-        """The token that opens every text, if the tokenizer adds one."""
+        """Return the token that opens every text, if the tokenizer adds one."""
         bos: int | None = self.tokenizer.bos_token_id
         return bos if bos is not None and self.tokenizer.encode("")[:1] == [bos] else None
 
     def tokens(self, prompts: Batch) -> list[list[int]]:
-        """Token ids of each row's prompt; a token that opens every text is there once, and not left out."""
+        """Return the token ids of each row's prompt. A token that opens every text is there exactly once."""
         column = prompt_column(prompts)
         if column == "prompt_ids":
             return [np.asarray(ids).tolist() for ids in prompts[column]]
@@ -101,7 +102,7 @@ class Engine:
         return str(self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
 
     def complete(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[Completion]:
-        """One completion of each of `prompts` (token ids), each with its own parameters."""
+        """Return one completion of each of `prompts` (token ids), each with its own parameters."""
         if not prompts:
             return []
         requests = [{"prompt_token_ids": list(ids)} for ids in prompts]
@@ -110,7 +111,7 @@ class Engine:
         return [completion(output.outputs[0]) for output in outputs]
 
     def load(self, weights: Mapping[str, Sequence[Shard]]) -> None:
-        """Replace the model's weights by `weights` (all of the checkpoint's names) and drop what was cached."""
+        """Replace the model's weights by `weights` (all names of the checkpoint), and drop the cached prefixes."""
         self._take(_tensors(complete_names(weights, self._shapes, self._tied)))
 
     def adapt(self, adapters: Mapping[str, Sequence[Shard]], scaling: float) -> None:
@@ -134,14 +135,14 @@ class Engine:
         return nullcontext() if self._workers is None else self._workers.deaths_named()
 
     def sleep(self) -> None:
-        """Weights wait in host memory and the cache is dropped, if the engine can sleep (``enable_sleep_mode``)."""
+        """Move the weights to host memory and drop the cache, if the engine can sleep (``enable_sleep_mode``)."""
         if self.llm.llm_engine.model_config.enable_sleep_mode:
             self._forget_prefixes()
             with self._deaths_named():
                 self.llm.sleep(level=1)
 
     def wake(self) -> None:
-        """The weights are back, and there is room for a cache."""
+        """Move the weights back, and allocate the cache."""
         if self.llm.llm_engine.model_config.enable_sleep_mode:
             with self._deaths_named():
                 self.llm.wake_up()
@@ -165,7 +166,8 @@ class Engine:
 
 
 def as_tensor(value: Any) -> torch.Tensor:
-    """`value` (array or tensor) as a tensor that shares its memory; a read-only array must not be written to."""
+    """Return `value` (array or tensor) as a tensor that shares its memory. Do not write to the tensor of a read-only
+    array."""
     if isinstance(value, torch.Tensor):
         return value
     with warnings.catch_warnings():
@@ -174,7 +176,8 @@ def as_tensor(value: Any) -> torch.Tensor:
 
 
 def _tensors(weights: Mapping[str, Sequence[Shard]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """One after the other, so that what is joined of one goes before the next: vLLM keeps a layer's at most."""
+    """Yield the tensors one after the other, so that each joined tensor is freed before the next; vLLM keeps those of
+    one layer."""
     for name, pieces in weights.items():
         whole = as_tensor(pieces[0].data)
         if len(pieces) > 1:
@@ -185,7 +188,8 @@ def _tensors(weights: Mapping[str, Sequence[Shard]]) -> Iterator[tuple[str, torc
 
 
 def sampling(options: VLLMOptions, seeds: Sequence[int], **instead: Any) -> list[SamplingParams]:
-    """The parameters of one completion per seed: those of the options, or `instead`, such as ``temperature=0.0``."""
+    """Return the parameters of one completion per seed: those of the options, or `instead`, such as
+    ``temperature=0.0``."""
     names = ("temperature", *NUCLEUS, *PENALTIES, "min_tokens")
     shape = {name: getattr(options, name) for name in names} | instead
     shape["logit_bias"] = shape["logit_bias"] or None
@@ -208,7 +212,7 @@ def _lines(messages: Sequence[Mapping[str, str]]) -> str:
 
 
 def completion(output: Any) -> Completion:
-    """vLLM's ``CompletionOutput`` as a row."""
+    """Return vLLM's ``CompletionOutput`` as a row."""
     ids = list(output.token_ids)
     chosen = [float(step[token].logprob) for step, token in zip(output.logprobs, ids, strict=True)]
     return Completion(ids, chosen, output.text, str(output.finish_reason))

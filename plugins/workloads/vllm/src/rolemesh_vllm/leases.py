@@ -1,9 +1,9 @@
-"""Who may fetch a prompt's KV cache, and until when. Imports neither vllm nor torch.
+"""Leases of KV caches: which rank may fetch a prompt's cache, and until when. Imports neither vllm nor torch.
 
-NIXL reads the memory that it is pointed to: nobody checks that the blocks still hold that prompt. A prefill engine
-frees them when a decode engine has fetched them or their lease has run out, and gives them to other prompts then. So a
-decode rank that asks late, or again because it was killed and its inputs are replayed, would generate from another
-prompt's cache without an error. It therefore claims its tickets first: each is good once, and not near its end.
+NIXL reads the memory at the given place, and nothing checks that the blocks still hold that prompt. A prefill engine
+frees them when a decode engine has fetched them or their lease has ended, and reuses them for other prompts. A decode
+rank that asks late, or again because it was killed and its inputs are replayed, would generate from another prompt's
+cache without an error. So it first claims its tickets: each is valid once, and not near its end.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ import zmq
 __all__ = ["LeaseOffice", "Ticket", "claim"]
 
 ANSWER_S = 5.0
-"""How long a decode rank waits for a prefill rank's answer before it recomputes."""
+"""Seconds that a decode rank waits for a prefill rank's answer before it recomputes."""
 
 QUESTION_BYTES = 1 << 20
 
 
 class Ticket(TypedDict):
-    """What a decode rank needs to fetch a prompt's KV cache: a row of the column `kv_transfer`."""
+    """The data with which a decode rank fetches a prompt's KV cache: a row of the column `kv_transfer`."""
 
     office: str
     """Address of the prefill rank's `LeaseOffice`."""
     engine: str
-    """Id of the engine that has the cache; another one's after the rank's restart."""
+    """Id of the engine that has the cache. It changes when the rank restarts."""
     request: str
-    """The engine's id of the prompt."""
+    """Id of the prompt in the engine."""
     version: int
-    """The weights that made the cache."""
+    """Version of the weights that made the cache."""
     params: dict[str, Any]
     """vLLM's ``kv_transfer_params``."""
 
@@ -44,7 +44,7 @@ class LeaseOffice:
     """A prefill rank's record of its leases, which answers claims in a thread of its own."""
 
     def __init__(self, host: str, engine: str, lease: float) -> None:
-        """Listen on a free port of `host`. `lease` in seconds, counted from each prompt's end."""
+        """Listen on a free port of `host`. `lease` is in seconds, from the end of each prompt."""
         self._engine, self._lease = engine, lease
         self._until: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class LeaseOffice:
         self._thread.start()
 
     def grant(self, request: str) -> None:
-        """The engine has finished `request` just now and keeps its cache."""
+        """Record that the engine has just finished `request` and keeps its cache."""
         now = time.monotonic()
         with self._lock:
             for old in [name for name, until in self._until.items() if until < now]:
@@ -67,7 +67,7 @@ class LeaseOffice:
             self._until[request] = now + self._lease * 2 / 3
 
     def claim(self, engine: str, requests: Sequence[str]) -> list[bool]:
-        """For each of `requests` whether it may be fetched; true at most once."""
+        """Return, for each of `requests`, whether it may be fetched; true at most once."""
         now = time.monotonic()
         with self._lock:
             return [engine == self._engine and self._until.pop(name, 0.0) > now for name in requests]
@@ -90,10 +90,10 @@ class LeaseOffice:
 
 
 def claim(tickets: Sequence[Ticket | None], version: int) -> list[dict[str, Any] | None]:
-    """For each ticket vLLM's params to fetch its cache with; None where the prompt must be computed here.
+    """Return, for each ticket, vLLM's params for fetching its cache; None if the prompt must be computed here.
 
-    That is where there is no ticket, the cache was made with other weights than `version`, it was claimed before, its
-    lease is about to end, or the prefill rank is gone or does not answer.
+    It must be computed if there is no ticket, the weights of the cache are not of `version`, the cache was claimed
+    before, its lease is about to end, or the prefill rank is gone or does not answer.
     """
     found: list[dict[str, Any] | None] = [None] * len(tickets)
     offices: dict[tuple[str, str], list[int]] = {}

@@ -11,17 +11,17 @@ __all__ = ["NUCLEUS", "PENALTIES", "EngineOptions", "PrefillOptions", "VLLMOptio
 
 
 NUCLEUS = ("top_p", "top_k", "min_p")
-"""Options that leave unlikely tokens out."""
+"""Options that exclude unlikely tokens."""
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
 """Options that change logits."""
 
 
 _RANDOM: dict[str, Any] = {"needs": "temperature"}
-"""Greedy sampling gives the same completion each time."""
+"""Options without effect in greedy sampling, which gives the same completion each time."""
 
 
 class EngineOptions(BaseModel, extra="forbid"):
-    """What every role with an engine says about it."""
+    """Options of every role with an engine."""
 
     model: str = Field(description="folder of a Hugging Face causal language model, relative to the job file")
     chat_template: bool = Field(
@@ -97,9 +97,10 @@ class VLLMOptions(EngineOptions):
         return self
 
     def sampling(self, *, greedy: bool = False) -> dict[str, Any]:
-        """What shapes the distribution of a completion: the temperature, and of the rest what is not its default.
+        """Return the parameters of a completion's distribution: the temperature, and others that are not at their
+        default.
 
-        `greedy`: of `evaluate`, which takes the likeliest token.
+        `greedy`: for `evaluate`, which takes the likeliest token.
         """
         found: dict[str, Any] = {"temperature": 0.0 if greedy else self.temperature}
         for name in (*(() if greedy else NUCLEUS), *PENALTIES, "min_tokens"):

@@ -33,7 +33,7 @@ _MODULES = ("nixl._api", "rolemesh_vllm.pd_engine")
 
 
 class _Half(EngineWorkload):
-    """What both halves need: nixl, and its environment."""
+    """The requirements of both halves: nixl, and its environment."""
 
     env: ClassVar[Mapping[str, str]] = EngineWorkload.env | _ENV | (_CPU_ENV if is_cpu_build() else {})
     preload: ClassVar[Sequence[str]] = (*EngineWorkload.preload, *_MODULES)
@@ -44,7 +44,7 @@ class _Half(EngineWorkload):
 
     @classmethod
     def check(cls, options: Any, world_size: int) -> None:
-        """As `vllm`, and nixl is installed."""
+        """As `vllm`, and check that nixl is installed."""
         if importlib.util.find_spec("nixl") is None:
             raise OptionsError(
                 "vllm-prefill and vllm-decode move KV caches with nixl, which is not installed",
@@ -62,11 +62,11 @@ class VLLMPrefill(_Half):
 
     @classmethod
     def longest_completion(cls, options: PrefillOptions) -> int:
-        """The one token without which vLLM computes no prompt."""
+        """Return 1: vLLM computes no prompt without generating a token."""
         return 1
 
     def build(self, model: Path, *, seed: int) -> PrefillEngine:
-        """The rank's engine."""
+        """Return the rank's engine."""
         from rolemesh_vllm.pd_engine import PrefillEngine
 
         host = self.ctx.options.host or ("127.0.0.1" if self.ctx.node == "local" else _own_address())
@@ -76,9 +76,9 @@ class VLLMPrefill(_Half):
     def prefill(self, prompts: Batch) -> Batch:
         """Compute the KV cache of each prompt and keep it for `lease` seconds.
 
-        In: `messages`, `prompt` or `prompt_ids`, as in `vllm-decode`'s `generate`. Out: the other columns,
-        `prompt_ids` (`Ragged` int32) and `kv_transfer` (a dict per row, which says where its cache is; None if the
-        engine's memory did not suffice for it): what `generate` and `evaluate` of `vllm-decode` take.
+        In: `messages`, `prompt` or `prompt_ids`, as in `generate` of `vllm-decode`. Out: the other columns,
+        `prompt_ids` (`Ragged` int32) and `kv_transfer` (a dict per row with the place of its cache; None if the engine
+        had no memory for it). `generate` and `evaluate` of `vllm-decode` take this result.
         """
         start = time.perf_counter()
         prompts, ids, _ = self._prompts(prompts, 1)
@@ -96,27 +96,28 @@ class VLLMPrefill(_Half):
 class VLLMDecode(_Half, VLLMWorkload):
     """Generates from KV caches that ranks of `vllm-prefill` have computed.
 
-    A prompt whose cache cannot be had any more is computed here: late, replayed after a kill, or of a rank that died.
+    A prompt whose cache is not available any more is computed here: it came late, was replayed after a kill, or its
+    prefill rank died.
     """
 
     engine: DecodeEngine
 
     def build(self, model: Path, *, seed: int) -> DecodeEngine:
-        """The rank's engine."""
+        """Return the rank's engine."""
         from rolemesh_vllm.pd_engine import DecodeEngine
 
         return DecodeEngine(model, self.ctx.options, seed=seed, cpus=self.ctx.cpus, share=self.ctx.share)
 
     @classmethod
     def check_flow(cls, options: Any, role: str, job: Any) -> None:
-        """As `vllm`; and the ranks that make the caches have the same model and render prompts alike."""
+        """As `vllm`; also check that the ranks that make the caches have the same model and render prompts alike."""
         super().check_flow(options, role, job)
         found = sources(job, role, "generate", "evaluate").items()
         halves = {half: used.options for half, used in found if issubclass(used.cls, VLLMPrefill)}
         raise_all([error for half, theirs in halves.items() for error in check_halves(options, half, theirs)])
 
     def run(self, prompts: Batch, ids: list[list[int]], params: Sequence[Any], samples: int) -> list[Completion]:
-        """As `vllm`; the column `kv_transfer`, if there is one, says where the prompts' caches are."""
+        """As `vllm`. The column `kv_transfer`, if there is one, has the places of the prompts' caches."""
         tickets = prompts[TICKETS] if TICKETS in prompts else [None] * len(ids)
         transfers = claim(tickets, self.version)
         before = self.engine.counters()
@@ -127,7 +128,7 @@ class VLLMDecode(_Half, VLLMWorkload):
 
 
 def check_halves(options: VLLMOptions, role: str, prefill: PrefillOptions) -> list[OptionsError]:
-    """What differs between a decode role and the `role` that makes its caches, where it must not."""
+    """Return the settings that differ, but must not, between a decode role and the `role` that makes its caches."""
     errors = check_same_model(options, role, prefill)
     for name in ("chat_template", "dtype"):
         one, other = getattr(options, name), getattr(prefill, name)
@@ -138,7 +139,7 @@ def check_halves(options: VLLMOptions, role: str, prefill: PrefillOptions) -> li
 
 
 def _own_address() -> str:
-    """The address of this machine's default route; nothing is sent."""
+    """Return the address of this machine's default route. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # TEST-NET-1, RFC 5737
         return str(probe.getsockname()[0])

@@ -1,4 +1,4 @@
-"""The two halves of an engine: one makes prompts' KV caches, the other fetches them and generates. Imports vllm."""
+"""The two halves of an engine: one computes prompts' KV caches, the other fetches them and generates. Imports vllm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FAILED = "vllm:nixl_num_failed_transfers"
 
 
 class PrefillEngine(Engine):
-    """Makes the KV caches of prompts and keeps each until it was fetched or its lease has run out."""
+    """Computes the KV caches of prompts and keeps each until it is fetched or its lease ends."""
 
     def __init__(
         self, model: Path, options: PrefillOptions, *, seed: int, cpus: float, share: float, host: str
@@ -41,10 +41,10 @@ class PrefillEngine(Engine):
         self._office = LeaseOffice(host, self._engine_id, options.lease)
 
     def prefill(self, prompts: Sequence[Sequence[int]], version: int) -> list[Ticket | None]:
-        """A ticket for each of `prompts` (token ids); None for those for whose caches there is no memory.
+        """Return a ticket for each of `prompts` (token ids); None if there is no memory for its cache.
 
-        A finished prompt's blocks stay taken until a decode engine has them, and it gets to know of them when all are
-        finished: so what does not fit at once is left to the decode engine.
+        The blocks of a finished prompt stay in use until a decode engine has fetched them, and it learns of them only
+        when all prompts are finished. So prompts that do not fit at once are left to the decode engine.
         """
         engine, rows, free = self.llm.llm_engine, {}, self._blocks
         for row, ids in enumerate(prompts):
@@ -70,7 +70,7 @@ class PrefillEngine(Engine):
         return tickets
 
     def close(self) -> None:
-        """End the engine; what was not fetched cannot be any more."""
+        """End the engine. Caches that were not fetched are lost."""
         self._office.close()
         super().close()
 
@@ -79,7 +79,7 @@ class PrefillEngine(Engine):
 
 
 class DecodeEngine(Engine):
-    """Fetches prompts' KV caches from prefill engines and generates; computes itself what it cannot fetch."""
+    """Fetches prompts' KV caches from prefill engines and generates. It computes the caches that it cannot fetch."""
 
     def __init__(self, model: Path, options: VLLMOptions, *, seed: int, cpus: float, share: float) -> None:
         connector = _connector("kv_consumer", {})
@@ -95,10 +95,10 @@ class DecodeEngine(Engine):
         params: Sequence[SamplingParams],
         samples: int,
     ) -> list[Completion]:
-        """`samples` completions of each of `prompts` (token ids), with `params` prompt by prompt.
+        """Return `samples` completions of each of `prompts` (token ids), with `params` prompt by prompt.
 
-        `transfers` are vLLM's params of each prompt's cache, or None. A cache is fetched once, by the first sample;
-        the others join when it is there and share its blocks.
+        `transfers` are vLLM's params of each prompt's cache, or None. The first sample fetches a cache; the others join
+        when it is there, and share its blocks.
         """
         engine, rows = self.llm.llm_engine, {}
         done: list[Completion | None] = [None] * len(params)
@@ -127,7 +127,8 @@ class DecodeEngine(Engine):
         return [one for one in done if one is not None]
 
     def counters(self) -> dict[str, float]:
-        """Since the start: `kv_fetched_tokens`, whose prefill was fetched, and `kv_failed`, transfers that failed."""
+        """Return the counts since the start: `kv_fetched_tokens`, whose prefill was fetched, and `kv_failed`, transfers
+        that failed."""
         values = {metric.name: getattr(metric, "value", 0.0) for metric in self.llm.get_metrics()}
         return {"kv_fetched_tokens": values.get(FETCHED, 0.0), "kv_failed": values.get(FAILED, 0.0)}
 
@@ -158,9 +159,9 @@ def _connector(role: str, extra: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _side_channel(host: str) -> Iterator[None]:
-    """A port of `host` for the engine's handshakes, kept for it until it listens there.
+    """Reserve a port of `host` for the engine's handshakes until the engine listens there.
 
-    vLLM announces the number that it was given, so it must be known before; and it waits forever if the port is taken.
+    vLLM announces the given number, so the port must be known before; and if the port is taken, vLLM waits forever.
     """
     with socket.socket() as reserved:
         # Both this socket and vLLM's (zmq) reuse addresses, so vLLM's may listen on what this one only holds.
@@ -173,7 +174,7 @@ def _side_channel(host: str) -> Iterator[None]:
 
 @contextmanager
 def _same_cores() -> Iterator[None]:
-    """Undo what NixlConnector does on CPUs: it binds the calling thread, and thereby its children, to one core."""
+    """Undo a setting of NixlConnector on CPUs: it binds the calling thread, and thereby its children, to one core."""
     cores = os.sched_getaffinity(0)
     yield
     for task in os.listdir("/proc/self/task"):

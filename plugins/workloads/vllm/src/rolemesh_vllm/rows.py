@@ -1,4 +1,4 @@
-"""From prompts to rows of completions: which column holds the prompt, what is repeated, what is added."""
+"""From prompts to rows of completions: find the prompt's column, repeat the others, add the results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ __all__ += ["prompt_column", "repeat", "row_index"]
 PROMPT_COLUMNS = ("prompt_ids", "messages", "prompt")
 
 TICKETS = "kv_transfer"
-"""The column with a prompt's `rolemesh_vllm.leases.Ticket`, or None where its KV cache is not kept."""
+"""Column with a prompt's `rolemesh_vllm.leases.Ticket`, or None if its KV cache is not kept."""
 
 
 class Completion(NamedTuple):
-    """One completion: its tokens, the logprob of each under the sampling distribution, its text, why it ended."""
+    """A completion: its tokens, their log-probabilities under the sampling distribution, its text, and the reason of
+    its end."""
 
     ids: Sequence[int]
     logprobs: Sequence[float]
@@ -30,7 +31,7 @@ class Completion(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Tokens that a prompt may have: those of the engine's context but those of a completion."""
+    """Maximum number of tokens of a prompt: those of the engine's context minus those of a completion."""
 
     max_model_len: int
     max_tokens: int
@@ -44,13 +45,13 @@ class Room(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """Prompts that leave room for a completion; those that are left out have no tokens."""
+    """Prompts that leave room for a completion. Dropped ones have no tokens."""
 
     ids: list[list[int]]
     dropped: list[int]
-    """Rows that are left out."""
+    """Rows that are dropped."""
     truncated: list[int]
-    """Rows that have lost tokens."""
+    """Rows that were cut."""
 
 
 def fitted(
@@ -60,10 +61,10 @@ def fitted(
     opening: int | None = None,
     name: Callable[[int], str] = "prompt {}".format,
 ) -> Fitted:
-    """`rows` (token ids) with what `too_long` says of those that do not leave room: drop, truncate or fail.
+    """Apply `too_long` (drop, truncate or fail) to those of `rows` (token ids) that leave no room.
 
-    `truncate` keeps the last tokens, and a first one that is `opening`. An empty prompt cannot be cut: it is dropped.
-    Raises `RolemeshError` with the `name` of the first row if the answer is fail.
+    `truncate` keeps the last tokens, and a first one that is `opening`. An empty prompt cannot be cut, so it is
+    dropped. For fail, raises `RolemeshError` with the `name` of the first such row.
     """
     found = Fitted(list(rows), [], [])
     for row, ids in enumerate(rows):
@@ -88,7 +89,7 @@ def fitted(
 
 
 def pick(column: Any, rows: Sequence[int]) -> Any:
-    """The `rows` of a column."""
+    """Return the `rows` of a column."""
     if isinstance(column, Ragged):
         return Ragged.from_rows([column[row] for row in rows], dtype=column.values.dtype)
     if isinstance(column, (list, tuple)):
@@ -97,7 +98,7 @@ def pick(column: Any, rows: Sequence[int]) -> Any:
 
 
 def prompt_column(prompts: Batch) -> str:
-    """The first of `PROMPT_COLUMNS` that `prompts` has."""
+    """Return the first of `PROMPT_COLUMNS` that `prompts` has."""
     for name in PROMPT_COLUMNS:
         if name in prompts:
             return name
@@ -105,10 +106,10 @@ def prompt_column(prompts: Batch) -> str:
 
 
 def row_index(prompts: Batch, rank: int) -> NDArray[np.int64]:
-    """A number per prompt, unique in the step: the column `index`, or else one from rank and row.
+    """Return a number per prompt, unique in the step: the column `index`, or else one from rank and row.
 
-    Without `index`, samples depend on the rank that made them. Raises `RolemeshError` for an index that is no integer,
-    or that two prompts have: their samples would become one group.
+    Without `index`, samples depend on the rank that makes them. Raises `RolemeshError` for an index that is not an
+    integer, or that two prompts have, because their samples would become one group.
     """
     if "index" in prompts:
         found = np.asarray(prompts["index"])
@@ -128,12 +129,12 @@ def row_index(prompts: Batch, rank: int) -> NDArray[np.int64]:
 
 
 def carried(prompts: Batch) -> dict[str, Any]:
-    """The columns that go on with each sample: all but the prompt itself and its KV cache."""
+    """Return the columns that are repeated for each sample: all except the prompt itself and its KV cache."""
     return {name: column for name, column in prompts.items() if name not in (*PROMPT_COLUMNS, TICKETS)}
 
 
 def repeat(column: Any, times: int) -> Any:
-    """Each row `times` times, one after the other."""
+    """Return each row `times` times, one after the other."""
     if times == 1:
         return column
     if isinstance(column, Ragged):
@@ -155,7 +156,7 @@ def join(
     version: int,
     sampling: Mapping[str, Any],
 ) -> Batch:
-    """Prompts × samples rows, prompt-major: the carried columns, what was generated, and by which `sampling`."""
+    """Return prompts × samples rows, prompt-major: the carried columns, the results, and their `sampling`."""
     repeated = {name: repeat(column, samples) for name, column in columns.items()}
     return Batch(
         repeated

@@ -1,8 +1,8 @@
-"""The processes of an engine that is spread over several (``tensor_parallel_size``), and how they end. Imports vllm.
+"""The processes of an engine with several (``tensor_parallel_size``), and their end. Imports vllm.
 
-They are children of the rank and have no state that anybody needs, so they end in one way only: by SIGKILL, whether
-the engine is closed, one of them dies, or the rank does. What that leaves in shared memory has no name any more, or
-Python's resource tracker removes it.
+They are children of the rank and hold no state that is needed later. So they always end by SIGKILL: when the engine is
+closed, one of them dies, or the rank does. Their shared memory has no name by then, or Python's resource tracker
+removes it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["RankExecutor", "RankWorker", "several_processes", "without_reload_wa
 
 PR_SET_PDEATHSIG = 1
 DEATH_S = 0.2
-"""How long after an error a worker's death is waited for: others may notice first."""
+"""Seconds after an error in which the death of a worker may show, because others may notice its consequences first."""
 _TRACKER = """
 import os, sys
 if os.fork():
@@ -50,7 +50,7 @@ main(int(sys.argv[1]))
 
 
 class RankWorker(_PlatformWorker):  # type: ignore[misc]
-    """vLLM's worker for the platform, which dies with the rank and takes weights in buckets."""
+    """vLLM's worker for the platform, which dies with the rank and receives weights in buckets."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         parent = multiprocessing.parent_process()
@@ -63,31 +63,31 @@ class RankWorker(_PlatformWorker):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
 
     def init_device(self) -> None:
-        """As vLLM; the memory for collectives on CPUs, which all have mapped by then, loses its name."""
+        """As vLLM. On CPUs, remove the name of the memory for collectives, which all workers have mapped by then."""
         super().init_device()
         if is_cpu_build():
             for path in Path("/dev/shm").glob(f"{os.environ['VLLM_DIST_IDENT']}-*_{self.rank}"):
                 path.unlink(missing_ok=True)
 
     def begin_weights(self) -> None:
-        """New weights of the whole model come, in buckets."""
+        """Prepare for new weights of the whole model, which come in buckets."""
         without_reload_warnings()
         with set_current_vllm_config(self.vllm_config):
             initialize_layerwise_reload(self.model_runner.get_model())
 
     def take_weights(self, bucket: Bucket) -> None:
-        """Take from these tensors what is this worker's part."""
+        """Load this worker's part of these tensors."""
         with set_current_vllm_config(self.vllm_config):
             self.model_runner.get_model().load_weights(bucket.tensors())
 
     def end_weights(self) -> None:
-        """All tensors have come."""
+        """Finish: all tensors were received."""
         with set_current_vllm_config(self.vllm_config):
             finalize_layerwise_reload(self.model_runner.get_model(), self.model_config)
 
 
 class RankExecutor(MultiprocExecutor):  # type: ignore[misc]
-    """vLLM's executor, which ends its workers at once and remembers which of them died by itself."""
+    """vLLM's executor. It kills its workers at once, and remembers which of them died by themselves."""
 
     start_method: ClassVar[str | None] = None
     _dead = ""
@@ -101,7 +101,7 @@ class RankExecutor(MultiprocExecutor):  # type: ignore[misc]
 
     @contextmanager
     def deaths_named(self) -> Iterator[None]:
-        """Errors in here that a worker's death has caused become a `RuntimeError` that names it."""
+        """Inside, errors caused by a worker's death become a `RuntimeError` that names the worker."""
         try:
             yield
         except Exception as error:
@@ -112,7 +112,8 @@ class RankExecutor(MultiprocExecutor):  # type: ignore[misc]
             raise
 
     def _ensure_worker_termination(self, worker_procs: list[BaseProcess]) -> None:
-        """Instead of asking them to end: one whose mate is dead may spin in a collective for good."""
+        """Kill the workers instead of requesting their end, because one whose peer is dead may wait in a collective
+        forever."""
         self._note_deaths(worker_procs)
         for process in worker_procs:
             process.kill()
@@ -134,13 +135,14 @@ class RankExecutor(MultiprocExecutor):  # type: ignore[misc]
 
 
 class ForkingExecutor(RankExecutor):
-    """On CPUs vLLM would have each worker import everything again, for ten seconds."""
+    """Forks workers on CPUs. vLLM would have each worker import everything again, which takes ten seconds."""
 
     start_method = "fork"
 
 
 def several_processes() -> dict[str, Any]:
-    """The engine arguments that make it one of `RankWorker`s. Call it before the number of torch's threads is set."""
+    """Return the engine arguments that select several `RankWorker`s. Call it before the number of torch's threads is
+    set."""
     # A fork of a process in which OpenMP's threads have run hangs in the first loop that needs them.
     forks = is_cpu_build() and torch.get_num_threads() == 1
     return {
@@ -150,16 +152,17 @@ def several_processes() -> dict[str, Any]:
 
 
 def without_reload_warnings() -> None:
-    """Each update warns about layers that have no weights, e.g. rotary embeddings; `Engine.load` checks all names.
+    """Silence the warning of each update about layers without weights, such as rotary embeddings; `Engine.load` checks
+    all names.
 
-    This must follow the making of an engine or worker, which configures logging again.
+    Call it after creating an engine or worker, which configures logging again.
     """
     logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
 
 
 def _let_go_of_sockets() -> None:
-    """What a fork has inherited of the rank's connections ends when the rank closes them. The descriptors stay taken:
-    objects that nobody uses here may still close them."""
+    """Detach the connections that a fork inherited from the rank, so that they end when the rank closes them. The
+    descriptors stay in use, because unused objects here may still close them."""
     nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
@@ -179,8 +182,8 @@ def _how(code: int | None) -> str:
 
 
 def _start_tracker() -> None:
-    """Start Python's resource tracker, which removes shared memory that dead processes have left, so that it outlives
-    them: whoever kills the rank kills its session, and what carries the job's mark in its environment."""
+    """Start Python's resource tracker in a session of its own. It removes the shared memory of dead processes, so it
+    must survive the kill of the rank's session and of the processes with the job's mark in their environment."""
     tracker = resource_tracker._resource_tracker
     if tracker._fd is not None:  # type: ignore[attr-defined]
         return

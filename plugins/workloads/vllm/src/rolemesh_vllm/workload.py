@@ -1,4 +1,4 @@
-"""The `vllm` workload, and what it shares with the halves of it in `pd`: light, so that the driver may import it."""
+"""The `vllm` workload, and its parts that `pd` uses too. It is light, so that the driver may import it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["EngineWorkload", "VLLMWorkload"]
 
 VERSION = "__version__"
-"""The entry of `load_weights`' input that says which update the weights are from: int64, shape (1,)."""
+"""Entry of the input of `load_weights` with the update that the weights are from: int64, shape (1,)."""
 SCALING = "__lora_scaling__"
-"""The entry that says that the others are adapters: float32, shape (1,)."""
+"""Entry that marks the others as adapters: float32, shape (1,)."""
 
 _ENV = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 _CPU_ENV = {
@@ -49,17 +49,18 @@ _CPU_ENV = {
 
 
 def sources(job: Any, role: str, *operators: str) -> dict[str, Any]:
-    """The roles whose values `role` takes in these operators, with their class `cls` and `options`; of a job as
-    `check_flow` is given it."""
+    """Return the roles whose values `role` takes in these operators, with their class `cls` and `options`. `job` is
+    that of `check_flow`."""
     mine = {op.id for op in job.graph.ops if op.role == role and op.operator in operators}
     givers = [job.graph.ops[edge.src].role for edge in job.graph.edges if edge.dst in mine]
     return {giver: job.selection.roles[giver] for giver in givers}
 
 
 class EngineWorkload(Workload):
-    """A vLLM engine in the rank's own process, or in children of it, that takes new weights while it lives.
+    """A vLLM engine in the rank's own process, or in children of it, that takes new weights while it runs.
 
-    Stateless: a restarted rank is given the last weights again. Any world size; each rank has its own engine.
+    It is stateless: a restarted rank gets the last weights again. It works with any world size; each rank has its own
+    engine.
     """
 
     Options = EngineOptions
@@ -77,18 +78,19 @@ class EngineWorkload(Workload):
     )
     env: ClassVar[Mapping[str, str]] = _ENV | (_CPU_ENV if is_cpu_build() else {})
     derived: ClassVar[Mapping[str, str]] = DERIVED
-    """Engine arguments that the workload sets by itself, and from what."""
+    """Engine arguments that the workload sets, each with its source."""
     single: ClassVar[Mapping[str, str]] = SINGLE
-    """Engine arguments that must be 1, and what to do instead."""
+    """Engine arguments that must be 1, each with the remedy."""
 
     @classmethod
     def longest_completion(cls, options: Any) -> int:
-        """Tokens for which the engine's context must have room after a prompt."""
+        """Return the number of tokens for which the engine's context must have room after a prompt."""
         return int(options.max_tokens)
 
     @classmethod
     def check(cls, options: Any, world_size: int) -> None:
-        """The model's folder exists, completions have room, and every engine argument is the installed vllm's."""
+        """Check that the model's folder exists, that completions have room, and that the installed vllm has every
+        engine argument."""
         errors: list[OptionsError] = []
         if not Path(options.model, "config.json").is_file():
             missing = "has no config.json" if Path(options.model).is_dir() else "does not exist"
@@ -108,7 +110,7 @@ class EngineWorkload(Workload):
 
     @classmethod
     def check_flow(cls, options: Any, role: str, job: Any) -> None:
-        """The weights that the role takes are of the model that it has."""
+        """Check that the weights that the role takes belong to its model."""
         givers = sources(job, role, "load_weights")
         checks = (check_same_model, check_adapted_layers)
         raise_all(
@@ -129,7 +131,7 @@ class EngineWorkload(Workload):
         self.engine = self.build(Path(ctx.base, ctx.options.model), seed=ctx.seed % 2**31)
 
     def build(self, model: Path, *, seed: int) -> Engine:
-        """The rank's engine."""
+        """Return the rank's engine."""
         from rolemesh_vllm.engine import Engine
 
         ctx = self.ctx
@@ -137,13 +139,14 @@ class EngineWorkload(Workload):
 
     @operator(weights=Sharded(dim=None))
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Take new weights in place: every tensor of the model's checkpoint by name, and `__version__`; or with
-        `__lora_scaling__` adapters, as a trainer with `lora` gives them, to be merged into the checkpoint's.
+        """Load new weights in place: every tensor of the model's checkpoint by name, and `__version__`. With
+        `__lora_scaling__` the values are adapters, as a trainer with `lora` returns them, to merge into the
+        checkpoint's weights.
 
-        A tensor may come in the pieces that the trainer's ranks hold (a list of `Shard`): one at a time is joined.
-        Arrays may be read-only views of shared memory; nothing keeps them afterwards. The head of a model with tied
-        embeddings may be left out. Raises `ValueError` for unknown or missing names and other shapes, before
-        anything is changed. Cached prefixes of the old weights are dropped.
+        A tensor may come in the pieces that the trainer's ranks hold (a list of `Shard`); they are joined one tensor at
+        a time. Arrays may be read-only views of shared memory; nothing keeps them afterwards. The head of a model with
+        tied embeddings may be left out. Raises `ValueError` for unknown or missing names and wrong shapes, before
+        anything changes. Cached prefixes of the old weights are dropped.
         """
         start = time.perf_counter()
         tensors = {name: in_pieces(value) for name, value in weights.items()}
@@ -156,9 +159,10 @@ class EngineWorkload(Workload):
         self.ctx.metric(load_s=time.perf_counter() - start)
 
     def _prompts(self, prompts: Batch, max_tokens: int) -> tuple[Batch, list[list[int]], NDArray[np.int64]]:
-        """The prompts that leave room for `max_tokens` more, or were made to, their token ids, and a number for each.
+        """Return the prompts that leave room for `max_tokens` more, or were cut, their token ids, and a number for
+        each.
 
-        Those that are left out are counted, as `prompts_dropped` and `prompts_truncated`, and said once.
+        Dropped and cut prompts are counted as `prompts_dropped` and `prompts_truncated`, and a warning is given once.
         """
         ctx, index = self.ctx, row_index(prompts, self.ctx.rank)
         if not prompts.rows:
@@ -191,11 +195,11 @@ class EngineWorkload(Workload):
         return left, [found.ids[row] for row in kept], index[kept]
 
     def offload(self) -> None:
-        """The engine sleeps, where the platform has it."""
+        """Put the engine to sleep, if the platform supports it."""
         self.engine.sleep()
 
     def onload(self) -> None:
-        """The engine wakes up."""
+        """Wake the engine."""
         self.engine.wake()
 
     def teardown(self) -> None:
@@ -205,13 +209,13 @@ class EngineWorkload(Workload):
 
 
 class VLLMWorkload(EngineWorkload):
-    """Generates completions with a vLLM engine of the rank's own, and takes new weights while it lives."""
+    """Generates completions with a vLLM engine of the rank's own, and takes new weights while it runs."""
 
     Options = VLLMOptions
 
     @classmethod
     def check(cls, options: Any, world_size: int) -> None:
-        """As any engine; and the engine's log-probabilities are those of the distribution that is sampled from."""
+        """As for any engine; also check that the engine's log-probabilities are those of the sampled distribution."""
         errors: list[RolemeshError] = [*check_logprobs(options)]
         try:
             super().check(options, world_size)
@@ -221,33 +225,44 @@ class VLLMWorkload(EngineWorkload):
 
     @operator(prompts=Split(), returns=Split())
     def generate(self, prompts: Batch) -> Batch:
-        """`samples` completions of each prompt: rows = prompts × samples, prompt-major.
+        """Return `samples` completions of each prompt: rows = prompts × samples, prompt-major.
 
-        In: `messages` (a list of {role, content} dicts per row), `prompt` (str) or `prompt_ids` (`Ragged` of token
-        ids); `index` (int64), unique per prompt in the step, makes samples independent of which rank makes them.
-        Out: every other column, repeated, and `prompt_ids`, `completion_ids` (`Ragged` int32), `logprobs` (`Ragged`
-        float32, of each token under the distribution it was sampled from: after temperature and top_p), `text`,
-        `group` (int64, the prompt's `index`), `weight_version` (int64), `finish_reason` (stop or length), `sampling`
-        (a mapping per row: the temperature, and what else shapes the distribution). A prompt that leaves no room for
-        `max_tokens` has no rows, unless `too_long` says otherwise.
+        In:
+
+        - `messages` (a list of {role, content} dicts per row), `prompt` (str) or `prompt_ids` (`Ragged` of token ids).
+        - `index`: optional int64, unique per prompt in the step; with it, samples do not depend on the rank that makes
+          them.
+
+        Out: every other column, repeated, and
+
+        - `prompt_ids`, `completion_ids`: `Ragged` int32.
+        - `logprobs`: `Ragged` float32, of each token under the distribution it was sampled from: after temperature and
+          top_p.
+        - `text`: the completion.
+        - `group`: int64, the prompt's `index`.
+        - `weight_version`: int64.
+        - `finish_reason`: stop or length.
+        - `sampling`: a mapping per row: the temperature, and the other parameters of the distribution.
+
+        A prompt that leaves no room for `max_tokens` has no rows, unless `too_long` says otherwise.
         """
         return self._complete(prompts, self.ctx.options.samples, "")
 
     @operator(prompts=Split(), returns=Split())
     def evaluate(self, prompts: Batch) -> Batch:
-        """As `generate`, but one greedy completion of each prompt, without top_p, top_k and min_p."""
+        """As `generate`, but with one greedy completion of each prompt, without top_p, top_k and min_p."""
         return self._complete(prompts, 1, "eval_", temperature=0.0)
 
     @classmethod
     def sampling(cls, options: VLLMOptions, operator: str) -> dict[str, Any] | None:
-        """What shapes the distribution that an operator samples from; None if it samples nothing."""
+        """Return the parameters of the distribution that an operator samples from; None if it samples nothing."""
         if operator not in ("generate", "evaluate"):
             return None
         return options.sampling(greedy=operator == "evaluate")
 
     @classmethod
     def completions(cls, options: VLLMOptions, operator: str) -> int | None:
-        """How many completions of each prompt an operator makes; None if it samples nothing."""
+        """Return the number of completions of each prompt that an operator makes; None if it samples nothing."""
         return {"generate": options.samples, "evaluate": 1}.get(operator)
 
     def _complete(self, prompts: Batch, samples: int, prefix: str, **instead: Any) -> Batch:
@@ -267,5 +282,6 @@ class VLLMWorkload(EngineWorkload):
         return join(carried(prompts), ids, index, completions, samples=samples, version=self.version, sampling=said)
 
     def run(self, prompts: Batch, ids: list[list[int]], params: Sequence[Any], samples: int) -> list[Completion]:
-        """`samples` completions of each of `ids`, with `params` prompt by prompt; `prompts` are the operator's rows."""
+        """Return `samples` completions of each of `ids`, with `params` prompt by prompt. `prompts` are the operator's
+        rows."""
         return self.engine.complete([row for row in ids for _ in range(samples)], params)
