@@ -18,10 +18,10 @@ class Budget(BaseModel, extra="forbid", frozen=True):
     """The number of attempts of a level for one rank or group before the next level's turn."""
 
     max_attempts: int = Field(
-        default=5, ge=1, description="Recoveries of one rank or group within window_s."
+        default=5, ge=1, description="Maximum recoveries of one rank or group within window_s."
     )
     window_s: float = Field(
-        default=300.0, gt=0, description="Seconds after which an attempt that helped is forgotten."
+        default=300.0, gt=0, description="Seconds after which a recovery that helped expires."
     )
 
 

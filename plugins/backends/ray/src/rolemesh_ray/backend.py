@@ -24,7 +24,7 @@ class RayOptions(BaseModel, extra="forbid"):
 
     address: str | None = Field(
         default=None,
-        description="Join the Ray at this address ('auto' finds one) instead of starting one.",
+        description="Join the Ray cluster at this address ('auto' finds one) instead of starting one.",
         json_schema_extra={"metavar": "ADDR"},
     )
 

@@ -17,9 +17,9 @@ __all__ = ["MatmulCheck", "MatmulOptions", "MemoryCheck", "MemoryOptions"]
 class MemoryOptions(CheckOptions):
     """Size of the copied array, and the limit."""
 
-    slower: float | None = Field(default=3.0, gt=1, description="As of every check; three times by default.")
-    mb: int = Field(default=64, ge=1, description="The size of the array that is copied: more than caches hold.")
-    rounds: int = Field(default=5, ge=1, description="How often; the best counts.")
+    slower: float | None = Field(default=3.0, gt=1, description="See every check; here 3 by default.")
+    mb: int = Field(default=64, ge=1, description="Size of the copied array in 2^20 bytes, larger than the caches.")
+    rounds: int = Field(default=5, ge=1, description="Number of rounds; the best one counts.")
 
 
 class MemoryCheck(Check):
@@ -39,11 +39,11 @@ class MemoryCheck(Check):
 class MatmulOptions(CheckOptions):
     """Size of the matrices, the devices, and the limit."""
 
-    slower: float | None = Field(default=3.0, gt=1, description="As of every check; three times by default.")
+    slower: float | None = Field(default=3.0, gt=1, description="See every check; here 3 by default.")
     size: int = Field(default=1024, ge=1, description="Rows and columns of the matrices, of float32.")
-    rounds: int = Field(default=5, ge=1, description="How often; the best counts.")
+    rounds: int = Field(default=5, ge=1, description="Number of rounds; the best one counts.")
     device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="auto: every GPU that torch sees, and the processors where there is none."
+        default="auto", description="auto: every GPU that torch sees, or the processors if there is none."
     )
 
 

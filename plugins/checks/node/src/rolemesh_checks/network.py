@@ -29,8 +29,8 @@ PIECE = 1 << 20
 class NetworkOptions(CheckOptions):
     """Amount of data to send, and the limit."""
 
-    slower: float | None = Field(default=3.0, gt=1, description="As of every check; three times by default.")
-    mb: int = Field(default=256, ge=1, description="How much each node sends, in 2^20 bytes.")
+    slower: float | None = Field(default=3.0, gt=1, description="See every check; here 3 by default.")
+    mb: int = Field(default=256, ge=1, description="Data that each node sends, in 2^20 bytes.")
 
 
 class NetworkCheck(Check):

@@ -17,8 +17,8 @@ __all__ = ["DiskCheck", "DiskOptions", "SharedMemoryCheck", "SharedMemoryOptions
 class DiskOptions(CheckOptions):
     """Amount of data to write, and the limits."""
 
-    at_least: dict[str, float] = Field(default={"free_gb": 1.0}, description="As of every check; 1 GB by default.")
-    mb: int = Field(default=32, ge=1, description="What is written, synchronised and removed again.")
+    at_least: dict[str, float] = Field(default={"free_gb": 1.0}, description="See every check; here 1 GB by default.")
+    mb: int = Field(default=32, ge=1, description="Data that is written, synchronised and removed, in 2^20 bytes.")
 
 
 class DiskCheck(Check):
@@ -44,7 +44,7 @@ class DiskCheck(Check):
 class SharedMemoryOptions(CheckOptions):
     """The limit."""
 
-    at_least: dict[str, float] = Field(default={"free_gb": 1.0}, description="As of every check; 1 GB by default.")
+    at_least: dict[str, float] = Field(default={"free_gb": 1.0}, description="See every check; here 1 GB by default.")
 
 
 class SharedMemoryCheck(Check):

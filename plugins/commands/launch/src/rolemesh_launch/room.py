@@ -12,10 +12,10 @@ __all__ = ["Room", "RoomOptions"]
 class RoomOptions(ScalerOptions):
     """Number of ranks per node."""
 
-    period_s: float = Field(default=1.0, gt=0, description="As of every scaler; 1 s by default.")
-    agree: int = Field(default=3, ge=1, description="As of every scaler; three times by default.")
-    cool_down_s: float = Field(default=10.0, ge=0, description="As of every scaler; 10 s by default.")
-    per_node: int = Field(default=1, ge=1, description="Ranks are taken in by so many.")
+    period_s: float = Field(default=1.0, gt=0, description="See every scaler; here 1 s by default.")
+    agree: int = Field(default=3, ge=1, description="See every scaler; here 3 by default.")
+    cool_down_s: float = Field(default=10.0, ge=0, description="See every scaler; here 10 s by default.")
+    per_node: int = Field(default=1, ge=1, description="Number of ranks that are added together.")
 
 
 class Room(Scaler):

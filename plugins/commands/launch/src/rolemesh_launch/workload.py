@@ -38,23 +38,24 @@ class ScriptOptions(BaseModel, extra="forbid"):
     """The script and its arguments."""
 
     target: str = Field(description="The script's path (relative to the job file), a module's name, or an executable.")
-    how: Literal["path", "module", "executable"] = Field(default="path", description="Which of these `target` is.")
+    how: Literal["path", "module", "executable"] = Field(default="path", description="The kind of `target`.")
     arguments: list[str] = Field(default=[], description="The script's arguments.")
-    folder: str | None = Field(default=None, description="Where it runs; by default the job file's folder.")
-    max_restarts: int = Field(default=0, ge=0, description="What TORCHELASTIC_MAX_RESTARTS says.")
-    run_id: str = Field(default="none", description="What TORCHELASTIC_RUN_ID says.")
-    role_name: str = Field(default="default", description="What ROLE_NAME says.")
+    folder: str | None = Field(
+        default=None, description="Working folder of the script. Default: the job file's folder."
+    )
+    max_restarts: int = Field(default=0, ge=0, description="Value of TORCHELASTIC_MAX_RESTARTS.")
+    run_id: str = Field(default="none", description="Value of TORCHELASTIC_RUN_ID.")
+    role_name: str = Field(default="default", description="Value of ROLE_NAME.")
     threads: bool = Field(
         default=False, description="Leave the number of threads to the script, instead of one per process."
     )
     preload: bool = Field(
         default=True,
-        description="Import torch once for all workers. Without, each imports it when its script does, which takes "
-        "seconds: for scripts that first set variables which torch reads.",
+        description="Import torch once for all workers. If false, each worker imports it with its script, which takes "
+        "seconds; scripts that set variables for torch before they import it need that.",
     )
     environment: dict[str, str | None] = Field(
-        default={},
-        description="What its environment has besides, or has not (null), whatever rolemesh's processes have.",
+        default={}, description="Variables to add to its environment, or to remove (null)."
     )
 
 

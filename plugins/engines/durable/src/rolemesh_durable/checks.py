@@ -27,14 +27,14 @@ class CheckOptions(BaseModel, extra="forbid"):
     """What a node must measure up to. Options of a check are this class or derive from it."""
 
     at_least: dict[str, float] = Field(
-        default_factory=dict, description="A node fails of which one of these numbers is less."
+        default_factory=dict, description="Minimum of each number; a node with less fails."
     )
     slower: float | None = Field(
         default=None,
         gt=1,
-        description="A node fails whose numbers are so many times less than the median of the others'; null: never.",
+        description="A node fails if a number is this many times less than the median of the others; null: never.",
     )
-    timeout_s: float = Field(default=60.0, gt=0, description="A node fails that takes longer, in seconds.")
+    timeout_s: float = Field(default=60.0, gt=0, description="Maximum duration in seconds; a slower node fails.")
 
 
 class CheckedNode(msgspec.Struct, frozen=True):

@@ -34,20 +34,19 @@ class DurableRunOptions(BaseModel, extra="forbid"):
     """Options of a run. Those of the chosen backend come beside them."""
 
     backend: str | None = Field(
-        default=None, description="Where master and agents live, e.g. 'local'; default: ray, if it is installed."
+        default=None, description="Where master and agents run, e.g. 'local'. Default: ray, if it is installed."
     )
     resume: str | None = Field(
         default=None,
-        description="Start from the newest intact snapshot of this job or run folder (or from this step-N folder of "
-        "one).",
+        description="Start from the newest intact snapshot of this job or run folder, or from this step-N folder.",
         json_schema_extra={"metavar": "JOB|PATH"},
     )
     trust_pickles: bool = Field(
         default=False,
-        description="With --resume: read pickled objects in the snapshot too, which runs whatever its files say. Only "
-        "if nobody but you could write them.",
+        description="With --resume: also read pickled objects, which can run any code in the snapshot's files. Use it "
+        "only if nobody else could write them.",
     )
-    rehearsed: bool = Field(default=False, exclude=True, description="Somebody else says how far the ranks may run.")
+    rehearsed: bool = Field(default=False, exclude=True, description="A rehearsal decides how far the ranks may run.")
 
 
 class DurableEngine(Engine):

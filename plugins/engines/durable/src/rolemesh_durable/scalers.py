@@ -30,10 +30,12 @@ KIND = Kind(
 class ScalerOptions(BaseModel, extra="forbid"):
     """When a scaler is asked, and what its answers count for. Options of a scaler are this class or derive from it."""
 
-    period_s: float = Field(default=10.0, gt=0, description="How often it is asked, and what time it is told of.")
-    agree: int = Field(default=3, ge=1, description="It must give the same answer so many times in a row.")
+    period_s: float = Field(
+        default=10.0, gt=0, description="Seconds between decisions, and the period that its measurements cover."
+    )
+    agree: int = Field(default=3, ge=1, description="Number of equal decisions in a row before a resize.")
     cool_down_s: float = Field(
-        default=60.0, ge=0, description="It is not asked for so long after the job has started, or has been resized."
+        default=60.0, ge=0, description="Seconds without decisions after the job's start and after a resize."
     )
 
 

@@ -18,10 +18,10 @@ KILLED = 128 + SIGKILL
 class MoreMemoryOptions(Budget):
     """Factor of the memory, and the failures that it applies to."""
 
-    factor: float = Field(default=2.0, gt=1, description="So many times what the role has had, up to its limit.")
+    factor: float = Field(default=2.0, gt=1, description="Factor of the role's memory, up to its limit.")
     killed: bool = Field(
         default=False,
-        description="A rank that SIGKILL has ended counts as one out of memory: so the kernel ends one, and anybody.",
+        description="Treat every rank that SIGKILL ended as out of memory. The kernel does that, but users do, too.",
     )
 
 

@@ -16,12 +16,12 @@ class NodeOptions(Budget):
     """How often a rank may be moved, and what to do if there is no room for it."""
 
     when_full: Literal["wait", "fail"] = Field(
-        default="wait", description="Where no other node has room: wait for one, or pass the failure to the next level."
+        default="wait", description="If no other node has room: wait for one, or pass the failure to the next level."
     )
     node_wait_s: float = Field(
         default=300.0,
         gt=0,
-        description="With `when_full: wait`, how many seconds at most.",
+        description="With `when_full: wait`, the maximum wait in seconds.",
         json_schema_extra={"needs": "when_full = wait"},
     )
 

@@ -35,9 +35,9 @@ class ConsoleOptions(BaseModel, extra="forbid"):
 
     metrics: list[str] = Field(default_factory=list, description="Metrics to feature, in this order; default: all.")
     records: list[str] = Field(
-        default_factory=list, description="Records to show at the end, their first value beside their last."
+        default_factory=list, description="Records to show at the end: the first value beside the last."
     )
-    refresh_hz: float = Field(default=4.0, gt=0, le=30, description="Most redraws of the live view per second.")
+    refresh_hz: float = Field(default=4.0, gt=0, le=30, description="Maximum redraws of the live view per second.")
 
 
 class ConsoleObserver(Observer):

@@ -21,20 +21,24 @@ __all__ = ["BacklogOptions", "BacklogScaler"]
 class BacklogOptions(ScalerOptions):
     """Thresholds for delaying others and for having too little work."""
 
-    roles: list[str] = Field(
-        default_factory=list, description="The roles that it gives more or fewer ranks; empty: all that have a range."
-    )
+    roles: list[str] = Field(default_factory=list, description="The roles that it resizes; empty: all with a range.")
     busy: float = Field(
-        default=0.7, gt=0, le=1, description="A role grows if its ranks compute for this share of time,"
+        default=0.7,
+        gt=0,
+        le=1,
+        description="A role grows if its ranks compute for this share of the time, and `held_up` holds.",
     )
     held_up: float = Field(
         default=0.2,
         gt=0,
         lt=1,
-        description="and another one waits for it, or until it takes something, for this share.",
+        description="Share of the time that another role waits for a growing role, for input or for credit.",
     )
     idle: float = Field(
-        default=0.3, ge=0, lt=1, description="A role shrinks if with fewer ranks they would compute for this share."
+        default=0.3,
+        ge=0,
+        lt=1,
+        description="A role shrinks if its remaining ranks would compute for at most this share of the time.",
     )
 
 

@@ -17,34 +17,34 @@ __all__ = ["BottleneckOptions", "BottleneckScaler"]
 class BottleneckOptions(ScalerOptions):
     """The budget of ranks, and the thresholds for a resize."""
 
-    period_s: float = Field(default=5.0, gt=0, description="How often it is asked, and what time it is told of.")
-    agree: int = Field(default=2, ge=1, description="It must give the same answer so many times in a row.")
+    period_s: float = Field(
+        default=5.0, gt=0, description="Seconds between decisions, and the period that its measurements cover."
+    )
+    agree: int = Field(default=2, ge=1, description="Number of equal decisions in a row before a resize.")
     cool_down_s: float = Field(
-        default=10.0, ge=0, description="It is not asked for so long after the job has started, or has been resized."
+        default=10.0, ge=0, description="Seconds without decisions after the job's start and after a resize."
     )
-    roles: list[str] = Field(
-        default_factory=list, description="The roles that it gives more or fewer ranks; empty: all that have a range."
-    )
+    roles: list[str] = Field(default_factory=list, description="The roles that it resizes; empty: all with a range.")
     budget: float | None = Field(
-        default=None, gt=0, description="What their ranks may cost together; null: as much as there is room for."
+        default=None, gt=0, description="Maximum cost of all their ranks; null: limited only by the available room."
     )
     cost: dict[str, PositiveFloat] = Field(
-        default_factory=dict, description="What a rank of a role costs, CPUs or GPUs say; 1 if nothing is said."
+        default_factory=dict, description="Cost of a rank by role, such as its CPUs or GPUs. Default: 1."
     )
     gain: float = Field(
-        default=0.05,
-        gt=0,
-        lt=1,
-        description="Roles grow, or give each other ranks, if steps get shorter by this share.",
+        default=0.05, gt=0, lt=1, description="Minimum share by which steps must get shorter for a resize."
     )
     utilization: float = Field(
         default=0.9,
         gt=0,
         le=1,
-        description="Beside a role without a range that is slowest, ranks are busy for this share.",
+        description="Share of the time that ranks are busy if a role without a range is the slowest.",
     )
     idle: float = Field(
-        default=0.75, gt=0, le=1, description="A role shrinks if with fewer ranks they would be busy for this share."
+        default=0.75,
+        gt=0,
+        le=1,
+        description="A role shrinks if its remaining ranks would be busy for at most this share of the time.",
     )
 
 

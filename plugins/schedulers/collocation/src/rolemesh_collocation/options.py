@@ -14,21 +14,21 @@ Share = Annotated[float, Field(gt=0, le=1)]
 class Group(BaseModel, extra="forbid"):
     """Roles that share slots. A list of their names is a group with neither ratio nor shares."""
 
-    roles: Annotated[list[str], Field(min_length=2)] = Field(description="Who shares.")
+    roles: Annotated[list[str], Field(min_length=2)] = Field(description="The roles that share slots.")
     ratio: dict[str, PositiveInt] | None = Field(
         default=None,
         description="Ranks of each role in a unit, e.g. {trainer: 4, rollout: 2}: two rollout ranks beside each four "
-        "of the trainer. A unit stays on one node where one has room. Default: all ranks are one unit.",
+        "of the trainer. A unit stays on one node if one has room. Default: all ranks are one unit.",
     )
     shares: dict[str, Share] | None = Field(
         default=None,
-        description="The part of a slot's GPUs that a rank of each role uses, while the others run, too; 1 in all at "
-        "most. Default: each may use all of it.",
+        description="Share of a slot's GPUs that a rank of each role uses while the others run, too. The sum is at "
+        "most 1. Default: each may use the whole slot.",
     )
     turns: bool = Field(
         default=False,
-        description="A slot's ranks run one after the other, in the order of the flow; each gives its memory back "
-        "before the next one runs (`offload` and `onload` of its workload).",
+        description="A slot's ranks run one after the other, in the order of the flow. Each frees its memory before "
+        "the next one runs (`offload` and `onload` of its workload).",
     )
 
     @model_validator(mode="before")

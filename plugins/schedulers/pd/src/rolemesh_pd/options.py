@@ -13,15 +13,15 @@ class PdOptions(BaseModel, extra="forbid"):
     """The two pools."""
 
     prefill: str = Field(description="The role that reads prompts and makes their KV cache.")
-    decode: str = Field(description="The role that takes the cache over and generates.")
+    decode: str = Field(description="The role that fetches the cache and generates.")
     ratio: str | None = Field(
         default=None,
-        description="Prefill to decode ranks in a unit, e.g. '1:2'. Default: what the world sizes come to.",
+        description="Prefill to decode ranks in a unit, e.g. '1:2'. Default: the ratio of the world sizes.",
     )
     near: str = Field(
         default="node",
-        description="A unit, whose caches move between its ranks, stays on one node where one has room for it; with "
-        "label.NAME where none has, on nodes with the same value of that label.",
+        description="A unit, whose ranks exchange caches, stays on one node if one has room for it. If none has, it "
+        "goes with label.NAME to nodes with the same value of that label.",
     )
 
     @field_validator("ratio")

@@ -26,8 +26,10 @@ class Parts(BaseModel, extra="forbid"):
     """Groups of roles of which no two share a domain. A list of groups stands for groups that are kept apart by
     node."""
 
-    groups: Annotated[list[Roles], Field(min_length=2)] = Field(description="Who is kept apart from whom.")
-    by: Domain = Field(default="node", description="What they do not share: node, device, or label.NAME.")
+    groups: Annotated[list[Roles], Field(min_length=2)] = Field(
+        description="Groups of roles that stay apart from each other."
+    )
+    by: Domain = Field(default="node", description="The domain that they do not share: node, device, or label.NAME.")
 
     @model_validator(mode="before")
     @classmethod
@@ -51,7 +53,7 @@ class Spreading(BaseModel, extra="forbid"):
     """How a role's ranks are spread. The name of a domain stands for one rank per domain."""
 
     over: Domain = Field(default="node", description="node, or label.NAME.")
-    most: PositiveInt = Field(default=1, description="So many ranks at most in each.")
+    most: PositiveInt = Field(default=1, description="Maximum number of ranks in each domain.")
 
     @model_validator(mode="before")
     @classmethod
@@ -75,7 +77,7 @@ class SeparationOptions(BaseModel, extra="forbid"):
         default_factory=dict, description="Roles whose ranks are spread, e.g. {rollout: {over: label.rack, most: 2}}."
     )
     nodes: dict[str, dict[str, str]] = Field(
-        default_factory=dict, description="Roles that want nodes with labels, e.g. {trainer: {gpu: h100}}."
+        default_factory=dict, description="Roles that need nodes with labels, e.g. {trainer: {gpu: h100}}."
     )
 
     @model_validator(mode="after")

@@ -34,7 +34,7 @@ class PreviewOptions(BaseModel, extra="forbid"):
     """Options of ``rolemesh plan``."""
 
     profile: bool = Field(
-        default=False, description="Run some steps in this process to measure what edges carry, first."
+        default=False, description="First run some steps in this process to measure the sizes of edges."
     )
 
 

@@ -27,7 +27,7 @@ REFINED = 512
 class SubgraphOptions(BaseModel, extra="forbid"):
     """The roles that take part."""
 
-    roles: list[str] = Field(default_factory=list, description="The roles to place. Default: all that have no place.")
+    roles: list[str] = Field(default_factory=list, description="The roles to place. Default: all without a place.")
 
 
 class SubgraphScheduler(Scheduler):

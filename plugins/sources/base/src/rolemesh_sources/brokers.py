@@ -112,7 +112,8 @@ class BrokerOptions(BaseModel, extra="forbid"):
         description="Names, or patterns (clicks*), of streams; each is a partition. They need not exist yet.",
     )
     start: Literal["oldest", "newest"] = Field(
-        default="oldest", description="Where a new job begins in a stream; newest: with what comes from now on."
+        default="oldest",
+        description="Where a new job begins in a stream. newest: with records that arrive from now on.",
     )
 
     @field_validator("streams")

@@ -36,16 +36,16 @@ NOTE = "read"
 class SourceOptions(BaseModel, extra="forbid"):
     """The source, and the number of records per step."""
 
-    source: str = Field(description="A source by its name under plugins.sources; name#2 where several have it.")
-    rows: int = Field(default=32, ge=1, description="The most records that a rank takes in a step.")
+    source: str = Field(description="Name of a source under plugins.sources; name#2 for the second one of a name.")
+    rows: int = Field(default=32, ge=1, description="Maximum number of records that a rank takes in a step.")
     wait_s: float | None = Field(
         default=1.0,
         ge=0,
-        description="Seconds after the first record of a step (with several ranks: after its beginning) when the step "
-        "goes with the records there are; null: it waits for all rows. A rank without a partition never waits.",
+        description="Seconds after the first record of a step (with several ranks: after the step's start) at which it "
+        "continues with the records so far; null: it waits for all rows. A rank without a partition never waits.",
     )
     columns: list[str] | None = Field(
-        default=None, description="The columns of the batches; by default whatever the step's records have."
+        default=None, description="The columns of the batches. Default: the fields of the step's records."
     )
 
 

@@ -33,12 +33,12 @@ class FilesOptions(BaseModel, extra="forbid"):
     )
     until: str | None = Field(
         default=None,
-        description="The end: 'end', when all is read that is there; else the name of a file in the pattern's folder "
-        "(such as _DONE) that says that nothing more comes. null: never.",
+        description="The end: 'end' when all present lines are read, or the name of a file in the pattern's folder "
+        "(such as _DONE) that marks the end. null: never.",
     )
     skip: bool = Field(
         default=False,
-        description="Lines that are no JSON object, and what is gone before it was read, are left out with a warning "
+        description="Skip lines that are not JSON objects, and data that was lost before it was read, with a warning "
         "instead of an error.",
     )
     scan_s: float = Field(default=1.0, ge=0, description="Seconds between looks for new files.")

@@ -24,24 +24,23 @@ class NatsOptions(BrokerOptions):
     )
     until: Literal["end", "sealed"] | None = Field(
         default=None,
-        description="The end: 'end', when all is read that is there; 'sealed', when the streams are sealed as well. "
+        description="The end: 'end' when all present messages are read; 'sealed' when also the streams are sealed. "
         "null: never.",
     )
     trim: bool = Field(
-        default=False,
-        description="Messages are purged from the streams once a checkpoint on disk has what was made of them.",
+        default=False, description="Purge messages from the streams when a checkpoint on disk contains their results."
     )
     skip: bool = Field(
         default=False,
-        description="Messages that are no JSON object, and what was removed before it was read, are left out with a "
-        "warning instead of an error.",
+        description="Skip messages that are not JSON objects, and messages that were removed before they were read, "
+        "with a warning instead of an error.",
     )
     credentials: str | None = Field(
         default=None, description="A .creds file (JWT and seed), relative to the job file's folder."
     )
     ca: str | None = Field(
         default=None,
-        description="For tls://: a file with the certificates that are trusted, relative to the job file's folder; "
+        description="For tls://: a file with the trusted certificates, relative to the job file's folder; "
         "null: the system's.",
     )
 

@@ -27,21 +27,20 @@ class RedisOptions(BrokerOptions):
     )
     until: str | None = Field(
         default=None,
-        description="The end: 'end', when all is read that is there; else a key whose existence says that nothing "
-        "more comes. null: never.",
+        description="The end: 'end' when all present entries are read, or a key whose existence marks the end. "
+        "null: never.",
     )
     trim: bool = Field(
-        default=False,
-        description="Records are removed from the streams once a checkpoint on disk has what was made of them.",
+        default=False, description="Remove records from the streams when a checkpoint on disk contains their results."
     )
     skip: bool = Field(
         default=False,
-        description="Entries that have no JSON object in `field`, and what was trimmed before it was read, are left "
-        "out with a warning instead of an error.",
+        description="Skip entries without a JSON object in `field`, and entries that were trimmed before they were "
+        "read, with a warning instead of an error.",
     )
     ca: str | None = Field(
         default=None,
-        description="For rediss://: a file with the certificates that are trusted, relative to the job file's folder; "
+        description="For rediss://: a file with the trusted certificates, relative to the job file's folder; "
         "null: the system's.",
     )
 

@@ -29,7 +29,7 @@ class ChaosOptions(BaseModel, extra="forbid"):
         json_schema_extra={"metavar": "SPEC"},
     )
     chaos_compare: bool = Field(
-        default=False, description="Afterwards run it undisturbed; fail unless both end exactly alike."
+        default=False, description="Then run it without failures; fail unless both end in exactly the same state."
     )
 
 

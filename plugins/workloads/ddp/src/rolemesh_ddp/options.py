@@ -31,7 +31,7 @@ class DDPOptions(HuggingFaceOptions):
         default_factory=dict, description="keyword arguments of the function that returns the module"
     )
     bucket_mb: float = Field(
-        25.0, gt=0, description="gradients travel in pieces of so many 10^6 bytes, while the backward pass goes on"
+        25.0, gt=0, description="size in 10^6 bytes of the pieces in which gradients are sent during the backward pass"
     )
 
     @property

@@ -27,13 +27,13 @@ class DeepSpeedOptions(HuggingFaceOptions):
         "not say), bf16 or fp16, optimizer, scheduler; the README says what is taken",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(  # type: ignore[assignment]
-        "float32", description="what forward, backward and `weights` are in; config's bf16 and fp16 say the same"
+        "float32", description="type of forward, backward and `weights`; bf16 and fp16 in config set the same"
     )
 
     schedule_updates: int | None = Field(
         None,
         gt=0,
-        description="the update at which the schedule is at its end, or what an auto `total_num_steps` of config is",
+        description="the update at which the schedule ends; also the value of an auto `total_num_steps` in config",
         json_schema_extra={"needs": ["frozen = false", "schedule != constant or config.scheduler"]},
     )
 

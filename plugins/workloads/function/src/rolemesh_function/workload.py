@@ -51,9 +51,11 @@ class FunctionOptions(BaseModel, extra="forbid", frozen=True):
 
     # Each zygote imports this: to read descriptions from the source would take it 14 ms.
     target: ImportRef = Field(description="A function or a class: 'module:name' or 'file.py:name'.")
-    kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of a class, fixed ones of a function.")
+    kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="Arguments for a class, or fixed ones for a function."
+    )
     inputs: dict[str, str] = Field(default_factory=dict, description="Partition by parameter: {weights: broadcast}.")
-    returns: str | None = Field(None, description="Partition of what is returned; split if not given.")
+    returns: str | None = Field(None, description="Partition of the result; default: split.")
 
     @field_validator("inputs", "returns")
     @classmethod

@@ -25,15 +25,15 @@ class RewardOptions(BaseModel, extra="forbid"):
 
     task: str | None = Field(None, description="name of a reasoning-gym dataset; by default each row's own task")
     config: dict[str, Any] = Field(default_factory=dict, description="the task's settings, if its verifier reads them")
-    exact: bool = Field(False, description="true: 1 for what the verifier calls fully right, else 0; false: its score")
+    exact: bool = Field(False, description="true: 1 for a fully right answer, else 0; false: the verifier's score")
     strip: bool = Field(True, description="remove white space around the answer before it is verified")
     extract: str | None = Field(
-        None, description="verify only what stands in the last <extract>…</extract>, e.g. `answer`; nothing there: 0"
+        None, description="verify only the text in the last <extract>…</extract>, e.g. `answer`; 0 without it"
     )
     scale_rewards: Literal["group", "none"] = Field(
         "group",
-        description="group: `advantages` divides by the standard deviation of a group's rewards (GRPO); none: it takes "
-        "the group's mean away only (Dr. GRPO)",
+        description="group: `advantages` divides by the standard deviation of a group's rewards (GRPO); none: it only "
+        "subtracts the group's mean (Dr. GRPO)",
     )
 
     @model_validator(mode="after")

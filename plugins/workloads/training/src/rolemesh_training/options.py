@@ -48,8 +48,8 @@ class _Completions(BaseModel, extra="forbid"):
     temperature: float | None = Field(
         None,
         gt=0,
-        description="the temperature that the completions were sampled at; null: what their column `sampling` says, or "
-        "1 (of `dpo` 1)",
+        description="the temperature of the sampled completions; null: that in their column `sampling`, or 1 (for "
+        "`dpo` always 1)",
     )
     pack: bool = Field(
         True,
@@ -70,8 +70,8 @@ class PolicyOptions(_Completions):
         None,
         gt=0,
         description="truncated importance sampling: the ratio is taken against the trainer's own log-probabilities "
-        "before the update (π_old), and each token's objective is multiplied by min(π_old / π_sampler, cap), 2 or 3 "
-        "say; null: the ratio is taken against the sampler's",
+        "before the update (π_old), and each token's objective is multiplied by min(π_old / π_sampler, cap), e.g. 2 or "
+        "3; null: the ratio is taken against the sampler's",
     )
     """Capped weights: Espeholt et al., "IMPALA", arXiv:1802.01561, section 4.1. π_old apart from π_sampler: Hilton et
     al., arXiv:2110.00641, equation 2. Between an engine and a trainer: Yao et al., "Your Efficient RL Framework
@@ -82,7 +82,7 @@ class PolicyOptions(_Completions):
     )
     aggregation: Literal["token_mean", "sequence_mean", "constant"] | None = Field(
         None,
-        description="how tokens make one number. token_mean: the mean over all tokens (DAPO). sequence_mean: the mean "
+        description="how tokens are aggregated. token_mean: the mean over all tokens (DAPO). sequence_mean: the mean "
         "over rows of each row's mean (GRPO, GSPO). constant: the sum over tokens, divided by rows times "
         "`aggregation_length` (Dr. GRPO). null: token_mean, or sequence_mean with ratio: sequence",
     )
@@ -113,7 +113,7 @@ class GRPOOptions(PolicyOptions):
 class DPOOptions(_Completions):
     """`loss_options` of ``rolemesh_training.losses:dpo``."""
 
-    beta: float = Field(0.1, gt=0, description="how strongly the policy is held to the reference")
+    beta: float = Field(0.1, gt=0, description="strength of the pull towards the reference")
 
 
 class ValueOptions(BaseModel, extra="forbid"):
@@ -141,8 +141,8 @@ class LogprobsOptions(BaseModel, extra="forbid"):
     temperature: float | None = Field(
         None,
         gt=0,
-        description="the temperature that the completions were sampled at; null: the loss's, or what the rows' column "
-        "`sampling` says, or 1",
+        description="the temperature of the sampled completions; null: the loss's, or that in the rows' column "
+        "`sampling`, or 1",
     )
     pack: bool | None = Field(None, description="as `pack` of the loss grpo; null: the loss's, or true")
 
@@ -151,11 +151,11 @@ class LoRAOptions(BaseModel, extra="forbid"):
     """Low-rank adapters, trained beside the model's own weights: Hu et al., arXiv:2106.09685."""
 
     rank: int = Field(8, gt=0, description="the adapters' inner dimension")
-    alpha: float = Field(16.0, gt=0, description="what adapters add is multiplied by alpha / rank")
+    alpha: float = Field(16.0, gt=0, description="the adapters' contribution is multiplied by alpha / rank")
     dropout: float = Field(0.0, ge=0, lt=1, description="share of an adapter's inputs left out in training")
     targets: list[str] | Literal["all-linear"] = Field(
         "all-linear",
-        description="names of the linear layers that get one, such as q_proj or layers.0.self_attn.q_proj (a name "
+        description="names of the linear layers with an adapter, such as q_proj or layers.0.self_attn.q_proj (a name "
         "matches the end of a layer's full name); all-linear: all but the head",
     )
 
@@ -221,13 +221,13 @@ class TrainerOptions(BaseModel, extra="forbid"):
         json_schema_extra=_TRAINED,
     )
     schedule_updates: int | None = Field(
-        None, gt=0, description="the update at which the schedule is at its end", json_schema_extra=_SCHEDULED
+        None, gt=0, description="the update at which the schedule ends", json_schema_extra=_SCHEDULED
     )
     decay_updates: int = Field(
-        0, ge=0, description="of `schedule: wsd`: over how many updates it falls", json_schema_extra=_WSD
+        0, ge=0, description="for `schedule: wsd`: number of updates over which it falls", json_schema_extra=_WSD
     )
     min_lr_ratio: float = Field(
-        0.0, ge=0, le=1, description="what is left of `lr` at the schedule's end", json_schema_extra=_SCHEDULED
+        0.0, ge=0, le=1, description="share of `lr` at the schedule's end", json_schema_extra=_SCHEDULED
     )
     clip_norm: float | None = Field(
         1.0, gt=0, description="largest global gradient norm; null for no clipping", json_schema_extra=_TRAINED
@@ -255,14 +255,12 @@ class TrainerOptions(BaseModel, extra="forbid"):
         False, description="never trained (a reference): it keeps no optimizer state and gives no snapshots"
     )
     if_nothing_learned: Literal["fail", "done"] = Field(
-        "fail",
-        description="how a job ends in which updates were made and none of them changed a weight",
-        json_schema_extra=_TRAINED,
+        "fail", description="end of a job whose updates changed no weight", json_schema_extra=_TRAINED
     )
     deterministic: bool = Field(
         True,
-        description="repeat every result bit for bit; false: take faster kernels on a GPU, whose results differ in the "
-        "last bits from run to run, so that a restarted rank does not end as if nothing had happened",
+        description="repeat every result bit for bit; false: use faster kernels on a GPU, whose results differ in the "
+        "last bits from run to run, so the result after a restart differs from one without",
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if the role was given GPUs")
     timeout_s: float = Field(600.0, gt=0, description="seconds after which a collective that does not end is an error")
@@ -331,22 +329,23 @@ class HuggingFaceOptions(TrainerOptions):
     max_length: int | None = Field(
         None,
         gt=0,
-        description="tokens of the longest row that the model is given, prompt and completion together; null: as many "
-        "as the model's config has positions for",
+        description="maximum number of tokens of a row, prompt and completion together; null: the number of positions "
+        "in the model's config",
     )
     too_long: Literal["drop", "truncate", "fail"] = Field(
         "drop",
-        description="what `train`, `logprobs`, `values` and `scores` make of a longer row: drop: it is left out, of "
-        "what they return, too, which is counted and said once; truncate: its end is cut (a pair of dpo is dropped); "
-        "fail: the job ends. A row without tokens, or with an empty prompt, is dropped, or fails",
+        description="what `train`, `logprobs`, `values` and `scores` do with a longer row: drop: leave it out, also of "
+        "their result, count it, and warn once; truncate: cut its end (drop a pair of dpo); fail: end the job. A row "
+        "without tokens, or with an empty prompt, is dropped, or fails",
     )
     logprobs: LogprobsOptions = Field(
-        default_factory=LogprobsOptions, description="how the operator `logprobs` computes, whatever the loss is"
+        default_factory=LogprobsOptions,
+        description="settings of the operator `logprobs`, which do not depend on the loss",
     )
     lora: LoRAOptions | None = Field(
         None,
-        description="train adapters only: they alone have optimizer states, are in snapshots and are what `weights` "
-        "gives; {} for the defaults; needs peft",
+        description="train adapters only: only they have optimizer states, are in snapshots, and are returned by "
+        "`weights`; {} for the defaults; needs peft",
     )
     gradient_checkpointing: bool = Field(
         False, description="recompute activations in the backward pass to save memory", json_schema_extra=_TRAINED

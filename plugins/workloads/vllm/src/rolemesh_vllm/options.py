@@ -29,9 +29,9 @@ class EngineOptions(BaseModel, extra="forbid"):
     )
     too_long: Literal["drop", "truncate", "fail"] = Field(
         "drop",
-        description="what becomes of a prompt that leaves no room for max_tokens: drop: it has no completions, which "
-        "is counted and said once; truncate: its last tokens are kept, and a first token that opens every text; fail: "
-        "the job ends. An empty prompt is dropped, or fails",
+        description="what to do with a prompt that leaves no room for max_tokens: drop: make no completions, count it, "
+        "and warn once; truncate: keep its last tokens, and a first token that opens every text; fail: end the job. "
+        "An empty prompt is dropped, or fails",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = Field(
         None, description="the engine's number format; by default float32 on CPUs and auto (the model's) on GPUs"

@@ -44,7 +44,7 @@ class StandardOptions(BaseModel, extra="forbid"):
     )
     stragglers: Literal["report", "move"] = Field(
         default="report",
-        description="A sustained straggler is only reported, or handed to the ladder as a fault of its node.",
+        description="report: only report a sustained straggler; move: treat it as a fault of its node.",
     )
 
 
