@@ -89,6 +89,33 @@ def asks_for_a_kind(path: Path) -> int:
     return found
 
 
+def foreign_assignments(*paths: Path) -> Iterator[str]:
+    """Yield each assignment to an attribute of another object in `paths`, as ``file:line target``.
+
+    Attributes that a class of the same file has are its own business. ``x.n += 1`` does not count: meters count so.
+    """
+    for path in paths:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        targets = [target for node in ast.walk(tree) for target in _targets(node)]
+        own = {target.attr for target in targets if _is_self(target.value)}
+        for target in targets:
+            if target.attr not in own and not _is_self(target.value):
+                yield f"{path.name}:{target.lineno} {ast.unparse(target)}"
+
+
+def _targets(node: ast.AST) -> Iterator[ast.Attribute]:
+    """The attributes that a statement assigns to."""
+    found = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    for target in found:
+        for each in target.elts if isinstance(target, ast.Tuple) else [target]:
+            if isinstance(each, ast.Attribute):
+                yield each
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
 def loaded() -> list[str]:
     """What ``import rolemesh`` loads of what it must not."""
     code = f"import sys, rolemesh; print(*[name for name in {HEAVY!r} if name in sys.modules])"
@@ -116,6 +143,8 @@ def limits() -> Iterator[Limit]:
     yield Limit(
         "questions for the class of a partition or port, outside deliveries", sum(map(asks_for_a_kind, asking)), 0, 0
     )
+    wired = [*foreign_assignments(*files(ENGINE / "rank"))]
+    yield Limit("assignments to attributes of other objects in rank/", len(wired), 15, 0)
     yield Limit("modules that `import rolemesh` must not load", len(loaded()), 0, 0)
 
 

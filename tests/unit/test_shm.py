@@ -120,7 +120,7 @@ def test_full_memory_is_said_and_leaves_no_file(full):
     pool.release(slots.pop())
     slots.append(pool.acquire(3 << 20))
     assert len(list(pool.directory.iterdir())) == 4, "what is free goes before memory is short"
-    pool.persist = lambda make: (pool.release(slots.pop()), pool.give_back(1), make())[-1]
+    pool.await_memory(lambda make: (pool.release(slots.pop()), pool.give_back(1), make())[-1])
     assert pool.acquire(4 << 20).capacity == 4 << 20
     slots.clear()
     pool.close()

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from multiprocessing import get_context
@@ -34,6 +34,7 @@ from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
+from rolemesh_durable.rank.channel import Channels
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import Tasks
 from rolemesh_durable.rank.loop import Loop
@@ -135,6 +136,7 @@ class Fleet:
         committed: bool = False,
         every: int = 1,
         after: Callable[[Ports, Endpoint], Any] | None = None,
+        extensions: Sequence[type[Any]] = (),
         **ports: Any,
     ) -> dict[tuple[str, int], Outcome]:
         """Fork `roles` (a factory and a world size each), run `steps`, return the outcome per rank.
@@ -154,7 +156,21 @@ class Fleet:
                 outcome = Outcome()
                 try:
                     node = (nodes or {}).get(key, "here")
-                    self._rank(flow, roles, key, node, bool(nodes), steps, until, every, after, ports, pipe, outcome)
+                    self._rank(
+                        flow,
+                        roles,
+                        key,
+                        node,
+                        bool(nodes),
+                        steps,
+                        until,
+                        every,
+                        after,
+                        extensions,
+                        ports,
+                        pipe,
+                        outcome,
+                    )
                 except OperatorFailed as error:
                     outcome.failure = f"{error.label}@{error.step}: {error.error!r}"
                     outcome.traceback = user_traceback(error.error, ENGINE)
@@ -223,6 +239,7 @@ class Fleet:
         until: int,
         every: int,
         after: Any,
+        extensions: Sequence[type[Any]],
         options: dict[str, Any],
         pipe: Connection,
         outcome: Outcome,
@@ -259,8 +276,10 @@ class Fleet:
             shape = JobShape(flow, activity, sizes, steps, **options)
             ports = Ports(shape, process_effects(endpoint, status_page, meter, None))
             tasks = Tasks(endpoint)
-            place = Rank(ctx, workload, endpoint, status_page, meter, ports, None, tasks)
-            parts = [extension(None).in_rank(place) for extension in RANK_EXTENSIONS]
+            place = Rank(
+                ctx, workload, endpoint, status_page, meter, ports, None, tasks, Channels(endpoint, flow.roles)
+            )
+            parts = [extension(None).in_rank(place) for extension in (*RANK_EXTENSIONS, *extensions)]
             hooks = RankHooks([part for part in parts if part is not None])
             loop = Loop(place, hooks, control)
             control.on_advance = lambda advance: ports.commit(advance.committed)

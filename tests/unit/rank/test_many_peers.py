@@ -20,7 +20,7 @@ def connect_to_all(folder):
     endpoint.connect([Peer("b", rank, "n", {"shm": f"ipc://{folder}/{rank}"}) for rank in range(PEERS)])
     for rank in range(PEERS):
         endpoint.sender("b", rank)
-    endpoint.stopping = True
+    endpoint.stop()
     endpoint.close(0)
     os._exit(0)
 

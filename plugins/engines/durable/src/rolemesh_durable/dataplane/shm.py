@@ -171,8 +171,7 @@ class SlotPool:
     def __init__(self, directory: str | Path, prefix: str) -> None:
         self.directory = Path(directory)
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.persist: Persist = lambda make: make()
-        """How a slot is made; it may wait for memory."""
+        self._persist: Persist = lambda make: make()
         self.used_bytes = self.free_bytes = 0
         """What the slots take that are in use, and those that wait to be used again."""
         self._prefix, self._folder = prefix, str(self.directory)
@@ -188,6 +187,10 @@ class SlotPool:
         """By capacity: how many slots have been free all through the present period."""
         self._maps = MapCache(MAPS)
         self._period = Period()
+
+    def await_memory(self, persist: Persist) -> None:
+        """Make slots by `persist(make)` from now on, which may wait for memory."""
+        self._persist = persist
 
     @property
     def free(self) -> int:
@@ -261,7 +264,7 @@ class SlotPool:
             return self._make(capacity)
         except NoSharedMemory:
             self.give_back(self.free_bytes)
-            slot: Slot = self.persist(lambda: self._make(capacity))
+            slot: Slot = self._persist(lambda: self._make(capacity))
             return slot
 
     def _make(self, capacity: int) -> Slot:
@@ -329,7 +332,7 @@ class SlotPool:
                     f"slot {slot.name} is gone: {error.strerror}", where=str(path), remedy="see who cleans /dev/shm"
                 ) from error
             try:
-                found = self.persist(lambda: self._mapped(fd, path, slot.capacity))
+                found = self._persist(lambda: self._mapped(fd, path, slot.capacity))
             finally:
                 os.close(fd)
             self._maps.put(slot.name, found)

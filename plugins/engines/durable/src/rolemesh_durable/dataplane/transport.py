@@ -23,7 +23,7 @@ from rolemesh_durable.transports import Stamp
 
 __all__ = ["Inbox", "Payload", "encode_control"]
 
-DATA, CREDIT, CONTROL, ASK, BARRIER, SHARE = 1, 2, 3, 4, 5, 6
+DATA, CREDIT, CONTROL, ASK, BARRIER, SHARE, CHANNEL = 1, 2, 3, 4, 5, 6, 7
 INLINE, IN_SLOT, IN_FRAMES, END = 0, 1, 2, 3
 """Forms of data: buffers in the frame, in shared-memory slots, in the frames that follow; no more chunks."""
 
@@ -38,6 +38,9 @@ BARRIERS = struct.Struct("<BBxxIIIq")
 """tag, kind, rank, generation, vote, position: see `rolemesh_durable.protocol.barrier`, and of votes `.agreement`."""
 SHARES = struct.Struct("<BBxxIIIqq")
 """tag, kind, edge, rank, generation, step, item: see `rolemesh_durable.protocol.rank.mates`."""
+CHANNELS = struct.Struct("<BBHIII")
+"""tag, length of the channel's name, zero, number of the sender's role in the flow, rank, generation. The name and the
+body follow: see `rolemesh_durable.rank.channel`."""
 
 
 def encode_control(message: bytes) -> list[bytes]:

@@ -13,7 +13,7 @@ from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.dataplane.slot_reader import SlotReader
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
-from rolemesh_durable.protocol.rank.effects import Consumer, GroupEnd, MatesEnd, Producer, Stopping
+from rolemesh_durable.protocol.rank.effects import Consumer, Producer, Stopping
 from rolemesh_durable.rank.arrived import Arrived
 from rolemesh_durable.rank.loopback import Loopback
 from rolemesh_durable.transports import Sender, Site, Transport, TransportError
@@ -21,6 +21,8 @@ from rolemesh_durable.transports import Sender, Site, Transport, TransportError
 __all__ = ["Endpoint"]
 
 DATA, END, INLINE, IN_SLOT, IN_FRAMES = frames.DATA, frames.END, frames.INLINE, frames.IN_SLOT, frames.IN_FRAMES
+LATER = frozenset((frames.BARRIER, frames.SHARE, frames.CHANNEL))
+"""Tags of frames that a part of the rank takes which may be made later."""
 HEAD_BYTES, unpack_head = frames.HEAD.size, frames.HEAD.unpack_from
 
 IDLE_MS = 50
@@ -49,6 +51,7 @@ class Endpoint:
         on_control: Callable[[AgentToRank], None] | None = None,
         agent_address: str = "",
         peers: int = FEW_PEERS + 1,
+        keep_slots: bool = False,
     ) -> None:
         """`transports` by name; `local` is used between ranks of one node, `remote` (if the job has several nodes)
         otherwise. `agent_address`: the zmq address that `report` pushes to. `peers`: how many it may talk to. Raises
@@ -79,20 +82,17 @@ class Endpoint:
         """What a consumer has used is in no log any more: each wait raises it, though an operator may catch it."""
         self._idle: tuple[Callable[[], bool], ...] = ()
         self._waits: tuple[Callable[[int], bool], ...] = ()
-        self.on_refused: Callable[[int], None] | None = None
-        """Called when the transports have refused more connections, with how many there are in all."""
+        self._on_refused: Callable[[int], None] = lambda refused: None
         self._refused = 0
         self._dropped = Dropped(str(site.ref))
         self._peers: dict[tuple[str, int], Peer] = {}
         self._senders: dict[tuple[str, int], Sender] = {}
         self._consumers: dict[int, Consumer] = {}
         self._producers: dict[int, Producer] = {}
-        self._mates: dict[int, MatesEnd] = {}
-        self._barrier: GroupEnd | None = None
+        self._takers: dict[int, Callable[[bytes], bool]] = {}
         self._early: list[tuple[bytes, list[Buffer]]] = []
         self._early_messages: list[bytes] = []
-        self.keep_slots = False
-        """Leave the slot files behind at the end: what the rank has sent may be asked of its successor."""
+        self._keep_slots = keep_slots
         self._dirty: list[Consumer] = []
         socket = self._inbox.socket
         socket.setsockopt(zmq.RCVTIMEO, IDLE_MS)
@@ -173,14 +173,9 @@ class Endpoint:
         self._producers[edge] = producer
         self._repeat_early()
 
-    def register_mates(self, edge: int, mates: MatesEnd) -> None:
-        """What the mates say about the items of `edge` goes to `mates`, including what came before."""
-        self._mates[edge] = mates
-        self._repeat_early()
-
-    def register_barrier(self, barrier: GroupEnd) -> None:
-        """What the ranks of the group say at the barrier goes to `barrier`, including what came before."""
-        self._barrier = barrier
+    def register_taker(self, tag: int, take: Callable[[bytes], bool]) -> None:
+        """Hand frames with `tag` to `take`, also those that came before. It returns False to get a frame later."""
+        self._takers[tag] = take
         self._repeat_early()
 
     def _repeat_early(self) -> None:
@@ -195,6 +190,18 @@ class Endpoint:
         milliseconds as its argument says, and then returns True.
         """
         self._idle, self._waits = tuple(idle), tuple(waits)
+
+    def watch_refusals(self, told: Callable[[int], None]) -> None:
+        """Call `told` with the number of refused connections whenever it has grown."""
+        self._on_refused = told
+
+    def stop(self) -> None:
+        """Raise `Stopping` in every wait from now on."""
+        self.stopping = True
+
+    def lose(self, lost: LogLost) -> None:
+        """Raise `lost` in every wait from now on."""
+        self.lost = lost
 
     def idle(self) -> bool:
         """Do what the rank does before it blocks; return whether it should block for at most 50 ms."""
@@ -216,7 +223,7 @@ class Endpoint:
             raise Stopping
         if self.lost is not None:
             raise self.lost
-        if not (self._handle_all() if self._barrier is None else self._handle_next()):
+        if not (self._handle_next() if frames.BARRIER in self._takers else self._handle_all()):
             self._handle(self._block())
         if self.stopping:
             raise Stopping
@@ -313,7 +320,7 @@ class Endpoint:
                 self._drop(error)
                 return
             if isinstance(message, Stop):
-                self.stopping = True
+                self.stop()
             if self._on_control is not None:
                 self._on_control(message)
         elif tag == frames.ASK and len(frame) == frames.ASKS.size:
@@ -323,17 +330,9 @@ class Endpoint:
                 producer.asked(consumer, generation, from_step, released)
             else:
                 self._early_messages.append(frame)
-        elif tag == frames.BARRIER and len(frame) == frames.BARRIERS.size:
-            _, kind, rank, generation, vote, position = frames.BARRIERS.unpack(frame)
-            if self._barrier is not None:
-                self._barrier.message(rank, generation, kind, position, vote)
-            else:
-                self._early_messages.append(frame)
-        elif tag == frames.SHARE and len(frame) == frames.SHARES.size:
-            _, kind, edge, rank, generation, step, item = frames.SHARES.unpack(frame)
-            if (mates := self._mates.get(edge)) is not None:
-                mates.message(kind, rank, generation, step, item)
-            else:
+        elif tag in LATER:
+            take = self._takers.get(tag)
+            if take is None or not take(frame):
                 self._early_messages.append(frame)
         else:
             self._drop(f"a frame of {len(frame)} bytes with tag {tag}")
@@ -376,9 +375,9 @@ class Endpoint:
         return self._dropped.count + sum(transport.refused() for transport in self._transports.values())
 
     def _count_refused(self) -> None:
-        if self.on_refused is not None and (refused := self.refused()) != self._refused:
+        if (refused := self.refused()) != self._refused:
             self._refused = refused
-            self.on_refused(refused)
+            self._on_refused(refused)
 
     def close(self, linger_ms: int = LINGER_MS) -> None:
         """Close everything and remove the rank's socket and slots. Idempotent.
@@ -395,5 +394,5 @@ class Endpoint:
             transport.close()
         self._inbox.close()
         self.reader.close()
-        self.pool.close(keep=self.keep_slots)
+        self.pool.close(keep=self._keep_slots)
         self._context.destroy(linger=linger_ms)

@@ -28,6 +28,7 @@ from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker, omission_of
 from rolemesh_durable.protocol.rank.takeover import carry_over, take_over
+from rolemesh_durable.rank.channel import Channels
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import Tasks
 from rolemesh_durable.rank.last_state import not_kept, write_last
@@ -74,10 +75,10 @@ class Life:
         self._workload, self._barrier = workload, barrier
         self._keeps = job.snapshots.enabled
         self._stateful = launch.role in job.stateful
-        self._shortage = endpoint.pool.persist = Shortage(endpoint, status_page)
+        self._shortage = Shortage(endpoint, status_page)
+        endpoint.pool.await_memory(self._shortage)
         log = None
         if self._keeps:
-            endpoint.keep_slots = True
             log = SentLog(
                 start.shm_dir,
                 launch.role,
@@ -88,7 +89,7 @@ class Life:
                 resume=launch.resume,
                 persist=self._shortage,
             )
-        self._shortage.meter = self._meter = Meter(ctx, job.metrics_every, endpoint.report, log)
+        self._meter = Meter(ctx, job.metrics_every, endpoint.report, log)
         self._inherited = Inheritance(endpoint.pool.directory)
         activity = Activity(job.graph)
         shape = JobShape(
@@ -103,11 +104,22 @@ class Life:
             job.varying,
         )
         self._effects = effects = process_effects(endpoint, status_page, self._meter, log)
-        self._shortage.ports = self._ports = ports = Ports(shape, effects, resume=launch.resume, barrier=barrier)
+        self._ports = ports = Ports(shape, effects, resume=launch.resume, barrier=barrier)
+        self._shortage.attach(self._meter, ports)
         self._notes = Notes(ctx, log)
         port_of(ctx).keep(self._notes)
         self._tasks = Tasks(endpoint)
-        rank = Rank(ctx, workload, endpoint, status_page, self._meter, ports, log, self._tasks)
+        rank = Rank(
+            ctx,
+            workload,
+            endpoint,
+            status_page,
+            self._meter,
+            ports,
+            log,
+            self._tasks,
+            Channels(endpoint, job.graph.roles),
+        )
         found = (extension.in_rank(rank) for extension in extensions)
         self._hooks = hooks = RankHooks([part for part in found if part is not None])
         boundary = self._restore(log) if log is not None else None

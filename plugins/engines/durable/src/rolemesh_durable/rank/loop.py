@@ -306,7 +306,8 @@ class Loop:
             ended = monotonic_ns()
             busy = ended - began + apart - meter.waiting - meter.blocked
             meter.computing += busy
-            fields[status.COMPUTED_NS] = meter.busy = meter.busy + busy
+            meter.busy += busy
+            fields[status.COMPUTED_NS] = meter.busy
             if (reports.means or reports.sums or reports.records) and not repeated:
                 meter.collect(call.label)
             if reports.finishing:

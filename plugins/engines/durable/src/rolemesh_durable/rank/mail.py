@@ -32,6 +32,7 @@ class EndpointMail:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint, self.site, self._sender = endpoint, endpoint.site, endpoint.sender
         self._role, self._rank, self._generation = self.site.role, self.site.rank, self.site.generation
+        self._mates: dict[int, MatesEnd] = {}
         self.generation = endpoint.generation
         """The newest generation of a peer."""
 
@@ -52,12 +53,32 @@ class EndpointMail:
         self._endpoint.register_producer(edge, end)
 
     def share(self, edge: int, end: MatesEnd) -> None:
-        """`end` takes what mates say of the items of an edge."""
-        self._endpoint.register_mates(edge, end)
+        """`end` takes the messages of mates about the items of an edge."""
+        self._mates[edge] = end
+        self._endpoint.register_taker(SHARE, self._shared)
+
+    def _shared(self, frame: bytes) -> bool:
+        if len(frame) != SHARES.size:
+            self._endpoint.refuse(f"a message of a mate with {len(frame)} bytes")
+            return True
+        _, kind, edge, rank, generation, step, item = SHARES.unpack(frame)
+        end = self._mates.get(edge)
+        if end is not None:
+            end.message(kind, rank, generation, step, item)
+        return end is not None
 
     def gather(self, end: GroupEnd) -> None:
-        """`end` takes what the group says at its barrier."""
-        self._endpoint.register_barrier(end)
+        """`end` takes the messages of the group at its barrier."""
+
+        def take(frame: bytes) -> bool:
+            if len(frame) != BARRIERS.size:
+                self._endpoint.refuse(f"a message at the barrier with {len(frame)} bytes")
+                return True
+            _, kind, rank, generation, vote, position = BARRIERS.unpack(frame)
+            end.message(rank, generation, kind, position, vote)
+            return True
+
+        self._endpoint.register_taker(BARRIER, take)
 
     def data(
         self, item: Payload | None, role: str, consumers: Sequence[int], edge: int, step: int, chunk: int, last: bool
@@ -104,4 +125,4 @@ class EndpointMail:
 
     def lose(self, lost: LogLost) -> None:
         """Every later wait raises `lost`."""
-        self._endpoint.lost = lost
+        self._endpoint.lose(lost)

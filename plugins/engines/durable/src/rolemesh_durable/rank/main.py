@@ -110,8 +110,9 @@ class _Rank:
             on_control=self.control,
             agent_address=start.agent_address,
             peers=len(Neighbours(self.job.graph, self.job.world_sizes).of(launch.ref, launch.collective)),
+            keep_slots=self.job.snapshots.enabled,
         )
-        self.endpoint.on_refused = lambda refused: self.status_page.fields.__setitem__(REFUSED, refused)
+        self.endpoint.watch_refusals(lambda refused: self.status_page.fields.__setitem__(REFUSED, refused))
         group = launch.collective and launch.world_size > 1
         self.barrier = GroupBarrier(EndpointMail(self.endpoint), launch.world_size) if group else None
         self.place = RankPlace(start, self.endpoint, self.status_page, self.barrier)
@@ -127,7 +128,7 @@ class _Rank:
     def _stop(self) -> None:
         """The job ends and the operator takes long: leave it, unless that has been done."""
         if self.operator != "teardown" and not self.over:
-            self.endpoint.stopping = True
+            self.endpoint.stop()
             self.control(m.Stop(0, 0.0))
             raise Stopping
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic_ns
 from typing import Any, Protocol
 
@@ -79,6 +79,10 @@ class Meter:
     def waited(self, ns: int) -> None:
         """Count `ns` as time in which the rank waited."""
         self.waiting += ns
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        """Add JSON values to the records of the present line."""
+        self._part.records.update(values)
 
     def restart(self) -> None:
         """Forget the times of the present line."""

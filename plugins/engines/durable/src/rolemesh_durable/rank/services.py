@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ from rolemesh_durable.protocol.rank.extension import RankExtension
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
+from rolemesh_durable.rank.channel import Channels, Receive, Send
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import Tasks
 from rolemesh_durable.rank.meter import Meter
@@ -54,6 +56,19 @@ class Rank:
     """The log of what the rank sends; None in a job that takes no snapshots while it runs."""
     tasks: Tasks
     """The tasks of operators, and the event loop for coroutines."""
+    channels: Channels
+    """Messages between the parts of an extension in several ranks."""
+
+    def record(self, values: Mapping[str, Any]) -> None:
+        """Put JSON values into the `records` of the rank's present line of metrics.
+
+        The names must differ from those of other ranks and extensions.
+        """
+        self.meter.record(values)
+
+    def open_channel(self, name: str, receive: Receive) -> Send:
+        """Open a channel between the parts of the extension in all ranks: see `Channels.open`."""
+        return self.channels.open(name, receive)
 
     @property
     def job(self) -> JobShape:

@@ -1,4 +1,4 @@
-"""What a rank does when shared memory is full: it says so on its status page and waits for what will free some."""
+"""A rank waits when shared memory is full, and shows that on its status page."""
 
 from __future__ import annotations
 
@@ -18,27 +18,31 @@ from rolemesh_durable.rank.status_page import StatusPage
 __all__ = ["Shortage"]
 
 PATIENCE_S = 30.0
-"""How long a rank waits where no commit can free anything: for other ranks, and for whoever else uses the memory."""
+"""Seconds that a rank waits if no commit can free anything: other ranks or other programs may free memory."""
 LOOK_S = 0.05
+"""Seconds between two attempts."""
 
 _log = logging.getLogger(__name__)
 
 
 class Shortage:
-    """Calls what needs shared memory until there is some.
+    """Repeats an action that needs shared memory until there is some.
 
-    A commit lets ranks free what they keep, so it waits as long as one can come. To be asked from the main thread,
-    anywhere between two messages: it answers peers and the agent meanwhile.
+    A commit lets ranks free what they keep, so the rank waits as long as a commit can come. Meanwhile it answers peers
+    and the agent. Call it from the main thread, between two messages.
     """
 
     def __init__(self, endpoint: Endpoint, status_page: StatusPage) -> None:
         self._endpoint, self._status_page = endpoint, status_page
-        self.ports: Ports[Any] | None = None
-        """What the rank sends, once it can."""
-        self.meter: Meter | None = None
+        self._ports: Ports[Any] | None = None
+        self._meter: Meter | None = None
+
+    def attach(self, meter: Meter, ports: Ports[Any]) -> None:
+        """Count waits in `meter`, and wait for commits that free what `ports` keep. Both need memory themselves."""
+        self._meter, self._ports = meter, ports
 
     def __call__(self, make: Callable[[], Any]) -> Any:
-        """What `make` returns. Raises its `NoSharedMemory` if there is nothing left to wait for, and `Stopping`."""
+        """Return what `make` returns. Raise its `NoSharedMemory` if no wait can help, and `Stopping`."""
         try:
             return make()
         except NoSharedMemory as error:
@@ -63,8 +67,8 @@ class Shortage:
         finally:
             now = monotonic_ns()
             fields[PHASE], fields[EDGE], fields[SINCE_NS], fields[SHORT] = *before, now, 0
-            if self.meter is not None:
-                self.meter.blocked += now - began
+            if self._meter is not None:
+                self._meter.blocked += now - began
 
     def _answer(self) -> None:
         self._endpoint.idle()
@@ -73,7 +77,7 @@ class Shortage:
             raise Stopping
 
     def _commit_may_come(self) -> bool:
-        ports = self.ports
+        ports = self._ports
         if ports is None or not ports.job.retention:
             return False
         return ports.committed < ports.reachable(self._status_page.fields[STEP])

@@ -61,7 +61,7 @@ class TransportConformance(PluginConformance):
 
         yield make
         for each in made:
-            each.endpoint.stopping = True
+            each.endpoint.stop()
         try:
             _within(lambda: _close(made), "close() of the parties at the end of the test")
         except BaseException:
@@ -191,7 +191,7 @@ class TransportConformance(PluginConformance):
         one, other = party(0), party(1)
         for _ in range(200):
             one.send(other.peer, bytes(30_000))
-        one.endpoint.stopping = True
+        one.endpoint.stop()
         _within(lambda: one.close(0), "close(0) with 6 MB queued for a peer that does not read")
 
     # ------------------------------------------------------------------------------------------------------ processes
