@@ -1,4 +1,4 @@
-"""examples/community-engine: an engine, a backend and a verb that nobody here knows of, from their wheel, by name."""
+"""examples/community-engine: an engine, a backend, an extension and a verb of a stranger, from their wheel, by name."""
 
 from __future__ import annotations
 
@@ -51,6 +51,20 @@ def test_the_backend_runs_a_job_and_stands_back(environment: Installed, hello: P
     assert "niceness 13" in log
 
 
+def test_the_extension_measures_every_rank(environment: Installed, hello: Path) -> None:
+    listed = "plugins: {extensions: [{use: resident, options: {every_s: 0}}]}\n"
+    with (hello / "job.yaml").open("a") as file:
+        file.write(listed)
+    done = environment.run("rolemesh", "run", "job.yaml", "--backend", "local", cwd=hello)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = (hello / "runs" / "hello" / "metrics.jsonl").read_text().splitlines()
+    found = [json.loads(line)["records"] for line in lines]
+    assert len(found) == 20
+    for records in found:
+        assert set(records) == {"resident source/0", "resident sink/0"}
+        assert all(nbytes > 10_000_000 for nbytes in records.values())
+
+
 def test_the_verb_is_listed_and_tells_of_a_run(environment: Installed, hello: Path) -> None:
     assert environment.run("rolemesh", "run", "job.yaml", "--engine=inline", cwd=hello).returncode == 0
     assert (
@@ -61,7 +75,12 @@ def test_the_verb_is_listed_and_tells_of_a_run(environment: Installed, hello: Pa
     assert {line.split()[-1] for line in told.stdout.splitlines()} == {"source", "sink"}
 
 
-def test_all_three_are_listed(environment: Installed, hello: Path) -> None:
+def test_all_four_are_listed(environment: Installed, hello: Path) -> None:
     rows = json.loads(environment.run("rolemesh", "plugins", "list", "--json", cwd=hello).stdout)
     theirs = {(row["kind"], row["name"]) for row in rows if row["distribution"] == "rolemesh-workbench"}
-    assert theirs == {("engines", "preview"), ("backends", "polite"), ("commands", "slowest")}
+    assert theirs == {
+        ("engines", "preview"),
+        ("backends", "polite"),
+        ("extensions", "resident"),
+        ("commands", "slowest"),
+    }

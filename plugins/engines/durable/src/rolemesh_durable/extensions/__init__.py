@@ -5,16 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rolemesh.api.plugin import Plugin
+from rolemesh.kinds import Kind
 
 if TYPE_CHECKING:
     from rolemesh_durable.protocol.rank.extension import RankExtension
     from rolemesh_durable.rank.services import Rank, RankPlace
 
-__all__ = ["Extension"]
+__all__ = ["KIND", "Extension"]
+
+KIND = Kind("extensions", "extension", "rolemesh_durable.extensions:Extension", ("rank",))
 
 
 class Extension(Plugin):
-    """Base of extensions. Each process of a job has one instance of each."""
+    """Base of extensions (entry-point group ``rolemesh.extensions``). Each rank of a job has its own instance.
+
+    A job lists extensions of other distributions under ``plugins.extensions``. Their hooks run behind those of the
+    shipped extensions, in the job file's order.
+    """
 
     def started(self, place: RankPlace) -> None:
         """The process of a rank has started. The rank knows no peers yet."""

@@ -57,8 +57,9 @@ _decode = msgspec.msgpack.Decoder(RankStart).decode
 def prepare(start: bytes) -> RankStart:
     """Before the fork, what is the same for many ranks: decode what to start, and look at the plugins it names."""
     decoded = _decode(start)
-    uses = (decoded.job.roles[decoded.launch.role].use, decoded.job.local, decoded.job.remote)
-    for use in uses:
+    job = decoded.job
+    listed = job.plugins.get("extensions", {}).values()
+    for use in (job.roles[decoded.launch.role].use, job.local, job.remote, *listed):
         check_before_forks(msgspec.convert(use.record, PluginRecord))
     return decoded
 
@@ -116,7 +117,9 @@ class _Rank:
         group = launch.collective and launch.world_size > 1
         self.barrier = GroupBarrier(EndpointMail(self.endpoint), launch.world_size) if group else None
         self.place = RankPlace(start, self.endpoint, self.status_page, self.barrier)
-        self.extensions: tuple[Extending, ...] = tuple(extension(None) for extension in shipped)
+        listed = self.job.plugins.get("extensions", {}).values()
+        self.extensions: list[Extending] = [extension(None) for extension in shipped]
+        self.extensions += [_load(use, self.job.base) for use in listed]
         for extension in self.extensions:
             extension.started(self.place)
         self.step = -1

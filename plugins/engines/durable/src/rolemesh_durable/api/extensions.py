@@ -1,0 +1,22 @@
+"""For extensions: their base class, the hooks of a rank, and the parts of a rank that they use.
+
+An extension derives from `Extension` (entry-point group ``rolemesh.extensions``), and a job lists it under
+``plugins.extensions``. Of a `Rank` it uses `ctx`, `workload`, `job`, `record` and `open_channel`; the other attributes
+belong to the engine's own extensions and change without notice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rolemesh_durable.api import importer, names
+
+if TYPE_CHECKING:
+    from rolemesh_durable.extensions import Extension as Extension
+    from rolemesh_durable.protocol.rank.extension import RankExtension as RankExtension
+    from rolemesh_durable.rank.services import Rank as Rank
+    from rolemesh_durable.rank.services import RankPlace as RankPlace
+
+_HOMES = {"extensions": "Extension", "protocol.rank.extension": "RankExtension", "rank.services": "Rank RankPlace"}
+__all__ = names(_HOMES)
+__getattr__ = importer(__name__, _HOMES)
