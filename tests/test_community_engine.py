@@ -61,7 +61,7 @@ def test_the_extension_measures_every_rank(environment: Installed, hello: Path) 
     found = [json.loads(line)["records"] for line in lines]
     assert len(found) == 20
     for records in found:
-        assert set(records) == {"resident source/0", "resident sink/0"}
+        assert set(records) == {"resident source/0", "resident sink/0", "resident sink/1"}
         assert all(nbytes > 10_000_000 for nbytes in records.values())
 
 

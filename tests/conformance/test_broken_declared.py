@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.conformance import broken_checks, broken_commands, broken_examinations, broken_kinds, broken_scalers
+from tests.conformance import (
+    broken_checks,
+    broken_commands,
+    broken_examinations,
+    broken_extensions,
+    broken_kinds,
+    broken_scalers,
+)
 from tests.conformance.harness import found_in, outcomes, own_tests
 
 from rolemesh_testing import (
     CheckConformance,
     CommandConformance,
     ExaminationConformance,
+    ExtensionConformance,
     KindConformance,
     ScalerConformance,
 )
@@ -23,6 +31,7 @@ KITS: dict[Any, Any] = {
     CheckConformance: broken_checks,
     CommandConformance: broken_commands,
     ExaminationConformance: broken_examinations,
+    ExtensionConformance: broken_extensions,
 }
 SETTINGS: dict[Any, dict[str, Any]] = {ScalerConformance: {"examples": 40, "simplify": False}}
 

@@ -115,6 +115,7 @@ NEW = {
     "source": {("sources", "my-source")},
     "scaler": {("scalers", "my-scaler")},
     "check": {("checks", "my-check")},
+    "extension": {("extensions", "my-extension")},
     "command": {("commands", "my-command")},
     "examination": {("doctor", "my-examination")},
     "kind": {("kinds", "my_kind"), ("my_kind", "brevity")},

@@ -31,6 +31,7 @@ KINDS = {
     "diagnoser": "whose fault a failure is",
     "scaler": "how many ranks roles have",
     "check": "what a node must measure up to",
+    "extension": "a feature of ranks",
     "engine": "what runs a job",
     "backend": "where a job's processes live",
     "store": "where a job's journal is kept",

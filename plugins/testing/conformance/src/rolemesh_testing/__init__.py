@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rolemesh_testing.diagnosers.conformance import DiagnoserConformance
     from rolemesh_testing.engines.conformance import EngineConformance
     from rolemesh_testing.examinations.conformance import ExaminationConformance
+    from rolemesh_testing.extensions.conformance import ExtensionConformance
     from rolemesh_testing.failover.conformance import FailoverConformance
     from rolemesh_testing.kinds.conformance import KindConformance
     from rolemesh_testing.observers.conformance import ObserverConformance
@@ -48,6 +49,7 @@ __all__ = [
     "DiagnoserConformance",
     "EngineConformance",
     "ExaminationConformance",
+    "ExtensionConformance",
     "FailoverConformance",
     "KindConformance",
     "ObserverConformance",
@@ -68,6 +70,7 @@ _HOME = {
     "DiagnoserConformance": "diagnosers.conformance",
     "EngineConformance": "engines.conformance",
     "ExaminationConformance": "examinations.conformance",
+    "ExtensionConformance": "extensions.conformance",
     "FailoverConformance": "failover.conformance",
     "KindConformance": "kinds.conformance",
     "ObserverConformance": "observers.conformance",

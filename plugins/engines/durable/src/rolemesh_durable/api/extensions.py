@@ -14,9 +14,18 @@ from rolemesh_durable.api import importer, names
 if TYPE_CHECKING:
     from rolemesh_durable.extensions import Extension as Extension
     from rolemesh_durable.protocol.rank.extension import RankExtension as RankExtension
+    from rolemesh_durable.protocol.rank.shape import JobShape as JobShape
+    from rolemesh_durable.rank.channel import Receive as Receive
+    from rolemesh_durable.rank.channel import Send as Send
     from rolemesh_durable.rank.services import Rank as Rank
     from rolemesh_durable.rank.services import RankPlace as RankPlace
 
-_HOMES = {"extensions": "Extension", "protocol.rank.extension": "RankExtension", "rank.services": "Rank RankPlace"}
+_HOMES = {
+    "extensions": "Extension",
+    "protocol.rank.extension": "RankExtension",
+    "protocol.rank.shape": "JobShape",
+    "rank.channel": "Receive Send",
+    "rank.services": "Rank RankPlace",
+}
 __all__ = names(_HOMES)
 __getattr__ = importer(__name__, _HOMES)

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND", "Extension"]
 
-KIND = Kind("extensions", "extension", "rolemesh_durable.extensions:Extension", ("rank",))
+KIND = Kind(
+    "extensions",
+    "extension",
+    "rolemesh_durable.extensions:Extension",
+    ("rank",),
+    conformance="rolemesh_testing:ExtensionConformance",
+)
 
 
 class Extension(Plugin):

@@ -1,0 +1,1 @@
+"""The standard tests of extensions, and the rank that they run in."""
