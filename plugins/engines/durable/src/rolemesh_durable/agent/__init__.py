@@ -1,1 +1,1 @@
-"""What lives on each node: the agent, its zygotes, the janitor. Imports nothing of `rolemesh_durable.master`."""
+"""The processes of each node: the agent, its zygotes, the janitor. Imports nothing of `rolemesh_durable.master`."""

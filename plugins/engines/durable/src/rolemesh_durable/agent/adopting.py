@@ -1,4 +1,4 @@
-"""What an agent makes of the ranks that its last incarnation has left: they go on as its own."""
+"""An agent adopts the ranks of its previous incarnation, which keep running."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def adopt(
     channels: RankChannels,
     ended: Callable[[Death], e.RankExited],
 ) -> tuple[e.Found, ...]:
-    """Take the processes over that the zygotes have told of in `rows`; `ended` says what a death means.
+    """Take over the processes that the zygotes report in `rows`. `ended` gives the meaning of a death.
 
-    One that cannot be taken over is killed: its master misses it, and starts it again.
+    A process that cannot be taken over is killed; the master then restarts its rank.
     """
     found: list[e.Found] = []
     living: list[tuple[m.RankLaunch, int]] = []

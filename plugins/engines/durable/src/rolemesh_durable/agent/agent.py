@@ -53,21 +53,21 @@ __all__ = ["Agent"]
 
 LOG = logging.getLogger(__name__)
 SAMPLE_S = 0.05
-"""How often ranks are looked at, if that is quickly done."""
+"""Seconds between two looks at the ranks, if a look is fast."""
 SAMPLE_SHARE = 0.05
-"""Of its time an agent of many ranks spends this on looking at them."""
+"""Maximum share of its time that an agent of many ranks spends on looks."""
 AT_WORK_S = 1.0
-"""After so long in one turn it says that it is at work,"""
+"""Seconds in one turn after which the agent reports that it is working."""
 HANGS_S = 30.0
-"""but not for longer than this: then it hangs."""
+"""Seconds in one turn after which it stops reporting, so that it counts as hung."""
 
 
 class Agent:
-    """Runs one job's ranks on one node. `deliver` may be called from any thread, everything else happens in `run`.
+    """Runs one job's ranks on one node. Any thread may call `deliver`; everything else happens in `run`.
 
-    `send` takes encoded `AgentToMaster` messages; it must not block. `revive` is called, in a thread of its own, when
-    the master has been silent for half the lease: it should see to it that a master that hangs is started again, and
-    returns whether there is one to wait for.
+    `send` sends encoded `AgentToMaster` messages and must not block. `revive` is called, in a thread of its own, when
+    the master has been silent for half the lease. It restarts a hung master, and returns whether there is a master to
+    wait for.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Agent:
         self._next_sample, self._turn_began = 0.0, math.inf
         self._sending = threading.Lock()
         self._over = self._unseen = False
-        """Unseen: something has happened, and what it has done to the ranks has not been looked at."""
+        """Unseen: something has happened whose effect on the ranks has not been examined."""
 
     def deliver(self, message: bytes) -> None:
         """Take an encoded `MasterToAgent` message."""
@@ -124,7 +124,7 @@ class Agent:
             self._put(e.FromMaster(decoded))
 
     def leave(self) -> None:
-        """Somebody wants this agent to end; from any thread, or a signal handler."""
+        """Request the end of this agent; from any thread, or a signal handler."""
         self._put(e.Leave())
 
     def _put(self, event: e.FromMaster | e.MasterRevived | e.Leave) -> None:
@@ -132,11 +132,11 @@ class Agent:
         os.eventfd_write(self._wake, 1)
 
     def run(self) -> None:
-        """Serve until the job is over on this node; everything that the job had here is then gone.
+        """Serve until the job is over on this node. Everything of the job here is then gone.
 
-        What is raised is this agent's end, and nothing is cleaned up: its process must end with it, as if it had been
-        killed. The ranks and what is in memory are there for the next incarnation; if none comes, the janitor ends
-        them. SIGTERM is heard in the main thread only.
+        An exception ends this agent without cleanup: its process must end with it, as if it had been killed. The ranks
+        and the memory remain for the next incarnation; if none comes, the janitor removes them. Only the main thread
+        handles SIGTERM.
         """
         if threading.current_thread() is threading.main_thread():
             handle_unless_ignored(signal.SIGTERM, lambda *_: self.leave())
@@ -150,7 +150,7 @@ class Agent:
             self._turn(min(max(due - time.monotonic(), 0.0), SAMPLE_S))
 
     def _turn(self, wait_s: float) -> None:
-        """Handle what there is, after at most `wait_s` without anything."""
+        """Handle all pending work, after waiting at most `wait_s` for some."""
         ready = dict(self._poller.poll(math.ceil(wait_s * 1e3)))
         self._turn_began = time.monotonic()
         if self._wake in ready:
@@ -206,7 +206,7 @@ class Agent:
             del self._zygote_sockets[fd]
 
     def _gone(self, death: Death) -> None:
-        """A rank has no process any more, or never got one."""
+        """A rank's process has ended, or could not start."""
         self._turns.gone(StartRef.parse(death.key))
         self._do(self._ended(death))
 
@@ -217,7 +217,7 @@ class Agent:
         return e.RankExited(role, rank, generation, *ended)
 
     def _do(self, event: e.Event) -> None:
-        """Let the machine handle an event. What comes of its effects meanwhile is handled after them."""
+        """Let the machine handle an event. Events from its effects are handled afterwards."""
         self._events.append(event)
         if len(self._events) > 1:
             return
@@ -276,7 +276,8 @@ class Agent:
             self._send(m.encode(message))
 
     def _say_at_work(self) -> None:
-        """While a turn takes long: many ranks start, or the system takes its time for a process, a file, a page."""
+        """Report that the agent works, while a turn takes long: many ranks start, or the system is slow with a process,
+        a file or a page."""
         message = m.encode(m.AtWork(self.config.agent, self.config.incarnation))
         while not self._over:
             time.sleep(AT_WORK_S)
@@ -285,7 +286,7 @@ class Agent:
                     self._send(message)
 
     def _fork(self, launch: m.RankLaunch) -> None:
-        """Start a rank. If the system refuses what that needs, it is the rank that has failed."""
+        """Start a rank. If the system refuses a resource, the rank has failed."""
         key = str(launch.start)
         try:
             self._start(key, launch)

@@ -1,8 +1,8 @@
-"""Makes a role's environment, then becomes its zygote: ``python -m …agent.environment FD PARENT …``.
+"""Prepare a role's environment, then become its zygote: ``python -m …agent.environment FD PARENT …``.
 
-The arguments are the zygote's; the first parcel on FD is the `Environment`. What pip installs goes into a virtual
-environment that sees everything of this interpreter's, so it holds only what differs. It is kept in the user's cache
-folder, under a hash of what it is made of, for all jobs on this machine.
+The arguments are the zygote's; the first parcel on FD is the `Environment`. pip installs into a virtual environment on
+top of this interpreter's packages, so it holds only the differences. It is kept in the user's cache folder, under a
+hash of its content, for all jobs on this machine.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from rolemesh_durable.protocol.job import Environment
 __all__ = ["cache_folder", "interpreter"]
 
 CACHE = "ROLEMESH_CACHE"
-"""Environment variable of the agent: the folder to keep environments in."""
+"""Environment variable of the agent with the folder for environments."""
 MADE = ".made"
-"""The file whose presence says that an environment is complete."""
+"""File that marks an environment as complete."""
 LAST_LINES = 12
 PROGRESS_S = 5.0
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Where this user's environments are kept on this machine."""
+    """Return the folder of this user's environments on this machine."""
     if environ.get(CACHE):
         return Path(environ[CACHE])
     home = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -52,9 +52,9 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def interpreter(environment: Environment, say: Callable[[str], None]) -> str:
-    """The Python to start this role's processes with: made if need be, while `say` is told how it goes.
+    """Return the Python for this role's processes. If needed, it is created, and `say` receives the progress.
 
-    Raises `BackendError` where pip fails, or the cache cannot be written.
+    Raises `BackendError` if pip fails or the cache cannot be written.
     """
     if not environment.pip:
         return sys.executable
@@ -77,7 +77,8 @@ def interpreter(environment: Environment, say: Callable[[str], None]) -> str:
 
 
 def _key(environment: Environment, parents: list[str]) -> str:
-    """A name for all that decides what is installed: lines, wheels, pip's variables, and what is there already."""
+    """Return a hash of everything that decides what is installed: lines, wheels, pip's variables, and the present
+    packages."""
     wheels = {}
     for line in environment.pip:
         path = Path(line.rpartition(" @ file://")[2])
@@ -103,7 +104,7 @@ def _locked(path: Path, say: Callable[[str], None]) -> Iterator[int]:
 
 
 def _has_pip() -> bool:
-    """Whether pip is installed. Looking for its module would do more: setuptools then leaves distutils to Python's."""
+    """Return whether pip is installed. It is not imported, because setuptools would then change distutils."""
     try:
         return bool(version("pip"))
     except PluginError:

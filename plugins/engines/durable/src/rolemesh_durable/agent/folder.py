@@ -1,4 +1,4 @@
-"""An agent's folder in shared memory, made again where somebody has removed it."""
+"""Recreate an agent's folder in shared memory if somebody has removed it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOG = logging.getLogger(__name__)
 
 
 def look_after(guard: AgentGuard, reserve: Reserve, memory: NodeMemory, timeline: int) -> None:
-    """Make the folder again if it is gone, so that ranks can go on to make snapshots there, and keep its reserve."""
+    """Recreate the folder if it is gone, so that ranks can continue to write snapshots, and refill its reserve."""
     if guard.lost:
         LOG.warning("somebody has removed %s; it is made again", guard.shm)
         try:

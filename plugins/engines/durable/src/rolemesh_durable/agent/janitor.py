@@ -28,26 +28,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PREFIX = "rolemesh-"
-"""With this begin the names of all folders in shared places."""
+"""Prefix of the names of all folders in shared places."""
 GUARD_FILE = ".guard"
-"""Whoever looks after a folder holds a shared lock on this file in it; the kernel drops the lock at its death.
+"""Lock file in a folder. The process that maintains the folder holds a shared lock on it, which the kernel releases at
+its death.
 
-It says when that was last seen to: seconds since boot.
+Its content is the time of the last maintenance, in seconds since boot.
 """
 OWNER_FILE = ".owner"
-"""Whose the folder is, as JSON; without it, it is nobody's, and is left alone."""
+"""File with the owner of a folder, as JSON. A folder without it belongs to nobody and is left alone."""
 OWNER = "rolemesh"
 MAX_BYTES = 4096
 BEAT_S = 10.0
 YOUNG_S = 3600.0
-"""How often all files in the folders are touched."""
+"""Seconds between updates of the timestamps of all files in the folders."""
 POLL_S = 0.05
 
 
 def marked(marker: bytes) -> list[int]:
-    """Processes with `marker` (``NAME=value``) in the environment they were started with.
+    """Return the processes with `marker` (``NAME=value``) in the environment they were started with.
 
-    A marker that ends in ``/`` stands for all that begin with it.
+    A marker that ends in ``/`` matches all values that begin with it.
     """
     found = []
     for name in os.listdir("/proc"):
@@ -63,7 +64,7 @@ def marked(marker: bytes) -> list[int]:
 
 
 def sweep(marker: str) -> None:
-    """Kill what carries `marker` until nothing does (5 seconds at most)."""
+    """Kill the processes with `marker` until none is left (5 seconds at most)."""
     deadline = time.monotonic() + 5.0
     while (pids := marked(marker.encode())) and time.monotonic() < deadline:
         for pid in pids:
@@ -75,7 +76,7 @@ def sweep(marker: str) -> None:
 
 
 def guard(folder: str) -> int:
-    """Hold the folder's guard until the returned descriptor is closed, by this process and those it forks."""
+    """Hold the folder's guard until the returned descriptor is closed, by this process and those that it forks."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     fd = os.open(os.path.join(folder, GUARD_FILE), flags, 0o600)
     fcntl.flock(fd, fcntl.LOCK_SH)
@@ -84,13 +85,14 @@ def guard(folder: str) -> int:
 
 
 def beat(guard: int) -> None:
-    """Note that the folder of `guard` is looked after now."""
+    """Record that the folder of `guard` is maintained now."""
     with contextlib.suppress(OSError):  # full: it counts as abandoned a little earlier, once its owner is dead
         os.pwrite(guard, b"%020.3f" % time.clock_gettime(time.CLOCK_BOOTTIME), 0)
 
 
 def read(folder: str, name: str) -> bytes:
-    """A small file of ours in `folder`; b"" if it is none: not there, another user's, a pipe, a link, a large file."""
+    """Return the content of a small file of ours in `folder`; b"" if it is missing, another user's, a pipe, a link, or
+    too large."""
     try:
         fd = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -107,7 +109,7 @@ def read(folder: str, name: str) -> bytes:
 
 
 def owner_of(folder: str) -> "dict[str, object]":
-    """What the folder's owner file says: {} unless it is one of ours."""
+    """Return the content of the folder's owner file: {} unless it is one of ours."""
     try:
         found = json.loads(read(folder, OWNER_FILE))
     except ValueError:
@@ -116,12 +118,12 @@ def owner_of(folder: str) -> "dict[str, object]":
 
 
 def token_of(folder: str) -> str:
-    """The token of the folder's owner; "" if it has none."""
+    """Return the token of the folder's owner; "" if it has none."""
     return str(owner_of(folder).get("token", ""))
 
 
 def keep_young(folder: str) -> None:
-    """Touch what is in `folder`: cleaners remove what has not been for days."""
+    """Update the timestamps in `folder`, because cleaners remove old files."""
     try:
         names = ["", *os.listdir(folder)]
     except OSError:
@@ -135,7 +137,7 @@ def keep_young(folder: str) -> None:
 
 @contextlib.contextmanager
 def locked(folder: str, how: int = fcntl.LOCK_EX) -> "Iterator[int]":
-    """Hold the lock of the folder itself, under which it is removed, or put in order. Raises `OSError`."""
+    """Hold the lock of the folder itself, under which it is removed or taken over. Raises `OSError`."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, how)
@@ -145,8 +147,8 @@ def locked(folder: str, how: int = fcntl.LOCK_EX) -> "Iterator[int]":
 
 
 def remove(folder: str, token: "str | None", before: "Callable[[], None]" = lambda: None) -> None:
-    """Remove `folder` while it belongs to `token` (None: whatever it says), and do what is to be done `before`. Safe
-    against a take-over meanwhile, and against who looks for folders that nobody needs."""
+    """Remove `folder` if it still belongs to `token` (None: to any), after calling `before`. Safe against a
+    simultaneous take-over, and against other searches for orphaned folders."""
     try:
         with locked(folder) as fd:
             if os.fstat(fd).st_uid != os.geteuid() or (token is not None and token_of(folder) != (token or None)):
@@ -161,7 +163,7 @@ def remove(folder: str, token: "str | None", before: "Callable[[], None]" = lamb
 
 
 def lives(pid: int, start: int) -> bool:
-    """Whether the process `pid` that began at `start` (clock ticks since boot) is there."""
+    """Return whether the process `pid` that began at `start` (clock ticks since boot) exists."""
     try:
         with open(f"/proc/{pid}/stat") as f:
             fields = f.read().rpartition(")")[2].split()
@@ -171,7 +173,7 @@ def lives(pid: int, start: int) -> bool:
 
 
 def hold(folder: str, token: str, hold_s: float, parent: "tuple[int, int]", end: "Callable[[], None]") -> bool:
-    """Whether the folder has another owner within `hold_s` seconds; else `end` is called and it is removed."""
+    """Return whether the folder gets another owner within `hold_s` seconds. If not, call `end` and remove it."""
     deadline = time.monotonic() + hold_s
     while (owner := token_of(folder)) == token:
         if time.monotonic() >= deadline or not lives(*parent):
@@ -182,7 +184,7 @@ def hold(folder: str, token: str, hold_s: float, parent: "tuple[int, int]", end:
 
 
 def watch(folders: "list[str]", guards: "list[int]") -> None:
-    """Return when the owner is gone; look after its folders meanwhile."""
+    """Return when the owner is gone; maintain its folders meanwhile."""
     touched = time.monotonic()
     while True:
         if select.select([0], [], [], BEAT_S)[0]:

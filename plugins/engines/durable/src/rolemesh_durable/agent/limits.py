@@ -1,4 +1,4 @@
-"""What a process of a job may use, raised once at its start; its children inherit it."""
+"""Raise the resource limits of a job's process once at its start. Its children inherit them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import resource
 __all__ = ["raise_limits"]
 
 ENOUGH = 1 << 20
-"""Some systems allow a thousand times more, and some programs then close them all, one by one."""
+"""Maximum number of open files to set. Some systems allow a thousand times more, and some programs then close all of
+them one by one."""
 
 
 def raise_limits() -> None:
-    """Let this process open as many files as it is allowed to: sockets and shared memory are files, too."""
+    """Let this process open as many files as the hard limit allows; sockets and shared memory count as files, too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
     if soft != resource.RLIM_INFINITY and soft < most:

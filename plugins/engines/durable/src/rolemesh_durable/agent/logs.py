@@ -1,4 +1,4 @@
-"""The log files of a node's ranks, and the last lines that a rank has printed."""
+"""The log files of a node's ranks, and the last lines that a rank printed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Logs:
         self._before: dict[RankRef, int] = {}
 
     def begin(self, role: str, rank: int) -> str:
-        """A generation of a rank begins: the path of its log."""
+        """Begin a generation of a rank. Return the path of its log."""
         path = self._path(role, rank)
         try:
             self._before[RankRef(role, rank)] = path.stat().st_size
@@ -29,7 +29,8 @@ class Logs:
         return str(path)
 
     def tail(self, role: str, rank: int) -> str:
-        """The last lines that the latest generation of a rank has printed, "" if it has not, or they cannot be read."""
+        """Return the last lines that the latest generation of a rank printed; "" if there are none or they cannot be
+        read."""
         try:
             with open(self._path(role, rank), "rb") as log:
                 end = log.seek(0, 2)

@@ -1,7 +1,7 @@
-"""A job's checks on an agent's node: each runs in a process of its own, one after the other, before ranks start.
+"""A job's checks on an agent's node. Each runs in a process of its own, one after the other, before ranks start.
 
-``python -m rolemesh_durable.agent.measuring FD`` is such a process: it reads an encoded `Order` from its standard input
-and writes an encoded `Measured` to FD. What it prints goes into ``checks-<agent>.log``.
+``python -m rolemesh_durable.agent.measuring FD`` is such a process. It reads an encoded `Order` from its standard
+input, writes an encoded `Measured` to FD, and prints to ``checks-<agent>.log``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from rolemesh_durable.resolved import load_exact
 __all__ = ["Measuring"]
 
 LAST_CHARS = 500
-"""Of what a process has printed that has died."""
+"""Number of characters of a dead process's output that are reported."""
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Run this check here; `base` is the job file's folder."""
+    """Run this check here. `base` is the job file's folder."""
 
     check: CheckUse
     node: CheckedNode
@@ -40,10 +40,10 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Measuring:
-    """Runs an agent's checks once `begin` is called; `found` is what all of them have, and empty before."""
+    """Runs an agent's checks after `begin`. `found` has the results when all have finished, and is empty before."""
 
     def __init__(self, config: AgentConfig, shm_dir: str, log: Path, environ: Mapping[str, str]) -> None:
-        """`environ` is added to the processes' own."""
+        """`environ` is added to the environment of the processes."""
         job = config.job
         self._checks, self._base = config.checks, job.base
         self._node = CheckedNode(config.node, config.host, job.run_dir, shm_dir, attempt=job.job_id)
@@ -52,7 +52,7 @@ class Measuring:
         self.found: Measurements = ()
 
     def begin(self, together: tuple[str, ...]) -> None:
-        """Measure, in a thread of its own. Again it does nothing."""
+        """Measure, in a thread of its own. A second call does nothing."""
         if not self._begun:
             self._begun = True
             threading.Thread(target=self._run, args=(together,), name="checks", daemon=True).start()
@@ -62,7 +62,7 @@ class Measuring:
         self.found = tuple(self._measured(Order(check, node, self._base)) for check in self._checks)
 
     def _measured(self, order: Order) -> Measured:
-        """What one check finds. Whatever goes wrong is the check's failure: the node may be why."""
+        """Return the result of one check. Any error is a failure of the check, because the node may be the cause."""
         name, timeout_s = order.check.name, float(order.check.use.options.get("timeout_s", 60.0))
         try:
             answer, why = self._ask(msgspec.json.encode(order), timeout_s)
@@ -74,7 +74,7 @@ class Measuring:
             return Measured(name, error=why)
 
     def _ask(self, order: bytes, timeout_s: float) -> tuple[bytes, str]:
-        """What the process has answered, and how it has ended."""
+        """Return the answer of the process, and how it ended."""
         read, write = os.pipe2(os.O_CLOEXEC)
         with open(read, "rb") as answers, self._log.open("ab") as log:
             begins = log.tell()

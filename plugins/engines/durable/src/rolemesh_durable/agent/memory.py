@@ -1,4 +1,4 @@
-"""What an agent's node holds of its ranks' snapshots: in its own memory, on disk, and on other nodes."""
+"""The snapshots of ranks on an agent's node: in its own memory, on disk, and on other nodes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["NodeMemory"]
 LOG = logging.getLogger("rolemesh_durable.agent")
 
 TIMELINE = "timeline"
-"""The file in an agent's folder that says which timeline of the job it is from."""
+"""File in an agent's folder with the timeline of the job that it is from."""
 
 
 PERSIST_S = 0.25
-"""A rank whose snapshots come faster is looked at only so often: of those that wait meanwhile one goes to disk."""
+"""Minimum seconds between two looks at a rank's pinned snapshots. Of those that wait meanwhile, one goes to disk."""
 
 
 class NodeMemory:
-    """Watches the snapshots of the ranks on this node: has them persisted and copied, and says what is safe.
+    """Watches the snapshots of the ranks on this node, has them persisted and copied, and reports which are durable.
 
-    Not thread-safe; nothing here blocks on a disk or another node.
+    Not thread-safe. No method waits for a disk or another node.
     """
 
     def __init__(self, config: AgentConfig, shm: Path) -> None:
@@ -54,18 +54,18 @@ class NodeMemory:
         self._fetches: dict[RankRef, m.RankLaunch] = {}
 
     def serve(self) -> None:
-        """Let other agents have what is here, if they do not yet: ranks are going to live elsewhere."""
+        """Let other agents fetch snapshots from here, if they cannot yet, because ranks are going to move."""
         if self._replicas is None and self._plan.enabled:
             self._replicas = Replicas(self._config, self._shm, self.timeline)
 
     @property
     def address(self) -> str:
-        """Where other agents bring replicas, and fetch snapshots; "" as long as nobody does."""
+        """Return the address at which other agents exchange snapshots with this one; "" if none do."""
         return self._replicas.address if self._replicas is not None else ""
 
     @property
     def warning(self) -> str:
-        """What is wrong with snapshots: in memory, with the disk, or with copies on other nodes."""
+        """Return the present problem with snapshots: in memory, with the disk, or with copies on other nodes."""
         found = [self._persister.warning] if self._persister is not None else []
         if self._plan.replicas and self._replicas is not None:
             found.append(
@@ -91,16 +91,16 @@ class NodeMemory:
 
     @property
     def given_up(self) -> int:
-        """The newest step whose checkpoint cannot become complete because of this node; -1 for none."""
+        """Return the newest step whose checkpoint cannot become complete because of this node; -1 for none."""
         return self._persister.given_up if self._persister is not None else -1
 
     @property
     def refused(self) -> int:
-        """Connections that the place where replicas are brought has refused."""
+        """Return the number of connections that the replica endpoint has refused."""
         return self._replicas.refused if self._replicas is not None else 0
 
     def copies_to(self, address: str) -> None:
-        """The agent at `address` gets copies of this one's snapshots; nobody, if that is empty."""
+        """Send copies of this agent's snapshots to the agent at `address`; "" for none."""
         self._alone = not address
         if self._replicas is not None:
             self._replicas.copies_to(address)
@@ -115,7 +115,7 @@ class NodeMemory:
             self._of(RankRef(role, rank)).pin(resume)  # its part of the checkpoint may have been lost
 
     def adopted(self, role: str, rank: int, resume: int, generation: int, *, collective: bool = False) -> None:
-        """A rank runs here that an earlier incarnation has started: see `started`."""
+        """A rank that an earlier incarnation started runs here: see `started`."""
         self._left.pop(RankRef(role, rank), None)
         if self._plan.enabled:
             self._running.add(RankRef(role, rank))
@@ -125,12 +125,12 @@ class NodeMemory:
             self._persister.adopted(role, rank, generation)
 
     def renew(self, timeline: int, make: Callable[[Path, bytes], None]) -> None:
-        """The folder was removed, and is there again, empty: what is made in it is of `timeline`."""
+        """The folder was removed and recreated, empty. New content belongs to `timeline`."""
         self._left.clear()
         make(self._shm / TIMELINE, str(timeline).encode())
 
     def left(self, role: str, rank: int) -> tuple[int, ...]:
-        """A rank's process is gone: the snapshots that it has left, none if they cannot be read."""
+        """A rank's process is gone. Return its snapshots; none if they cannot be read."""
         try:
             return self._ended(role, rank)
         except (OSError, RolemeshError) as error:
@@ -145,7 +145,7 @@ class NodeMemory:
         return self._of(RankRef(role, rank)).steps() if self._plan.enabled else ()
 
     def died(self, role: str, rank: int) -> None:
-        """A rank is dead before its end: what it was going to have persisted is seen to first, if it can be read."""
+        """A rank died before its end. Persist its pinned snapshots first, if they can be read."""
         try:
             if self._persister is not None:
                 self._persister.died(role, rank)
@@ -153,7 +153,8 @@ class NodeMemory:
             LOG.warning("what %s/%d was going to have persisted cannot be read: %s", role, rank, error)
 
     def durable(self, role: str, rank: int, snapshot: int) -> int:
-        """The newest step that this rank could be restored to whatever is lost, its newest being `snapshot`."""
+        """Return the newest step to which this rank can be restored after any failure, if `snapshot` is its newest
+        one."""
         if snapshot < 0 or not self._plan.enabled:
             return -1
         if not self._of(RankRef(role, rank)).intact(snapshot):
@@ -170,7 +171,7 @@ class NodeMemory:
         return self._replicas.replicated(role, rank)
 
     def persisted(self, covered: int) -> tuple[m.Persisted, ...]:
-        """The parts on disk of checkpoints after `covered`, the newest complete one."""
+        """Return the parts on disk of checkpoints after `covered`, the newest complete one."""
         if self._persister is None:
             return ()
         if covered > self._covered:
@@ -179,19 +180,19 @@ class NodeMemory:
         return tuple(self._persister.results())
 
     def stored(self) -> tuple[m.Stored, ...]:
-        """Snapshots of ranks that do not run here: an earlier incarnation's, and replicas."""
+        """Return the snapshots of ranks that do not run here: an earlier incarnation's, and replicas."""
         left = [m.Stored(role, rank, memory.steps()) for (role, rank), memory in self._left.items()]
         return tuple(left) + (tuple(self._replicas.held()) if self._replicas is not None else ())
 
     def fetch(self, launch: m.RankLaunch) -> None:
-        """Bring a rank's snapshot here."""
+        """Start fetching a rank's snapshot."""
         self.serve()
         assert self._replicas is not None
         self._fetches[launch.ref] = launch
         self._replicas.fetch(launch.replica, launch.role, launch.rank, launch.resume)
 
     def fetched(self) -> list[tuple[m.RankLaunch, str]]:
-        """The fetches that have ended since the last call, each with "" or what went wrong."""
+        """Return the fetches that ended since the last call, each with "" or the error."""
         if self._replicas is None:
             return []
         found = []
@@ -203,7 +204,8 @@ class NodeMemory:
 
     @property
     def timeline(self) -> int:
-        """Of what is in memory: which of its timelines the job was in at the last `forget`, also of a dead agent."""
+        """Return the timeline of the content in memory, as of the last `forget`, also if that was another
+        incarnation's."""
         try:
             return int((self._shm / TIMELINE).read_text())
         except (FileNotFoundError, ValueError):
@@ -215,9 +217,9 @@ class NodeMemory:
             self._persister.relayout(layout)
 
     def forget(self, timeline: int, make: Callable[[Path, bytes], None]) -> None:
-        """What is in memory is void; what comes is of `timeline`. Called when no rank runs here.
+        """Discard everything in memory. New content belongs to `timeline`. Called when no rank runs here.
 
-        `make(path, data)` makes a file even where shared memory is full.
+        `make(path, data)` creates a file even if shared memory is full.
         """
         for memory in {**self._left, **self._ranks}.values():
             memory.clear()
@@ -231,7 +233,7 @@ class NodeMemory:
         make(self._shm / TIMELINE, str(timeline).encode())
 
     def fail_next(self) -> None:
-        """Rehearsal: the next write to disk fails as if that were full."""
+        """Rehearsal: the next write to disk fails as if the disk were full."""
         if self._persister is not None:
             self._persister.fail_next()
 

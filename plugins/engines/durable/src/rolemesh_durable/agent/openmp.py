@@ -10,15 +10,16 @@ from pathlib import Path
 __all__ = ["end_threads"]
 
 PAUSE_HARD = 2
-"""``omp_pause_hard``, OpenMP 5.0: the runtime gives up what it holds, threads included, and makes them when needed."""
+"""``omp_pause_hard`` of OpenMP 5.0: the runtime releases its resources, threads included, and recreates them when
+needed."""
 
 
 def end_threads() -> None:
     """End the threads that GNU's OpenMP (libgomp, which torch brings) keeps for this thread's parallel regions.
 
-    A fork copies the calling thread alone, but also libgomp's note of the others: the child's first parallel region
-    with several threads would wait for them for ever. Intel's and LLVM's runtimes see to that themselves. To be called
-    outside of parallel regions, by the thread that forks; the next region has threads again.
+    A fork copies only the calling thread, but also libgomp's record of the others: the child's first parallel region
+    with several threads would wait for them for ever. Intel's and LLVM's runtimes handle that themselves. Call this
+    outside of parallel regions, from the thread that forks; the next region has threads again.
     """
     maps = Path("/proc/self/maps").read_text(errors="replace").splitlines()
     for path in {line.split(maxsplit=5)[5] for line in maps if "libgomp" in line}:

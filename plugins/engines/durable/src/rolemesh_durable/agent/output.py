@@ -1,4 +1,5 @@
-"""What a process prints, in a file: a disk that is full costs it lines, and neither the process nor its operator."""
+"""Write a process's output to a file. If the disk is full, output is lost, but neither the process nor its operator
+fails."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ __all__ = ["write_to"]
 
 
 def write_to(log: str | os.PathLike[str]) -> None:
-    """From now on this process's output is appended to the file `log`; what does not fit is dropped and counted."""
+    """Append this process's output to the file `log` from now on. Output that does not fit is dropped and counted."""
     try:
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError:
@@ -29,7 +30,7 @@ def _stream(fd: int, like: TextIO) -> TextIO:
 
 
 class _Lossy(io.RawIOBase):
-    """A descriptor that takes whatever is written. Once there is room again it says how much is missing."""
+    """A descriptor that accepts all output. When there is room again, it writes how much is missing."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -52,7 +53,7 @@ class _Lossy(io.RawIOBase):
         return memoryview(data).nbytes
 
     def _put(self, data: bytes | memoryview) -> int:
-        """How many bytes of `data` could be written."""
+        """Write `data` as far as possible; return the number of written bytes."""
         at = 0
         try:
             while at < len(data):

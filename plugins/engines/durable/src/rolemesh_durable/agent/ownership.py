@@ -1,4 +1,4 @@
-"""Whose a folder in a shared place is: its owner file, and whether that owner lives. Nothing is removed here."""
+"""The owner of a folder in a shared place: its owner file, and whether that owner is alive. Nothing is removed here."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from rolemesh_durable.boot import boot_id
 __all__ = ["Owner", "is_orphan", "owner_of"]
 
 ORPHAN_S = 60.0
-"""How long a folder must have been without anybody who looks after it before it is removed, at least."""
+"""Minimum seconds without maintenance before a folder is removed."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The process that a folder belongs to, and the job and part of it that it acts for.
+    """The process that a folder belongs to, and its part of the job.
 
-    A process is known by pid, start (clock ticks since boot) and boot. `hold_s`: how long the folder waits for the next
-    incarnation after its death. `since` is when this was written, in seconds since boot. `tmp` is the folder of its
-    sockets, which goes with this one.
+    - A process is identified by `pid`, `start` (clock ticks since boot) and `boot`.
+    - `hold_s`: seconds that the folder waits for the next incarnation after the owner's death.
+    - `since`: when this was written, in seconds since boot.
+    - `tmp`: the folder of its sockets, which is removed together with this one.
     """
 
     job: str
@@ -43,22 +44,22 @@ class Owner(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls, job: str, part: str, token: str, incarnation: int, hold_s: float, tmp: str = "") -> Owner:
-        """This process."""
+        """Return an owner record for this process."""
         pid, now = os.getpid(), time.clock_gettime(time.CLOCK_BOOTTIME)
         return cls(job, part, token, incarnation, pid, start_time(pid), boot_id(), hold_s, now, tmp)
 
     @property
     def alive(self) -> bool:
-        """Whether the process lives."""
+        """Return whether the process is alive."""
         return self.boot == boot_id() and self.started >= 0 and start_time(self.pid) == self.started
 
     def encode(self) -> bytes:
-        """What stands in the owner file."""
+        """Return the content of the owner file."""
         return msgspec.json.encode(self)
 
 
 def owner_of(folder: Path) -> Owner | None:
-    """The folder's owner; None unless it is this user's, a folder, and carries an owner file of ours."""
+    """Return the folder's owner; None unless it is a folder of this user with an owner file of ours."""
     try:
         at = folder.lstat()
         if at.st_uid != os.geteuid() or not stat.S_ISDIR(at.st_mode):
@@ -69,9 +70,11 @@ def owner_of(folder: Path) -> Owner | None:
 
 
 def is_orphan(folder: Path, owner: Owner) -> bool:
-    """Whether nobody looks after the folder of `owner`, nor has for as long as the owner's next life could take.
+    """Return whether nobody maintains the folder of `owner`, and nobody has for longer than the next incarnation could
+    take.
 
-    Time since boot decides, and whether a process lives; not the clock on the wall, which is set, nor the age of files.
+    The decision uses time since boot, and whether a process is alive. It does not use the wall clock, which may be set,
+    or the age of files.
     """
     if owner.alive:
         return False
@@ -97,7 +100,7 @@ def is_orphan(folder: Path, owner: Owner) -> bool:
 
 
 def _seen(folder: Path, owner: Owner) -> float:
-    """When somebody last looked after the folder, in seconds since boot."""
+    """Return when the folder was last maintained, in seconds since boot."""
     try:
         return float(janitor.read(str(folder), janitor.GUARD_FILE))
     except ValueError:

@@ -1,7 +1,7 @@
 """Messages of any size from an agent to its zygotes, over a SOCK_SEQPACKET pair.
 
-A message lies in an anonymous file in memory, whose descriptor travels: it needs no room in `/dev/shm`, leaves nothing
-behind, and is not bounded by what the socket holds.
+A message is in an anonymous file in memory, whose descriptor is sent. It needs no room in `/dev/shm`, leaves nothing
+behind, and is not limited by the socket's buffer.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ LABEL_BYTES = 4096
 
 
 def send(control: socket.socket, label: str, data: bytes) -> None:
-    """Send `data`, and beside it `label`, which arrives even where the descriptor cannot. Does not wait.
+    """Send `data` and its `label`, which arrives even if the descriptor cannot. Does not wait.
 
-    Raises `BlockingIOError` if the other side does not read, and what else the system says: it has no descriptor or
-    memory left, or the other side is gone.
+    Raises `BlockingIOError` if the other side does not read, and the system's other errors: no descriptor or memory is
+    left, or the other side is gone.
     """
     fd = os.memfd_create("rolemesh", os.MFD_CLOEXEC)
     try:
@@ -34,9 +34,9 @@ def send(control: socket.socket, label: str, data: bytes) -> None:
 
 
 def receive(control: socket.socket, *, wait: bool = True) -> tuple[str, bytes | None] | None:
-    """The next label and its data, or None at the end. Data are None if there was no descriptor left to take them.
+    """Return the next label and its data, or None at the end. Data are None if no descriptor was left to receive them.
 
-    Raises `BlockingIOError` if there is nothing, and it is not to wait.
+    Raises `BlockingIOError` if there is nothing and the socket does not block.
     """
     if not wait and not select.select([control], [], [], 0.0)[0]:  # recv_fds passes no flags on
         raise BlockingIOError

@@ -1,4 +1,4 @@
-"""A rank's part of a persisted checkpoint, from its agent's shared memory to disk."""
+"""Copy a rank's part of a checkpoint from its agent's shared memory to disk."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ HOLDER = "persister"
 
 
 class Part(Attempt):
-    """One attempt to write the snapshot of `step` that a rank has in memory."""
+    """One attempt to write the snapshot of `step` of a rank."""
 
     def copy(self, shm: Path, check: Callable[[int], None]) -> bool:
-        """Write all files; False, and none is left, if the snapshot is gone from memory. They are durable after `sync`.
+        """Write all files. Return False, and leave none, if the snapshot is gone from memory. They are durable after
+        `sync`.
 
-        `check` is called before each piece, and may raise. Raises `Removed`, `OSError`, `RolemeshError`; then, too, no
-        file is left.
+        `check` is called before each piece, and may raise. Raises `Removed`, `OSError`, `RolemeshError`; in these
+        cases, too, no file is left.
         """
         memory = MemorySnapshots(shm, self._role, self._rank)
         try:
@@ -63,7 +64,7 @@ def _write_records(writer: Writer, records: list[LogRecord], shm: Path) -> None:
 
 
 def _copy_image(image: Image, writer: Writer) -> None:
-    """Copy the image's file. It is read, not mapped: its rank may cut it while we are at it."""
+    """Copy the image's file. It is read, not mapped, because its rank may truncate it meanwhile."""
     assert image.path is not None
     try:
         source = os.open(image.path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Copies pinned snapshots from an agent's memory to disk, in a thread of its own; training never waits for it."""
+"""Copy pinned snapshots from an agent's memory to disk, in a thread of its own. Training never waits for it."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ __all__ = ["Persister"]
 log = logging.getLogger("rolemesh_durable.agent")
 
 STALL_S = 30.0
-"""A disk that has taken nothing for so long is said to stand still."""
+"""Seconds without a write after which the disk counts as stalled."""
 _NICENESS = 10
 _PAUSE_S = 1.0
 TOGETHER = 32
-"""So many snapshots are made durable together at most: each has up to two files open until then."""
+"""Maximum number of snapshots that are made durable together. Until then each has up to two open files."""
 _SMALL = 16 << 20
-"""Of no more than so many bytes, but for the last."""
+"""Maximum size in bytes of the snapshots made durable together, not counting the last."""
 
 _Key: TypeAlias = tuple[str, int, int]
 """Role, rank, step."""
 
 
 GIVEN_UP = "given-up"
-"""The file in the agent's folder that says up to which step checkpoints are not complete because of it."""
+"""File in the agent's folder with the newest step whose checkpoint this agent failed to write."""
 
 
 class _Job:
-    """A snapshot that is to be persisted. It is void once another one, or none, is known under its key."""
+    """A snapshot to persist. It is discarded when another one, or none, is registered under its key."""
 
     def __init__(self, key: _Key, timeline: int) -> None:
         self.key, self.timeline = key, timeline
         self.part: Part | None = None
-        """Its files, once they are on disk."""
+        """Its files, when they are on disk."""
 
 
 class Persister:
-    """Persists the snapshots of the ranks of one agent; its methods are for the agent's loop and return at once.
+    """Persists the snapshots of the ranks of one agent. The agent's loop calls its methods, which return at once.
 
-    A snapshot stays pinned until `forget`, so that the next incarnation of the agent can do it again. If one cannot be
-    written, its checkpoint cannot become complete: what this agent has of it is removed, and the next checkpoint is
-    tried. `start` starts the thread that calls `work`, which no failure ends.
+    A snapshot stays pinned until `forget`, so that the next incarnation of the agent can write it again. If one cannot
+    be written, its checkpoint cannot become complete: this agent removes its parts of it and tries the next checkpoint.
+    `start` starts the thread that calls `work`; no failure ends this thread.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Persister:
         self._thread = threading.Thread(target=self._serve, name="rolemesh-persister", daemon=True)
 
     def start(self) -> None:
-        """Begin to persist."""
+        """Start the thread."""
         self._thread.start()
 
     def relayout(self, layout: Layout) -> None:
@@ -92,7 +92,7 @@ class Persister:
 
     @property
     def warning(self) -> str:
-        """Why checkpoints cannot be written; empty once a later one could."""
+        """Return why checkpoints cannot be written; empty when a later one succeeded."""
         step, idle = self._step, time.monotonic() - self._progress
         if step >= 0 and idle > STALL_S and not self._warning:
             return (
@@ -103,18 +103,18 @@ class Persister:
 
     @property
     def given_up(self) -> int:
-        """The newest step whose checkpoint cannot become complete, because a part of it could not be written here; or
-        -1."""
+        """Return the newest step whose checkpoint cannot become complete because this agent failed to write its part;
+        -1 for none."""
         return self._failed_at
 
     def look(self, role: str, rank: int) -> bool:
-        """Want whatever this rank has pinned; whether any of it is new."""
+        """Register the snapshots that this rank has pinned. Return whether any is new."""
         self._let_go()
         new = [self.want(role, rank, step) for step in self._of(role, rank).pinned()]
         return any(new)
 
     def want(self, role: str, rank: int, step: int) -> bool:
-        """Persist this snapshot, after those that are wanted already; whether it was not."""
+        """Persist this snapshot after those registered before. Return whether it is new."""
         key = role, rank, step
         with self._changed:
             covered = step <= self._covered
@@ -127,14 +127,14 @@ class Persister:
         return new
 
     def died(self, role: str, rank: int) -> None:
-        """A rank has died: what it has pinned goes to disk before anything else."""
+        """A rank died: persist its pinned snapshots before all others."""
         self.look(role, rank)
         with self._changed:
             first = [job for job in self._wanted if job.key[:2] == (role, rank)]
             self._wanted = deque(first + [job for job in self._wanted if job not in first])
 
     def results(self) -> list[Persisted]:
-        """What is on disk and not yet forgotten."""
+        """Return the snapshots that are on disk and not forgotten."""
         self._let_go()
         with self._changed:
             found = []
@@ -145,7 +145,7 @@ class Persister:
             return found
 
     def forget(self, step: int) -> None:
-        """A checkpoint of `step` is complete: older ones need not be reported, and their memory may go."""
+        """A checkpoint of `step` is complete: older ones need no reports, and their memory may be freed."""
         self._let_go()
         with self._changed:
             self._covered = max(step, self._covered)
@@ -159,30 +159,30 @@ class Persister:
             self._of(*job.key[:2]).unpin(job.key[2])
 
     def restarted(self, role: str, rank: int, step: int, generation: int) -> None:
-        """A rank starts again after `step`, as `generation`: what it had pinned later is void."""
+        """A rank restarts after `step`, as `generation`: its later pinned snapshots are discarded."""
         with self._changed:
             self._generations[RankRef(role, rank)] = generation
             self._failed_at = min(self._failed_at, step)  # later checkpoints may be written after all
             self._drop([job for key, job in self._known.items() if key[:2] == (role, rank) and key[2] > step])
 
     def adopted(self, role: str, rank: int, generation: int) -> None:
-        """A rank runs as `generation`, which an earlier incarnation of the agent has started."""
+        """A rank runs as `generation`, which an earlier incarnation of the agent started."""
         with self._changed:
             self._generations[RankRef(role, rank)] = generation
 
     def forget_timeline(self, timeline: int) -> None:
-        """All that is pinned is void, also what is being written now; what comes is of `timeline`."""
+        """Discard all pinned snapshots, including the one that is being written. New ones belong to `timeline`."""
         with self._changed:
             (self._directory / GIVEN_UP).unlink(missing_ok=True)
             self._timeline, self._covered, self._failed_at = timeline, -1, -1
             self._drop(list(self._known.values()))
 
     def fail_next(self) -> None:
-        """Rehearsal: the next file is written as if the disk became full in the middle."""
+        """Rehearsal: fail the next file in the middle, as if the disk were full."""
         self._fail = True
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """End after the chunk that is being written; what is not finished is removed."""
+        """End after the current piece; remove unfinished files."""
         with self._changed:
             self._stop = True
             self._changed.notify_all()
@@ -206,7 +206,7 @@ class Persister:
         self._wanted = deque(job for job in self._wanted if job not in jobs)
 
     def _let_go(self) -> None:
-        """Unpin what could not be written, and what can no longer become a complete checkpoint."""
+        """Unpin snapshots that could not be written, and those that cannot become a complete checkpoint any more."""
         with self._changed:
             given_up, self._failed = self._failed, []
             self._drop([job for job in given_up if self._known.get(job.key) is job])
@@ -234,7 +234,7 @@ class Persister:
                 time.sleep(_PAUSE_S)
 
     def work(self) -> bool:
-        """Persist snapshots that are wanted, as many small ones of a step together as follow each other; False if there
+        """Persist registered snapshots; small ones of the same step are made durable together. Return False if there
         are none."""
         with self._changed:
             over, self._over = self._over, []
@@ -256,7 +256,7 @@ class Persister:
             self._step = -1
 
     def _next(self, written: Mapping[_Job, Part]) -> _Job | None:
-        """The next to be written before all of `written` are made durable."""
+        """Return the next snapshot to write before all of `written` are made durable."""
         with self._changed:
             if not self._wanted or len(written) >= TOGETHER or sum(part.size for part in written.values()) > _SMALL:
                 return None
@@ -296,7 +296,7 @@ class Persister:
                     self._warning = ""
 
     def _not_written(self, job: _Job, error: Exception, written: Collection[_Job]) -> None:
-        """Nor will `written` be, which are of the same step."""
+        """The snapshot cannot be written. Those in `written`, which are of the same step, fail with it."""
         if isinstance(error, Removed):
             if disk.newest_complete(self._run_dir) >= job.key[2]:
                 with self._changed:  # a newer checkpoint is complete: nobody needs these any more
@@ -329,7 +329,7 @@ class Persister:
             part.remove()
 
     def _check(self, size: int) -> None:
-        """Before each piece is written: stop, or pretend that the disk is full."""
+        """Called before each piece: stop, or simulate a full disk."""
         self._progress = time.monotonic()
         if self._stop:
             raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))

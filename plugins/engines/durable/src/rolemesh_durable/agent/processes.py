@@ -1,4 +1,4 @@
-"""What Linux says of a process, in ``/proc/<pid>``."""
+"""Linux's information about a process, from ``/proc/<pid>``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def start_time(pid: int) -> int:
-    """When the process started, in clock ticks since boot: with its pid its identity. -1 if it is gone or a zombie."""
+    """Return the start time of the process in clock ticks since boot; with its pid it is its identity. -1 if it is gone
+    or a zombie."""
     try:
         fields = _fields(pid)
     except (FileNotFoundError, ProcessLookupError):
@@ -20,7 +21,7 @@ def start_time(pid: int) -> int:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal, or a tracer, has stopped the process."""
+    """Return whether a signal or a tracer has stopped the process."""
     try:
         return _fields(pid)[0] in ("T", "t")
     except (OSError, IndexError):
@@ -28,7 +29,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def worked_s(pid: int) -> float:
-    """Seconds for which the process, with all its threads, had a processor, or its first thread waited for one."""
+    """Return the seconds for which the process (all threads) had a processor, or its first thread waited for one."""
     try:
         used = sum(map(int, _fields(pid)[11:13])) / TICKS_A_SECOND
         return used + int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) * 1e-9
@@ -37,5 +38,5 @@ def worked_s(pid: int) -> float:
 
 
 def _fields(pid: int) -> list[str]:
-    """Those after the name, which may hold spaces and brackets: the first is the state."""
+    """Return the fields after the name, which may contain spaces and brackets. The first one is the state."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""The sockets between an agent and its ranks: what all of them report comes in by one, and each is told by its own."""
+"""The sockets between an agent and its ranks: one for the reports of all ranks, and one per rank for messages to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["RankChannels"]
 
 
 class RankChannels:
-    """`reports` is bound at `address`. What is raised is `zmq.ZMQError`: the system refuses a descriptor."""
+    """`reports` is bound at `address`. Raises `zmq.ZMQError` if the system refuses a descriptor."""
 
     def __init__(self, address: str) -> None:
         self._zmq = zmq.Context()
@@ -24,11 +24,11 @@ class RankChannels:
         self._ranks: dict[RankRef, zmq.Socket[bytes]] = {}
 
     def next_report(self) -> list[bytes]:
-        """The frames of what a rank reports; none, if none does now."""
+        """Return the frames of a rank's report; empty if there is none."""
         return self.reports.recv_multipart() if self.reports.poll(0) else []
 
     def connect(self, key: RankRef, address: str) -> None:
-        """The rank's process listens at `address`. Nothing changes for one that is connected to there."""
+        """Connect to the rank's process, which listens at `address`. Does nothing if it is already connected to it."""
         if (known := self._ranks.get(key)) is not None:
             if known.get_string(zmq.LAST_ENDPOINT) == address:
                 return
@@ -40,15 +40,15 @@ class RankChannels:
         self._ranks[key] = peer
 
     def send(self, key: RankRef, message: m.AgentToRank) -> None:
-        """Tell a rank something, if it is connected."""
+        """Send a message to a rank, if it is connected."""
         if (peer := self._ranks.get(key)) is not None:
             peer.send_multipart(encode_control(m.encode(message)))
 
     def drop(self, key: RankRef) -> None:
-        """The rank's process is gone."""
+        """Close the connection, because the rank's process is gone."""
         if (peer := self._ranks.pop(key, None)) is not None:
             peer.close(0)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all sockets."""
         self._zmq.destroy(linger=0)

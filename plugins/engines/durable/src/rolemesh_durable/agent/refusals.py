@@ -1,4 +1,4 @@
-"""What it means for one rank that the system refuses something that its start needs, in words with a remedy."""
+"""Explain errors of the system during the start of a rank, with remedies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _REMEDIES = {
 
 
 def refused(error: Exception) -> str:
-    """What to say of a rank whose start failed with `error`, an `OSError` or anything that has an ``errno``."""
+    """Return the message for a rank whose start failed with `error`, an `OSError` or another error with an
+    ``errno``."""
     if isinstance(error, RolemeshError):
         return str(error)
     code = getattr(error, "errno", None)

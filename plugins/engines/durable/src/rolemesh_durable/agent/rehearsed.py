@@ -1,4 +1,4 @@
-"""What rehearsals do to an agent and to its ranks: what would otherwise happen by itself."""
+"""Inject failures into an agent and its ranks, for rehearsals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["fail"]
 
 
 def fail(kind: m.FaultKind, rank: str, pid: int, memory: NodeMemory, zygotes: ZygotePool) -> None:
-    """Let it happen to `rank`, as the zygotes know it, or to the agent if that is empty; `pid` is its process."""
+    """Inject the failure into `rank`, by the zygotes' key, or into the agent if `rank` is empty. `pid` is its
+    process."""
     match kind:
         case "disk":
             memory.fail_next()

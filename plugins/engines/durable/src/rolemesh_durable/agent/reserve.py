@@ -1,7 +1,8 @@
-"""Pages of shared memory that an agent has set aside, so that its own small files have room where ranks have filled it.
+"""Pages of shared memory that an agent reserves, so that it can create its small files even if ranks have filled the
+memory.
 
-Spare pages are files that have their memory already. Where a new file finds no room one of them is renamed to it, so
-nobody can come in between.
+Spare pages are files with allocated memory. If there is no room for a new file, a spare page is renamed to it, so no
+other process can take the memory.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ __all__ = ["Reserve"]
 PAGES = 64
 PREFIX = ".spare-"
 AGAIN_S = 1.0
-"""How often a reserve that is not full is tried to be filled."""
+"""Seconds between attempts to refill the reserve."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
 
 
 class Reserve:
-    """The spare pages in `folder`, those of an earlier incarnation included. `fill` makes what is missing."""
+    """The spare pages in `folder`, including those of an earlier incarnation. `fill` creates missing ones."""
 
     def __init__(self, folder: Path, pages: int = PAGES) -> None:
         self._folder, self._pages = folder, pages
@@ -33,13 +34,13 @@ class Reserve:
 
     @property
     def warning(self) -> str:
-        """What is wrong; "" if the reserve is full."""
+        """Return the problem; "" if the reserve is full."""
         if len(self._spare) >= self._pages:
             return ""
         return f"shared memory is full ({self._folder}): give /dev/shm more room (docker --shm-size)"
 
     def fill(self) -> None:
-        """Make the spare pages that are missing, as far as there is room."""
+        """Create the missing spare pages, as far as there is room."""
         now = time.monotonic()
         if len(self._spare) >= self._pages or now < self._tried + AGAIN_S:
             return
@@ -49,15 +50,16 @@ class Reserve:
                 self._spare.append(self._allocate(mmap.PAGESIZE))
 
     def forget(self) -> None:
-        """The folder is empty again: so is the reserve."""
+        """The folder was emptied, and the reserve with it."""
         self._spare.clear()
         self._tried = float("-inf")
 
     def make(self, path: Path, data: bytes) -> None:
-        """Put a new file with `data` at `path`, whole or not at all; all of it is in memory, so it can be mapped.
+        """Create a new file with `data` at `path`, completely or not at all. All of it is allocated, so it can be
+        mapped.
 
-        Who has mapped an older file of that name keeps seeing that one. Raises `OSError` if there is no room for it,
-        and no spare page either.
+        Processes that have mapped an older file of that name keep seeing that one. Raises `OSError` if there is neither
+        room nor a spare page.
         """
         new = self._blank(len(data))
         try:

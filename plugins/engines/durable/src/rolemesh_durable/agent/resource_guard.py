@@ -1,8 +1,8 @@
-"""Private folders and processes that share their owner's fate; an agent's files outlive it by a moment.
+"""Private folders and processes that share the fate of their owner. An agent's files outlive it for a short time.
 
-An agent's folder in shared memory has a name made of job and agent. The agent's next incarnation takes it over with
-all that is in it; if none comes, the janitor of the dead one removes it. Nothing is taken over or removed that does not
-carry an owner file of ours (`rolemesh_durable.agent.ownership`).
+An agent's folder in shared memory is named after job and agent. The agent's next incarnation takes it over with its
+content; if none comes, the janitor of the dead one removes it. Only folders with an owner file of ours are taken over
+or removed (`rolemesh_durable.agent.ownership`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ KILL_S = 10.0
 
 
 def shm_folder(job_id: str, agent: str) -> Path:
-    """Where an agent of a job keeps its files: on tmpfs, if there is one."""
+    """Return the folder for an agent's files: on tmpfs, if there is one."""
     return _fast() / f"{janitor.PREFIX}{job_id}-{agent}"
 
 
 class ResourceGuard:
-    """A private folder `tmp` (mode 0700, for sockets and temporary files) and marked processes, gone with their owner.
+    """A private folder `tmp` (mode 0700, for sockets and temporary files) and marked processes, which end with their
+    owner.
 
     `mark` goes into the environment of child processes. The owner calls `close` when it ends well; when it dies, its
     janitor does the same.
@@ -47,7 +48,8 @@ class ResourceGuard:
     def __init__(
         self, job_id: str, owner: str, number: int | None = None, hold: tuple[str, ...] = (), tmp: Path | None = None
     ) -> None:
-        """`hold`: what the janitor is told of a folder that waits for the next owner. `tmp`: an earlier one's."""
+        """`hold`: the janitor's arguments about a folder that waits for the next owner. `tmp`: the folder of an earlier
+        owner."""
         self.tmp = tmp or _new_tmp(job_id)
         self._tmp_token = secrets.token_hex(8)
         here = Owner.here(job_id, owner, self._tmp_token, number or 0, 0.0)
@@ -57,7 +59,7 @@ class ResourceGuard:
         self._open.append(_start_janitor(f"{MARKER}={self.mark}", str(self.tmp), *hold))
 
     def close(self) -> None:
-        """Kill every process with the mark and remove the folders, now. Idempotent."""
+        """Kill every process with the mark and remove the folders. Idempotent."""
         janitor.sweep(f"{MARKER}={self.mark}")
         self._close_tmp()
 
@@ -71,12 +73,13 @@ class ResourceGuard:
 
 
 class AgentGuard(ResourceGuard):
-    """A keeper with the agent's folder in shared memory, `shm`, taken over from an earlier incarnation if there is one.
+    """A guard that also has the agent's folder in shared memory, `shm`, taken over from an earlier incarnation if there
+    is one.
 
-    Before it is taken over an earlier incarnation's process is killed. What that had started goes on, and `tmp` stays
-    what it was: the owner adopts it, or calls `sweep`. Raises `BackendError` if the folder belongs to another user, or
-    to a later incarnation (this one has been replaced and must end). `hold_s`: how long the folder waits for the next
-    incarnation after this one's death.
+    Before the take-over, the process of an earlier incarnation is killed. The processes that it started keep running,
+    and `tmp` stays the same: the owner adopts them, or calls `sweep`. Raises `BackendError` if the folder belongs to
+    another user, or to a later incarnation (then this one was replaced and must end). `hold_s`: seconds that the folder
+    waits for the next incarnation after this one's death.
     """
 
     def __init__(self, job_id: str, agent: str, incarnation: int = 0, hold_s: float = 10.0) -> None:
@@ -95,19 +98,20 @@ class AgentGuard(ResourceGuard):
                 self.sweep()  # nobody can be reached any more
 
     def sweep(self) -> None:
-        """Kill all that this and earlier incarnations have started."""
+        """Kill all processes that this and earlier incarnations started."""
         janitor.sweep(f"{MARKER}={self._job}/{self._agent}/")
 
     @property
     def lost(self) -> bool:
-        """Whether somebody has removed `shm`, or put another folder there."""
+        """Return whether somebody has removed `shm` or put another folder there."""
         try:
             return self.shm.stat().st_ino != self._inode
         except OSError:
             return True
 
     def renew(self) -> None:
-        """Make `shm` again. Raises `OSError` if there is no room, `BackendError` if somebody else's folder is there."""
+        """Recreate `shm`. Raises `OSError` if there is no room, and `BackendError` if another owner's folder is
+        there."""
         with _locked(self.shm):
             self._own()
             self._open.append(janitor.guard(str(self.shm)))
@@ -118,7 +122,7 @@ class AgentGuard(ResourceGuard):
         Reserve(self.shm).make(self.shm / janitor.OWNER_FILE, here.encode())
 
     def close(self) -> None:
-        """As `ResourceGuard.close`, and `shm` with it, unless a later incarnation has taken all of it over."""
+        """As `ResourceGuard.close`, and remove `shm`, unless a later incarnation has taken it over."""
         if janitor.token_of(str(self.shm)) in ("", self._token):
             self.sweep()
             janitor.remove(str(self.shm), self._token)
@@ -130,7 +134,7 @@ def _new_tmp(job_id: str) -> Path:
 
 
 def _taken_over(before: Owner | None) -> Path | None:
-    """The folder of sockets of the owner `before`, if it is there, and still its own."""
+    """Return the socket folder of the owner `before`, if it exists and still belongs to it."""
     if before is None or not before.tmp:
         return None
     known = owner_of(Path(before.tmp))
@@ -138,7 +142,7 @@ def _taken_over(before: Owner | None) -> Path | None:
 
 
 def remove_agent(job_id: str, agent: str) -> None:
-    """Kill what is marked as this agent's and remove its folder: the job is over, or its node lost."""
+    """Kill the processes marked as this agent's and remove its folder: the job is over, or the node is lost."""
     janitor.sweep(f"{MARKER}={job_id}/{agent}/")
     folder = shm_folder(job_id, agent)
     owner = owner_of(folder)
@@ -147,7 +151,7 @@ def remove_agent(job_id: str, agent: str) -> None:
 
 
 def remove_job(job_id: str) -> None:
-    """Kill what is marked as this job's and remove its agents' folders on this machine: the job is over."""
+    """Kill the processes marked as this job's and remove its agents' folders on this machine: the job is over."""
     janitor.sweep(f"{MARKER}={job_id}/")
     for folder in _fast().glob(f"{janitor.PREFIX}*"):
         owner = owner_of(folder)
@@ -156,8 +160,8 @@ def remove_job(job_id: str) -> None:
 
 
 def remove_orphans() -> None:
-    """Remove folders of jobs that no longer live: those that carry an owner file of ours, if that owner is dead and
-    neither its janitor nor its next incarnation looks after them."""
+    """Remove folders of dead jobs: those with an owner file of ours, if the owner is dead and neither its janitor nor
+    its next incarnation maintains them."""
     for place in {_fast(), Path("/tmp")}:
         for folder in place.glob(f"{janitor.PREFIX}*"):
             with contextlib.suppress(OSError):
@@ -172,7 +176,7 @@ def _fast() -> Path:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Make `folder` if it is not there, and keep everybody else from taking it over or removing it."""
+    """Create `folder` if it is missing, and prevent others from taking it over or removing it."""
     while True:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
@@ -207,7 +211,7 @@ def _foreign(folder: Path, how: str) -> BackendError:
 
 
 def _replace_owner(folder: Path, job_id: str, agent: str, incarnation: int) -> Owner | None:
-    """See that no earlier incarnation acts in `folder` any more; which it was."""
+    """Make sure that no earlier incarnation acts in `folder` any more. Return it."""
     before = owner_of(folder)
     if before is None:
         return None  # new, or its owner file was lost: its name has the job's id, which nobody else knows
@@ -234,7 +238,7 @@ def _replace_owner(folder: Path, job_id: str, agent: str, incarnation: int) -> O
 
 
 def _start_janitor(*arguments: str) -> int:
-    """Start a janitor; returns the descriptor whose end it waits for."""
+    """Start a janitor. Return the descriptor whose closing it waits for."""
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(Path(janitor.__file__)), *arguments],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What an agent sees when it looks around: its ranks' status pages, their snapshots, and what is wrong on its node."""
+"""An agent's look at its node: the status pages of its ranks, their snapshots, and problems."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["Sampler"]
 
 LOG = logging.getLogger(__name__)
 FROZEN_AFTER_NS = 1_000_000_000
-"""A rank that has been in one phase for this long is looked at: it may have been stopped by a signal."""
+"""Nanoseconds in one phase after which a rank is examined, because a signal may have stopped it."""
 
 
 class Sampler:
-    """Reads everything that is not told: see `Sampled`."""
+    """Reads everything that is not reported: see `Sampled`."""
 
     def __init__(
         self, status_pages: StatusPages, memory: NodeMemory, reserve: Reserve, timed: LogicalGraph | None = None
     ) -> None:
-        """`timed`: the job's graph, if somebody wants to know how long ranks wait on each of its edges."""
+        """`timed`: the job's graph, if the waits of ranks on each of its edges are needed."""
         self._status_pages, self._memory, self._reserve = status_pages, memory, reserve
         self._edges: dict[str, list[int]] = {}
         if timed is not None:
@@ -40,8 +40,8 @@ class Sampler:
         self._unreadable: set[RankRef] = set()
 
     def sample(self, covered: int, making: tuple[str, ...], dropped: int, measured: Measurements) -> Sampled:
-        """`covered` is the newest complete checkpoint on disk, `dropped` counts messages that were none, `measured` is
-        what the checks have found."""
+        """Return a sample. `covered` is the newest complete checkpoint on disk, `dropped` counts invalid messages,
+        `measured` has the results of the checks."""
         now = time.monotonic_ns()
         positions = list(self._status_pages.read())
         status_pages = tuple(self._sampled(launch, at, now) for launch, at in positions)
@@ -54,7 +54,7 @@ class Sampler:
         )
 
     def _wrong(self, positions: list[tuple[RankLaunch, Position]]) -> str:
-        """What is waited for on this node, "" if nothing is."""
+        """Return the problem that this node waits on, "" if there is none."""
         short = ", ".join(sorted(str(launch.ref) for launch, at in positions if at.short))
         waits = f"/dev/shm is full: {short} waits for others to free some of it" if short else ""
         return "; ".join(text for text in (self._memory.warning, waits or self._reserve.warning) if text)
@@ -90,7 +90,7 @@ class Sampler:
         return {edge: ns * 1e-9 for edge, ns in times.items()}
 
     def _durable(self, role: str, rank: int, snapshot: int) -> int:
-        """What cannot be read is not safe: it concerns this rank only."""
+        """Return the durable step of a rank. If it cannot be read, only this rank counts as not durable."""
         try:
             durable = self._memory.durable(role, rank, snapshot)
         except (OSError, RolemeshError) as error:

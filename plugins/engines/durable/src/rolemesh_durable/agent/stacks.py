@@ -1,4 +1,4 @@
-"""Where the threads of a process are, as py-spy reads it from outside: also of one that computes, or is stopped."""
+"""The stacks of a process's threads, which py-spy reads from outside, even if the process computes or is stopped."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from rolemesh_durable.protocol.messages import Stacks
 __all__ = ["StackTaker", "take_stacks"]
 
 TIMEOUT_S = 4.0
-"""For both attempts together; less than the master waits for them."""
+"""Seconds for both attempts together. The master waits longer."""
 MAX_CHARS = 20_000
-"""They go into the journal and onto a screen."""
+"""Maximum length of the stacks, which go into the journal and onto a screen."""
 
 
 def take_stacks(pid: int, timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] | None = None) -> str:
-    """The Python stacks of all threads of `pid` as text, or the reason why there are none, with a remedy.
+    """Return the Python stacks of all threads of `pid` as text, or the reason why there are none, with a remedy.
 
-    py-spy pauses the process to get a consistent picture. One that is stopped by a signal, or that cannot be paused in
-    half the time, is read as it is. Returns after about `timeout_s` seconds at most, and never raises.
+    py-spy pauses the process to get a consistent picture. A process that is stopped by a signal, or that cannot be
+    paused in half the time, is read as it is. Returns after at most about `timeout_s` seconds, and never raises.
     """
     if pid <= 0:
         return "no stacks: it has no process yet"
@@ -70,16 +70,16 @@ def take_stacks(pid: int, timeout_s: float = TIMEOUT_S, environ: Mapping[str, st
 
 
 class StackTaker:
-    """Takes stacks in threads of their own, since an agent must not wait for them; its results are polled."""
+    """Takes stacks in threads of their own, because an agent must not wait for them. The agent polls the results."""
 
     def __init__(self, mark: str = "") -> None:
-        """`mark`: the job's mark, by which a janitor finds what is left behind."""
+        """`mark`: the job's mark, by which a janitor finds processes that are left."""
         self._environ = {MARKER: mark} if mark else None
         self._taken: SimpleQueue[Stacks] = SimpleQueue()
         self._under_way: set[tuple[str, int, int]] = set()
 
     def take(self, pid: int, role: str, rank: int, generation: int) -> None:
-        """Begin; the stacks will be among the `results`. Asking again meanwhile changes nothing."""
+        """Begin; the stacks will be among the `results`. A second request meanwhile does nothing."""
         key = (role, rank, generation)
         if key not in self._under_way:
             self._under_way.add(key)
@@ -89,7 +89,7 @@ class StackTaker:
         self._taken.put(Stacks(role, rank, generation, take_stacks(pid, environ=self._environ)))
 
     def results(self) -> list[Stacks]:
-        """What has been taken since the last call. Does not wait."""
+        """Return the stacks taken since the last call. Does not wait."""
         found: list[Stacks] = []
         while True:
             try:
@@ -100,18 +100,18 @@ class StackTaker:
             found.append(stacks)
 
     def close(self) -> None:
-        """Forget what is under way: it ends by itself, within seconds."""
+        """Forget running requests; they end by themselves within seconds."""
         self._under_way.clear()
 
 
 def _find() -> str | None:
-    """py-spy beside this Python, or on the path."""
+    """Return py-spy beside this Python, or on the path."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
 def _first_lines(error: str) -> str:
-    """py-spy's message and its causes, without its own stack."""
+    """Return py-spy's message and its causes, without its own stack."""
     lines = error.partition("\nStack backtrace:")[0].splitlines()
     said = [line.strip() for line in lines if line.strip() and line.strip() != "Caused by:"]
     return ": ".join(dict.fromkeys(said)) or "py-spy failed and said nothing"

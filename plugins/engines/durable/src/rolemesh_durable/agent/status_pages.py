@@ -1,4 +1,4 @@
-"""The status pages of an agent's ranks: one page each, made before the rank is forked, read while it runs."""
+"""The status pages of an agent's ranks: one page each, created before the rank is forked, and read while it runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class StatusPages:
         self._folder, self._reserve = folder, reserve
         self._status_pages: dict[RankRef, tuple[StatusPage, RankLaunch]] = {}
         self.refused = 0
-        """Connections that the transports of ranks' former generations have refused."""
+        """Number of connections that the transports of ranks' former generations refused."""
 
     def start(self, launch: RankLaunch) -> Path:
-        """Make the status page of a rank that is about to be forked. Raises `OSError` if there is no room for it."""
+        """Create the status page of a rank before it is forked. Raises `OSError` if there is no room for it."""
         key = launch.ref
         path = self._path(launch.start)
         status_page = StatusPage.create(path, self._reserve.make)
@@ -40,12 +40,12 @@ class StatusPages:
         return path
 
     def adopt(self, launch: RankLaunch) -> None:
-        """A rank that an earlier incarnation has started. Raises `OSError` if its page is gone."""
+        """Take over the page of a rank that an earlier incarnation started. Raises `OSError` if its page is gone."""
         path = self._path(launch.start)
         self._status_pages[launch.ref] = StatusPage(path), launch
 
     def read(self) -> Iterator[tuple[RankLaunch, Position]]:
-        """What each rank has written last."""
+        """Yield what each rank has written last."""
         for status_page, launch in self._status_pages.values():
             yield launch, status_page.read()
 
@@ -65,7 +65,7 @@ class StatusPages:
             fields[GRANTED] = max(message.granted, fields[GRANTED])
 
     def left(self, launch: RankLaunch) -> Position | None:
-        """What a rank that an earlier incarnation has started has written last, if its page is still there."""
+        """Return the last content of the page of a rank that an earlier incarnation started, if the page exists."""
         try:
             page = StatusPage.open(str(self._path(launch.start)))
         except OSError:
@@ -81,7 +81,8 @@ class StatusPages:
         return known[0].read().pid if known is not None else 0
 
     def mates(self, launch: RankLaunch) -> tuple[str, ...]:
-        """The status pages of the others in a collective group, if all of them live here: they start together."""
+        """Return the status pages of the other ranks in a collective group, if all of them run here, because they start
+        together."""
         if not launch.collective or launch.local_world_size < launch.world_size:
             return ()
         others = (rank for rank in range(launch.world_size) if rank != launch.rank)

@@ -1,4 +1,5 @@
-"""The pages on which the ranks of a node's slots see whose turn it is. The agent makes them, and says who is gone."""
+"""The pages on which the ranks of a node's slots see whose turn it is. The agent creates them, and marks ranks that are
+gone."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ __all__ = ["TurnPages"]
 
 
 class TurnPages:
-    """One page per slot whose ranks take turns, for as long as the agent, or one of them, lives.
+    """One page per slot whose ranks take turns. It exists while the agent, or one of the ranks, is alive.
 
-    They are no files of a folder: ranks that were started before and after somebody has emptied shared memory must
-    look at the same page.
+    They are not files of a folder: ranks that started before and after somebody emptied shared memory must see the same
+    page.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class TurnPages:
         self._of: dict[RankRef, tuple[TurnPage, int]] = {}
 
     def starting(self, launch: RankLaunch) -> str:
-        """A rank is about to be forked: the others wait for it. Returns the page's path, "" if it takes no turns.
+        """A rank is about to be forked, and the others wait for it. Return the page's path, "" if it takes no turns.
 
         Raises `OSError` if there is no room for the page.
         """
@@ -41,7 +42,7 @@ class TurnPages:
         return page.path
 
     def adopt(self, living: Iterable[tuple[RankLaunch, int]]) -> None:
-        """Ranks and their processes that an earlier incarnation has started: they look at the pages that it made."""
+        """Take over ranks and processes that an earlier incarnation started; they use the pages that it created."""
         for launch, pid in living:
             if launch.turns and (page := self._pages.get(launch.turns) or TurnPage.of(pid, launch.turns)) is not None:
                 self._pages[launch.turns] = page

@@ -1,13 +1,13 @@
 """A clean, preloaded process that forks ranks in milliseconds.
 
-``python -m rolemesh_durable.agent.zygote FD PARENT FOLDER ALONE_S MODULE…`` holds one thread and no CUDA context. FD is
-a SOCK_SEQPACKET pair with the agent: the agent sends `Fork` (see `agent.parcels`), the zygote answers `Ready` or
-`Broken` once, then `Forked` and `Exited`, or `Broken` for a rank that could not be forked: the others live on.
+``python -m rolemesh_durable.agent.zygote FD PARENT FOLDER ALONE_S MODULE…`` has one thread and no CUDA context. FD is a
+SOCK_SEQPACKET pair with the agent. The agent sends `Fork` (see `agent.parcels`). The zygote answers `Ready` or `Broken`
+once, then `Forked` and `Exited`, or `Broken` for a rank that could not be forked; the others are not affected.
 
-Until it is ready it dies with the agent's thread that started it. From then on it outlives its agent, as its ranks do:
-they die with the zygote (PR_SET_PDEATHSIG). The agent's next incarnation connects to ``FOLDER/zygote-<pid>``, is told
-what there is (`Row`), and commands from then on; an older one is not heard any more. Who comes within ALONE_S seconds
-is waited for.
+Until it is ready, it dies with the agent's thread that started it. From then on it outlives its agent, as its ranks do;
+they die with the zygote (PR_SET_PDEATHSIG). The agent's next incarnation connects to ``FOLDER/zygote-<pid>``, receives
+the ranks (`Row`), and commands from then on; messages of an older one are ignored. The zygote waits ALONE_S seconds for
+the next incarnation.
 """
 
 from __future__ import annotations
@@ -63,21 +63,22 @@ EVERY_RANK = (
     "rolemesh_durable.extensions.ranks",
     "rolemesh_durable.rank.main",
 )
-"""What most ranks import: here, once."""
+"""Modules that most ranks import; the zygote imports them once."""
 SOCKET = "zygote-"
-"""With this, and its pid, is called where a zygote waits for its agent's next incarnation."""
+"""Prefix of the name of the socket, followed by the zygote's pid, at which it waits for its agent's next
+incarnation."""
 ADOPT = "adopt/"
-"""With this, and its incarnation, an agent begins."""
+"""Prefix of an agent's first message, followed by its incarnation."""
 ADOPT_S = 2.0
-"""How long whoever connects may take to say so."""
+"""Seconds in which a new connection must send this message."""
 BROKEN_EXIT_CODE = 70
 """Exit code of a rank that fails outside of its life."""
 MAX_CHARS = 20_000
-"""Of what went wrong: a message on FD is bounded."""
+"""Maximum length of an error text, because a message on FD is limited."""
 
 
 class Fork(msgspec.Struct, frozen=True, tag=True):
-    """Fork a rank: `start` is an encoded `RankStart`, `log` gets its output, `env` is added to its own."""
+    """Fork a rank: `start` is an encoded `RankStart`, `log` gets its output, `env` is added to its environment."""
 
     key: str
     start: bytes
@@ -86,7 +87,7 @@ class Fork(msgspec.Struct, frozen=True, tag=True):
 
 
 class Making(msgspec.Struct, frozen=True, tag=True):
-    """What the zygote's environment is being made of; see `rolemesh_durable.agent.environment`."""
+    """Progress of the zygote's environment; see `rolemesh_durable.agent.environment`."""
 
     text: str
 
@@ -98,9 +99,9 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Broken(msgspec.Struct, frozen=True, tag=True):
-    """A preload could not be imported, or a fork was refused; `key` is "" for the former.
+    """A preload could not be imported (`key` is ""), or a fork was refused.
 
-    With the cause "environment" it never got as far: its environment could not be made.
+    With the cause "environment", the environment could not be prepared.
     """
 
     key: str
@@ -116,7 +117,7 @@ class Forked(msgspec.Struct, frozen=True, tag=True):
 
 
 class Exited(msgspec.Struct, frozen=True, tag=True):
-    """A rank's process is gone and reaped; `status` is that of ``waitpid``."""
+    """A rank's process has ended and is reaped; `status` is that of ``waitpid``."""
 
     key: str
     pid: int
@@ -128,7 +129,8 @@ class Replaced(msgspec.Struct, frozen=True, tag=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A rank's newest process, as whoever adopts it is told: how it was started, and its status if it is gone."""
+    """The newest process of a rank, as sent to an adopting agent: how it was started, and its status if it has
+    ended."""
 
     key: str
     pid: int
@@ -140,7 +142,7 @@ ZygoteMessage: TypeAlias = Making | Ready | Broken | Forked | Exited | Replaced
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when `parent` ends (Linux); leave at once if it has already."""
+    """Have the kernel kill this process when `parent` ends (Linux). Exit at once if it has already ended."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -194,7 +196,7 @@ class _IsRankError(BaseException):
 
 
 class _Zygote:
-    """Serves one agent at a time: `control` leads to it, None while there is none."""
+    """Serves one agent at a time. `control` connects to it; None while there is none."""
 
     def __init__(self, control: socket.socket, folder: str, alone_s: float, rank: ModuleType) -> None:
         self._control: socket.socket | None = control
@@ -203,7 +205,7 @@ class _Zygote:
         self._lost = 0.0
         self._living: dict[int, str] = {}
         self._rows: dict[str, Row] = {}
-        """By role and number, the newest of each."""
+        """The newest process of each rank, by role and number."""
         self._decode = msgspec.msgpack.Decoder(Fork).decode
         self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._listener: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -218,7 +220,7 @@ class _Zygote:
             self._listener = None
 
     def serve(self) -> None:
-        """Fork ranks until nobody can ask for them any more, then end the process.
+        """Fork ranks until nobody can request them any more, then end the process.
 
         Raises `_IsRankError` in the process of each rank.
         """
@@ -253,7 +255,7 @@ class _Zygote:
                 _send(self._control, Exited(key, pid, status))
 
     def _read(self, wait: bool = True) -> bool:
-        """Take what the agent asks for; whether there may be more."""
+        """Take a request of the agent. Return whether there may be more."""
         assert self._control is not None
         try:
             parcel = parcels.receive(self._control, wait=wait)
@@ -269,7 +271,7 @@ class _Zygote:
         return True
 
     def _accept(self) -> None:
-        """An incarnation of the agent has come. What the one before has asked for is done first."""
+        """Accept a new incarnation of the agent. Requests of the previous one are done first."""
         assert self._listener is not None
         agent, _ = self._listener.accept()
         try:
@@ -314,7 +316,7 @@ class _Zygote:
         _send(self._control, Forked(key, pid))
 
     def forget(self) -> None:
-        """Release in a rank's process what belongs to the zygote."""
+        """Release the zygote's resources in a rank's process."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for end in (self._control, self._listener):
@@ -325,12 +327,12 @@ class _Zygote:
 
 
 def _name(key: str) -> str:
-    """Of a rank's key its role and number."""
+    """Return role and number of a rank's key."""
     return key.rpartition("/")[0]
 
 
 def _run_rank(request: Fork, run: Callable[[], int]) -> int:
-    """Make this process a rank's, run it, and end it as the interpreter would; its exit code."""
+    """Make this process a rank's, run it, and end it as the interpreter would. Return its exit code."""
     code, imported = BROKEN_EXIT_CODE, set(sys.modules)
     try:
         disown_finalizers()

@@ -1,4 +1,4 @@
-"""The zygotes of one agent and the ranks forked from them: starting, watching, killing. No protocol here."""
+"""The zygotes of an agent and the ranks forked from them: start, watch, kill. No protocol here."""
 
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ BASE_ENV = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     "PYTHONUNBUFFERED": "1",
 }
-"""Two processes with spinning OpenMP threads on the same cores slow each other three to four times."""
+"""Variables of every rank. Processes with spinning OpenMP threads on the same cores slow each other three to four
+times."""
 
 
 END_S = 2.0
-"""How long a zygote that has closed its end may take to be gone."""
+"""Seconds in which a zygote that has closed its end must be gone."""
 LOG = logging.getLogger(__name__)
 ANSWER_S = 5.0
-"""How long one that is adopted may take to say what it has: it does nothing that takes longer."""
+"""Seconds in which an adopted zygote must answer. Nothing that it does takes longer."""
 ALONE_S = 5.0
-"""For so long beyond its lease a zygote waits for an agent: the dead one's janitor ends all before."""
+"""Seconds beyond the lease that a zygote waits for an agent. The dead agent's janitor ends everything earlier."""
 
 
 class Death(msgspec.Struct, frozen=True):
-    """A rank's process is gone. `error` if it never ran, and `cause` why not: see `rolemesh.api.failures.Cause`."""
+    """The end of a rank's process. `error` is set if it never ran, with `cause`: see `rolemesh.api.failures.Cause`."""
 
     key: str
     exit_code: int | None = None
@@ -60,7 +61,7 @@ class ReplacedError(Exception):
 
 class _Zygote:
     def __init__(self, control: socket.socket, pid: int, process: subprocess.Popen[bytes] | None = None) -> None:
-        """`process`: until it is ready it is the agent's child."""
+        """`process`: the agent's child process until it is ready."""
         self.process = process
         self.pid, self.started = pid, start_time(pid)
         self.control = control
@@ -72,13 +73,13 @@ class _Zygote:
         self.doomed: set[str] = set()
 
     def kill(self) -> None:
-        """SIGKILL: its ranks die with it. Not somebody else who has its pid by now."""
+        """Send SIGKILL; its ranks die with it. A process that reuses its pid is spared."""
         if start_time(self.pid) == self.started >= 0:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def gone(self, within_s: float) -> bool:
-        """Whether its process is gone, after so long at most."""
+        """Return whether its process is gone, after waiting at most this long."""
         if self.process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(within_s)
@@ -91,16 +92,16 @@ class _Zygote:
 
 
 class ZygotePool:
-    """Zygotes by what they preload, their variables and their environment; one is made when the first rank needs it.
+    """Zygotes by their preloads, variables and environment. A zygote is started when its first rank is requested.
 
-    All methods belong to one thread: until a zygote is ready the kernel kills it when the thread that started it ends.
+    All methods belong to one thread: until a zygote is ready, the kernel kills it when the thread that started it ends.
     """
 
     def __init__(
         self, logs: Path, mark: str, tmp: Path, changed: Callable[[socket.socket], None], lease_s: float = 10.0
     ) -> None:
         """`changed(socket)` is called for each new zygote: poll it for reading and then call `read(socket)`. Zygotes
-        outlive this process for `lease_s`, if nobody ends them, and a little."""
+        outlive this process for a little longer than `lease_s`, unless somebody ends them."""
         self._alone_s = lease_s + ALONE_S
         self._logs = logs
         self._mark = mark
@@ -111,21 +112,21 @@ class ZygotePool:
 
     @property
     def making(self) -> tuple[str, ...]:
-        """Which environments are being made, and how far each is."""
+        """Return the environments that are being prepared, with their progress."""
         return tuple(home.making for home in self._zygotes.values() if home.making)
 
     def boot(self, preload: Iterable[str], env: Mapping[str, str], environment: Environment) -> None:
-        """Start a zygote now, so that it is warm when its first rank is asked for. `fork` says if that fails."""
+        """Start a zygote now, so that it is ready when its first rank is requested. `fork` reports a failure."""
         with suppress(OSError):
             self._get(tuple(preload), dict(env), environment)
 
     def adopt(
         self, incarnation: int, home_of: Callable[[str], tuple[tuple[str, ...], dict[str, str], Environment]]
     ) -> list[zygote.Row]:
-        """Command the zygotes that earlier incarnations have left; returns their ranks' newest processes.
+        """Take over the zygotes of earlier incarnations. Return the newest processes of their ranks.
 
-        `home_of(role)` is what `fork` is given for its ranks. A zygote that does not answer, or has had no rank, is
-        killed.
+        `home_of(role)` returns the arguments of `fork` for the role's ranks. A zygote that does not answer, or has had
+        no rank, is killed.
         """
         found: dict[str, zygote.Row] = {}
         for path in sorted(self._tmp.glob(f"{zygote.SOCKET}*")):
@@ -176,7 +177,7 @@ class ZygotePool:
     def fork(
         self, preload: Iterable[str], env: Mapping[str, str], environment: Environment, request: zygote.Fork
     ) -> None:
-        """Fork a rank as soon as its zygote is ready. Raises `OSError` if the system refuses what that needs."""
+        """Fork a rank as soon as its zygote is ready. Raises `OSError` if the system refuses a resource."""
         home = self._get(tuple(preload), dict(env), environment)
         home.ranks[request.key] = None
         home.waiting.append(request)
@@ -184,12 +185,13 @@ class ZygotePool:
             self._send_waiting(home, raises=request.key)
 
     def turn(self) -> list[Death]:
-        """Try again what a zygote could not take before; return the ranks that cannot be started at all."""
+        """Repeat requests that a zygote could not take before. Return the ranks that cannot be started at all."""
         ready = [home for home in self._zygotes.values() if home.ready and home.waiting]
         return [death for home in ready for death in self._send_waiting(home)]
 
     def kill(self, key: str) -> bool:
-        """SIGKILL a rank with everything in its session; False if it has no process yet (it gets none any more)."""
+        """Send SIGKILL to a rank and everything in its session. Return False if it has no process (then it gets
+        none)."""
         for home in self._zygotes.values():
             if key in home.ranks:
                 pid = home.ranks[key]
@@ -205,14 +207,14 @@ class ZygotePool:
         return False
 
     def terminate(self, key: str) -> None:
-        """SIGTERM to a rank and everything in its session, if it has a process."""
+        """Send SIGTERM to a rank and everything in its session, if it has a process."""
         for home in self._zygotes.values():
             pid = home.ranks.get(key)
             if pid is not None:
                 _signal(pid, signal.SIGTERM, both=False)
 
     def freeze(self, key: str) -> None:
-        """SIGSTOP a rank, if it has a process."""
+        """Send SIGSTOP to a rank, if it has a process."""
         for home in self._zygotes.values():
             pid = home.ranks.get(key)
             if pid is not None:
@@ -220,17 +222,17 @@ class ZygotePool:
                     os.kill(pid, signal.SIGSTOP)
 
     def kill_zygote(self) -> None:
-        """Rehearsal: SIGKILL a zygote, one that has ranks if there is one."""
+        """Rehearsal: send SIGKILL to a zygote, preferably one that has ranks."""
         homes = sorted(self._zygotes.values(), key=lambda home: len(home.ranks))
         if homes:
             homes[-1].kill()
 
     def pids(self) -> list[int]:
-        """The zygotes' pids."""
+        """Return the pids of the zygotes."""
         return [home.pid for home in self._zygotes.values()]
 
     def read(self, control: socket.socket) -> list[Death]:
-        """Take what a zygote has to say; return the ranks whose end it tells."""
+        """Read the messages of a zygote. Return the ranks that have ended."""
         home = next((h for h in self._zygotes.values() if h.control is control), None)
         if home is None:
             return []
@@ -277,8 +279,8 @@ class ZygotePool:
         self._zygotes.clear()
 
     def _send_waiting(self, home: _Zygote, raises: str = "") -> list[Death]:
-        """Send the requests that wait, until the zygote takes no more. One that the system refuses is that rank's end;
-        for the rank `raises` it is raised."""
+        """Send the waiting requests until the zygote accepts no more. If the system refuses one, that rank has ended;
+        for the rank `raises` the error is raised."""
         dead: list[Death] = []
         while home.waiting:
             request = home.waiting[0]
@@ -349,19 +351,19 @@ class ZygotePool:
 
 
 def _kind(preload: tuple[str, ...], env: dict[str, str], environment: Environment) -> tuple[object, ...]:
-    """What ranks must have in common to be forked from one zygote."""
+    """Return the properties that ranks of one zygote have in common."""
     return preload, tuple(sorted(env.items())), environment.pip, environment.working_dir
 
 
 def death_of(key: str, status: int) -> Death:
-    """What the status of ``waitpid`` says of a rank."""
+    """Return the meaning of the status of ``waitpid`` for a rank."""
     if os.WIFSIGNALED(status):
         return Death(key, signal=os.WTERMSIG(status))
     return Death(key, exit_code=os.waitstatus_to_exitcode(status))
 
 
 def _signal(pid: int, number: signal.Signals, *, both: bool = True) -> None:
-    """Send a signal to a rank's session, and to its process (`both`) or only where that has no session yet."""
+    """Send a signal to a rank's session, and with `both` also to its process; without a session only to the process."""
     # Before its setsid a rank has no group of its own; reaped, it has neither.
     for send in (os.killpg, os.kill):
         with suppress(ProcessLookupError):
@@ -371,7 +373,7 @@ def _signal(pid: int, number: signal.Signals, *, both: bool = True) -> None:
 
 
 def _output(log: Path) -> IO[bytes]:
-    """The file to write to, or nowhere if a full disk has no room for it: what is printed is not worth a rank."""
+    """Return the file for output, or nowhere if the disk is full, because output is less important than a rank."""
     try:
         return log.open("ab")
     except OSError:

@@ -1,1 +1,1 @@
-"""What a rank leaves behind for its successor: snapshots in memory and on disk, and the log of what it has sent."""
+"""The data that a rank leaves for its successor: snapshots in memory and on disk, and the log of sent values."""

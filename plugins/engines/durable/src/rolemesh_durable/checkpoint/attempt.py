@@ -1,8 +1,8 @@
 """The files of one attempt to write a rank's part of a checkpoint.
 
-Each attempt writes under names of its own (`disk.attempt_file`), and never renames: the master gives the files of the
-attempts that it chose their final names when it completes the checkpoint. So an attempt that stands still for minutes,
-and goes on after its rank, its agent or the whole job was restarted, cannot change a checkpoint.
+Each attempt writes under names of its own (`disk.attempt_file`), and never renames. When the master completes the
+checkpoint, it gives the files of the chosen attempts their final names. So an attempt that stalls for minutes and
+continues after its rank, its agent or the whole job restarted cannot change a checkpoint.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ class Attempt:
         self._folder = disk.step_folder(run_dir, step)
         self._role, self._rank, self._size, self._step = role, rank, world_size, step
         self.attempt = f"{timeline}-{uuid.uuid4().hex[:12]}"
-        """Says whose the files are; `disk.attempt_file` has it in their names."""
+        """Identifies the attempt; `disk.attempt_file` puts it into the names of the files."""
         self.files: dict[str, tuple[int, str]] = {}
-        """The final name of each file that is written: its bytes and sha256."""
+        """The final name of each written file → its bytes and sha256."""
         self._paths: list[Path] = []
         self._open: list[int] = []
-        """Descriptors of files that are written, and not durable yet."""
+        """Descriptors of written files that are not durable yet."""
 
     @property
     def size(self) -> int:
-        """Bytes of the files."""
+        """Return the total bytes of the files."""
         return sum(size for size, _ in self.files.values())
 
     def write(self, name: str, fill: Callable[[Writer], None], check: Callable[[int], None] = lambda _: None) -> None:
-        """Write the file `name`, with what `fill` writes. `check` is called before each piece, and may raise.
+        """Write the file `name` with the output of `fill`. `check` is called before each piece, and may raise.
 
-        The file is durable after `sync`. Raises `Removed`, `OSError`, and what `fill` and `check` do.
+        The file is durable after `sync`. Raises `Removed`, `OSError`, and the errors of `fill` and `check`.
         """
         path = self._folder / disk.attempt_file(name, self.attempt)
         self._paths.append(path)
@@ -67,7 +67,8 @@ class Attempt:
         self.files[name] = writer.size, writer.sha.hexdigest()
 
     def sync(self, synced: set[Path]) -> None:
-        """Make all files durable. Folders in `synced` are so since the last file was made; this adds what it syncs.
+        """Make all files durable. Folders in `synced` have been synced since the last file was created; new ones are
+        added.
 
         Raises `Removed`, `OSError`.
         """
@@ -101,7 +102,7 @@ class Attempt:
 
 
 class Writer:
-    """A file that is being written, with the sha256 of what it has."""
+    """A file that is being written, with the sha256 of its content so far."""
 
     def __init__(self, fd: int, check: Callable[[int], None]) -> None:
         self.size = 0
@@ -122,9 +123,9 @@ class Writer:
 
 
 def write_state(writer: Writer, state: State, step: int, rank: int) -> None:
-    """Write what rank `rank` was after `step`, one tensor after the other.
+    """Write the state of rank `rank` after `step`, one tensor after the other.
 
-    Raises `TypeError`, with the path to it, for what has no place in a snapshot, and `OSError`.
+    Raises `TypeError`, with the path to it, for a value that a snapshot cannot hold, and `OSError`.
     """
     flat = flatten(state, rank)
     head = Layout.head({"step": step, "log": disk.NO_LOG, "tree": flat.tree})
@@ -145,7 +146,7 @@ def _bytes_of(source: Any) -> Buffer:
 
 
 def _create(path: Path) -> int:
-    """Create a file, and its folder; others remove folders that are empty."""
+    """Create a file and its folder; other processes remove empty folders."""
     for _ in range(_RETRIES):
         with contextlib.suppress(FileNotFoundError):
             path.parent.mkdir(parents=True, exist_ok=True)

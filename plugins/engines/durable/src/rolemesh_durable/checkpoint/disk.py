@@ -55,17 +55,18 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 
 NO_LOG = -1
-"""The position in the log of a state whose rank kept no log."""
+"""Position in the log of a state whose rank kept no log."""
 _STEP = re.compile(r"step-(\d+)")
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What belongs to a checkpoint. `files` maps names, relative to the checkpoint's folder, to [bytes, sha256].
+    """The content of a checkpoint. `files` maps names, relative to the checkpoint's folder, to [bytes, sha256].
 
-    `base` is the folder to which relative paths in the job file refer. The ranks of each role in `world_sizes` that
-    have no file are stateless. `flow` is the traced flow in lines, `written` when the checkpoint became whole (ISO
-    8601, UTC).
-    `sha256` is of the manifest without it.
+    - `base`: the folder to which relative paths in the job file refer.
+    - `world_sizes`: ranks of these roles without a file are stateless.
+    - `flow`: the traced flow in lines.
+    - `written`: when the checkpoint became complete (ISO 8601, UTC).
+    - `sha256`: hash of the manifest without this field.
     """
 
     job: str
@@ -83,14 +84,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Problem(NamedTuple):
-    """What is wrong with a file of a checkpoint; `file` is relative to the checkpoint's folder."""
+    """The fault of a file in a checkpoint. `file` is relative to the checkpoint's folder."""
 
     file: str
     what: str
 
 
 class DiskCheckpoint(NamedTuple):
-    """A folder of a step. `manifest` is None where `warning` says why the checkpoint does not count."""
+    """The folder of a step. `manifest` is None if the checkpoint does not count; `warning` says why."""
 
     path: Path
     step: int
@@ -99,7 +100,7 @@ class DiskCheckpoint(NamedTuple):
 
 
 def flow_lines(graph: LogicalGraph) -> tuple[str, ...]:
-    """The flow in words, a line for each call and each edge: equal where steps mean the same."""
+    """Return the flow in words, a line for each call and each edge. Equal lines mean that steps mean the same."""
     calls = [f"call {op.id}: {op.label}, every {op.every} at {op.at}" for op in graph.ops]
     edges = [
         f"edge {edge.id}: {graph.ops[edge.src].label} → {graph.ops[edge.dst].label}({edge.param}), "
@@ -111,40 +112,40 @@ def flow_lines(graph: LogicalGraph) -> tuple[str, ...]:
 
 
 def snapshots_folder(run_dir: str | Path) -> Path:
-    """Where a run's persisted snapshots are."""
+    """Return the folder of a run's checkpoints."""
     return Path(run_dir) / "snapshots"
 
 
 def step_folder(run_dir: str | Path, step: int) -> Path:
-    """Where the checkpoint of `step` is."""
+    """Return the folder of the checkpoint of `step`."""
     return snapshots_folder(run_dir) / f"step-{step}"
 
 
 def state_file(role: str, rank: int, world_size: int) -> str:
-    """The name of a rank's state, relative to the checkpoint's folder."""
+    """Return the name of a rank's state, relative to the checkpoint's folder."""
     return f"{role}/rank-{rank}-of-{world_size}.safetensors"
 
 
 def edges_file(role: str, rank: int, world_size: int) -> str:
-    """The name of what a rank had sent, relative to the checkpoint's folder."""
+    """Return the name of the file with the values that a rank had sent, relative to the checkpoint's folder."""
     return f"{role}/rank-{rank}-of-{world_size}.edges"
 
 
 def has_log(folder: Path, manifest: Manifest) -> bool:
-    """Whether the ranks of the checkpoint in `folder` kept a log, so that it has all that was in flight."""
+    """Return whether the ranks of the checkpoint in `folder` kept a log, so that it has all values in flight."""
     ranks = [(role, rank, size) for role, size in manifest.world_sizes.items() for rank in range(size)]
     return not any(found.log == NO_LOG for rank in ranks if (found := _open(folder, *rank)) is not None)
 
 
 def has_state(manifest: Manifest, role: str) -> bool:
-    """Whether ranks of `role` have stored a state."""
+    """Return whether ranks of `role` have stored a state."""
     return any(name.startswith(f"{role}/") and name.endswith(".safetensors") for name in manifest.files)
 
 
 def attempt_file(name: str, attempt: str) -> str:
-    """The name under which one attempt writes the file `name`, relative to the checkpoint's folder.
+    """Return the name under which one attempt writes the file `name`, relative to the checkpoint's folder.
 
-    No reader takes it for a part of the checkpoint, and no other attempt writes it.
+    Readers ignore it, and no other attempt writes it.
     """
     path = PurePosixPath(name)
     return str(path.with_name(f".{path.name}.{attempt}"))
@@ -154,11 +155,11 @@ def attempt_file(name: str, attempt: str) -> str:
 
 
 def write_manifest(run_dir: str | Path, manifest: Manifest, attempts: Mapping[str, str] = {}) -> Path:
-    """Make the checkpoint of ``manifest.step`` complete, once all its files are on disk; returns its folder.
+    """Complete the checkpoint of ``manifest.step`` when all its files are on disk; return its folder.
 
-    `attempts` says for each file whose attempt it is; those not named have their final names already. Files that are
-    not listed are removed: other attempts have left them, or other world sizes. May be repeated after a crash. Raises
-    `OSError`, and `SnapshotError` if files that agents have written are not here.
+    `attempts` gives the attempt of each file; files that are missing there already have their final names. Unlisted
+    files of other attempts or other world sizes are removed. May be repeated after a crash. Raises `OSError`, and
+    `SnapshotError` if files that agents have written are missing here.
     """
     folder = step_folder(run_dir, manifest.step)
     moves = []
@@ -206,7 +207,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """The manifest of the checkpoint in `folder`. Raises `SnapshotError` if there is none, or a damaged one."""
+    """Return the manifest of the checkpoint in `folder`. Raises `SnapshotError` if it is missing or damaged."""
     path = Path(folder) / MANIFEST
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -229,7 +230,8 @@ _OTHER = "use another step: 'rolemesh checkpoint list' shows them"
 
 
 def find_checkpoints(run_dir: str | Path) -> list[DiskCheckpoint]:
-    """All checkpoints of a run, the newest first, also those that do not count. Looks at no file but the manifests."""
+    """Return all checkpoints of a run, the newest first, including those that do not count. Reads only the
+    manifests."""
     found = []
     folder = snapshots_folder(run_dir)
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -250,7 +252,8 @@ def find_checkpoints(run_dir: str | Path) -> list[DiskCheckpoint]:
 
 
 def verify(folder: str | Path) -> list[Problem]:
-    """Read every file of a checkpoint and compare it with the manifest; empty if the checkpoint is intact."""
+    """Read every file of a checkpoint and compare it with the manifest. Return the faults; empty if the checkpoint is
+    intact."""
     folder = Path(folder)
     try:
         manifest = read_manifest(folder)
@@ -273,7 +276,7 @@ def verify(folder: str | Path) -> list[Problem]:
 
 
 def newest_complete(run_dir: str | Path, job_id: str | None = None) -> int:
-    """The step of the newest checkpoint (of job `job_id`, if given) that is complete, intact or not; -1 if there is
+    """Return the step of the newest complete checkpoint (of job `job_id`, if given), intact or not; -1 if there is
     none."""
     return max((each.step for each in find_checkpoints(run_dir) if _is_of(each, job_id)), default=-1)
 
@@ -281,10 +284,10 @@ def newest_complete(run_dir: str | Path, job_id: str | None = None) -> int:
 def newest_intact(
     run_dir: str | Path, step: int | None = None, job_id: str | None = None
 ) -> tuple[DiskCheckpoint | None, list[str]]:
-    """The newest complete checkpoint whose files are all intact, and what is wrong with newer ones.
+    """Return the newest complete checkpoint whose files are all intact, and the faults of newer ones.
 
-    Of `step` and of job `job_id` only, if given. Sets that were never finished are passed over in silence, unless
-    `step` asks for one.
+    If given, only `step` and only job `job_id` count. Unfinished checkpoints are skipped silently, unless `step` names
+    one.
     """
     passed_over = []
     for each in find_checkpoints(run_dir):
@@ -314,11 +317,11 @@ def _is_of(each: DiskCheckpoint, job_id: str | None) -> bool:
 
 
 def prune(run_dir: str | Path, keep: int, job_id: str | None = None, needed: int = -1) -> list[int]:
-    """Remove all but the newest `keep` complete checkpoints, and what was never finished; returns the steps removed.
+    """Remove all but the newest `keep` complete checkpoints, and unfinished ones. Return the removed steps.
 
-    With `job_id` no complete checkpoint of another job is removed, and never that of step `needed`. Checkpoints without
-    a manifest that are newer than every complete one may yet be finished, and stay: roles that run ahead of others have
-    their parts of several checkpoints on disk before the first of them is complete.
+    With `job_id`, complete checkpoints of other jobs stay; that of step `needed` always stays. Unfinished checkpoints
+    that are newer than every complete one stay, because they may still be completed: roles that run ahead have their
+    parts of several checkpoints on disk before the first of them is complete.
     """
     found = find_checkpoints(run_dir)
     complete = [each for each in found if _is_of(each, job_id)]
@@ -339,11 +342,11 @@ def prune(run_dir: str | Path, keep: int, job_id: str | None = None, needed: int
 def load(
     origin: str | Path, role: str, rank: int, world_size: int, template: Callable[[], State | None]
 ) -> MemorySnapshot:
-    """The state of a rank from the checkpoint in the folder `origin`, whatever the world size of its role was.
+    """Return the state of a rank from the checkpoint in the folder `origin`, for any world size that its role had.
 
-    With the same world size it is the rank's own. Else `template` is called: what the workload's `snapshot` gives
-    after `setup`. Its shards are filled from the old ranks' pieces; what is no shard is handed on if all old ranks
-    agree on it, and is left out otherwise. Raises `SnapshotError`.
+    With the same world size it is the rank's own state. Otherwise `template` is called, which returns the workload's
+    `snapshot` after `setup`. Its shards are filled from the old ranks' pieces. A value that is no shard is passed on if
+    all old ranks agree on it, and is left out otherwise. Raises `SnapshotError`.
     """
     folder = Path(origin)
     old = _world_size(folder, read_manifest(folder), role)
@@ -364,7 +367,8 @@ def load(
 
 
 def states(origin: str | Path, role: str) -> list[State]:
-    """What each old rank of `role` stored, in rank order; empty for a stateless role. Raises `SnapshotError`."""
+    """Return the states of the old ranks of `role`, in rank order; empty for a stateless role. Raises
+    `SnapshotError`."""
     folder = Path(origin)
     old = _world_size(folder, read_manifest(folder), role)
     found = [_open(folder, role, rank, old) for rank in range(old)]

@@ -1,4 +1,4 @@
-"""Which workloads can write their state in a form that other tools read."""
+"""Find workloads that can write their state in a form that other tools read."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["can_export"]
 
 
 def can_export(cls: type[Workload]) -> bool:
-    """Whether the workload has an `export` of its own."""
+    """Return whether the workload has an `export` of its own."""
     return getattr(cls.export, "__func__", None) is not Workload.export.__func__  # type: ignore[attr-defined]

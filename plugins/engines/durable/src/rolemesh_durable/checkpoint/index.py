@@ -18,14 +18,14 @@ from rolemesh_durable.checkpoint.layout import SnapshotError
 __all__ = ["HOLDERS", "STATELESS", "Entry", "Index"]
 
 STATELESS = -1
-"""The slot of a snapshot without state."""
+"""Slot number of a snapshot without state."""
 HOLDERS = ("persister", "replicas")
 
 _BYTES = 4096
 _MAGIC = b"RMSNAP01"
 _SERIAL_AT = 8
 _REFUSED_AT = 16
-"""One more than the first step of which there was no room for a snapshot; 0 if the newest one found some."""
+"""Offset of a number: one more than the first step for which there was no room; 0 if the newest snapshot found room."""
 _BODY = struct.Struct("<qqqqq")
 _RECORD = struct.Struct("<qqqqqQB2s13x")
 _CHECK = struct.Struct("<Q")
@@ -34,14 +34,15 @@ _CHECK_AT = _BODY.size
 _PIN_AT = _CHECK_AT + _CHECK.size
 _HOLD_AT = _PIN_AT + 1
 _FIRST, _LAST = _ROOM, 9 * _ROOM
-"""Eight places: two newest, two that wait for being persisted, those that are held, and the one being written."""
+"""Offsets of eight places: two newest, two that wait to be persisted, those that are held, and the one being
+written."""
 _NOBODY = bytes(len(HOLDERS))
 _VALID = 1 << 32
-"""Set in the checksum of every entry, so that an empty place is none."""
+"""Bit in the checksum of every entry, so that an empty place is no entry."""
 
 
 class Entry(NamedTuple):
-    """A complete snapshot. `serial` grows with each one that is written."""
+    """A complete snapshot. `serial` grows with each written one."""
 
     step: int
     log: int
@@ -54,12 +55,12 @@ class Entry(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        """It must not be overwritten."""
+        """Return whether it must not be overwritten."""
         return self.pinned or self.held
 
 
 class Index:
-    """The index in `path`; a file that is not there yet has no entries."""
+    """The index in `path`. A missing file is an empty index."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -67,30 +68,31 @@ class Index:
         self._file = -1, -1
 
     def entries(self) -> list[Entry]:
-        """Those that are complete, in no order."""
+        """Return the complete entries, in no order."""
         mapped = self._mapped(create=False)
         return _entries(mapped) if mapped is not None else []
 
     @property
     def refused(self) -> int:
-        """The first step of which there was no room for a snapshot, since the last one that found some; -1 for none."""
+        """Return the first step for which there was no room, since the last one that found room; -1 for none."""
         mapped = self._mapped(create=False)
         return int(_CHECK.unpack_from(mapped, _REFUSED_AT)[0]) - 1 if mapped is not None else -1
 
     def refuse(self, step: int) -> None:
-        """There is no room for a snapshot of `step`. Raises `OSError` if there is none for the index either."""
+        """Record that there is no room for a snapshot of `step`. Raises `OSError` if there is none for the index
+        either."""
         mapped = self._mapped(create=True)
         assert mapped is not None
         if self.refused < 0:
             _CHECK.pack_into(mapped, _REFUSED_AT, step + 1)
 
     def find(self, step: int) -> Entry | None:
-        """The entry of `step`, or None; the newer one if a kill has left two."""
+        """Return the entry of `step`, or None; the newer one if a kill has left two."""
         found = [entry for entry in self.entries() if entry.step == step]
         return max(found, key=lambda entry: entry.serial) if found else None
 
     def add(self, step: int, log: int, slot: int, size: int, *, persist: bool, kept: int) -> None:
-        """Write an entry, at once complete. Then only the newest `kept` and those that must stay are left."""
+        """Write an entry, complete at once. Then keep only the newest `kept` entries and those that must stay."""
         mapped = self._mapped(create=True)
         assert mapped is not None
         entries = _entries(mapped)
@@ -115,19 +117,19 @@ class Index:
                 self.remove(entry)
 
     def remove(self, entry: Entry) -> None:
-        """The snapshot is gone from now on."""
+        """Remove an entry: its snapshot no longer exists."""
         mapped = self._map
         if mapped is None:
             return  # the file is gone, and the snapshot with it
         mapped[entry.place + _CHECK_AT : entry.place + _PIN_AT] = _CHECK.pack(0)
 
     def pin(self, entry: Entry, on: bool) -> None:
-        """Whether the entry waits for being persisted."""
+        """Set whether the entry waits to be persisted."""
         if self._map is not None:
             self._map[entry.place + _PIN_AT] = on
 
     def hold(self, entry: Entry, holder: int, on: bool) -> None:
-        """Whether `holder` reads the entry's slot."""
+        """Set whether `holder` reads the entry's slot."""
         if self._map is not None:
             self._map[entry.place + _HOLD_AT + holder] = on
 
@@ -137,7 +139,7 @@ class Index:
 
     @property
     def lost(self) -> bool:
-        """Whether the file that is mapped here is no longer the one at its path: somebody has removed it."""
+        """Return whether the mapped file is no longer the one at its path, because somebody has removed it."""
         if self._map is None:
             return False
         try:

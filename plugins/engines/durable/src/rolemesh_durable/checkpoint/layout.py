@@ -30,7 +30,8 @@ __all__ = ["NUMPY_DTYPES", "TORCH_DTYPES", "Block", "Flat", "Layout", "SnapshotE
 
 ALIGNMENT = 64
 IN_TREE = 64 << 10
-"""Bytes up to this size are text in the tree: their length may change from step to step without a new layout."""
+"""Maximum bytes of a value that is stored as text in the tree. Its length may change from step to step without a new
+layout."""
 
 NUMPY_DTYPES = {
     np.dtype(kind): name
@@ -39,20 +40,21 @@ NUMPY_DTYPES = {
         "i8": "I64", "f2": "F16", "f4": "F32", "f8": "F64", "c8": "C64",
     }.items()
 }  # fmt: skip
-"""numpy's dtypes that safetensors knows; others are stored as their bytes."""
+"""numpy's dtypes that safetensors supports. Values of others are stored as their bytes."""
 TORCH_DTYPES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
     "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
     "complex64": "C64", "float8_e4m3fn": "F8_E4M3", "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2": "F8_E5M2",
     "float8_e5m2fnuz": "F8_E5M2FNUZ",
 }  # fmt: skip
-"""torch's dtypes, without ``torch.``, that safetensors and DCP's reader know; others are stored as their bytes."""
+"""torch's dtypes, without ``torch.``, that safetensors and DCP's reader support. Values of others are stored as their
+bytes."""
 
 _PLAIN = frozenset({type(None), bool, str})
 _LENGTH = struct.Struct("<Q")
 
 Tree: TypeAlias = Any
-"""None, a boolean, a number or a string as itself; all else a list whose first item says what it is."""
+"""None, a boolean, a number or a string as itself; any other value as a list whose first item is its type."""
 
 
 class SnapshotError(RolemeshError):
@@ -62,7 +64,7 @@ class SnapshotError(RolemeshError):
 
 
 class Block(NamedTuple):
-    """A tensor to store: `source` is a numpy array, or a torch tensor, of `nbytes` bytes."""
+    """A tensor to store. `source` is a numpy array or torch tensor of `nbytes` bytes."""
 
     name: str
     dtype: str
@@ -74,7 +76,7 @@ class Block(NamedTuple):
 
 
 class Flat(NamedTuple):
-    """A state, taken apart; `blocks` in the order in which they lie in the file."""
+    """A state, taken apart. `blocks` are in the order of the file."""
 
     tree: Tree
     blocks: list[Block]
@@ -83,7 +85,7 @@ class Flat(NamedTuple):
 def flatten(state: State, rank: int) -> Flat:
     """Take a state apart without copying a tensor.
 
-    Raises `TypeError`, with the path to it, for what has no place in a snapshot.
+    Raises `TypeError`, with the path to it, for a value that a snapshot cannot hold.
     """
     if not isinstance(state, Mapping):
         kind = type(state).__qualname__
@@ -198,7 +200,7 @@ class _Flattener:
 
 
 def _number(value: int | float | str) -> Tree:
-    """As JSON says it; what JSON cannot say, as text."""
+    """Return the number as JSON expresses it; numbers that JSON lacks as text."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, int):
@@ -211,12 +213,12 @@ def _shown(path: Sequence[Any]) -> str:
 
 
 class Layout:
-    """Where the blocks of a state lie in a file; the same as long as names, dtypes, shapes and offsets are."""
+    """Places of a state's blocks in a file. It stays the same while names, dtypes, shapes and offsets do."""
 
     __slots__ = ("_tail", "data", "key", "reserved", "size", "starts")
 
     def __init__(self, key: tuple[Any, ...], blocks: Sequence[Block], head: int) -> None:
-        """`head`: the bytes that step, log and tree take at present; there is room for some more."""
+        """`head`: the present size of step, log and tree in bytes. Some spare room is added."""
         self.key = key
         table, at = {}, 0
         self.starts: list[int] = []
@@ -230,18 +232,18 @@ class Layout:
         self._tail = (f",{json.dumps(metadata)[1:]}" + (f",{json.dumps(table)[1:]}" if table else "}")).encode()
         needed = _LENGTH.size + len(self._tail) + head + head // 8 + 512
         self.data = -(-needed // ALIGNMENT) * ALIGNMENT
-        """Where the first block starts."""
+        """Position of the first block."""
         self.size = self.data + at
         self.reserved = self.data - _LENGTH.size - len(self._tail)
 
     @staticmethod
     def key_of(blocks: Sequence[Block]) -> tuple[Any, ...]:
-        """What must be equal for a layout to fit."""
+        """Return the key whose equality means that a layout fits."""
         return tuple([block[:6] for block in blocks])
 
     @staticmethod
     def head(record: Mapping[str, Any]) -> bytes:
-        """The beginning of the header: `record` as its entry ``rolemesh``."""
+        """Return the beginning of the header, with `record` as its entry ``rolemesh``."""
         try:
             text = msgspec.json.encode(record).decode()
         except (UnicodeEncodeError, OverflowError):
@@ -249,6 +251,6 @@ class Layout:
         return b'{"__metadata__":{"rolemesh":' + msgspec.json.encode(text)
 
     def header(self, head: bytes) -> bytes:
-        """Everything before the first block. `head` must fit into `reserved`."""
+        """Return everything before the first block. `head` must fit into `reserved`."""
         text = head + self._tail
         return _LENGTH.pack(self.data - _LENGTH.size) + text.ljust(self.data - _LENGTH.size)

@@ -28,7 +28,7 @@ from rolemesh_durable.protocol.persisting import outlasting
 __all__ = ["Image", "MemorySnapshot", "MemorySnapshots", "NoRoom"]
 
 KEPT = 2
-"""Complete snapshots that a rank always has in memory, beside those that are held."""
+"""Number of complete snapshots that a rank always keeps in memory, beside those that are held."""
 
 
 class NoRoom(SnapshotError):
@@ -36,14 +36,15 @@ class NoRoom(SnapshotError):
 
 
 class MemorySnapshot(NamedTuple):
-    """What a rank was after a step; `state` is None for a stateless one. Arrays are its own: it may write to them."""
+    """The state of a rank after a step; `state` is None for a stateless rank. The caller owns the arrays and may write
+    to them."""
 
     state: State | None
     log: int
 
 
 class Image(NamedTuple):
-    """A complete snapshot as a file: its first `size` bytes. `path` is None for a stateless rank's."""
+    """A complete snapshot as a file: its first `size` bytes. `path` is None for a stateless rank."""
 
     path: Path | None
     size: int
@@ -52,7 +53,7 @@ class Image(NamedTuple):
 
 
 class MemorySnapshots:
-    """The snapshots of one rank in `directory`. Nothing is made there before the first `write`."""
+    """The snapshots of one rank in `directory`. Nothing is created there before the first `write`."""
 
     def __init__(self, directory: str | Path, role: str, rank: int) -> None:
         self._directory = Path(directory)
@@ -66,13 +67,13 @@ class MemorySnapshots:
     # ------------------------------------------------------------------------------------------------ everybody
 
     def steps(self) -> tuple[int, ...]:
-        """The complete snapshots, ascending."""
+        """Return the steps of the complete snapshots, ascending."""
         return tuple(sorted({entry.step for entry in self._index.entries()}))
 
     def read(self, step: int) -> MemorySnapshot:
-        """The snapshot of `step`, without a copy: what is written to its arrays is seen here only.
+        """Return the snapshot of `step` without a copy. Writes to its arrays are visible only in this process.
 
-        A slot is not written again while something of it is still referred to in this process. Raises `SnapshotError`.
+        A slot is not reused while this process still refers to a part of it. Raises `SnapshotError`.
         """
         entry = self._find(step)
         if entry.slot == STATELESS:
@@ -86,14 +87,15 @@ class MemorySnapshots:
         return MemorySnapshot(StateFile(mapped, str(path)).state(), entry.log)
 
     def intact(self, step: int) -> bool:
-        """Whether the snapshot of `step`, or a later one, is there, with its file."""
+        """Return whether the snapshot of `step`, or a later one, exists with its file."""
         newest = max(self._index.entries(), key=lambda entry: entry.serial, default=None)
         if newest is None or newest.step < step:
             return False
         return newest.slot == STATELESS or self._path(newest.slot).exists()
 
     def image(self, step: int) -> Image | None:
-        """Where the snapshot of `step` lies, or None. Compare `serial` afterwards: it may have been replaced."""
+        """Return the image of the snapshot of `step`, or None. Compare `serial` afterwards, because it may have been
+        replaced."""
         entry = self._index.find(step)
         if entry is None:
             return None
@@ -110,12 +112,12 @@ class MemorySnapshots:
     # ------------------------------------------------------------------------------------------------- the rank
 
     def write(self, step: int, state: State | None, *, log: int, persist: bool) -> None:
-        """Take the snapshot of `step`, and pin it for the agent if it is to be persisted.
+        """Write the snapshot of `step`, and pin it for the agent if it is to be persisted.
 
-        Afterwards the two newest are there, and those that are pinned or held. Never touches the newest complete one,
-        or one that is pinned or held; but of two that wait for a slow disk, one then waits no longer. Raises
-        `TypeError` for a state that cannot be stored, and `NoRoom` if there is no memory for it: then all that was
-        there still is, and `refused` says so until there is room.
+        Afterwards the two newest snapshots exist, and those that are pinned or held. It never overwrites the newest
+        complete one, or one that is pinned or held; but if two wait for a slow disk, one of them is unpinned. Raises
+        `TypeError` for a state that cannot be stored, and `NoRoom` if there is no memory for it: then the old snapshots
+        still exist, and `refused` returns the step until there is room.
         """
         self._forget_lost()
         if persist:
@@ -134,7 +136,7 @@ class MemorySnapshots:
 
     @property
     def refused(self) -> int:
-        """The first step of which there was no room for a snapshot, if there still is none; else -1."""
+        """Return the first step for which there was no room, if there still is none; else -1."""
         return self._index.refused
 
     def drop_after(self, step: int) -> None:
@@ -144,17 +146,17 @@ class MemorySnapshots:
                 self._index.remove(entry)
 
     def clear(self) -> None:
-        """Forget all snapshots. The slots stay, warm, for the next ones."""
+        """Forget all snapshots. The slots remain mapped for the next ones."""
         self.drop_after(-(1 << 62))
 
     # ------------------------------------------------------------------------------------------------ its agent
 
     def pinned(self) -> tuple[int, ...]:
-        """The snapshots that wait for being persisted, ascending."""
+        """Return the steps of the snapshots that wait to be persisted, ascending."""
         return tuple(sorted(entry.step for entry in self._index.entries() if entry.pinned))
 
     def pin(self, step: int) -> None:
-        """The snapshot of `step` is to be persisted after all: its part of the checkpoint may have been lost."""
+        """Pin the snapshot of `step` after all, because its part of the checkpoint may have been lost."""
         entry = self._index.find(step)
         if entry is not None:
             self._index.pin(entry, True)
@@ -166,7 +168,8 @@ class MemorySnapshots:
             self._index.pin(entry, False)
 
     def hold(self, step: int, holder: str) -> bool:
-        """Keep the snapshot of `step` until `release`, if it is still there. `holder` is one of `index.HOLDERS`."""
+        """Keep the snapshot of `step` until `release`; return False if it is gone. `holder` is one of
+        `index.HOLDERS`."""
         entry = self._index.find(step)
         if entry is None:
             return False
@@ -175,13 +178,13 @@ class MemorySnapshots:
         return now is not None and now.serial == entry.serial
 
     def release(self, step: int, holder: str) -> None:
-        """Let go what `hold` has kept."""
+        """Release a snapshot that `hold` keeps."""
         entry = self._index.find(step)
         if entry is not None:
             self._index.hold(entry, HOLDERS.index(holder), False)
 
     def adopt(self, step: int, source: Path | None, size: int, log: int) -> None:
-        """Take a file that is an image of another agent's snapshot as if it had been written here. Moves `source`.
+        """Take a file with the image of another agent's snapshot as if it had been written here. Moves `source`.
 
         Raises `OSError`.
         """
@@ -198,7 +201,7 @@ class MemorySnapshots:
     # -------------------------------------------------------------------------------------------------- within
 
     def _forget_lost(self) -> None:
-        """Files that somebody has removed are made again; what they held is gone."""
+        """Recreate files that somebody has removed. Their content is lost."""
         if self._index.lost:
             self.close()
         for number in [number for number, slot in self._slots.items() if slot.lost]:
@@ -208,7 +211,7 @@ class MemorySnapshots:
             self._drop_slot(number)
 
     def _make_room(self) -> None:
-        """Of those that wait for a disk that is too slow, or for ranks that are behind, one goes on waiting."""
+        """Unpin all but one of the snapshots that wait for a slow disk, or for slower ranks."""
         waiting = [entry for entry in self._index.entries() if entry.pinned and not entry.held]
         stays = outlasting([entry.step for entry in waiting])
         for entry in waiting:
@@ -228,7 +231,7 @@ class MemorySnapshots:
         return self._directory / f"{self._prefix}-{slot}"
 
     def _free_slot(self) -> tuple[int, Entry | None]:
-        """A slot in no use; else that of the oldest snapshot that may go (to be forgotten first); else a new one."""
+        """Return an unused slot; else that of the oldest snapshot that may go (forget it first); else a new one."""
         entries = sorted(self._index.entries(), key=lambda entry: entry.step)
         used = {entry.slot for entry in entries}
         present = self._present()
@@ -290,20 +293,20 @@ class _Slot:
         self._capacity = 0
         self._array: np.ndarray[Any, np.dtype[np.uint8]] | None = None
         self._locked: bool | None = None
-        """Whether the driver has page-locked the map; None before it was asked."""
+        """Whether the driver has page-locked the map; None before the first attempt."""
 
     @property
     def lost(self) -> bool:
-        """Whether somebody has removed the file."""
+        """Return whether somebody has removed the file."""
         return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
 
     def reserve(self, size: int) -> None:
-        """Have room for `size` bytes; what is there is not touched. Raises `NoRoom`."""
+        """Make room for `size` bytes, without touching the content. Raises `NoRoom`."""
         if min(self._capacity, self._size) < size:
             self._grow(size)
 
     def write(self, layout: Layout, head: bytes, blocks: list[Block]) -> None:
-        """Write what `reserve` has made room for."""
+        """Write the blocks into the room that `reserve` made."""
         if self._size > layout.size:
             os.ftruncate(self._fd, layout.size)
             self._size = layout.size
@@ -359,7 +362,7 @@ def _no_room(error: OSError, where: str, size: int) -> NoRoom:
 
 
 def _copy(target: np.ndarray[Any, np.dtype[np.uint8]], block: Block) -> None:
-    """One copy, in one thread: more of them spin longer than they copy."""
+    """Copy in one thread: more of them would spin longer than they copy."""
     source = block.source
     if isinstance(source, np.ndarray):
         np.copyto(target.view(source.dtype).reshape(source.shape), source)

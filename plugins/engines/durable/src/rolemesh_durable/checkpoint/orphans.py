@@ -1,4 +1,5 @@
-"""Which records of a send log are orphans: made by a generation after the step that a later one goes on from. Pure."""
+"""Find the orphans in a send log: records that a generation made after the step from which a later one continued.
+Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +10,19 @@ __all__ = ["Restart", "is_orphan"]
 
 
 class Record(Protocol):
-    """What is looked at of a record."""
+    """The fields of a record that the decision needs."""
 
     @property
     def position(self) -> int:
-        """Where it is in the log."""
+        """Its position in the log."""
 
     @property
     def generation(self) -> int:
-        """The one that wrote it."""
+        """The generation that wrote it."""
 
     @property
     def step(self) -> int:
-        """The step that it is of."""
+        """The step that it belongs to."""
 
 
 class Restart(NamedTuple):
@@ -33,9 +34,10 @@ class Restart(NamedTuple):
 
 
 def is_orphan(record: Record, restarts: Collection[Restart], whole: Collection[int]) -> bool:
-    """Whether `record` is made again. What is at the positions `whole` is not: it is sent again from the log.
+    """Return whether `record` is made again. Records at the positions `whole` are not, because they are sent again from
+    the log.
 
-    But what a copy of a log has beyond its snapshot names slots that may hold something else, or not be there.
+    In a copy of a log, records after its snapshot refer to slots that may be reused or missing.
     """
     return any(
         restart.generation > record.generation

@@ -25,7 +25,7 @@ _ITEMSIZES |= {"BF16": 2, "F8_E4M3": 1, "F8_E4M3FNUZ": 1, "F8_E5M2": 1, "F8_E5M2
 
 
 def map_file(path: Path) -> mmap.mmap:
-    """A private map of a file: what is written to it stays in this process, and it outlives the file's name.
+    """Return a private map of a file. Writes stay in this process, and the map outlives the file's name.
 
     Raises `OSError`.
     """
@@ -39,7 +39,7 @@ def map_file(path: Path) -> mmap.mmap:
 class StateFile:
     """The state in `buffer`. Arrays and tensors are views of it, writable if it is.
 
-    Raises `SnapshotError` for bytes that are no such file; `where` is named in it.
+    Raises `SnapshotError`, with `where`, for bytes that are not such a file.
     """
 
     def __init__(self, buffer: Any, where: str) -> None:
@@ -60,7 +60,7 @@ class StateFile:
             raise self._damaged(error) from error
 
     def state(self) -> State:
-        """The state as `snapshot` gave it; DTensors have become their local blocks."""
+        """Return the state as `snapshot` returned it; DTensors have become their local blocks."""
         try:
             state = self._value(self._tree)
             if not isinstance(state, dict):
@@ -167,7 +167,7 @@ _TAGS = {
 
 
 def _tuples(described: Any) -> Any:
-    """A dtype's description as numpy wants it: JSON has made lists of its tuples."""
+    """Return a dtype's description in numpy's form; JSON has turned its tuples into lists."""
     if isinstance(described, list):
         return [tuple(_field(part) for part in field) for field in described]
     return described

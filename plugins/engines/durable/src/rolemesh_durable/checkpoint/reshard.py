@@ -1,8 +1,8 @@
-"""The states of all ranks of a role, put together and cut again for another world size.
+"""Join the states of all ranks of a role, and divide them for another world size.
 
-A `Shard` says where its block lies, so any block can be filled from any others; where a new rank says `Gathered`, it
-gets all there are, whole. Everything else belongs to the rank that stored it: it is handed on only if all ranks stored
-the same.
+A `Shard` has the place of its block, so any block can be filled from any others. For a `Gathered` entry a new rank gets
+all shards, whole. Every other value belongs to the rank that stored it: it is passed on only if all ranks stored the
+same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEFT_OUT = object()
 
 
 def merge(states: Sequence[State]) -> dict[str, Any]:
-    """Every shard as a whole array, and what is equal in all `states`.
+    """Return every shard as a whole array, and the values that are equal in all `states`.
 
     Raises `SnapshotError` if shards do not make a whole.
     """
@@ -33,20 +33,20 @@ def merge(states: Sequence[State]) -> dict[str, Any]:
 
 
 def reshard(states: Sequence[State], template: State) -> dict[str, Any]:
-    """The state of a rank of another world size.
+    """Return the state of a rank of another world size.
 
-    `template` is what its workload's `snapshot` gives after `setup`: its shards say which blocks the rank holds.
-    Raises `SnapshotError` if they cannot be filled, or if there are shards that `template` does not have.
+    `template` is the workload's `snapshot` after `setup`: its shards name the blocks that the rank holds. Raises
+    `SnapshotError` if they cannot be filled, or if there are shards that `template` does not have.
     """
     return dict(_join(list(states), template, "snapshot()"))
 
 
 def owned(states: Sequence[State], *, alone: bool) -> str:
-    """The first entry of ranks' states that belongs to its rank, so that no other number of ranks can have it; "" if
-    there is none.
+    """Return the first entry of ranks' states that belongs to its rank, so the role cannot have another number of
+    ranks; "" if there is none.
 
-    Shards can be cut, whoever has them. Of ranks that work `alone` nothing else can be had by others. A group that has
-    shards does without what its ranks do not agree on, as when it is resumed; one that has none must agree on all.
+    Shards can always be divided. If ranks work `alone`, all other entries belong to them. A group that has shards may
+    drop entries on which its ranks disagree, as at a resume; a group without shards must agree on all.
     """
     if not alone and all(map(_has_shards, states)):
         return ""
@@ -72,7 +72,7 @@ def _owned(values: list[Any], path: str, *, alone: bool) -> Iterator[str]:
 
 
 def _join(values: list[Any], template: Any, path: str) -> Any:
-    """One value for what the ranks have stored; `template` None: with whole arrays."""
+    """Return one value for the ranks' values. If `template` is None, arrays are whole."""
     first = values[0]
     if isinstance(first, Shard):
         return _shard(values, template, path)
@@ -143,7 +143,7 @@ def _shard(values: list[Any], template: Any, path: str) -> Any:
 
 
 def _cut(pieces: list[Shard], sizes: tuple[int, ...], offsets: tuple[int, ...], path: str) -> Any:
-    """The block of `sizes` at `offsets`, a copy, from disjoint (or equal) pieces."""
+    """Return the block of `sizes` at `offsets`, a copy, from disjoint (or equal) pieces."""
     like = pieces[0].data
     kind = like.dtype
     if any(piece.data.dtype != kind for piece in pieces):

@@ -1,4 +1,4 @@
-"""What ``--resume`` names: the persisted snapshot that a new job starts from."""
+"""The source of ``--resume``: the checkpoint from which a new job starts."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ __all__ += ["unfinished"]
 
 
 class Source(NamedTuple):
-    """A run's folder, and the step that was asked for, or None for the newest."""
+    """A run's folder, and the requested step, or None for the newest."""
 
     run_dir: Path
     step: int | None
 
 
 class Unfinished(NamedTuple):
-    """A run that did not come to its end, and the step of the newest snapshot from which it can go on."""
+    """An unfinished run, and the step of its newest checkpoint."""
 
     run_dir: Path
     step: int
 
 
 def unfinished(run_dir: Path) -> Unfinished | None:
-    """What a run left that was not done; None for one that was, or that left no state of any role."""
+    """Return the unfinished run in a folder; None if it is done, or if it left no state of any role."""
     try:
         if (Run(run_dir).result() or {}).get("status") == "done":
             return None
@@ -49,9 +49,9 @@ def unfinished(run_dir: Path) -> Unfinished | None:
 
 
 def moved(earlier: Path, *, resumed: bool, size: str = "") -> str:
-    """What to say of an earlier run that is now in the folder `earlier`, and of its `size`, in words.
+    """Return the message about an earlier run that is now in the folder `earlier`, with its `size` in words.
 
-    `resumed`: the new run goes on from one.
+    `resumed`: the new run resumes a run.
     """
     where = f"the run before is now in {earlier}" + (f" ({size})" if size else "")
     if resumed or (left := unfinished(earlier)) is None:
@@ -60,7 +60,8 @@ def moved(earlier: Path, *, resumed: bool, size: str = "") -> str:
 
 
 def find_source(reference: str, runs: Path) -> Source:
-    """`reference` is a job's name in the runs folder, a run's folder, or the folder of one snapshot in it.
+    """Return the source. `reference` is a job's name in the runs folder, a run's folder, or the folder of one snapshot
+    in it.
 
     Raises `UnknownRunError`.
     """
@@ -73,12 +74,11 @@ def find_source(reference: str, runs: Path) -> Source:
 def find_origin(
     source: Source, steps: int | None, stateful: Sequence[str], flow: Sequence[str]
 ) -> tuple[disk.DiskCheckpoint, list[str]]:
-    """The newest intact snapshot of `source`, and what is wrong with newer ones.
+    """Return the newest intact snapshot of `source`, and the faults of newer ones.
 
-    A run that ended before its first snapshot stands for the snapshot that it was itself resumed from. Of the new job,
-    `stateful` are the roles that keep state, `steps` is how many it has in all (None: no end), and `flow` are the lines
-    of its graph.
-    Raises `SnapshotError` if there is none, or if it does not fit the job.
+    For a run that ended before its first snapshot, it is the snapshot from which that run was itself resumed.
+    `stateful` are the new job's roles that keep state, `steps` is its total number of steps (None: no end), and `flow`
+    has the lines of its graph. Raises `SnapshotError` if there is none, or if it does not fit the job.
     """
     found, damaged = _newest_intact(source)
     where = str(disk.snapshots_folder(source.run_dir))
@@ -122,8 +122,8 @@ def check_pickles(found: disk.DiskCheckpoint, graph: LogicalGraph, *, trusted: b
 def check_in_flight(found: disk.DiskCheckpoint, graph: LogicalGraph, unrepeated: Sequence[str]) -> None:
     """Raise `SnapshotError` if ranks need values that were in flight, and the snapshot has none.
 
-    A job that takes no snapshots keeps no log of what ranks send; after its last step only states are written.
-    `unrepeated` are the roles that are restored by their states alone.
+    A job without snapshots keeps no log of sent values; after its last step only states are written. `unrepeated` are
+    the roles that are restored from their states alone.
     """
     assert found.manifest is not None
     activity = Activity(graph)

@@ -1,4 +1,4 @@
-"""Whose values on their way may be unpickled: a pickle in a file is a program that runs when it is read."""
+"""Decide which checkpoints may be unpickled: a pickle in a file is a program that runs when it is read."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ TRUST_FLAG = "--trust-pickles"
 
 
 def written_by(job_id: str, folder: str | Path) -> bool:
-    """Whether the checkpoint in `folder` is that of job `job_id` itself, of which nobody else has written a file.
+    """Return whether the checkpoint in `folder` is that of job `job_id` itself, and no other user has written a file of
+    it.
 
-    A job writes into its own run's folder only what it made or checked, so it may go back to that.
+    A job writes into its own run's folder only content that it made or checked, so it may return to it.
     """
     folder = Path(folder)
     manifest = disk.read_manifest(folder)
@@ -30,9 +31,9 @@ def written_by(job_id: str, folder: str | Path) -> bool:
 def read_edges(
     folder: Path, name: str, producer: str, graph: LogicalGraph, *, trusted: bool
 ) -> list[in_flight.InFlight]:
-    """The records of the file `name` of the checkpoint in `folder`, which `producer` had sent.
+    """Return the records of the file `name` of the checkpoint in `folder`, which `producer` had sent.
 
-    Raises `SnapshotError` for a damaged one and, unless it is `trusted`, for one with a pickled object.
+    Raises `SnapshotError` for a damaged file and, unless it is `trusted`, for one with a pickled object.
     """
     records = in_flight.read(folder / name)
     for record in () if trusted else records:
