@@ -369,7 +369,7 @@ class Checks:
         """A process starts."""
         world = self.world
         self._alone(rank)
-        if rank.agent.node in world.journal.state.drained:
+        if (rank.agent.node, "drained") in world.journal.state.barred:
             world.fail("no rank is on a drained node", f"{rank.name} starts on {rank.agent.node}")
         known = self._generations.get(rank.key, -1)
         if world.scenario.family == "resize calm" and known >= 0 and rank.key[0] not in self._resized:
@@ -632,9 +632,8 @@ def _told(name: str, value: Any) -> Any:
             return [msgspec.structs.replace(rank, finished=0, durable=0) for rank in value.values()]
         case "recovery" if value is not None:
             return msgspec.structs.replace(value, phase="halting", since=0.0, asked=None, waiting="", begun=0.0)
-        case "asked":
-            drains = {node: msgspec.structs.replace(drain, begun=0.0) for node, drain in value.drains.items()}
-            return msgspec.structs.replace(value, drains=drains)
+        case "leaving":
+            return {node: leave.notice_s for node, leave in value.items()}
         case "attempts":
             return [msgspec.structs.replace(each, at=0.0, ended_at=0.0) for each in value]
         case "failed_at":

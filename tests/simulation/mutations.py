@@ -25,6 +25,9 @@ from rolemesh.graph import items
 from rolemesh_durable.extensions.calls.states import CalleeState, CallerState
 from rolemesh_durable.extensions.checks.master import Checked, Checks
 from rolemesh_durable.extensions.hangs import master as hangs
+from rolemesh_durable.extensions.relayout.draining import Draining
+from rolemesh_durable.extensions.relayout.records import Relayout
+from rolemesh_durable.extensions.relayout.resizing import Resizing
 from rolemesh_durable.protocol import edge as edges
 from rolemesh_durable.protocol import hang, merge
 from rolemesh_durable.protocol import messages as m
@@ -47,7 +50,6 @@ from rolemesh_durable.protocol.master import (
     clocks,
     commands,
     coordinator,
-    draining,
     ladder,
     own_time,
     progress,
@@ -485,7 +487,7 @@ def _one_step_early(original: Any) -> Any:
 
 def _lets_a_resize_go_first(original: Any) -> Any:
     def turn(self: Any) -> None:
-        if self._context.state.asked.resize is None:
+        if self._context.state.slice(Relayout).resize is None:
             original(self)
 
     return turn
@@ -493,7 +495,8 @@ def _lets_a_resize_go_first(original: Any) -> Any:
 
 def _drained_or_not(original: Any) -> Any:
     def away(self: JobState, nodes: Any = ()) -> Any:
-        return tuple(sorted({*original(self, nodes)} - self.drained))
+        drained = {node for node, why in self.barred if why == "drained"}
+        return tuple(sorted({*original(self, nodes)} - drained))
 
     return away
 
@@ -596,7 +599,7 @@ def _last_step_is_forgotten(original: Any) -> Any:
 def _decides_by_itself(original: Any) -> Any:
     def newest(self: Any) -> int | None:
         state = self._context.state
-        if state.asked.finish and not state.stop.active and not state.busy:
+        if state.finishing and not state.stop.active and not state.busy:
             return max(self._progress.granted, state.committed, 0)
         return original(self)
 
@@ -709,7 +712,10 @@ def _grants_on(original: Any) -> Any:
 
 
 def _resizes_all(original: Any) -> Any:
-    return lambda self, roles, reason: original(self, {role for role, _ in self._context.state.ranks}, reason)
+    def restart(self: Any, word: str, ranks: Any, *others: Any, **named: Any) -> None:
+        original(self, word, tuple(self._context.state.ranks) if word == "resize" else ranks, *others, **named)
+
+    return restart
 
 
 def _to_the_least(original: Any) -> Any:
@@ -759,17 +765,6 @@ def _one_less(original: Any) -> Any:
         return granted - 1 if granted else granted
 
     return most_granted
-
-
-def _resize_goes_on(original: Any) -> Any:
-    def change(self: Any, recovery: Any, found: Any) -> str:
-        state = self._context.state
-        held, state.asked.resize = state.asked.resize, None
-        why: str = original(self, recovery, found)
-        state.asked.resize = held
-        return why
-
-    return change
 
 
 def _as_for_the_present(original: Any) -> Any:
@@ -822,7 +817,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("ranks are granted more while the layout is to change", "one layout a step", "resize calm",
              method(Progress, "_grant", _grants_on)),
     Mutation("a resize starts everybody again", "a resize restarts its roles only", "resize calm",
-             method(Coordinator, "resizes", _resizes_all)),
+             method(Coordinator, "restart", _resizes_all)),
     Mutation("what ranks of an earlier layout have in memory is taken for the present one's",
              "the state is the undisturbed run's", "resize",
              method(CarryingOut, "_own", lambda original: lambda self, role, steps: steps)),
@@ -839,7 +834,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a plan fails before the loss is told that is why there is no place", "the job ends as it must", "shrink",
              method(CarryingOut, "_unheard", lambda original: lambda self, recovery, gone: False)),
     Mutation("a resize goes on from a layout that a recovery has changed", "no deadlock", "shrink",
-             method(CarryingOut, "_change_layout", _resize_goes_on)),
+             method(Resizing, "_overtaken", lambda original: lambda self, resize: False)),
     Mutation("a recovery gives a role what it may not have", "a role has no more than it may have", "memory",
              lambda: all_of(patch.object(MoreMemoryLevel, "recover", _without_limit(MoreMemoryLevel.recover)),
                             patch.object(ladder, "_exceeds", lambda wanted, view: ""))),
@@ -982,7 +977,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("ranks leave a node in the middle of a step", "a drain loses no step", "drain calm",
              method(StopPoints, "reached", lambda original: lambda self: True)),
     Mutation("ranks that come to a step to leave wait for a resize, which waits for them", "no deadlock", "resize",
-             method(draining.Draining, "turn", _lets_a_resize_go_first)),
+             method(Draining, "turn", _lets_a_resize_go_first)),
     Mutation("ranks leave after a step to which they may have come already", "who leaves is told", "drain calm",
              method(MasterContext, "tell", _one_step_early)),
     Mutation("a node that was drained is used again", "no rank is on a drained node", "drain",

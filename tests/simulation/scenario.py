@@ -22,6 +22,7 @@ from tests.simulation.nemesis import Nemesis
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
+from rolemesh_durable.extensions.relayout.records import DrainWanted, ResizeWanted
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.fitness import Limits
 from rolemesh_durable.protocol.launcher import AgentPlace
@@ -265,7 +266,7 @@ class Scenario:
             sizes = [{**self.job.sizes}, *(sizes for _, sizes in self.asks)]
             most = sum(max(each.get(role, 0) for each in sizes) for role in self.job.sizes)
             self.room = max(self.room, -(-most // len(self._nodes)))  # so that every job can go on when it has grown
-        self.drains: list[tuple[float, me.DrainWanted]] = []
+        self.drains: list[tuple[float, DrainWanted]] = []
         """When somebody wants which node to be without ranks, or back,"""
         self.goes: dict[str, float] = {}
         """and how long after that it is lost."""
@@ -332,9 +333,9 @@ class Scenario:
             self.drain_s = 3 + 6 * rng.random()
         for number, node in enumerate(rng.sample(self._nodes, rng.randint(1, 2))):
             at, notice = rng.choice((0.5, 2.0, 5.0)) * rng.random(), rng.choice((0.0, 120.0) if calm else (0.0, 6.0))
-            self.drains.append((at, me.DrainWanted(node, f"drain {number}", notice)))
+            self.drains.append((at, DrainWanted(node, f"drain {number}", notice)))
             if rng.random() < 0.2:
-                self.drains.append((at + 4 * rng.random(), me.DrainWanted(node, f"back {number}", back=True)))
+                self.drains.append((at + 4 * rng.random(), DrainWanted(node, f"back {number}", back=True)))
             if rng.random() < 0.7:
                 self.goes[node] = rng.choice((0.0, 0.5, 3.0)) * rng.random()
 
@@ -374,10 +375,10 @@ class Scenario:
     def _scale(self, world: World, who: str, sizes: dict[str, int]) -> None:
         told = any(e.kind == "resize_asked" and e.data["reason"] == who for e in world.journal.events)
         if not world.ended and not told:
-            world.backend.master.handle(me.ResizeWanted(sizes, who))
+            world.backend.master.handle(ResizeWanted(sizes, who))
             world.at(0.3, self._scale, world, who, sizes)
 
-    def _drain_node(self, world: World, wanted: me.DrainWanted) -> None:
+    def _drain_node(self, world: World, wanted: DrainWanted) -> None:
         told = wanted.reason in (e.data.get("reason", e.data.get("why")) for e in world.journal.events)
         if not world.ended and not told and world.now < 20:
             world.backend.master.handle(wanted)
@@ -389,7 +390,7 @@ class Scenario:
             world.at(self.goes.pop(node), self._goes, world, node)
 
     def _goes(self, world: World, node: str) -> None:
-        if node in world.journal.state.drained and not world.ended:
+        if (node, "drained") in world.journal.state.barred and not world.ended:
             world.backend.lose_node(node)
 
     def _drain(self, world: World) -> None:

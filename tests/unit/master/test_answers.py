@@ -67,8 +67,6 @@ class Served:
             events=lambda: self.events,
             lines=lambda: self.lines,
             put=self.asked.append,
-            refuse=lambda sizes: "there is no room" if sizes == {"a": 9} else "",
-            keeps=lambda node, back: "",
             others={InjectFault: self._inject},
         )
         self._poller = zmq.Poller()

@@ -3,12 +3,16 @@
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+
+from tests.unit.extensions.master_shell import FakeShell, running
 
 from rolemesh.api.failover import GiveUp
 from rolemesh.api.failures import Failure, JobView, RankView, Verdict
 from rolemesh.api.observer import StepMetrics
 from rolemesh.job.prepared import prepare
 from rolemesh_durable.bundle import plugin_use
+from rolemesh_durable.extensions.scaling.shell import Scalers
 from rolemesh_durable.master.plugins import MasterPlugins
 from rolemesh_durable.protocol.master.ladder import diagnosed, propose
 from rolemesh_durable.scalers import Load, Wanted
@@ -41,7 +45,7 @@ class Licence(FailoverLevel):
 FLOW = "import rolemesh\n@rolemesh.flow\ndef flow(job):\n    job.a.run()\n"
 
 
-def master_plugins(folder: Path) -> MasterPlugins:
+def bundle_of(folder: Path) -> Any:
     """The plugins of a job with one role, as its master makes them."""
     (folder / "licence_level.py").write_text(PLUGINS)
     (folder / "flow.py").write_text(FLOW)
@@ -55,12 +59,11 @@ def master_plugins(folder: Path) -> MasterPlugins:
     uses = {"ladder": selection.failover, "diagnosers": selection.diagnosers, "strategies": ()}
     uses["scalers"] = tuple(each for (kind, _), each in selection.declared.items() if kind == "scalers")
     config = SimpleNamespace(base=str(folder), run_dir=str(folder))
-    bundle = SimpleNamespace(config=config, **{key: tuple(map(plugin_use, each)) for key, each in uses.items()})
-    return MasterPlugins(bundle)  # type: ignore[arg-type]
+    return SimpleNamespace(config=config, **{key: tuple(map(plugin_use, each)) for key, each in uses.items()})
 
 
 def test_levels_judge_a_failure_before_the_diagnoser_that_always_has_a_verdict(tmp_path: Path) -> None:
-    plugins = master_plugins(tmp_path)
+    plugins = MasterPlugins(bundle_of(tmp_path))
     view = JobView("j", 1, -1, (RankView("a", 0, "n", "failed", 3, 0),), ())
     gone, other = Failure("exception", "a", 0, message="no licence"), Failure("signal", "a", 0, signal=9)
     assert diagnosed(gone, view, plugins.diagnosers) == Verdict("hardware", "the licence server is gone")
@@ -73,7 +76,8 @@ def test_levels_judge_a_failure_before_the_diagnoser_that_always_has_a_verdict(t
 
 
 def test_a_scaler_sees_the_time_the_lines_of_its_window_and_the_run_folder(tmp_path: Path) -> None:
-    plugins, now = master_plugins(tmp_path), time.time()
+    bundle, now = bundle_of(tmp_path), time.time()
+    plugins = Scalers(FakeShell(running()).shell._replace(bundle=bundle))
     lines = [
         StepMetrics(step, 1, now - age, {"queue": size}) for step, (age, size) in enumerate([(60, 9), (5, 3), (1, 4)])
     ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rolemesh_durable.dataplane.curve import new_keys as new_keys
     from rolemesh_durable.dataplane.transport import Payload as Payload
     from rolemesh_durable.engine import DurableEngine as DurableEngine
-    from rolemesh_durable.master.plugins import asked as asked
+    from rolemesh_durable.plugin_calls import asked as asked
     from rolemesh_durable.protocol.master.ladder import LadderLevel as LadderLevel
     from rolemesh_durable.protocol.master.ladder import propose as propose
     from rolemesh_durable.protocol.messages import Peer as Peer
@@ -30,7 +30,7 @@ _HOMES = {
     "dataplane.curve": "new_keys",
     "dataplane.transport": "Payload",
     "engine": "DurableEngine",
-    "master.plugins": "asked",
+    "plugin_calls": "asked",
     "protocol.master.ladder": "LadderLevel propose",
     "protocol.messages": "Peer",
     "protocol.replan": "replan stranded_in",

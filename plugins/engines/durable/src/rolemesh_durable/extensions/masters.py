@@ -8,13 +8,24 @@ from __future__ import annotations
 from rolemesh_durable.extensions.checks.master import Checks
 from rolemesh_durable.extensions.hangs.master import HangWatch
 from rolemesh_durable.extensions.rehearsal.master import Rehearsal
+from rolemesh_durable.extensions.relayout.draining import Draining
+from rolemesh_durable.extensions.relayout.resizing import Resizing
+from rolemesh_durable.extensions.scaling.master import Scaling
 from rolemesh_durable.extensions.stragglers.master import Stragglers
 from rolemesh_durable.protocol.master import transitions
 from rolemesh_durable.protocol.master.extension import MasterExtension
 
 __all__ = ["KINDS", "MASTER_EXTENSIONS"]
 
-MASTER_EXTENSIONS: tuple[type[MasterExtension], ...] = (Checks, HangWatch, Stragglers, Rehearsal)
+MASTER_EXTENSIONS: tuple[type[MasterExtension], ...] = (
+    Checks,
+    Resizing,
+    Draining,
+    Scaling,
+    HangWatch,
+    Stragglers,
+    Rehearsal,
+)
 
 _RECORDS = [record for each in MASTER_EXTENSIONS for record in each.records]
 KINDS = transitions.KINDS | {str(record.__struct_config__.tag): record for record in _RECORDS}

@@ -55,9 +55,8 @@ class Answers:
     machines, which lets in who has `keys`. Not thread-safe: `serve` is called from the master's loop.
 
     `status` gives the present picture, `events` and `lines` are what is remembered, oldest first. Requests go to `put`
-    as events of the machine; those of extensions go to `others`, by their types. `refuse` says why world sizes cannot
-    be had, `keeps` why a node cannot be drained or (true) taken back. The sockets are ROUTER sockets: they keep no
-    state per client that a client could wedge, and drop answers that nobody takes instead of waiting.
+    as events of the machine; those of extensions go to `others`, by their types. The sockets are ROUTER sockets: they
+    keep no state per client that a client could wedge, and drop answers that nobody takes instead of waiting.
     """
 
     def __init__(
@@ -70,12 +69,10 @@ class Answers:
         events: Callable[[], deque[Event]],
         lines: Callable[[], deque[StepMetrics]],
         put: Callable[[e.Event], None],
-        refuse: Callable[[dict[str, int]], str],
-        keeps: Callable[[str, bool], str],
         others: Mapping[type, Answer],
     ) -> None:
         self._status, self._events, self._lines, self._put = status, events, lines, put
-        self._refuse, self._keeps, self._others = refuse, keeps, others
+        self._others = others
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(client.Request).decode
         self._drop = Dropped("the master's control socket")
@@ -125,14 +122,6 @@ class Answers:
                 self._put(e.StopAsked(reason))
             case client.FinishJob(reason=reason):
                 self._put(e.FinishAsked(reason))
-            case client.ResizeJob(sizes=sizes, reason=reason):
-                if why := self._refuse(sizes):
-                    return self._encode(client.Refused(why))
-                self._put(e.ResizeWanted(sizes, reason))
-            case client.DrainNode(node=node, reason=reason, notice_s=notice_s, back=back):
-                if why := self._keeps(node, back):
-                    return self._encode(client.Refused(why))
-                self._put(e.DrainWanted(node, reason, notice_s, back))
             case client.Detach():
                 self._put(e.Disown())
             case _:

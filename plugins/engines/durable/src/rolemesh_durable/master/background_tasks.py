@@ -27,7 +27,6 @@ from rolemesh_durable.protocol.launcher import AgentPlace, Launcher
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import known
-from rolemesh_durable.scalers import Wanted
 
 __all__ = ["BackgroundTasks"]
 
@@ -72,8 +71,8 @@ class BackgroundTasks:
             seen, looked = e.NodesSeen(()), float("-inf")
             while True:
                 with contextlib.suppress(RolemeshError, OSError):
-                    for node, notice_s in self._launcher.leaving().items():
-                        self._answer(e.DrainWanted(node, "its backend says that it leaves", notice_s))
+                    if leaving := self._launcher.leaving():
+                        self._answer(e.NodesLeave(dict(leaving)))
                     if time.monotonic() > looked + LOOK_AROUND_S:
                         looked = time.monotonic()
                         cluster, request, plan = self._launcher.cluster(), self._request, self.plan
@@ -87,14 +86,6 @@ class BackgroundTasks:
                 time.sleep(NOTICE_LOOK_S)
 
         self.run("look-around", task, lambda _: e.NodesSeen(()))
-
-    def ask(self, index: int, decide: Callable[[], Wanted | None]) -> None:
-        """Ask a scaler."""
-        self.run(
-            "scaler",
-            lambda: self._answer(e.ScalerSaid(index, decide())),
-            lambda error: e.ScalerSaid(index, None, error),
-        )
 
     def attach(self, agents: tuple[e.Incarnation, ...]) -> None:
         """Find agents again."""

@@ -36,11 +36,12 @@ from rolemesh_durable.master.inbox import Inbox
 from rolemesh_durable.master.journal import Claimed, Journal, refuse_damaged
 from rolemesh_durable.master.keepalive import Keepalive
 from rolemesh_durable.master.kept import Kept, settle
-from rolemesh_durable.master.plugins import MasterPlugins, created, exact
+from rolemesh_durable.master.plugins import MasterPlugins
 from rolemesh_durable.master.publication import DRAIN_S, Publication
 from rolemesh_durable.master.report import control_of, result_of, status_of
 from rolemesh_durable.master.until import Until
 from rolemesh_durable.master.writer import Writer
+from rolemesh_durable.plugin_calls import created, exact
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.launcher import Launcher
@@ -117,8 +118,6 @@ class Master:
             events=lambda: self._journal.recent,
             lines=lambda: self._recent,
             put=self._put,
-            refuse=lambda sizes: self._machine.resizing.refusal(sizes),
-            keeps=lambda node, back: self._machine.draining.refusal(node, back=back),
             others={kind: answer for part in parts for kind, answer in part.requests().items()},
         )
         self._poller = zmq.Poller()
@@ -270,8 +269,6 @@ class Master:
                     self._launcher.kill(agent, incarnation)
                 case e.Places():
                     self._tasks.find_places(effect, self._machine.state)
-                case e.AskScaler(index, load):
-                    self._tasks.ask(index, partial(self._plugins.decide, index, load, tuple(self._recent)))
                 case e.FindOrigin():
                     self._tasks.find_origin()
                 case e.FindCheckpoints(after):

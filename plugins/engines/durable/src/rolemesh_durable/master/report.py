@@ -14,6 +14,7 @@ from rolemesh.api.observer import AgentStatus, JobStatus, RankStatus
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_STARTED
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.boot import boot_id
+from rolemesh_durable.extensions.relayout.records import Relayout
 from rolemesh_durable.master.goodput import Account
 from rolemesh_durable.master.kept import Kept, described
 from rolemesh_durable.protocol.failures import primary
@@ -35,6 +36,7 @@ def status_of(
 ) -> JobStatus:
     """The job as `rolemesh status` and the live view show it. `warnings`: the master's own; agents' are added."""
     state = machine.state
+    resize = state.slice(Relayout).resize
     agents = tuple(
         AgentStatus(name, record.place.node, record.pid, _at(record)) for name, record in state.agents.items()
     )
@@ -57,8 +59,8 @@ def status_of(
         state.message,
         state.persisted,
         (*warnings, *machine.warnings()),
-        state.asked.finish,
-        state.asked.resize.sizes if state.asked.resize is not None else {},
+        state.finishing,
+        resize.sizes if resize is not None else {},
         state.resources,
     )
 
@@ -119,7 +121,7 @@ def result_of(
         "message": state.message,
         "exit_code": EXIT_NOT_STARTED if never_started else codes[status],
         "steps": known(bundle.config.steps),
-        "reason": state.asked.finish,
+        "reason": state.finishing,
         "committed_steps": state.committed + 1,
         "wall_s": round(wall_s, 3),
         "state_sha256": _digests(state),

@@ -13,12 +13,9 @@ from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.clocks import by_another_clock
 from rolemesh_durable.protocol.master.extension_record import ExtensionRecord
-from rolemesh_durable.protocol.master.relayout import given_up, resize
+from rolemesh_durable.protocol.master.relayout import given_up, relayout
 
-__all__ = ["DRAIN", "apply"]
-
-DRAIN = "drain"
-"""In the place of a level's name: ranks leave nodes that are drained."""
+__all__ = ["apply"]
 
 
 def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None:
@@ -27,18 +24,16 @@ def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None
         case t.JobStarted() | t.MasterRecovered() | t.JobDetached() | t.JobRunning() | t.JobStopping() | t.JobEnded():
             _job(state, happened, wall)
         case t.JobFinishing(reason):
-            state.asked.finish = reason
+            state.finishing = reason
         case t.StopPoint():
-            _stop(state, happened)
-        case t.ResizeAsked() | t.LayoutChanged() | t.Resized() | t.ResizeRefused():
-            resize(state, happened)
-        case t.DrainAsked() | t.DrainWaiting() | t.Drained() | t.DrainOver():
-            _drain(state, happened)
+            state.stop = happened if happened.active else given_up(state.stop)
+        case t.LayoutChanged():
+            relayout(state, happened)
         case t.AgentStarted(agent, incarnation, node, resources):
             st.place(state, AgentPlace(agent, node, dict(resources)))
             record = state.agents[agent]
             record.incarnation, record.state, record.node_lost = incarnation, "starting", False
-            record.leaving = node in state.asked.drains
+            record.leaving = node in state.leaving
         case t.AgentUp(agent, pid=pid, host=host):
             state.never_started = False
             record = state.agents[agent]
@@ -98,27 +93,6 @@ def _job(state: st.JobState, happened: t.Transition, wall: float) -> None:
             state.recovery = None
         case t.JobEnded():
             state.phase = "ended"
-
-
-def _stop(state: st.JobState, stop: t.StopPoint) -> None:
-    state.stop = stop if stop.active else given_up(state.stop)
-    for node in stop.nodes:
-        state.asked.drains[node].waiting = ""
-
-
-def _drain(state: st.JobState, happened: t.Transition) -> None:
-    match happened:
-        case t.DrainAsked(node, reason, at, notice_s, agent):
-            state.asked.drains[node] = st.Drain(reason, at, notice_s, agent)
-        case t.DrainWaiting(nodes, missing):
-            for node in nodes:
-                state.asked.drains[node].waiting = missing
-        case t.Drained(node):
-            state.asked.drains[node].done = True
-        case t.DrainOver(node):
-            del state.asked.drains[node]
-    for record in state.agents.values():
-        record.leaving = record.place.node in state.asked.drains
 
 
 def _recovery(state: st.JobState, happened: t.Transition) -> None:

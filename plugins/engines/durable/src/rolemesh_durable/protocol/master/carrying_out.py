@@ -9,9 +9,8 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
-from rolemesh_durable.protocol.master.apply import DRAIN
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
-from rolemesh_durable.protocol.master.context import MasterContext
+from rolemesh_durable.protocol.master.context import ASK_AGAIN_S, MasterContext
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.resume import Resume, resume_points
 from rolemesh_durable.protocol.master.state import AgentRecord, JobState, Recovery
@@ -20,8 +19,6 @@ __all__ = ["CarryingOut"]
 
 REPORTED_S = 1.0
 """A report that comes so long after something happened was sent after it: messages are under way for less."""
-ASK_AGAIN_S = 2.0
-"""How often a place is looked for while there is none."""
 TOLD_S = 10.0
 """A node is lost, or its agent silent, for less than this when it is told."""
 
@@ -142,10 +139,7 @@ class CarryingOut:
     def _change_layout(self, recovery: Recovery, found: e.PlacesFound) -> str:
         """Every rank starts again from the origin, and roles with another number of ranks; none of them runs."""
         context, state, changes = self._context, self._context.state, found.wanted.sizes
-        if (asked := state.asked.resize) is not None:
-            why = "the job has gone back to its last snapshot, to go on with other numbers of ranks"
-            context.tell(t.ResizeRefused(asked.number, why, context.now))
-        number = state.asked.resizes + 1
+        number = state.layouts + 1
         layout = state.layout.next(number, state.origin.step, state.origin.folder, changes)
         groups = tuple(role for role, size in changes.items() if role in context.outline.collective and size > 1)
         context.tell(t.LayoutChanged(number, layout, tuple(changes), groups, found.moves, found.places, found.plan))
@@ -155,14 +149,12 @@ class CarryingOut:
     def _no_place(self, recovery: Recovery, why: str) -> str:
         context = self._context
         avoid = recovery.plan.avoid
-        if draining := context.state.asked.drains.keys() & set(avoid):
+        if leaving := context.state.leaving.keys() & set(avoid):
             # It is still there: better on it than not at all.
-            self._use(recovery, sorted(draining), why)
+            self._use(recovery, sorted(leaving), why)
             return ""
-        if noticed := [node for node, drain in context.state.asked.drains.items() if drain.done and drain.agent]:
-            recovery.asked = None  # nobody but a SIGTERM has said that they go
-            for node in noticed:
-                context.tell(t.DrainOver(node, "it is still there, and there is no other room"))
+        if any(make_room() for make_room in context.hooks.make_room):
+            recovery.asked = None
             return ""
         if context.now - recovery.since < recovery.plan.wait_s:
             if why != recovery.waiting:
@@ -202,7 +194,8 @@ class CarryingOut:
         if not isinstance(points, str):
             self._launch(recovery, points)
             return GOES_ON
-        elsewhere = outline.snapshots.replicas or recovery.plan.level == DRAIN or recovery.plan.resources
+        leaves = not recovery.attempt and recovery.plan.avoid  # the agents that its ranks leave still have snapshots
+        elsewhere = outline.snapshots.replicas or leaves or recovery.plan.resources
         if elsewhere and any(agent.heard < recovery.since + REPORTED_S for agent in known):
             return WAITS  # a copy may have been made that its holder's newest report does not know yet
         return False, points

@@ -6,8 +6,7 @@ from functools import partial
 
 import msgspec
 
-from rolemesh_durable.protocol.master.slices import Slice
-from rolemesh_durable.protocol.master.state import JobState
+from rolemesh_durable.protocol.master.state import JobState, Leave
 
 __all__ = ["by_another_clock"]
 
@@ -27,11 +26,8 @@ def by_another_clock(state: JobState, clock: str, now: float, wall: float) -> No
     state.failed_at = [told(at) for at in state.failed_at]
     if state.recovery is not None:
         state.recovery.begun = told(state.recovery.begun)
-    for drain in state.asked.drains.values():
-        drain.begun = told(drain.begun)
-    for each in state.slices.values():
-        if isinstance(each, Slice):
-            each.retimed(told)
+    for node, leave in state.leaving.items():
+        state.leaving[node] = Leave(told(leave.heard), leave.notice_s)
     state.clock, state.last = clock, (now, wall)
 
 

@@ -80,8 +80,8 @@ class Commands:
         granted = self._progress.granted if state.phase == "running" else -1
         return m.Watermarks(
             context.outline.epoch, state.timeline, granted, state.committed, self._progress.published,
-            state.persisted, groups, bool(state.asked.finish), state.last_step, self._away(),
-            state.pause, state.layout, self._draining(), self._failures_s(),
+            state.persisted, groups, bool(state.finishing), state.last_step, self._away(),
+            state.pause, state.layout, self._leaving(), self._failures_s(),
         )  # fmt: skip
 
     def _failures_s(self) -> float:
@@ -92,11 +92,10 @@ class Commands:
             return 0.0
         return float(2 ** round(math.log2(max(1.0, (self._context.now - attempts[0].at) / len(attempts)))))
 
-    def _draining(self) -> dict[str, float]:
-        """How many seconds are left to each node that is to be without ranks."""
-        drains = self._context.state.asked.drains
-        left = {node: drain.begun + drain.notice_s - self._context.now for node, drain in drains.items()}
-        return {node: max(0.0, float(round(s))) if drains[node].notice_s else math.inf for node, s in left.items()}
+    def _leaving(self) -> dict[str, float]:
+        """The nodes that leave, and how many seconds are left to each."""
+        leaving, now = self._context.state.leaving, self._context.now
+        return {node: max(0.0, round(leave.left_s(now), 0)) for node, leave in leaving.items()}
 
     def _away(self) -> tuple[StartRef, ...]:
         """Of the roles that are called, the ranks that are dead: others may answer what they were asked."""

@@ -20,6 +20,10 @@ STOP_MARGIN_S = 5.0
 """Beyond the grace, how long agents may take to kill and clean before they are given up."""
 
 
+ASK_AGAIN_S = 2.0
+"""Seconds after which the machine asks again for places that it has not got."""
+
+
 class MasterContext:
     """One job: `tell` what happens, which is applied and journalled; `want` what is to be done after that.
 
@@ -100,7 +104,7 @@ class MasterContext:
 
     def finish(self, reason: str) -> None:
         """The job is to end in good order; the first reason counts."""
-        if not self.state.asked.finish and self.state.phase in ("starting", "running"):
+        if not self.state.finishing and self.state.phase in ("starting", "running"):
             self.tell(t.JobFinishing(reason, self.now))
 
     def stop(self, status: t.Status, message: str, grace_s: float) -> None:

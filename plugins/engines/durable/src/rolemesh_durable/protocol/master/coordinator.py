@@ -18,7 +18,6 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol.failures import is_echo, primary
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
-from rolemesh_durable.protocol.master.apply import DRAIN
 from rolemesh_durable.protocol.master.carrying_out import CarryingOut
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
@@ -36,8 +35,6 @@ LINES_S = 0.5
 """How long such a job waits until these lines are written, at most: those of a rank that was killed do not come."""
 ECHO_S = 0.2
 """How long a broken connection waits for the death behind it, which is often seen a moment later."""
-RESIZE = "resize"
-"""In the place of a level's name: the ranks of resized roles start in the new layout."""
 
 
 class Coordinator:
@@ -92,16 +89,12 @@ class Coordinator:
             elif not went_on:
                 break
 
-    def drains(self, nodes: Sequence[str], ranks: Sequence[RankRef], reason: str) -> None:
-        """There is room elsewhere for these ranks of `nodes`: bring them there. No level is charged for it."""
-        restart = self._context.ordered(mate for key in ranks for mate in self._context.group(*key))
-        plan = RecoveryPlan(DRAIN, restart, avoid=tuple(nodes), reason=reason)
-        self._begin(plan, [], Proposal(plan, (reason,), (), attempt=0))
+    def restart(self, word: str, ranks: Sequence[RankRef], reason: str, avoid: Sequence[str] = ()) -> None:
+        """Start these ranks again, outside of the nodes `avoid`, though nothing has failed: no level is charged for it.
 
-    def resizes(self, roles: Sequence[str], reason: str) -> None:
-        """The layout has changed, and everybody waits: start the ranks of these roles. No level is charged for it."""
-        restart = tuple(key for key in self._context.state.ranks if key[0] in roles)
-        plan = RecoveryPlan(RESIZE, restart, reason=reason)
+        `word` stands in the place of a level's name; see `MasterExtension.words`.
+        """
+        plan = RecoveryPlan(word, tuple(ranks), avoid=tuple(avoid), reason=reason)
         self._begin(plan, [], Proposal(plan, (reason,), (), attempt=0))
 
     def brings_back(self, keys: Sequence[RankRef]) -> bool:
@@ -176,12 +169,8 @@ class Coordinator:
         if not why or recovery is None:
             return
         context.tell(t.RecoveryFailed(recovery.number, recovery.plan.level, why, context.now))
-        if recovery.plan.level == RESIZE:
-            what = f"its role was resized, and it did not start: {why}"
-        elif recovery.plan.level == DRAIN:
-            what = f"its node is drained, and it could not be brought elsewhere: {why}"
-        else:
-            what = "it was being brought back when the master died"
+        sentence = context.hooks.words.get(recovery.plan.level)
+        what = f"{sentence}: {why}" if sentence else "it was being brought back when the master died"
         found = recovery.failures or [Failure("exit", *key, message=what) for key in recovery.restart[:1]]
         tried = recovery.tried[-len(recovery.failures) :]  # all where there are none: of who stands for them
         floors = escalated(found, tried, context.view(), context.ladder, no_place)

@@ -10,7 +10,6 @@ from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master.transitions import Move, Status
-from rolemesh_durable.scalers import Load, Wanted
 
 # ------------------------------------------------------------------------------------------------------------ events
 
@@ -89,14 +88,6 @@ class NodesSeen(msgspec.Struct, frozen=True):
     room: dict[str, int] = {}
 
 
-class ScalerSaid(msgspec.Struct, frozen=True):
-    """The answer to `AskScaler`: what scaler number `index` wants, if anything; or `error` says why it has none."""
-
-    index: int
-    wanted: Wanted | None = None
-    error: str = ""
-
-
 class CheckpointCommitted(msgspec.Struct, frozen=True):
     """The answer to `CommitCheckpoint`: the persisted snapshot of `step` is whole; or `error` says why it is not."""
 
@@ -142,21 +133,10 @@ class Disown(msgspec.Struct, frozen=True):
     """The driver leaves the job to the master (``--detach``)."""
 
 
-class ResizeWanted(msgspec.Struct, frozen=True):
-    """Somebody wants roles to have other numbers of ranks."""
+class NodesLeave(msgspec.Struct, frozen=True):
+    """The backend knows that these nodes leave, and in how many seconds; 0: it does not know when."""
 
-    sizes: dict[str, int]
-    reason: str
-
-
-class DrainWanted(msgspec.Struct, frozen=True):
-    """Somebody wants a node to be without ranks, or (`back`) takes it back; `notice_s`: it leaves then, 0 for nobody
-    has said when."""
-
-    node: str
-    reason: str
-    notice_s: float = 0.0
-    back: bool = False
+    nodes: dict[str, float]
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -174,14 +154,12 @@ Event: TypeAlias = (
     | StartFailed
     | PlacesFound
     | NodesSeen
-    | ScalerSaid
     | CheckpointCommitted
     | OriginFound
     | Published
     | StopAsked
     | FinishAsked
-    | ResizeWanted
-    | DrainWanted
+    | NodesLeave
     | OwnerSeen
     | Disown
     | Tick
@@ -245,13 +223,6 @@ class Publish(msgspec.Struct, frozen=True):
     metrics: tuple[m.Block, ...]
 
 
-class AskScaler(msgspec.Struct, frozen=True):
-    """Ask scaler number `index` about the job's load; answer with `ScalerSaid`."""
-
-    index: int
-    load: Load
-
-
 class FindOrigin(msgspec.Struct, frozen=True):
     """Find the newest persisted snapshot that is intact; answer with `OriginFound`."""
 
@@ -294,7 +265,6 @@ Effect: TypeAlias = (
     | Committed
     | Publish
     | Places
-    | AskScaler
     | FindOrigin
     | FindCheckpoints
     | CommitCheckpoint

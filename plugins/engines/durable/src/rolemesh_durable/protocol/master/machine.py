@@ -18,14 +18,11 @@ from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.commands import Commands
 from rolemesh_durable.protocol.master.context import STOP_MARGIN_S, MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
-from rolemesh_durable.protocol.master.draining import Draining
 from rolemesh_durable.protocol.master.extension import MasterExtension, MasterParts
 from rolemesh_durable.protocol.master.ladder import Diagnose, Ladder
 from rolemesh_durable.protocol.master.own_time import OwnTime
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.reports import Reports
-from rolemesh_durable.protocol.master.resizing import Resizing
-from rolemesh_durable.protocol.master.scaling import Scaling
 from rolemesh_durable.protocol.master.stop_points import StopPoints
 from rolemesh_durable.protocol.master_config import MasterConfig, known
 
@@ -52,10 +49,7 @@ class MasterMachine:
         self._checkpoints = Checkpoints(context, self.progress)
         self._coordinator = Coordinator(context, self.progress, self._checkpoints)
         self._stops = StopPoints(context, self.progress)
-        self.resizing = Resizing(context, self._stops, self._checkpoints, self._coordinator)
-        self._scaling = Scaling(context, self.resizing)
-        self.draining = Draining(context, self._stops, self._coordinator)
-        self._reports = Reports(context, self._coordinator, self._checkpoints, self.draining)
+        self._reports = Reports(context, self._coordinator, self._checkpoints)
         self._commands = Commands(context, self.progress)
         parts = MasterParts(context, self.progress, self._checkpoints, self._coordinator, self._stops, {})
         for make in extensions:
@@ -89,8 +83,7 @@ class MasterMachine:
                 break
             self._handle(event)
         context.run_if_ready()
-        plans = self.resizing.turn, self.draining.turn, self._scaling.turn, self._stops.turn
-        parts = *context.hooks.turn, self._coordinator.step, *plans, self.progress.turn
+        parts = *context.hooks.turn, self._coordinator.step, self._stops.turn, self.progress.turn
         for part in parts:
             if state.phase in ("starting", "running"):
                 part()
@@ -107,15 +100,10 @@ class MasterMachine:
                 self._reports.gone(agent, incarnation, why, node_lost)
             case e.StartFailed(why, agents):
                 self._reports.not_started(why, agents)
-            case e.PlacesFound():
-                for asker in (self._coordinator, self.resizing, self.draining):
-                    asker.answered(event)  # each knows its own question
-            case e.OriginFound():
+            case e.PlacesFound() | e.OriginFound():
                 self._coordinator.answered(event)
             case e.NodesSeen(nodes, room):
                 self._context.nodes, self._context.room = nodes, room
-            case e.ScalerSaid():
-                self._scaling.answered(event)
             case e.CheckpointCommitted(step, error):
                 self._checkpoints.completed(step, error)
             case e.Published():
@@ -124,10 +112,6 @@ class MasterMachine:
                 self._context.stop("interrupted", reason, self.outline.stop_grace_s)
             case e.FinishAsked(reason):
                 self._context.finish(reason)
-            case e.ResizeWanted(sizes, reason):
-                self.resizing.asked(sizes, reason)
-            case e.DrainWanted():
-                self.draining.wanted(event)
             case e.OwnerSeen():
                 self._owner_seen, self._owner_known = self.now, True
             case e.Disown():
@@ -198,4 +182,4 @@ class MasterMachine:
         """The troubles and long waits of the job: a recovery's delay, those of extensions, those with snapshots."""
         extensions = (text for warnings in self._context.hooks.warnings for text in warnings())
         delay = [self._coordinator.waiting] if self._coordinator.waiting else []
-        return (*delay, *self.draining.warnings(), *extensions, *self.troubles)
+        return (*delay, *extensions, *self.troubles)

@@ -1,8 +1,6 @@
-"""What a stop point that is given up, and the transitions of a resize, mean for a job's state: part of `apply`."""
+"""A new layout's meaning for a job's state, and that of a stop point that the master gives up: part of `apply`."""
 
 from __future__ import annotations
-
-from typing import TypeAlias
 
 import msgspec
 
@@ -10,22 +8,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master import transitions as t
 
-__all__ = ["Resizing", "given_up", "resize"]
-
-Resizing: TypeAlias = t.ResizeAsked | t.LayoutChanged | t.Resized | t.ResizeRefused
-
-
-def resize(state: st.JobState, happened: Resizing) -> None:
-    """Bring `state` to where it is after what has happened."""
-    match happened:
-        case t.ResizeAsked(number, sizes, reason):
-            state.asked.resizes, state.asked.resize = number, st.Resize(number, sizes, reason)
-        case t.LayoutChanged():
-            _relayout(state, happened)
-        case t.Resized() | t.ResizeRefused():
-            state.asked.resize = None
-            if state.stop.then == "relayout":
-                state.stop = given_up(state.stop)
+__all__ = ["given_up", "relayout"]
 
 
 def given_up(stop: t.StopPoint) -> t.StopPoint:
@@ -33,10 +16,11 @@ def given_up(stop: t.StopPoint) -> t.StopPoint:
     return t.StopPoint(stop.step, "go_on", "")
 
 
-def _relayout(state: st.JobState, changed: t.LayoutChanged) -> None:
+def relayout(state: st.JobState, changed: t.LayoutChanged) -> None:
+    """Bring `state` to the layout that all ranks have come to."""
     layout = state.layout = changed.layout
     step = layout.step
-    state.origin, state.asked.resizes = st.Origin(layout.folder, step), changed.number
+    state.origin, state.layouts = st.Origin(layout.folder, step), changed.number
     state.committed = state.persisted = step
     state.plan = changed.plan
     for place in changed.places:

@@ -12,7 +12,6 @@ from rolemesh_durable.protocol.master.adoption import Adoption
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import STOP_MARGIN_S, MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
-from rolemesh_durable.protocol.master.draining import Draining
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 
 __all__ = ["Reports"]
@@ -24,11 +23,8 @@ SILENCE_S = 5.0
 class Reports:
     """Makes of reports what happens; what is old, or from an earlier incarnation or generation, is passed over."""
 
-    def __init__(
-        self, context: MasterContext, coordinator: Coordinator, checkpoints: Checkpoints, draining: Draining
-    ) -> None:
+    def __init__(self, context: MasterContext, coordinator: Coordinator, checkpoints: Checkpoints) -> None:
         self._context, self._coordinator, self._checkpoints = context, coordinator, checkpoints
-        self._draining = draining
         self._adoption = Adoption(context)
         self._making: dict[str, tuple[str, ...]] = {}
 
@@ -75,7 +71,8 @@ class Reports:
             if text not in self._making.get(name, ()):
                 context.tell(t.Environment(name, report.node, text))
         self._making[name] = report.making
-        self._draining.told(agent, leaving=report.leaving)
+        for reported in context.hooks.agent_reported:
+            reported(agent, report)
 
     def _ends(self, name: str, ranks: Sequence[str]) -> None:
         """The job is over: wait for processes of ranks as long as their threads and exit handlers take."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import msgspec
@@ -19,12 +18,6 @@ class Slice(msgspec.Struct):
 
     key: ClassVar[str] = ""
     """The slice's name in the head of a journal."""
-
-    def retimed(self, told: Callable[[float], float]) -> None:
-        """Another master goes by another clock: `told` translates a time of the old clock.
-
-        A slice with times replaces each of them. Most slices have none.
-        """
 
 
 SLICES: dict[str, type[Slice]] = {}

@@ -6,6 +6,7 @@ every new master again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -24,16 +25,14 @@ from rolemesh_durable.protocol.master_config import MasterConfig
 
 __all__ = [
     "AgentRecord",
-    "Asked",
-    "Drain",
     "JobState",
     "KeptAgent",
     "KeptJob",
     "KeptRank",
+    "Leave",
     "Origin",
     "RankRecord",
     "Recovery",
-    "Resize",
     "place",
 ]
 
@@ -66,7 +65,7 @@ class KeptAgent(msgspec.Struct):
     host: str = ""
     node_lost: bool = False
     leaving: bool = False
-    """Its node is drained: it ends once it has no ranks any more."""
+    """Its node leaves: the agent ends once it has no ranks any more."""
     orphans: bool = False
     """It is dead, and its ranks may live: its next incarnation says which, see `adoption`."""
     deaths: int = 0
@@ -145,39 +144,15 @@ class Recovery(msgspec.Struct):
         return self.begun + self.plan.delay_s
 
 
-class Resize(msgspec.Struct):
-    """Roles are to have `sizes`; the resizes of a job are numbered from 1."""
+class Leave(msgspec.Struct, frozen=True):
+    """A node leaves, as the master has heard at time `heard`: in `notice_s`, or (0) at a time that nobody has said."""
 
-    number: int
-    sizes: dict[str, int]
-    reason: str
-
-
-class Drain(msgspec.Struct):
-    """A node is to be without ranks; see `transitions.DrainAsked`."""
-
-    reason: str
-    begun: float
-    """The time of the request."""
+    heard: float
     notice_s: float = 0.0
-    agent: str = ""
-    waiting: str = ""
-    """The resources that its ranks lack elsewhere; "" if they have room."""
-    done: bool = False
-    """It is without ranks."""
 
-
-class Asked(msgspec.Struct):
-    """Requests to the job that it has not carried out yet."""
-
-    finish: str = ""
-    """Why the job is to end before its last step; "" if it is not."""
-    resize: Resize | None = None
-    """The numbers of ranks that roles are to have."""
-    resizes: int = 0
-    """How many resizes there were."""
-    drains: dict[str, Drain] = {}
-    """The nodes that are to be without ranks."""
+    def left_s(self, now: float, share: float = 1.0) -> float:
+        """The seconds until this share of the notice is over."""
+        return self.heard + share * self.notice_s - now if self.notice_s else math.inf
 
 
 class KeptJob(msgspec.Struct):
@@ -234,17 +209,21 @@ class KeptJob(msgspec.Struct):
     """The monotonic clock of all times here."""
     last: tuple[float, float] = (0.0, 0.0)
     """When the newest event with a time was: by that clock, and by the clock on the wall."""
-    asked: Asked = msgspec.field(default_factory=Asked)
-    """What somebody wants of the job."""
+    finishing: str = ""
+    """Why the job is to end before its last step; "" if it is not."""
     stop: StopPoint = NO_STOP
     """The newest step to which all ranks come for that, also if it is given up: ranks that have heard of it take no
     earlier one."""
+    leaving: dict[str, Leave] = {}
+    """The nodes that leave. Their agents end once they have no ranks any more."""
     barred: set[tuple[str, str]] = set()
     """The nodes on which no rank may be, each with a word for the reason."""
     resources: dict[str, dict[str, float]] = {}
     """What roles have per rank that failover levels have given more than they asked for."""
     layout: Layout = Layout()
     """The present numbers of ranks."""
+    layouts: int = 0
+    """The newest number of a layout, or of a request for one. The next one has the next number."""
     plan: PlacementPlan | None = None
     """Where ranks were placed last; None: as the job began."""
     slices: dict[str, Any] = {}
@@ -334,15 +313,24 @@ class JobState(KeptJob):
         """The failures that the last decision was about: of a failed job, why it failed."""
         return self.latest or self.failures
 
-    @property
-    def drained(self) -> set[str]:
-        """The nodes that are without ranks, and stay so."""
-        return {node for node, drain in self.asked.drains.items() if drain.done}
-
     def away(self, nodes: Iterable[str] = ()) -> tuple[str, ...]:
         """The nodes on which no rank may be: those that are lost, those that are barred, and `nodes`."""
         lost = {agent.place.node for agent in self.agents.values() if agent.node_lost}
-        return tuple(sorted(lost | {node for node, _ in self.barred} | self.drained | set(nodes)))
+        return tuple(sorted(lost | {node for node, _ in self.barred} | set(nodes)))
+
+    def leaves(self, node: str, leave: Leave) -> None:
+        """The node leaves."""
+        self.leaving[node] = leave
+        self._agents_leave()
+
+    def stays(self, node: str) -> None:
+        """The node does not leave any more."""
+        self.leaving.pop(node, None)
+        self._agents_leave()
+
+    def _agents_leave(self) -> None:
+        for record in self.agents.values():
+            record.leaving = record.place.node in self.leaving
 
     @property
     def sizes(self) -> dict[str, int]:

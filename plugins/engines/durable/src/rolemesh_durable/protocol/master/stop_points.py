@@ -24,9 +24,9 @@ class StopPoints:
 
     def turn(self) -> None:
         """A job that is to finish ends with the newest step that any rank may run to."""
-        asked = self._context.state.asked
-        if asked.finish and asked.resize is None and (newest := self.newest()) is not None:
-            self.decide("end", min(newest, self._context.outline.steps - 1), asked.finish)
+        reason = self._context.state.finishing
+        if reason and (newest := self.newest()) is not None:
+            self.decide("end", min(newest, self._context.outline.steps - 1), reason)
 
     def newest(self) -> int | None:
         """The newest step that any rank may run to: a stop point is this step or a later one, so no rank has passed it.

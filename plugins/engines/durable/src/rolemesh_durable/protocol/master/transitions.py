@@ -316,15 +316,6 @@ class RanksMoved(Transition, frozen=True, tag="replanned"):
     resources: dict[str, dict[str, float]] = {}
 
 
-class ResizeAsked(Transition, frozen=True, tag="resize_asked"):
-    """Roles are to have other numbers of ranks: `sizes`."""
-
-    number: int
-    sizes: dict[str, int]
-    reason: str
-    at: float
-
-
 class LayoutChanged(Transition, frozen=True, tag="layout_changed"):
     """Everybody is at the step: from it on the job has `layout`. The ranks of the roles that it resizes (`roles`; their
     ranks are a collective group in `groups`) have these places, by `plan`."""
@@ -336,57 +327,6 @@ class LayoutChanged(Transition, frozen=True, tag="layout_changed"):
     moves: tuple[Move, ...]
     places: tuple[AgentPlace, ...]
     plan: PlacementPlan
-
-
-class Resized(Transition, frozen=True, tag="resized"):
-    """The ranks of the new layout run, `seconds` after everybody was at the step."""
-
-    number: int
-    step: int
-    sizes: dict[str, int]
-    seconds: float
-    at: float
-
-
-class ResizeRefused(Transition, frozen=True, tag="resize_refused"):
-    """The job goes on with the ranks that it has."""
-
-    number: int
-    why: str
-    at: float
-
-
-class DrainAsked(Transition, frozen=True, tag="drain_asked"):
-    """A node is going to leave, in `notice_s` (0: nobody has said when): its ranks are to be elsewhere by then, and
-    none is to come. `agent`: that is how the agent of this name has understood a SIGTERM."""
-
-    node: str
-    reason: str
-    at: float
-    notice_s: float = 0.0
-    agent: str = ""
-
-
-class DrainWaiting(Transition, frozen=True, tag="drain_waiting"):
-    """There is no room for the ranks of these nodes, and the job goes on with them where they are."""
-
-    nodes: tuple[str, ...]
-    missing: str
-
-
-class Drained(Transition, frozen=True, tag="drained"):
-    """A node has no rank any more, `seconds` after it was asked for."""
-
-    node: str
-    seconds: float
-    at: float
-
-
-class DrainOver(Transition, frozen=True, tag="drain_over"):
-    """A node may have ranks again, or is gone."""
-
-    node: str
-    why: str
 
 
 class Started(OfStart, frozen=True):

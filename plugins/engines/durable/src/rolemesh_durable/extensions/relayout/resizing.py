@@ -1,66 +1,85 @@
-"""Roles get more or fewer ranks while the job runs: all ranks come to one step, of which there is a persisted snapshot;
-the layout changes; the ranks of the resized roles start from it, and the others go on.
+"""Roles get more or fewer ranks while the job runs.
 
-asked ─▶ there is room ─▶ a step ─▶ everybody is there, persisted ─▶ the layout changes ─▶ they start ─▶ resized
+asked ─▶ there is room ─▶ a step ─▶ all ranks are there, persisted ─▶ the layout changes ─▶ ranks start ─▶ resized
+
+All ranks come to one step, of which there is a persisted snapshot. Then the layout changes: the ranks of the resized
+roles start from the snapshot, and the others go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
+from rolemesh_durable.extensions.relayout.records import (
+    Relayout,
+    Resize,
+    ResizeAsked,
+    Resized,
+    ResizeRefused,
+    ResizeWanted,
+)
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
-from rolemesh_durable.protocol.master.checkpoints import Checkpoints
-from rolemesh_durable.protocol.master.context import MasterContext
-from rolemesh_durable.protocol.master.coordinator import Coordinator
+from rolemesh_durable.protocol.master.context import ASK_AGAIN_S
+from rolemesh_durable.protocol.master.extension import MasterExtension, MasterParts
+from rolemesh_durable.protocol.master.hooks import Handler
 from rolemesh_durable.protocol.master.sizes import refusal
-from rolemesh_durable.protocol.master.state import Resize
-from rolemesh_durable.protocol.master.stop_points import StopPoints
 
-__all__ = ["Resizing"]
+__all__ = ["RESIZE", "Resizing"]
 
-ASK_AGAIN_S = 5.0
-"""After so long without an answer places are looked for again."""
+RESIZE = "resize"
+"""The word that stands in the place of a level's name where the ranks of resized roles start in the new layout."""
 
 
-class Resizing:
-    """Sees to one resize at a time."""
+class Resizing(MasterExtension):
+    """Carries out one resize at a time."""
 
-    def __init__(
-        self, context: MasterContext, stops: StopPoints, checkpoints: Checkpoints, coordinator: Coordinator
-    ) -> None:
-        self._context, self._stops = context, stops
-        self._checkpoints, self._coordinator = checkpoints, coordinator
+    records = (ResizeAsked, Resized, ResizeRefused)
+    slice = Relayout
+    words: ClassVar[Mapping[str, str]] = {RESIZE: "its role was resized, and it did not start"}
+
+    def __init__(self, parts: MasterParts) -> None:
+        super().__init__(parts)
+        self._stops, self._checkpoints, self._coordinator = parts.stops, parts.checkpoints, parts.coordinator
         self._room = -1
         """The resize for which there is room, as far as this master knows."""
         self._asked_at = float("-inf")
         self._quiet_since: float | None = None
 
+    def handlers(self) -> Mapping[type, Handler]:
+        """Requests for other sizes, and the answers about places."""
+        return {ResizeWanted: lambda event: self.ask_for(event.sizes, event.reason), e.PlacesFound: self._answered}
+
+    @property
+    def wanted(self) -> Resize | None:
+        """The resize that the job has not carried out yet."""
+        return self._context.state.slice(Relayout).resize
+
     def refusal(self, wanted: Mapping[str, int]) -> str:
-        """Why this cannot be asked for now; "" if it can, or is being done."""
+        """Why the job cannot have these world sizes now; "" if it can, or is being resized to them."""
         state = self._context.state
-        if (resize := state.asked.resize) is not None:
+        if (resize := self.wanted) is not None:
             return "" if resize.sizes == self._changes(wanted) else "it is being resized already"
-        if state.asked.finish or state.phase not in ("starting", "running"):
+        if state.finishing or state.phase not in ("starting", "running"):
             return "the job is about to end"
         return refusal(wanted, self._context.outline, state)
 
-    def asked(self, wanted: Mapping[str, int], reason: str) -> None:
-        """Somebody wants these world sizes."""
+    def ask_for(self, wanted: Mapping[str, int], reason: str) -> None:
+        """Begin to resize roles to these world sizes, unless there is a reason to refuse it."""
         context, state = self._context, self._context.state
         changes = {} if self.refusal(wanted) else self._changes(wanted)
-        if state.asked.resize is None and changes:
-            context.tell(t.ResizeAsked(state.asked.resizes + 1, changes, reason, context.now))
+        if self.wanted is None and changes:
+            context.tell(ResizeAsked(state.layouts + 1, changes, reason, context.now))
             self._asked_at = float("-inf")
 
     def _changes(self, wanted: Mapping[str, int]) -> dict[str, int]:
         now = self._context.state.sizes
         return {role: size for role, size in wanted.items() if now.get(role) != size}
 
-    def answered(self, found: e.PlacesFound) -> None:
+    def _answered(self, found: e.PlacesFound) -> None:
         """The shell has looked for places, and at the snapshot of the step, if there was one already."""
-        state = self._context.state
-        resize = state.asked.resize
+        state, resize = self._context.state, self.wanted
         if resize is None or found.wanted != self._places(resize) or state.phase != "running" or self._changed(resize):
             return
         self._asked_at = float("-inf")
@@ -72,9 +91,12 @@ class Resizing:
             self._change(resize, found)
 
     def turn(self) -> None:
-        """Whatever can be done now."""
-        state = self._context.state
-        resize, stop = state.asked.resize, state.stop
+        """Take the next step of the resize, if it can be taken."""
+        state, resize = self._context.state, self.wanted
+        stop = state.stop
+        if resize is not None and self._overtaken(resize):
+            self._refuse(resize, "the job has gone back to its last snapshot, to go on with other numbers of ranks")
+            return
         if resize is None or state.phase != "running" or stop.then == "move":
             self._quiet_since = None
             return
@@ -83,7 +105,7 @@ class Resizing:
             return
         given_up = max((a.report.given_up for a in state.agents.values() if a.report is not None), default=-1)
         decided = stop.then == "relayout"
-        if state.asked.finish:
+        if state.finishing:
             self._refuse(resize, "the job is about to end")
         elif decided and given_up >= stop.step > state.persisted:
             self._refuse(resize, f"its snapshot of step {stop.step} cannot be written to disk")
@@ -95,6 +117,10 @@ class Resizing:
             self._quiet_since = self._context.now if self._quiet_since is None else self._quiet_since
             self._ask(resize)
 
+    def _overtaken(self, resize: Resize) -> bool:
+        """Whether a recovery has changed the layout since the request."""
+        return self._context.state.layout.number > resize.number
+
     def _changed(self, resize: Resize) -> bool:
         return self._context.state.layout.number == resize.number
 
@@ -104,7 +130,7 @@ class Resizing:
             self._context.want(self._places(resize))
 
     def _places(self, resize: Resize) -> e.Places:
-        """What is asked: whether there is room, or, once the step is decided, for places."""
+        """The question to the shell: is there room, or, once the step is decided, where."""
         state = self._context.state
         if state.stop.then == "relayout":
             return e.Places(state.away(), resize.sizes, at_step=state.stop.step, others_stay=True)
@@ -137,7 +163,8 @@ class Resizing:
         context.tell(
             t.LayoutChanged(resize.number, layout, tuple(resize.sizes), groups, found.moves, found.places, found.plan)
         )
-        self._coordinator.resizes(tuple(resize.sizes), resize.reason)
+        ranks = [key for key in state.ranks if key[0] in resize.sizes]
+        self._coordinator.restart(RESIZE, ranks, resize.reason)
 
     def _end_if_up(self, resize: Resize) -> None:
         context, state = self._context, self._context.state
@@ -145,8 +172,8 @@ class Resizing:
             since = context.now if self._quiet_since is None else self._quiet_since
             self._quiet_since = None
             took = round(context.now - since, 3)
-            context.tell(t.Resized(resize.number, state.layout.step, resize.sizes, took, context.now))
+            context.tell(Resized(resize.number, state.layout.step, resize.sizes, took, context.now))
 
     def _refuse(self, resize: Resize, why: str) -> None:
         self._quiet_since = None
-        self._context.tell(t.ResizeRefused(resize.number, why, self._context.now))
+        self._context.tell(ResizeRefused(resize.number, why, self._context.now))

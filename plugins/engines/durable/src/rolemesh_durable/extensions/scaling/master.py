@@ -1,9 +1,9 @@
-"""What load a job has, when its scalers are asked about it, and which of their answers count.
+"""The master's part of scaling: it measures the load, has scalers asked about it, and resizes the job as they say.
 
-An answer counts when a scaler has given it `agree` times in a row (the same roles are to grow, and to shrink: by how
-much says the last), and nothing has been resized for `cool_down_s`.
-Nobody is asked while something is being brought back, resized or ended. After an answer that could not be had the pause
-is doubled, until one could.
+An answer counts when a scaler has given it `agree` times in a row, and no resize has happened for `cool_down_s`. Two
+answers agree if the same roles are to grow, and the same to shrink; the last one says by how much. The master asks no
+scaler while the job is resized, ends, or brings ranks back. After a resize that could not be had, the pause is twice as
+long, until one succeeds.
 """
 
 from __future__ import annotations
@@ -11,26 +11,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_durable.extensions.relayout.resizing import Resizing
 from rolemesh_durable.protocol.master import events as e
-from rolemesh_durable.protocol.master.context import MasterContext
-from rolemesh_durable.protocol.master.resizing import Resizing
+from rolemesh_durable.protocol.master.extension import MasterExtension, MasterParts
+from rolemesh_durable.protocol.master.hooks import Handler
 from rolemesh_durable.protocol.master_config import ScalerPlan
 from rolemesh_durable.protocol.messages import RankReport
-from rolemesh_durable.scalers import EdgeLoad, Load, RoleLoad
+from rolemesh_durable.scalers import EdgeLoad, Load, RoleLoad, Wanted
 
-__all__ = ["Scaling"]
-
+__all__ = ["AskScaler", "ScalerSaid", "Scaling"]
 
 LATE_S = 30.0
-"""A scaler that has not answered for so long is told of."""
+"""Seconds after which the status says that a scaler has not answered."""
 MOST_DOUBLED = 6
-"""So many times the pause is doubled at most, after answers that could not be had."""
+"""The number of times that the pause is doubled at most, after resizes that could not be had."""
 BUSY = -1
 """The time in operators, in `RankProgress.times`."""
 
 
+class AskScaler(e.ExtensionEffect, frozen=True):
+    """Ask scaler number `index` about the job's load; answer with `ScalerSaid`."""
+
+    index: int
+    load: Load
+
+
+class ScalerSaid(e.ExtensionEvent, frozen=True):
+    """The answer to `AskScaler`: what scaler number `index` wants, if anything; or `error` says why it has none."""
+
+    index: int
+    wanted: Wanted | None = None
+    error: str = ""
+
+
 class _Watch:
-    """One scaler: the window that it will be told of, and what it has answered."""
+    """One scaler: the window that its next question is about, and its answers."""
 
     def __init__(self, plan: ScalerPlan) -> None:
         self.plan = plan
@@ -40,31 +55,38 @@ class _Watch:
         """The roles that it has wanted to have other sizes: to grow, or to shrink."""
         self.agreed = 0
         self.number = 0
-        """The resize that it has led to, until it is known what has come of it,"""
+        """The resize that it has led to, until that is carried out or refused."""
         self.refused = 0
-        """and how many in a row could not be had."""
+        """The number of its resizes in a row that could not be had."""
 
     @property
     def pause_s(self) -> float:
-        """How long it is not asked after a resize."""
+        """The seconds after a resize in which the master does not ask it."""
         return float(self.plan.cool_down_s * 2.0 ** min(self.refused, MOST_DOUBLED))
 
 
-class Scaling:
-    """Has scalers asked, and what they want asked for."""
+class Scaling(MasterExtension):
+    """Asks the scalers in turn, and resizes the job as they want."""
 
-    def __init__(self, context: MasterContext, resizing: Resizing) -> None:
-        self._context, self._resizing = context, resizing
-        self._watches = [_Watch(plan) for plan in context.outline.scalers]
+    needs = (Resizing,)
+
+    def __init__(self, parts: MasterParts) -> None:
+        super().__init__(parts)
+        self._resizing = parts.extension(Resizing)
+        self._watches = [_Watch(plan) for plan in parts.context.outline.scalers]
         self._since = 0.0
-        """When the job was resized last, or has begun, as far as this master knows."""
+        """The time of the last resize, or of the job's begin, as far as this master knows."""
+
+    def handlers(self) -> Mapping[type, Handler]:
+        """The answers of scalers."""
+        return {ScalerSaid: self._answered}
 
     def turn(self) -> None:
-        """Ask whose turn it is."""
+        """Ask the scalers whose window is over."""
         now, state = self._context.now, self._context.state
         if not self._watches:
             return
-        if state.phase != "running" or state.asked.resize is not None:
+        if state.phase != "running" or self._resizing.wanted is not None:
             self._since = now
         for index, watch in enumerate(self._watches):
             if not self._is_calm:
@@ -84,11 +106,11 @@ class Scaling:
     @property
     def _is_calm(self) -> bool:
         state = self._context.state
-        quiet = state.phase == "running" and not state.busy and not state.asked.finish
-        return quiet and state.asked.resize is None and not state.stop.active and state.are(state.ranks, "running")
+        quiet = state.phase == "running" and not state.busy and not state.finishing
+        return quiet and self._resizing.wanted is None and not state.stop.active and state.are(state.ranks, "running")
 
     def _reports(self) -> dict[RankRef, tuple[float, RankReport]] | None:
-        """What is known of each rank, and since when; None while that is not all of them."""
+        """The newest report of each rank with its time; None while a rank has none."""
         state = self._context.state
         found = {
             key: (state.agents[rank.agent].heard, rank.report)
@@ -103,7 +125,7 @@ class Scaling:
             return
         window_s = sum(at - before[key][0] for key, (at, _) in watch.began.items()) / len(before)
         watch.asked_at = self._context.now
-        self._context.want(e.AskScaler(index, self._load(before, watch.began, window_s)))
+        self._context.want(AskScaler(index, self._load(before, watch.began, window_s)))
 
     def _load(
         self,
@@ -131,8 +153,7 @@ class Scaling:
                 edges.append(EdgeLoad(src, dst.role, dst.label, edge.param, waiting, blocked, edge.lag))
         return Load(round(window_s, 3), round(self._context.now - self._since, 3), tuple(roles), tuple(edges))
 
-    def answered(self, said: e.ScalerSaid) -> None:
-        """A scaler has answered."""
+    def _answered(self, said: ScalerSaid) -> None:
         watch, context = self._watches[said.index], self._context
         watch.asked_at = None
         if said.error:
@@ -151,8 +172,8 @@ class Scaling:
             self._warn(watch, why)
             self._since, watch.refused = context.now, watch.refused + 1
             return
-        self._resizing.asked(wanted, f"scaler {watch.plan.name}: {said.wanted.reason}")
-        watch.number = context.state.asked.resizes
+        self._resizing.ask_for(wanted, f"scaler {watch.plan.name}: {said.wanted.reason}")
+        watch.number = context.state.layouts
 
     def _within(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Those that are others than now, within the limits of their roles."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh_durable.extensions.relayout.records import Relayout, Resize, ResizeAsked, ResizeRefused
+from rolemesh_durable.extensions.relayout.resizing import Resizing
+from rolemesh_durable.extensions.scaling.master import LATE_S, AskScaler, ScalerSaid, Scaling
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as e
-from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.context import MasterContext
-from rolemesh_durable.protocol.master.scaling import LATE_S, Scaling
+from rolemesh_durable.protocol.master.extension import MasterParts
 from rolemesh_durable.protocol.master.sizes import refusal
 from rolemesh_durable.protocol.master_config import MasterConfig, ScalerPlan, SnapshotPlan
 from rolemesh_durable.scalers import Load, Wanted
@@ -35,10 +38,12 @@ class Asking:
     def refusal(self, wanted: Mapping[str, int]) -> str:
         return refusal(wanted, self._context.outline, self._context.state)
 
-    def asked(self, wanted: Mapping[str, int], reason: str) -> None:
-        self._context.tell(
-            t.ResizeAsked(self._context.state.asked.resizes + 1, dict(wanted), reason, self._context.now)
-        )
+    @property
+    def wanted(self) -> Resize | None:
+        return self._context.state.slice(Relayout).resize
+
+    def ask_for(self, wanted: Mapping[str, int], reason: str) -> None:
+        self._context.tell(ResizeAsked(self._context.state.layouts + 1, dict(wanted), reason, self._context.now))
 
 
 class Job:
@@ -58,7 +63,10 @@ class Job:
         state.phase, state.agents["a"].state = "running", "up"
         for record in state.ranks.values():
             record.state = "running"
-        self.scaling = Scaling(self.context, Asking(self.context))  # type: ignore[arg-type]
+        unused: Any = None
+        resizing: Any = Asking(self.context)
+        parts = MasterParts(self.context, unused, unused, unused, unused, {Resizing: resizing})
+        self.scaling = Scaling(parts)
 
     def turn(self, now: float) -> list[Load]:
         """The loads that scalers are asked about at `now`."""
@@ -67,11 +75,11 @@ class Job:
         for (role, rank), record in state.ranks.items():
             record.report = m.RankReport(role, rank, 0, "ready", times=times[role])
         self.scaling.turn()
-        return [effect.load for effect in self.context.taken() if isinstance(effect, e.AskScaler)]
+        return [effect.load for effect in self.context.taken() if isinstance(effect, AskScaler)]
 
     def said(self, wanted: Wanted | None, error: str = "") -> list[dict[str, int]]:
         """What is asked for after a scaler has answered."""
-        self.scaling.answered(e.ScalerSaid(0, wanted, error))
+        self.scaling.handlers()[ScalerSaid](ScalerSaid(0, wanted, error))
         return [effect.data["sizes"] for effect in self.context.taken() if isinstance(effect, e.Record)]
 
     def until_asked(self, now: float) -> float:
@@ -104,8 +112,9 @@ def test_an_answer_counts_when_it_was_given_twice_in_a_row_and_within_limits() -
     for times in range(2):
         now = job.until_asked(now)
         assert job.said(Wanted({"work": 9, "data": 4}, "why")) == [{"work": 3}] * times
-    assert job.context.state.asked.resize is not None
-    assert job.context.state.asked.resize.reason == "scaler mine: why"
+    resize = job.context.state.slice(Relayout).resize
+    assert resize is not None
+    assert resize.reason == "scaler mine: why"
     assert job.context.state.sizes == {"data": 1, "work": 1}
     assert not any(job.turn(now + after) for after in range(60)), "nobody is asked meanwhile"
 
@@ -128,7 +137,7 @@ def test_after_a_resize_that_could_not_be_had_the_pause_is_doubled() -> None:
         now = job.until_asked(now)
         assert job.said(Wanted({"work": 3}, "why"))
         job.turn(now)
-        job.context.tell(t.ResizeRefused(job.context.state.asked.resizes, "there is no room", now))
+        job.context.tell(ResizeRefused(job.context.state.layouts, "there is no room", now))
     assert pauses == pytest.approx([40.0, 70.0, 130.0], abs=2.0)
 
 

@@ -1,0 +1,173 @@
+"""The records of resizes and drains, and the part of a job's state that they change."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master.extension import ExtensionRecord, Slice
+from rolemesh_durable.protocol.master.relayout import given_up
+from rolemesh_durable.protocol.master.state import JobState, Leave
+
+__all__ = [
+    "Drain",
+    "DrainAsked",
+    "DrainOver",
+    "DrainWaiting",
+    "DrainWanted",
+    "Drained",
+    "Relayout",
+    "Resize",
+    "ResizeAsked",
+    "ResizeRefused",
+    "ResizeWanted",
+    "Resized",
+]
+
+
+class ResizeWanted(e.ExtensionEvent, frozen=True):
+    """A client, or a scaler, wants roles to have other numbers of ranks."""
+
+    sizes: dict[str, int]
+    reason: str
+
+
+class DrainWanted(e.ExtensionEvent, frozen=True):
+    """A client wants a node to be without ranks, or takes it `back`. It leaves in `notice_s`; 0: at an unknown time."""
+
+    node: str
+    reason: str
+    notice_s: float = 0.0
+    back: bool = False
+
+
+class Resize(msgspec.Struct):
+    """Roles are to have `sizes`. `number` is the number of the layout with these sizes."""
+
+    number: int
+    sizes: dict[str, int]
+    reason: str
+
+
+class Drain(msgspec.Struct):
+    """A node is to be without ranks; see `DrainAsked`."""
+
+    reason: str
+    agent: str = ""
+    waiting: str = ""
+    """The resources that its ranks lacked elsewhere the last time; "" if they have had room."""
+    done: bool = False
+    """The node is without ranks."""
+
+
+class Relayout(Slice):
+    """The requests that the job has not carried out yet, and the drained nodes."""
+
+    key = "relayout"
+
+    resize: Resize | None = None
+    """The numbers of ranks that roles are to have."""
+    drains: dict[str, Drain] = msgspec.field(default_factory=dict)
+    """The nodes that are to be without ranks."""
+
+
+class ResizeAsked(ExtensionRecord, frozen=True, tag="resize_asked"):
+    """Roles are to have other numbers of ranks: `sizes`."""
+
+    number: int
+    sizes: dict[str, int]
+    reason: str
+    at: float
+
+    def apply(self, state: JobState) -> None:
+        """The request waits for its turn. Its number is taken."""
+        state.layouts = self.number
+        state.slice(Relayout).resize = Resize(self.number, self.sizes, self.reason)
+
+
+class Resized(ExtensionRecord, frozen=True, tag="resized"):
+    """The ranks of the new layout run, `seconds` after all ranks were at the step."""
+
+    number: int
+    step: int
+    sizes: dict[str, int]
+    seconds: float
+    at: float
+
+    def apply(self, state: JobState) -> None:
+        """The request is carried out."""
+        _forget(state)
+
+
+class ResizeRefused(ExtensionRecord, frozen=True, tag="resize_refused"):
+    """The job goes on with the ranks that it has."""
+
+    number: int
+    why: str
+    at: float
+
+    def apply(self, state: JobState) -> None:
+        """The request is gone, and its stop point."""
+        _forget(state)
+
+
+class DrainAsked(ExtensionRecord, frozen=True, tag="drain_asked"):
+    """A node leaves in `notice_s` (0: nobody has said when). Its ranks go elsewhere before, and none comes.
+
+    With `agent`, the agent of this name has got a SIGTERM, which the master takes for the notice.
+    """
+
+    node: str
+    reason: str
+    at: float
+    notice_s: float = 0.0
+    agent: str = ""
+
+    def apply(self, state: JobState) -> None:
+        """The node leaves."""
+        state.slice(Relayout).drains[self.node] = Drain(self.reason, self.agent)
+        state.leaves(self.node, Leave(self.at, self.notice_s))
+
+
+class DrainWaiting(ExtensionRecord, frozen=True, tag="drain_waiting"):
+    """There is no room for the ranks of these nodes, and the job goes on with them where they are."""
+
+    nodes: tuple[str, ...]
+    missing: str
+
+    def apply(self, state: JobState) -> None:
+        """The drains wait for these resources."""
+        for node in self.nodes:
+            state.slice(Relayout).drains[node].waiting = self.missing
+
+
+class Drained(ExtensionRecord, frozen=True, tag="drained"):
+    """A node has no rank any more, `seconds` after the request."""
+
+    node: str
+    seconds: float
+    at: float
+
+    def apply(self, state: JobState) -> None:
+        """No rank may come to the node any more."""
+        state.slice(Relayout).drains[self.node].done = True
+        state.barred.add((self.node, "drained"))
+
+
+class DrainOver(ExtensionRecord, frozen=True, tag="drain_over"):
+    """A node may have ranks again, or is gone."""
+
+    node: str
+    why: str
+
+    def apply(self, state: JobState) -> None:
+        """The node stays."""
+        del state.slice(Relayout).drains[self.node]
+        state.barred.discard((self.node, "drained"))
+        state.stays(self.node)
+
+
+def _forget(state: JobState) -> None:
+    state.slice(Relayout).resize = None
+    if state.stop.then == "relayout":
+        state.stop = given_up(state.stop)

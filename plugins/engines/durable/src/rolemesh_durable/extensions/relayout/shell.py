@@ -1,0 +1,33 @@
+"""The part of resizes and drains in the master's process: it answers the requests of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rolemesh_durable.control.client import DrainNode, ResizeJob
+from rolemesh_durable.extensions.relayout.draining import Draining
+from rolemesh_durable.extensions.relayout.records import DrainWanted, ResizeWanted
+from rolemesh_durable.extensions.relayout.resizing import Resizing
+from rolemesh_durable.protocol.master.shell import Answer, ShellPart
+
+__all__ = ["Relayouts"]
+
+
+class Relayouts(ShellPart):
+    """Refuses what cannot be had, and gives the machine the other requests."""
+
+    def requests(self) -> Mapping[type, Answer]:
+        """The requests of `rolemesh scale` and `rolemesh drain`."""
+        return {ResizeJob: self._resize, DrainNode: self._drain}
+
+    def _resize(self, request: ResizeJob) -> str:
+        why = self._shell.machine().extension(Resizing).refusal(request.sizes)
+        if not why:
+            self._shell.put(ResizeWanted(request.sizes, request.reason))
+        return why
+
+    def _drain(self, request: DrainNode) -> str:
+        why = self._shell.machine().extension(Draining).refusal(request.node, back=request.back)
+        if not why:
+            self._shell.put(DrainWanted(request.node, request.reason, request.notice_s, request.back))
+        return why
