@@ -21,6 +21,7 @@ HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {
     ("graph/routes.py", "refused"): ("FlowError", 0, ""),
     ("plugins/manager.py", "misbehaved"): ("PluginError", 1, "the … "),
     ("durable/plugin_calls.py", "misbehaved"): ("PluginError", 1, "the … "),
+    ("durable/extensions/scaling/shell.py", "misbehaved"): ("PluginError", 1, "the … "),
     ("placement/validation.py", "impossible"): ("PlacementError", 1, "the placement strategy … "),
     ("durable/protocol/replan.py", "impossible"): ("PlacementError", 1, "the placement strategy … "),
     ("durable/cli/checkpoint.py", "_refused"): ("SnapshotError", 0, ""),
