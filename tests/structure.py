@@ -20,7 +20,7 @@ __all__ = ["Limit", "code_lines", "limits"]
 ROOT = Path(__file__).resolve().parents[1]
 KERNEL = ROOT / "core/rolemesh"
 ENGINE = ROOT / "plugins/engines/durable/src/rolemesh_durable"
-ENGINES = (ENGINE, KERNEL / "inline")
+ENGINES = (ENGINE, ROOT / "plugins/engines/inline/src")
 DELIVERY = ENGINE / "protocol/delivery"
 KINDS = frozenset({"Balanced", "Broadcast", "Partial", "Sharded", "Split", "AtMost"})
 """The partitions, and the bounded lag. The engine asks a delivery instead of the kind."""
@@ -41,7 +41,7 @@ class Limit(NamedTuple):
 
 
 def code_lines(path: Path) -> int:
-    """Of one Python file."""
+    """The code lines of one Python file."""
     source = path.read_text(encoding="utf-8")
     docs: set[int] = set()
     for node in ast.walk(ast.parse(source)):
@@ -117,7 +117,7 @@ def _is_self(node: ast.expr) -> bool:
 
 
 def loaded() -> list[str]:
-    """What ``import rolemesh`` loads of what it must not."""
+    """The modules that ``import rolemesh`` loads and must not."""
     code = f"import sys, rolemesh; print(*[name for name in {HEAVY!r} if name in sys.modules])"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 

@@ -222,7 +222,7 @@ class SimAgent:
                 self.world.fail("one process of a rank", f"{rank.name} lives while its memory is wiped")
         self.memory.snaps.clear()
         self.memory.logs.clear()
-        self.memory.choices.clear()
+        self.memory.decisions.clear()
         self.memory.copies.clear()
         self.memory.whole.clear()
         self.memory.items.clear()

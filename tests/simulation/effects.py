@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.simulation.memory import Entry
+from tests.simulation.memory import Decision, Entry
 from tests.simulation.model import Value, chunks_of, gather, part_of
 from tests.simulation.sharing import assembled
 
@@ -15,6 +15,7 @@ from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Combine, Selection, Share, Whole
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.delivery.first import decode_taken
+from rolemesh_durable.protocol.delivery.newest import age_in
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.rank.effects import Consumer, Effects, GroupEnd, MatesEnd, Producer, Reader
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
@@ -298,18 +299,17 @@ class SimLog:
         self.sure, memory.sure[rank.key] = True, rank.generation
         self._new = []
 
-    def choice(self, edge: int, step: int, age: int, hold: int) -> None:
-        """Append how old the value is that a step takes."""
+    def decide(self, scope: str, step: int, hold: int, body: bytes, *, persists: bool = False) -> None:
+        """Append a decision."""
         rank = self._rank
-        rank.world.checks.chose(rank, rank.job.graph.edges[edge], step, step - age)
-        self._memory.choices.setdefault(rank.key, {})[edge, step] = step - age
-
-    def taken(self, edge: int, step: int, encoded: bytes) -> None:
-        """Append which items a step takes."""
-        rank = self._rank
-        rank.world.checks.took(rank, rank.job.graph.edges[edge], step, decode_taken(encoded).took)
-        self._memory.choices.setdefault(rank.key, {})[edge, step] = encoded
-        self._memory.logs[rank.key].append(Entry(edge, step, 0, True, (), encoded, 1))
+        edge = rank.job.graph.edges[int(scope.partition("/")[2])]
+        if scope == f"newest/{edge.id}":
+            rank.world.checks.chose(rank, edge, step, step - age_in(body))
+        else:
+            rank.world.checks.took(rank, edge, step, decode_taken(body).took)
+        self._memory.decisions.setdefault(rank.key, {})[scope, step] = Decision(scope, step, hold, body)
+        if persists:
+            self._memory.logs[rank.key].append(Entry(-1, step, 0, True, (), body, hold, scope))
 
     def awaits_commit(self, step: int) -> bool:
         """It takes no room."""

@@ -1,8 +1,8 @@
-"""Where simulated snapshots and logs lie: a node's memory, which outlives processes, and the disk."""
+"""The places of simulated snapshots and logs: a node's memory, which outlives processes, and the disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from tests.simulation.model import State
@@ -11,11 +11,14 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.protocol.persisting import outlasting
 
-__all__ = ["Disk", "Entry", "NodeMemory", "Snap"]
+__all__ = ["Decision", "Disk", "Entry", "NodeMemory", "Snap"]
 
 
 class Entry(NamedTuple):
-    """A record of an send log: a chunk of what was made at `step`; `item` None: only the mark that none follows."""
+    """A record of a send log: a chunk of what was made at `step`, or a decision if it has a `scope`.
+
+    `item` is None for the mark that no chunk follows.
+    """
 
     edge: int
     step: int
@@ -24,6 +27,21 @@ class Entry(NamedTuple):
     consumers: tuple[int, ...]
     item: Any
     hold: int
+    scope: str = ""
+
+    @property
+    def body(self) -> Any:
+        """The content of a decision."""
+        return self.item
+
+
+class Decision(NamedTuple):
+    """A record of a send log: a decision about `scope` at `step`."""
+
+    scope: str
+    step: int
+    hold: int
+    body: bytes
 
 
 class Snap:
@@ -50,8 +68,8 @@ class NodeMemory:
         self.logs: dict[RankRef, list[Entry]] = {}
         self.lines: dict[RankRef, Lines] = {}
         self.copies: dict[RankRef, dict[int, Image]] = {}
-        self.choices: dict[RankRef, dict[tuple[int, int], Any]] = {}
-        """By edge and step, when what it took was made, or which items it took, encoded."""
+        self.decisions: dict[RankRef, dict[tuple[str, int], Decision]] = {}
+        """The decisions of each rank in this timeline, by scope and step."""
         self.asked: dict[RankRef, dict[Any, int]] = {}
         """Which rank each call of a rank was sent to, by its key."""
         self.whole: dict[RankRef, dict[tuple[int, int], int]] = {}
@@ -119,11 +137,11 @@ class NodeMemory:
         """The snapshots that wait for being persisted."""
         return tuple(sorted(step for step, snap in self.snaps.get(key, {}).items() if snap.pinned))
 
-    def trim(self, key: RankRef, committed: int, holds: Mapping[int, int]) -> None:
+    def trim(self, key: RankRef, committed: int) -> None:
         """Drop the records that nobody needs any more after the commit of step `committed`."""
-        chosen = self.choices.get(key, {})
-        for edge, step in [at for at in chosen if at[1] + holds.get(at[0], 0) <= committed]:
-            del chosen[edge, step]
+        decided = self.decisions.get(key, {})
+        for at in [at for at, decision in decided.items() if decision.step + decision.hold <= committed]:
+            del decided[at]
         pins = self.pins(key)
         log = self.logs.get(key)
         if log:
@@ -152,7 +170,7 @@ class NodeMemory:
     def install(self, key: RankRef, step: int, image: Image) -> None:
         """Make an image this node's own snapshot of the rank, as if it had been written here."""
         self.copies.pop(key, None)
-        self.choices.pop(key, None)
+        self.decisions.pop(key, None)
         self.asked.pop(key, None)
         self.snaps[key] = {step: Snap(image[0])}
         self.logs[key] = list(image[1])

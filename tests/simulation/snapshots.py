@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from rolemesh_durable.protocol.edge import hold_of
 from rolemesh_durable.protocol.owing import until_shared
 from rolemesh_durable.protocol.persisting import outlasting
 
@@ -86,9 +85,7 @@ class SimStore:
 
     def forget(self, committed: int, published: int, pins: Sequence[int]) -> None:
         """Drop records of the log."""
-        job = self._rank.job
-        holds = {e.id: hold_of(e, job.graph, job.activity, job.unrepeated) - e.lag for e in job.graph.edges}
-        self._memory.trim(self._rank.key, committed, holds)
+        self._memory.trim(self._rank.key, committed)
 
     def resend(self, published: int) -> None:
         """Send the lines of former generations after step `published` again."""

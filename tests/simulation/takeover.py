@@ -12,7 +12,7 @@ from tests.simulation.model import Value, gather, part_of, value_of
 
 from rolemesh.graph import items
 from rolemesh.graph.routes import Collate, Combine
-from rolemesh_durable.protocol.log_kinds import CHOICE, CHUNK, END, TAKEN, WHOLE
+from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.origin import Assembly, StoredValues
 
 if TYPE_CHECKING:
@@ -24,9 +24,11 @@ __all__ = ["SimCrossing", "SimFormer", "SimRemains", "origin_of", "sizes_of"]
 class SimRecord(NamedTuple):
     """A record that a former generation has logged."""
 
-    kind: int
-    edge: int
+    kind: RecordKind
     step: int
+    edge: int = -1
+    call: int = -1
+    scope: str = ""
     generation: int = -1
     chunk: int = 0
     last: bool = True
@@ -51,15 +53,10 @@ class SimFormer:
         return self._memory.is_whole(self._key, record.edge, record.step)
 
     def ours(self) -> Iterator[SimRecord]:
-        """The records of choices that its calls made."""
-        for (edge, step), made in self._memory.choices.get(self._key, {}).items():
-            if isinstance(made, bytes):
-                yield SimRecord(TAKEN, edge, step, body=made)
-            else:
-                yield SimRecord(CHOICE, edge, step, chunk=step - made)
-        for entry in self._memory.logs[self._key]:
-            if not entry.consumers:
-                yield SimRecord(TAKEN, entry.edge, entry.step, body=entry.item)
+        """The decisions of its calls."""
+        decided = self._memory.decisions.get(self._key, {}).values()
+        for each in (*decided, *(entry for entry in self._memory.logs[self._key] if entry.scope)):
+            yield SimRecord(RecordKind.DECISION, each.step, scope=each.scope, body=each.body)
 
     def records(self) -> Iterator[SimRecord]:
         """The records of values that its calls made."""
@@ -67,11 +64,21 @@ class SimFormer:
         encoded = self._memory.items.get(self._key, {})
         kept = [(edge, step) for edge, step in whole if self._memory.is_whole(self._key, edge, step)]
         for call, step in sorted({(self._ops[edge], step) for edge, step in kept}):
-            yield SimRecord(WHOLE, call, step, body=encoded.get((call, step), b""))
+            yield SimRecord(RecordKind.WHOLE, step, call=call, body=encoded.get((call, step), b""))
         for e in list(self._memory.logs[self._key]):
-            if e.consumers:
-                kind, made = CHUNK if e.item is not None else END, whole.get((e.edge, e.step), -1)
-                yield SimRecord(kind, e.edge, e.step, made, e.chunk, e.last, e.consumers, b"", e.item)
+            if not e.scope:
+                kind = RecordKind.CHUNK if e.item is not None else RecordKind.END
+                made = whole.get((e.edge, e.step), -1)
+                yield SimRecord(
+                    kind,
+                    e.step,
+                    e.edge,
+                    generation=made,
+                    chunk=e.chunk,
+                    last=e.last,
+                    consumers=e.consumers,
+                    item=e.item,
+                )
 
 
 class SimCrossing:
@@ -80,8 +87,9 @@ class SimCrossing:
     def __init__(self, entry: Entry) -> None:
         self.edge, self.step, self.chunk, self.last = entry.edge, entry.step, entry.chunk, entry.last
         self.consumers, self.item = entry.consumers, entry.item
-        self.end = entry.item is None or not entry.consumers
-        self.header: bytes = b"" if entry.consumers else entry.item
+        self.scope, self.hold, self.body = entry.scope, entry.hold, entry.item
+        sent = RecordKind.CHUNK if entry.item is not None else RecordKind.END
+        self.kind = RecordKind.DECISION if entry.scope else sent
 
     def value(self) -> Any:
         """The value of the chunk."""

@@ -1,5 +1,7 @@
 """A consumer that starts again gets what it needs again; a producer that starts again gets its credits back."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext
 from rolemesh.graph.schedule import Activity
 from rolemesh_durable.dataplane.shm_transport import ShmTransport
+from rolemesh_durable.protocol.delivery.newest import encode_age
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import Peer
 from rolemesh_durable.protocol.rank.ports import Ports
@@ -18,6 +21,14 @@ from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.transports import Site
 
 PATIENCE_S = 10
+
+
+class Decided(NamedTuple):
+    """A decision of a former generation."""
+
+    scope: str
+    step: int
+    body: bytes
 
 
 @pytest.fixture
@@ -129,7 +140,7 @@ def test_a_restarted_rank_repeats_its_call_with_the_value_that_it_took_while_the
         a.outputs[0].put(step, [step])
     a.commit(2)
     b = begin("b", 1, resume=2, **flow)
-    b.choose_again({(0, 2): 2})
+    b.recall(-1, [Decided("newest/0", 2, encode_age(2))])
     wire()
     a.mail._endpoint.pump(0.2)
     port = b.inputs[1][0][1]

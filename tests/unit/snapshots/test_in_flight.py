@@ -19,6 +19,7 @@ from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.codec import encode, flatten
 from rolemesh_durable.dataplane.shm import SlotPool, aligned_size
+from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.origin import OriginError
 from rolemesh_durable.rank.origin import Origin
 
@@ -61,7 +62,7 @@ class Producer:
 
 
 def written(run_dir, part):
-    """Where the one file of what had been sent is before its checkpoint is complete."""
+    """The path of the one file of records in flight before its checkpoint is complete."""
     (name,) = [name for name in part.files if name.endswith(".edges")]
     return disk.step_folder(run_dir, part.step) / disk.attempt_file(name, part.attempt)
 
@@ -82,16 +83,20 @@ def test_only_what_crosses_the_step_is_stored_and_a_shared_payload_once(shm, run
     data.log.chunk(1, P, 0, True, 3, (0, 1), record.body, record.hlen, record.count, payload=first, place=record.place)
     data.log.end(2, P, 1, 1, (0,))
     data.log.line(P, b"a line of metrics")
+    data.log.decide("first/4", P - 1, 1, b"older items", persists=True)
+    data.log.decide("first/4", P, 1, b"items", persists=True)
+    data.log.decide("newest/3", P, 9, b"age")
     part = data.persist(run_dir, until)
     data_file = written(run_dir, part)
     assert data_file.stat().st_size < large.nbytes * 1.5
     found = in_flight.read(data_file)
-    assert [(r.edge, r.step, r.consumers, r.end) for r in found] == [
-        (0, P - 1, (0,), False),
-        (0, P, (0,), False),
-        (1, P, (0, 1), False),
-        (2, P, (0,), True),
+    assert [(r.edge, r.step, r.consumers, r.kind) for r in found if not r.scope] == [
+        (0, P - 1, (0,), RecordKind.CHUNK),
+        (0, P, (0,), RecordKind.CHUNK),
+        (1, P, (0, 1), RecordKind.CHUNK),
+        (2, P, (0,), RecordKind.END),
     ]
+    assert [(r.scope, r.step, r.hold, r.body) for r in found if r.scope] == [("first/4", P, 1, b"items")]
     assert found[0].value().tolist() == [0, 1, 2, 3]
     assert np.array_equal(found[1].value(), large)
     assert np.array_equal(found[2].value(), large)

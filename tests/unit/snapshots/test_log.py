@@ -1,14 +1,19 @@
 """The log of what a rank has sent outlives it: torn tails do not count, orphans are told apart, segments go in time."""
 
+import struct
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rolemesh.api.workload import RankContext
+from rolemesh_durable.checkpoint import log_record
 from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.codec import decode
 from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.dataplane.transport import Payload
-from rolemesh_durable.protocol.log_kinds import ANSWERED, ASKED, CHOICE, CHUNK, END, LINE, PARTIAL, WHOLE
+from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.rank.notes import Notes
 
 
@@ -39,9 +44,13 @@ def test_what_was_sent_is_read_again(shm, pool, rows):
     again = decode(header, buffers)
     assert np.array_equal(again["x"], value["x"])
     assert again["name"] == value["name"]
-    assert [(r.kind, r.body) for r in others] == [(END, b""), (LINE, b"a line"), (PARTIAL, b"half a line")]
+    assert [(r.kind, r.body) for r in others] == [
+        (RecordKind.END, b""),
+        (RecordKind.LINE, b"a line"),
+        (RecordKind.PARTIAL, b"half a line"),
+    ]
     assert log.position == 4
-    assert [r.kind for r in SendLog.read(shm, "a", 0, 2)] == [CHUNK, END]
+    assert [r.kind for r in SendLog.read(shm, "a", 0, 2)] == [RecordKind.CHUNK, RecordKind.END]
     log.close()
 
 
@@ -165,10 +174,10 @@ def test_what_is_whole_is_no_orphan_after_any_number_of_restarts(shm, pool):
     second = SendLog(shm, "a", 0, generation=1, resume=0)
     assert steps_of(second) == {0, 1, 2}
     assert [second.is_orphan(r) for r in second.found if r.step == 3] == [True, True]
-    assert [second.is_orphan(r) for r in second.found if r.kind == LINE] == [True]
+    assert [second.is_orphan(r) for r in second.found if r.kind == RecordKind.LINE] == [True]
     third = SendLog(shm, "a", 0, generation=2, resume=1)
     assert steps_of(third) == {0, 1, 2}
-    assert {r.step for r in SendLog.read(shm, "a", 0) if r.kind == CHUNK} == {0, 1, 2}
+    assert {r.step for r in SendLog.read(shm, "a", 0) if r.kind == RecordKind.CHUNK} == {0, 1, 2}
 
 
 def test_of_what_was_made_whole_twice_the_newest_counts(shm, pool):
@@ -176,13 +185,13 @@ def test_of_what_was_made_whole_twice_the_newest_counts(shm, pool):
     again = SendLog(shm, "a", 0, generation=1, resume=0)
     first = again.position
     send(again, pool, 1, ["new"], edge=1)
-    assert {r.generation for r in SendLog.read(shm, "a", 0) if r.kind == CHUNK and r.edge == 2} == {0}
+    assert {r.generation for r in SendLog.read(shm, "a", 0) if r.kind == RecordKind.CHUNK and r.edge == 2} == {0}
     send(again, pool, 1, ["new"], edge=2)
     again.whole(0, 1, first, 0, b"items")
-    assert {r.generation for r in SendLog.read(shm, "a", 0) if r.kind == CHUNK} == {1}
+    assert {r.generation for r in SendLog.read(shm, "a", 0) if r.kind == RecordKind.CHUNK} == {1}
     third = SendLog(shm, "a", 0, generation=2, resume=0)
     assert {r.generation for r in third.found if third.is_whole(r)} == {1}
-    assert [r.body for r in third.found if r.kind == WHOLE and not third.is_orphan(r)] == [b"items"]
+    assert [r.body for r in third.found if r.kind == RecordKind.WHOLE and not third.is_orphan(r)] == [b"items"]
 
 
 def test_what_is_whole_is_void_once_the_whole_job_has_gone_back(shm, pool):
@@ -193,7 +202,7 @@ def test_what_is_whole_is_void_once_the_whole_job_has_gone_back(shm, pool):
     assert steps_of(back) == set()
     made(back, pool, 1, whole=True)
     assert steps_of(SendLog(shm, "a", 0, generation=2, resume=0, timeline=1)) == {1}
-    assert {r.step for r in SendLog.read(shm, "a", 0) if r.kind == CHUNK and r.generation == 0} == {0}
+    assert {r.step for r in SendLog.read(shm, "a", 0) if r.kind == RecordKind.CHUNK and r.generation == 0} == {0}
 
 
 def test_a_log_is_sure_if_every_generation_that_may_have_shown_something_has_written_to_it(shm, pool):
@@ -219,18 +228,65 @@ def test_what_a_copy_of_a_log_has_beyond_its_snapshot_is_void(shm, pool):
 
 def test_what_a_rank_chose_before_the_whole_job_went_back_is_not_chosen_again(shm):
     log = SendLog(shm, "a", 0)
-    log.choice(3, 5, 1, 1)
-    log.call(5, 1, 1, b"k" * 16)
-    log.answer(5, 1, b"k" * 16, b"yes")
+    log.decide("newest/3", 5, 1, b"1")
+    log.decide("calls/asked", 5, 1, b"key")
+    log.decide("newest/3", 6, 1, b"0")
     log.close()
     again = SendLog(shm, "a", 0, generation=1, resume=2)
-    assert [record.kind for record in again.ours] == [CHOICE, ASKED, ANSWERED]
-    assert again.calls() == ({b"k" * 16: 1}, {b"k" * 16: b"yes"}, 5)
+    assert [(record.step, record.body) for record in again.decisions("newest/3")] == [(5, b"1"), (6, b"0")]
+    assert [record.body for record in again.decisions("calls/asked")] == [b"key"]
+    assert again.decisions("newest/4") == []
     again.close()
     back = SendLog(shm, "a", 0, generation=2, resume=2, timeline=1)
-    back.choice(3, 3, 0, 1)
+    back.decide("newest/3", 3, 1, b"0")
     back.close()
     restarted = SendLog(shm, "a", 0, generation=3, resume=2, timeline=1)
-    assert [(record.step, record.chunk) for record in restarted.ours] == [(3, 0)]
-    assert restarted.calls() == ({}, {}, -1)
+    assert [record.step for record in restarted.decisions("newest/3")] == [3]
+    assert restarted.decisions("calls/asked") == []
     restarted.close()
+
+
+@given(st.data())
+def test_every_record_is_read_as_it_was_written(data):
+    ranks = st.lists(st.integers(0, 2**32 - 1), max_size=5).map(tuple)
+    position, step = data.draw(st.integers(0, 2**63)), data.draw(st.integers(-1, 2**62))
+    hold, generation = data.draw(st.integers(0, 2**33)), data.draw(st.integers(0, 9))
+    edge, chunk = data.draw(st.integers(0, 2**32 - 1)), data.draw(st.integers(0, 2**32 - 1))
+    consumers, body = data.draw(ranks), data.draw(st.binary(max_size=40))
+    packed = struct.pack(f"<{len(consumers)}I", *consumers)
+    common = {"position": position, "generation": generation, "step": step, "hold": min(hold, log_record.MAX_HOLD)}
+    sent = {"edge": edge, "chunk": chunk, "consumers": consumers}
+    match kind := data.draw(st.sampled_from(RecordKind)):
+        case RecordKind.CHUNK:
+            rest = {"last": data.draw(st.booleans()), "payload": data.draw(st.integers(0, 2**62))}
+            rest |= {"hlen": data.draw(st.integers(0, 2**32 - 1)), "count": data.draw(st.integers(0, 2**32 - 1))}
+            place = data.draw(st.text(max_size=20))
+            numbers = edge, chunk, rest["payload"], rest["hlen"], rest["count"], len(place.encode())
+            head = log_record.chunk_head(position, step, common["hold"], kind, rest["last"], len(consumers), *numbers)
+            encoded = head + packed + place.encode() + body
+            fields = sent | rest | {"place": place, "body": body}
+        case RecordKind.END:
+            encoded = log_record.end(position, step, hold, edge, chunk, consumers) + packed
+            fields = sent | {"last": True}
+        case RecordKind.LINE | RecordKind.PARTIAL:
+            common["hold"] = 1
+            encoded = log_record.lines(position, step, 1, body, partial=kind == RecordKind.PARTIAL)
+            fields = {"body": body}
+        case RecordKind.WHOLE:
+            encoded = log_record.whole(position, step, hold, edge, chunk, body)
+            fields = {"call": edge, "made": chunk, "body": body}
+        case RecordKind.DECISION:
+            scope, persists = data.draw(st.text(max_size=60)), data.draw(st.booleans())
+            encoded = log_record.decision(position, step, hold, scope, body, persists=persists)
+            fields = {"scope": scope, "persists": persists, "body": body}
+    assert log_record.head_of(encoded) == (position, step, common["hold"])
+    assert log_record.parse(encoded, generation) == log_record.LogRecord(kind, **common, **fields)
+
+
+def test_a_log_of_an_earlier_format_has_no_records(shm):
+    log = SendLog(shm, "a", 0)
+    log.decide("newest/3", 5, 1, b"1")
+    log.close()
+    (path,) = shm.glob("log-a-0-*")
+    path.write_bytes(path.read_bytes().replace(b"rmlog004", b"rmlog003", 1))
+    assert SendLog.read(shm, "a", 0) == []

@@ -13,8 +13,10 @@ from rolemesh.api.batch import Shard
 from rolemesh.runs.digest import digest
 from rolemesh_durable.agent.persister import TOGETHER, Persister
 from rolemesh_durable.checkpoint import disk
+from rolemesh_durable.checkpoint.log_record import chunk_head
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.checkpoint.send_log import SendLog
+from rolemesh_durable.protocol.log_kinds import RecordKind
 
 SIZE = 300_000
 
@@ -146,7 +148,8 @@ def test_a_log_that_nobody_can_read_fails_its_set_and_the_next_one_is_persisted(
     memory = MemorySnapshots(shm, "trainer", 0)
     memory.write(9, state(9), log=1, persist=True)
     SendLog(shm, "trainer", 0).close()
-    body = struct.pack("<QBBHIqIIqIIH", 0, 0, 1, 65535, 0, 9, 0, 1, -1, 0, 0, 0)  # says that it has 65535 consumers
+    consumers = 65535  # which are not there
+    body = chunk_head(0, 9, 1, RecordKind.CHUNK, True, consumers, 0, 0, 0, 0, 0, 0)
     with open(shm / "log-trainer-0-0", "r+b") as file:
         file.seek(struct.calcsize("<8sIIqQB7xq"))
         file.write(struct.pack("<II", len(body), crc32(body)) + body)

@@ -10,8 +10,9 @@ from pathlib import Path
 from rolemesh_durable.checkpoint import disk, in_flight
 from rolemesh_durable.checkpoint.attempt import CHUNK, Attempt, Removed, Writer
 from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_durable.checkpoint.log_record import LogRecord
 from rolemesh_durable.checkpoint.memory import Image, MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import LogRecord, SendLog
+from rolemesh_durable.checkpoint.send_log import SendLog
 
 __all__ = ["HOLDER", "Part", "Removed"]
 

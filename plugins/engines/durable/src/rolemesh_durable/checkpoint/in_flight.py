@@ -1,7 +1,7 @@
-"""What a rank had sent and others still needed when a snapshot was persisted: a file of records beside its state.
+"""The records in flight when a rank persisted a snapshot, in a file beside its state: sent, and still needed.
 
-A record is a chunk of a value, or the mark that none follows. A payload that went to several edges is stored once.
-Values are encoded as they were sent, by `rolemesh_durable.dataplane.codec`.
+A record is a chunk of a value, the mark that no chunk follows, or a decision. The file has a payload once, even if it
+went to several edges. Values are encoded as they were sent, by `rolemesh_durable.dataplane.codec`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_durable.checkpoint.log_record import LogRecord
 from rolemesh_durable.checkpoint.reading import map_file
-from rolemesh_durable.checkpoint.send_log import LogRecord
 from rolemesh_durable.dataplane.codec import Buffer, Received, decode
-from rolemesh_durable.protocol.log_kinds import CHUNK, END, TAKEN
+from rolemesh_durable.protocol.log_kinds import RecordKind
 
 __all__ = ["InFlight", "after", "read", "write"]
 
@@ -28,7 +28,14 @@ _ALIGNMENT = 64
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):
-    """`payload` counts the payloads of a file: the first record with a number has the bytes."""
+    """The head of a record in a file.
+
+    `payload`: Number of the payload within the file; -1: none. The first record with a number has the bytes.
+    `end`: The record is no chunk.
+    `scope`: Decision: its scope, or "".
+    `hold`: Decision: a restart may need it until step ``step + hold`` is committed.
+    `body`: Decision: its content.
+    """
 
     edge: int
     step: int
@@ -39,23 +46,38 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
     payload: int
     header: bytes
     sizes: tuple[int, ...]
+    scope: str = ""
+    hold: int = 0
+    body: bytes = b""
 
 
 class InFlight(msgspec.Struct, frozen=True):
-    """Chunk number `chunk` of what a producer made at `step` for the ranks `consumers` at the end of `edge`.
+    """One record of what was in flight.
 
-    `last`: it is the last one. `end`: it is no chunk, but the mark that no chunk follows; or, with a `header`, what the
-    rank itself has taken from the edge.
+    `kind`: A chunk, the mark that no chunk follows, or a decision of the rank itself.
+    `step`: The step that it belongs to.
+    `edge`: Chunk and end: the edge.
+    `chunk`: Chunk and end: its number within the step.
+    `last`: Chunk and end: no chunk of the step follows.
+    `consumers`: Chunk and end: the ranks at the end of the edge that it is for.
+    `header`: Chunk: the encoded beginning.
+    `buffers`: Chunk: its buffers.
+    `scope`: Decision: what it is about.
+    `hold`: Decision: a restart may need it until step ``step + hold`` is committed.
+    `body`: Decision: its content.
     """
 
-    edge: int
+    kind: RecordKind
     step: int
-    chunk: int
-    last: bool
-    end: bool
-    consumers: tuple[int, ...]
-    header: bytes
-    buffers: tuple[Buffer, ...]
+    edge: int = -1
+    chunk: int = 0
+    last: bool = False
+    consumers: tuple[int, ...] = ()
+    header: bytes = b""
+    buffers: tuple[Buffer, ...] = ()
+    scope: str = ""
+    hold: int = 0
+    body: bytes = b""
 
     def value(self) -> Any:
         """The chunk's value; its arrays are views of the file, its tensors may be written to."""
@@ -66,11 +88,12 @@ _decode_head = msgspec.msgpack.Decoder(_Head).decode
 
 
 def after(records: Iterable[LogRecord], step: int) -> list[LogRecord]:
-    """Those that were made up to `step` and are needed after it."""
+    """Those that were made up to `step`, that a restart after `step` needs, and that persisted snapshots have."""
+    sent = RecordKind.CHUNK, RecordKind.END
     return [
         record
         for record in records
-        if record.kind in (CHUNK, END, TAKEN) and record.step <= step < record.step + record.hold
+        if (record.kind in sent or record.persists) and record.step <= step < record.step + record.hold
     ]
 
 
@@ -90,12 +113,10 @@ def write(out: Callable[[Buffer], Any], records: Iterable[LogRecord], directory:
     payloads: dict[int, int] = {}
     for record in records:
         header, buffers, number, is_new = b"", list[Buffer](), -1, False
-        if record.kind == CHUNK:
+        if record.kind == RecordKind.CHUNK:
             header, buffers = record.load(directory)
             is_new = record.payload not in payloads
             number = payloads.setdefault(record.payload, len(payloads))
-        if record.kind == TAKEN:
-            header = record.body
         sizes = tuple(map(len, buffers))
         head = msgspec.msgpack.encode(
             _Head(
@@ -103,11 +124,14 @@ def write(out: Callable[[Buffer], Any], records: Iterable[LogRecord], directory:
                 record.step,
                 record.chunk,
                 record.last,
-                record.kind != CHUNK,
+                record.kind != RecordKind.CHUNK,
                 record.consumers,
                 number,
                 header,
                 sizes,
+                record.scope,
+                record.hold if record.scope else 0,
+                record.body if record.scope else b"",
             )
         )
         start = at + _FRAME.size + len(head)
@@ -147,9 +171,7 @@ def read(path: Path) -> list[InFlight]:
             if at > len(data):
                 raise ValueError("it ends within a record")
             buffers = payloads[head.payload] if head.payload >= 0 else ()
-            found.append(
-                InFlight(head.edge, head.step, head.chunk, head.last, head.end, head.consumers, head.header, buffers)
-            )
+            found.append(_record(head, buffers))
     except (struct.error, msgspec.MsgspecError, LookupError, ValueError) as error:
         raise SnapshotError(
             f"this is not a send log, or it is damaged: {error}",
@@ -159,8 +181,15 @@ def read(path: Path) -> list[InFlight]:
     return found
 
 
+def _record(head: _Head, buffers: tuple[Buffer, ...]) -> InFlight:
+    if head.scope:
+        return InFlight(RecordKind.DECISION, head.step, scope=head.scope, hold=head.hold, body=head.body)
+    kind = RecordKind.END if head.end else RecordKind.CHUNK
+    return InFlight(kind, head.step, head.edge, head.chunk, head.last, head.consumers, head.header, buffers)
+
+
 def _places(start: int, sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where in the file buffers begin that follow at `start`, each aligned, and where the last one ends."""
+    """The positions in the file of buffers that follow at `start`, each aligned, and the end of the last one."""
     places = []
     for size in sizes:
         start += -start % _ALIGNMENT

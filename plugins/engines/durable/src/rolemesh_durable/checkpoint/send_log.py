@@ -1,12 +1,12 @@
-"""The log of what a rank has sent, in files of its node's memory: it outlives the rank's process, however that ends.
+"""The log of what a rank has sent, in files of its node's memory. It outlives the rank's process, whatever ends that.
 
-A record is a chunk of a value, lines of metrics, or which value was taken where there was a choice. Large values lie
-in slot files and are named here. Segments are only appended to and carry the generation that wrote them and the step it
-was restored to, so what an earlier generation had made after that step is told apart: an orphan. A segment goes when
-the commit, and what is being persisted, leave nothing of it that could be needed. A record that was being written when
-the rank died does not count.
+A record is a chunk of a value, lines of metrics, or a decision (`protocol.log_kinds`). Large values lie in slot files,
+which the records name. The rank only appends to segments. A segment carries the generation that wrote it and the step
+to which that was restored. Records that an earlier generation made after that step are orphans. The rank removes a
+segment when no restart and no snapshot that is being persisted needs anything of it. A record does not count if the
+rank died while it wrote it.
 
-What a call has made is no orphan where the log says that it is whole: then it is not made again (`is_orphan`).
+If the log says that it has all that a call has made, that is no orphan, and no rank makes it again (`is_orphan`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,20 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-import msgspec
-
+from rolemesh_durable.checkpoint import log_record
+from rolemesh_durable.checkpoint.log_record import MAX_HOLD, LogRecord, chunk_head
 from rolemesh_durable.checkpoint.orphans import Restart, is_orphan
-from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, unflatten
-from rolemesh_durable.dataplane.places import slots_of
 from rolemesh_durable.dataplane.shm import Persist, named, new_file
-from rolemesh_durable.dataplane.slot_reader import SlotReader
-from rolemesh_durable.protocol.log_kinds import ANSWERED, ASKED, CHOICE, CHUNK, END, LINE, NOTE, PARTIAL, TAKEN, WHOLE
+from rolemesh_durable.protocol.log_kinds import RecordKind
 
-__all__ = ["LogRecord", "SendLog"]
-
-KEY_BYTES: Final = 16
+__all__ = ["SendLog"]
 
 SEGMENT_BYTES: Final = 1 << 20
 """A segment, from the fifth of a generation on; the first takes a sixteenth, so that many ranks with little to say fit
 into little memory, and one that starts again finds room."""
-_MAGIC: Final = b"rmlog003"
+_CHUNK: Final = RecordKind.CHUNK
+_LINE: Final = RecordKind.LINE
+_MAGIC: Final = b"rmlog004"
 _OPENING = struct.Struct("<8sIIqQB7xq")
 """magic, generation, timeline, the step that the generation was restored to, position of the first record, whether
 the log is sure (1) and copied (2), until which step is committed the segment is needed: `_OPEN` before it is full."""
@@ -41,56 +38,10 @@ _UNTIL = struct.Struct("<q")
 _OPEN: Final = 1 << 62
 _FRAME = struct.Struct("<II")
 """bytes of the body, their crc32."""
-_BODY = struct.Struct("<QBBHIqIIqIIH")
-"""position, kind, last, consumers, edge, step, chunk, hold, payload, header's bytes, buffers, bytes of the place."""
-_MAX_HOLD: Final = (1 << 32) - 1
-
-
-class LogRecord(msgspec.Struct, frozen=True, gc=False):
-    """One record, of a kind of `rolemesh_durable.protocol.log_kinds`.
-
-    `hold`: what was made at `step` may be needed until ``step + hold`` is committed.
-
-    `payload` is the position of the first record with the same payload. `body` is what `codec.flatten` made:
-    with the buffers inside, or without them if they lie at `place`, in slots. Of lines of metrics it is the encoded
-    block.
-    """
-
-    kind: int
-    position: int
-    generation: int
-    edge: int
-    step: int
-    chunk: int
-    last: bool
-    hold: int
-    consumers: tuple[int, ...]
-    payload: int
-    hlen: int
-    count: int
-    place: str
-    body: bytes
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Bytes of each buffer of a chunk."""
-        return unflatten(self.body, 0, self.hlen, self.count)[1]
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """The files that the buffers of a chunk lie in, if they are large."""
-        return slots_of(self.place)
-
-    def load(self, directory: str | Path) -> tuple[bytes, list[Buffer]]:
-        """Header and buffers of a chunk, for `codec.decode`; `directory` has the slot files."""
-        header, sizes, rest = unflatten(self.body, 0, self.hlen, self.count)
-        if self.place:
-            return bytes(header), SlotReader(directory).read(self.place, sizes)
-        return bytes(header), flat_buffers(self.body, rest, sizes)
 
 
 class _Segment:
-    """What is known of one file: whose it is, and until when it is needed."""
+    """One file: the generation that wrote it, and the step until which a restart may need it."""
 
     __slots__ = ("copied", "first", "first_step", "generation", "last_line", "number", "path", "resume", "size",
                  "sure", "timeline", "until")  # fmt: skip
@@ -105,7 +56,7 @@ class _Segment:
         self.first_step = 1 << 62
 
     def add(self, kind: int, step: int, hold: int) -> None:
-        if kind == LINE:
+        if kind == _LINE:
             self.last_line = max(self.last_line, step)
             return
         if step + hold > self.until:
@@ -152,12 +103,12 @@ class SendLog:
         self._copied = copied
         self._began = min((s.first for s in self._segments if s.timeline == timeline), default=self.position)
         self._whole = _whole(self.found, self._began)
-        said = {record.generation for record in self.found if record.kind == WHOLE}
+        said = {record.generation for record in self.found if record.kind == RecordKind.WHOLE}
         before = [s for s in self._segments if s.generation == generation - 1]
         self.sure = not generation or (not copied and any(s.sure or s.generation in said for s in before))
         """Whether all is here that former generations may have shown; else one must ask who has seen what, first."""
         self.nbytes = sum(segment.size for segment in self._segments)
-        """What the segments take."""
+        """Bytes of the segments."""
         self._consumers: dict[tuple[int, ...], bytes] = {}
         self._current: _Segment
         self._map: memoryview
@@ -173,7 +124,11 @@ class SendLog:
 
     def is_whole(self, record: LogRecord) -> bool:
         """Whether `record` is a chunk of a call that is whole, in this timeline."""
-        return record.kind in (CHUNK, END) and record.position in self._whole and not self.is_orphan(record)
+        return (
+            record.kind in (RecordKind.CHUNK, RecordKind.END)
+            and record.position in self._whole
+            and not self.is_orphan(record)
+        )
 
     def chunk(
         self,
@@ -191,69 +146,51 @@ class SendLog:
         place: str = "",
     ) -> int:
         """Append a chunk that is about to be sent; returns its position. `payload` below 0: it is a new one."""
-        position = self.position
-        name, kept, first = place.encode(), min(hold, _MAX_HOLD), position if payload < 0 else payload
-        head = _BODY.pack(position, CHUNK, last, len(consumers), edge, step, chunk, kept, first, hlen, count, len(name))
-        self._append(CHUNK, step, hold, b"".join((head, self._ranks(consumers), name, body)))
+        position, name = self.position, place.encode()
+        first, ranks = position if payload < 0 else payload, len(consumers)
+        kept = hold if hold < MAX_HOLD else MAX_HOLD
+        head = chunk_head(position, step, kept, _CHUNK, last, ranks, edge, chunk, first, hlen, count, len(name))
+        self._append(_CHUNK, step, hold, b"".join((head, self._ranks(consumers), name, body)))
         return position
 
     def end(self, edge: int, step: int, chunk: int, hold: int, consumers: tuple[int, ...]) -> None:
         """Append the mark that no chunk follows."""
-        head = _BODY.pack(self.position, END, 1, len(consumers), edge, step, chunk, min(hold, _MAX_HOLD), -1, 0, 0, 0)
-        self._append(END, step, hold, head + self._ranks(consumers))
+        head = log_record.end(self.position, step, hold, edge, chunk, consumers)
+        self._append(RecordKind.END, step, hold, head + self._ranks(consumers))
 
     def line(self, step: int, encoded: bytes, *, partial: bool = False) -> None:
         """Append lines of metrics up to that which ends with `step`, or (`partial`) what has been gathered up to it."""
-        kind = PARTIAL if partial else LINE
-        self._note(kind, step, body=encoded)
+        kind = RecordKind.PARTIAL if partial else RecordKind.LINE
+        self._append(kind, step, 1, log_record.lines(self.position, step, 1, encoded, partial=partial))
 
-    def choice(self, edge: int, step: int, age: int, hold: int) -> None:
-        """Append that the call at the end of `edge` takes at `step` the value that is `age` steps old."""
-        self._note(CHOICE, step, hold, edge, age)
+    def decide(self, scope: str, step: int, hold: int, body: bytes, *, persists: bool = False) -> None:
+        """Append what the rank has decided at `step`. A restart reads it with `decisions` and decides the same.
+
+        `scope` says what the decision is about, in at most 255 bytes. A restart may need it until step
+        ``step + hold`` is committed. `persists`: persisted snapshots have it too, as long as a restart may need it.
+        """
+        data = log_record.decision(self.position, step, hold, scope, body, persists=persists)
+        self._append(RecordKind.DECISION, step, hold, data)
+
+    def decisions(self, scope: str) -> list[LogRecord]:
+        """The decisions about `scope` of former generations in this timeline, in order."""
+        return [record for record in self.ours if record.kind == RecordKind.DECISION and record.scope == scope]
 
     @property
     def ours(self) -> Sequence[LogRecord]:
-        """What former generations have written in this timeline. What a rank had chosen in another one does not hold:
-        what it chose from may never be made again, and what it takes now may be newer."""
+        """The records of former generations in this timeline.
+
+        Decisions of another timeline do not count. Nobody may make again what the rank chose from there, and what the
+        rank takes now may be newer.
+        """
         return [record for record in self.found if record.position >= self._began]
 
-    def call(self, step: int, rank: int, hold: int, key: bytes) -> None:
-        """Append that the call `key` (16 bytes) is about to leave for `rank`."""
-        self._note(ASKED, step, hold, number=rank, body=key)
-
-    def answer(self, step: int, hold: int, key: bytes, frame: bytes) -> None:
-        """Append the answer to the call `key`."""
-        self._note(ANSWERED, step, hold, body=b"".join((key, frame)))
-
-    def calls(self) -> tuple[dict[bytes, int], dict[bytes, bytes], int]:
-        """What former generations have written of calls, by key: the rank that was asked last, and the answers; and the
-        newest step of them."""
-        asked = {record.body: record.chunk for record in self.ours if record.kind == ASKED}
-        answers = {r.body[:KEY_BYTES]: r.body[KEY_BYTES:] for r in self.ours if r.kind == ANSWERED}
-        return asked, answers, max((r.step for r in self.ours if r.kind == ASKED), default=-1)
-
-    def taken(self, edge: int, step: int, encoded: bytes) -> None:
-        """Append which items the call at the end of `edge` takes at `step`."""
-        self._note(TAKEN, step, edge=edge, body=encoded)
-
-    def note(self, step: int, encoded: bytes) -> None:
-        """Append what an operator has decided at `step`."""
-        self._note(NOTE, step, body=encoded)
-
-    def notes(self, resume: int) -> list[bytes]:
-        """What former generations have noted after step `resume`, in order."""
-        return [record.body for record in self.ours if record.kind == NOTE and record.step > resume]
-
     def whole(self, call: int, step: int, first: int, hold: int, items: bytes = b"") -> None:
-        """Append that the chunks from position `first` on are all that `call` has made at `step`, of `items`. What a
-        former generation had made in their place is an orphan from now on."""
-        self._note(WHOLE, step, hold, call, self.position - first, items)
+        """Append that the chunks from position `first` on are all that `call` has made at `step`, of `items`. Records
+        of a former generation in their place are orphans from now on."""
+        data = log_record.whole(self.position, step, hold, call, self.position - first, items)
+        self._append(RecordKind.WHOLE, step, hold, data)
         self.sure = True
-
-    def _note(self, kind: int, step: int, hold: int = 1, edge: int = 0, number: int = 0, body: bytes = b"") -> None:
-        """Append what is for no consumer; `number` is the record's `chunk`."""
-        head = _BODY.pack(self.position, kind, 1, 0, edge, step, number, min(hold, _MAX_HOLD), -1, 0, 0, 0)
-        self._append(kind, step, hold, head + body)
 
     def trim(self, committed: int, published: int, pins: Collection[int] = ()) -> None:
         """Remove the segments that nobody needs: chunks up to the commit, lines up to `published`.
@@ -286,7 +223,7 @@ class SendLog:
         return not (self._segments[0].path.exists() and self._current.path.exists())
 
     def begin_again(self) -> None:
-        """Forget what was written: its files are gone. What is still needed is to be written again."""
+        """Forget all records: somebody has removed the files. The caller writes again whatever a restart may need."""
         for segment in self._segments:
             segment.path.unlink(missing_ok=True)
         self._segments, self.nbytes = [], 0
@@ -370,10 +307,11 @@ def _restarts(segments: Iterable[_Segment]) -> list[Restart]:
 def _whole(records: Sequence[LogRecord], first: int) -> frozenset[int]:
     """The positions of what is whole, from position `first` on, with the marks that say so: of a call's step the
     newest."""
-    said = [mark for mark in records if mark.kind == WHOLE and mark.position - mark.chunk >= first]
-    marks = {(mark.edge, mark.step): mark for mark in said}.values()
-    found = {position for mark in marks for position in range(mark.position - mark.chunk, mark.position + 1)}
-    return frozenset(r.position for r in records if r.position in found and r.kind in (CHUNK, END, WHOLE))
+    said = [mark for mark in records if mark.kind == RecordKind.WHOLE and mark.position - mark.made >= first]
+    marks = {(mark.call, mark.step): mark for mark in said}.values()
+    found = {position for mark in marks for position in range(mark.position - mark.made, mark.position + 1)}
+    kinds = RecordKind.CHUNK, RecordKind.END, RecordKind.WHOLE
+    return frozenset(r.position for r in records if r.position in found and r.kind in kinds)
 
 
 def _files(directory: Path, name: str) -> list[tuple[int, Path]]:
@@ -405,25 +343,12 @@ def _records(data: bytes, segment: _Segment, after: int) -> Iterator[LogRecord]:
         length, crc = _FRAME.unpack_from(data, at)
         at += _FRAME.size
         body = data[at : at + length]
-        if length < _BODY.size or len(body) < length or crc32(body) != crc:
+        if length < log_record.HEAD_BYTES or len(body) < length or crc32(body) != crc:
             return
         at += length
-        fields = _BODY.unpack_from(body)
-        if fields[0] != position:
+        found, step, hold = log_record.head_of(body)
+        if found != position:
             return
         position += 1
-        if fields[5] + fields[7] > after:
-            yield _parse(body, segment.generation, *fields)
-
-
-def _parse(
-    body: bytes, generation: int, position: int, kind: int, last: int, ranks: int, edge: int, step: int, chunk: int,
-    hold: int, payload: int, hlen: int, count: int, name: int,
-) -> LogRecord:  # fmt: skip
-    consumers = struct.unpack_from(f"<{ranks}I", body, _BODY.size)
-    at = _BODY.size + 4 * ranks
-    place = body[at : at + name].decode()
-    rest = body[at + name :]
-    return LogRecord(
-        kind, position, generation, edge, step, chunk, bool(last), hold, consumers, payload, hlen, count, place, rest
-    )
+        if step + hold > after:
+            yield log_record.parse(body, segment.generation)

@@ -8,6 +8,7 @@ from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.checkpoint import disk, in_flight
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.dataplane.codec import unpickles
+from rolemesh_durable.protocol.log_kinds import RecordKind
 
 __all__ = ["TRUST_FLAG", "read_edges", "written_by"]
 
@@ -37,7 +38,7 @@ def read_edges(
     """
     records = in_flight.read(folder / name)
     for record in () if trusted else records:
-        if not record.end and unpickles(record.header):
+        if record.kind == RecordKind.CHUNK and unpickles(record.header):
             edge = graph.edges[record.edge] if 0 <= record.edge < len(graph.edges) else None
             way = f"for {edge.param!r} of {graph.ops[edge.dst].label}" if edge is not None else f"on edge {record.edge}"
             raise SnapshotError(

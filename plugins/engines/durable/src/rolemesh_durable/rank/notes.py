@@ -1,4 +1,4 @@
-"""What operators have decided, in the rank's send log: whoever runs a step again does as its former life did."""
+"""The notes of operators, in the rank's send log. A rank that repeats a step decides as its former life did."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from rolemesh_durable.checkpoint.send_log import SendLog
 
 __all__ = ["Notes"]
 
+SCOPE = "notes"
+"""The scope of notes in the send log."""
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[int, str, Any]).decode
+_decode = msgspec.msgpack.Decoder(tuple[str, Any]).decode
 
 
 class Notes(MutableMapping[str, Any]):
-    """`RankContext.notes`: those of the step that runs. Without a log nobody is restored, so nothing is written."""
+    """`RankContext.notes`: the notes of the step that runs. Without a log no rank is restored, so it writes none."""
 
     def __init__(self, ctx: RankContext[Any], log: SendLog | None) -> None:
         self._ctx, self._log, self._step = ctx, log, -1
@@ -25,9 +27,11 @@ class Notes(MutableMapping[str, Any]):
         self._former: dict[int, dict[str, Any]] = {}
 
     def remember(self, resume: int) -> None:
-        """The rank goes on after step `resume`: take up what was noted of later ones."""
-        for step, key, value in map(_decode, self._log.notes(resume) if self._log is not None else ()):
-            self._former.setdefault(step, {})[key] = value
+        """The rank goes on after step `resume`: read the notes of later steps."""
+        for record in self._log.decisions(SCOPE) if self._log is not None else ():
+            if record.step > resume:
+                key, value = _decode(record.body)
+                self._former.setdefault(record.step, {})[key] = value
 
     def _notes(self) -> dict[str, Any]:
         if self._step != self._ctx.step:
@@ -41,7 +45,7 @@ class Notes(MutableMapping[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         self._notes()[key] = value
         if self._log is not None:
-            self._log.note(self._step, _encode((self._step, key, value)))
+            self._log.decide(SCOPE, self._step, 0, _encode((key, value)))
 
     def __delitem__(self, key: str) -> None:
         raise TypeError("what is noted stays so")

@@ -9,7 +9,7 @@ import msgspec
 
 from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.checkpoint import in_flight
-from rolemesh_durable.checkpoint.send_log import LogRecord
+from rolemesh_durable.checkpoint.log_record import LogRecord
 from rolemesh_durable.dataplane.codec import flatten
 from rolemesh_durable.dataplane.shm import SlotPool, aligned_size, named
 from rolemesh_durable.dataplane.transport import Payload

@@ -18,6 +18,7 @@ from rolemesh_durable.dataplane.malformed import UNREADABLE
 from rolemesh_durable.dataplane.transport import CREDIT, CREDITS
 from rolemesh_durable.extensions.calls.frames import (
     ANSWER,
+    KEY_BYTES,
     LOST,
     Answer,
     Request,
@@ -38,6 +39,10 @@ from rolemesh_durable.transports import TransportError
 
 __all__ = ["Calling"]
 
+ASKED: Final = "calls/asked"
+"""The scope of calls that left, in the send log: the key of the call, and the called rank."""
+ANSWERED: Final = "calls/answered"
+"""The scope of answers in the send log: the key of the call, and the answer."""
 POLL_S: Final = 0.05
 SESSION: Final = re.compile(r"(.+?)/(\d{1,9})#(\d{1,9})/.*", re.DOTALL)
 """role/rank#life/key."""
@@ -117,8 +122,11 @@ class Calling:
     # ------------------------------------------------------------------------------------------- what the rank tells
 
     def remember(self, log: SendLog) -> None:
-        """Former lives may have written down whom they asked, and what came back."""
-        self._before, self._recorded, self._written = log.calls()
+        """Read which ranks former lives have called, and what those answered."""
+        asked, answered = log.decisions(ASKED), log.decisions(ANSWERED)
+        self._before = {r.body[:KEY_BYTES]: int.from_bytes(r.body[KEY_BYTES:], "little") for r in asked}
+        self._recorded = {r.body[:KEY_BYTES]: r.body[KEY_BYTES:] for r in answered}
+        self._written = max((r.step for r in asked), default=-1)
 
     def finished(self, step: int) -> None:
         """All operators of `step` are through."""
@@ -258,7 +266,7 @@ class Calling:
             for call in self._state.leaving(role):
                 waiting = call.item
                 if self._log is not None:
-                    self._log.call(waiting.step, call.rank, waiting.hold, call.key)
+                    self._log.decide(ASKED, waiting.step, waiting.hold, call.key + call.rank.to_bytes(4, "little"))
                 self._endpoint.sender(role, call.rank).send(waiting.frame)
 
     def _close(self, waiting: _Waiting) -> None:
@@ -325,7 +333,7 @@ class Calling:
         waiting = call.item
         if waiting.keeps is not None and answer.kind == ANSWER:
             frame = frame_of(answer, buffers, self._ways[call.role].answers, source, generation, waiting.step)
-            waiting.keeps.answer(waiting.step, waiting.hold, call.key, frame)
+            waiting.keeps.decide(ANSWERED, waiting.step, waiting.hold, call.key + frame)
         if self._tasks.line is not self._line:
             self._line, self._answered = self._tasks.line, 0
         fields, answered = self._fields, self._answered

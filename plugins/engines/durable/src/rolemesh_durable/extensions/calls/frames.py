@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from rolemesh_durable.checkpoint.send_log import KEY_BYTES
 from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, flatten, unflatten
 from rolemesh_durable.dataplane.transport import DATA, HEAD, INLINE
 
 __all__ = [
     "ANSWER",
     "ERROR",
+    "KEY_BYTES",
     "LOST",
     "Answer",
     "Request",
@@ -28,6 +28,8 @@ __all__ = [
 ANSWER, ERROR, LOST = 0, 1, 2
 """What an answer is: what the method has returned, what it has raised, or that the session is not there any more."""
 
+KEY_BYTES: Final = 16
+"""Bytes of the key of a call."""
 Key: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
 
 

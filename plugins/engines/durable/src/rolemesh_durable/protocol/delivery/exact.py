@@ -22,6 +22,8 @@ BATCH = 256
 class Exact(Delivery):
     """A step takes the value of exactly `lag` steps before."""
 
+    kind = "exact"
+
     def port(self, end: ConsumerEnd, effects: Effects[Any]) -> InPort:
         """The consumer's end in a rank."""
         return InPort(self, end, effects)
@@ -36,8 +38,8 @@ class Origin(Protocol):
     def items(self, edge: Edge) -> dict[int, list[Any]]:
         """The items of each step, of an edge of which the rank takes items."""
 
-    def taken(self, edge: Edge, step: int) -> bytes | None:
-        """What the rank itself had taken from the edge by `step`, as it was logged."""
+    def decision(self, edge: Edge, scope: str, step: int) -> bytes | None:
+        """The rank's own decision at `step` about `scope`, at the consumer's end of `edge`."""
 
 
 class InPort:
@@ -48,6 +50,8 @@ class InPort:
     def __init__(self, delivery: Delivery, end: ConsumerEnd, effects: Effects[Any]) -> None:
         edge = delivery.edge
         self.edge = edge
+        self.scope = delivery.scope
+        """The scope of the port's decisions in the send log."""
         self.first = end.first
         """The first producer step whose value the rank needs."""
         self.state: InEdgeState[Arrival] = self.State(end.sources, end.first, revocable=end.revocable)
@@ -75,26 +79,22 @@ class InPort:
         self._accept(source, generation, step, chunk, last, item)
 
     def give(self, values: Mapping[int, Any], upto: int) -> None:
-        """`values`, by the step they were made at, are known from elsewhere; producers are asked for what follows
-        step `upto`. To be called before `ask`."""
+        """Take `values`, by their producer step, from elsewhere. `ask` then asks for the values after step `upto`."""
         self._given.update(values)
         self._not_before = upto + 1
 
     def given_by(self, origin: Origin, step: int) -> dict[int, Any]:
-        """What was on its way to this port when the job was persisted after `step`, for `give`."""
+        """The values in flight to this port when the job persisted `step`, for `give`."""
         return origin.values(self.edge)
 
-    def choose_again(self, ages: Mapping[int, int]) -> None:
-        """By step, how old the value was that a former generation took. An exact lag leaves no choice."""
+    def recall(self, resume: int, decisions: Mapping[int, bytes]) -> None:
+        """Decide again as former generations did, by step; the rank goes on after step `resume`.
 
-    def take_again(self, resume: int, records: Mapping[int, bytes]) -> None:
-        """By step, the items that former generations took; the rank goes on after step `resume`.
-
-        An exact lag leaves no choice.
+        An exact lag leaves nothing to decide.
         """
 
     def log_again(self, log: Log[Any]) -> None:
-        """Write to a log that has lost its files what a restart must know."""
+        """Write the decisions that a restart needs to a log that has lost its files."""
 
     @property
     def wired(self) -> bool:

@@ -40,7 +40,7 @@ def share_of(rank: int, ranks: int, *, size: int, items: int, total: int) -> ran
 
 
 class Taken(NamedTuple):
-    """What a rank has taken after a step.
+    """The items that a rank has taken after a step.
 
     `took`: Items that the step took.
     `beyond`: Items of steps after `released` that the rank has taken.
@@ -72,7 +72,7 @@ class FirstChoice:
 
     @property
     def taken(self) -> Taken:
-        """What a restart must know."""
+        """The decision that a restart needs."""
         return Taken(self.took, tuple(sorted(self._taken)), self.released)
 
     def came(self, step: int, number: int, wanted: Collection[int]) -> bool:
@@ -124,6 +124,8 @@ class FirstChoice:
 class First(Choosing):
     """A step takes the items that were finished first, at most `lag` steps old."""
 
+    kind = "first"
+
     one_version: ClassVar[bool] = False
     """Each rank may take other items than the other ranks do."""
 
@@ -169,9 +171,9 @@ class FirstPort(ChoosingPort):
         self._choice = FirstChoice(self._lag)
         self._pieces = dict[Piece, Any]()
 
-    def take_again(self, resume: int, records: Mapping[int, bytes]) -> None:
-        """By step, what former generations have logged; the rank goes on after step `resume`."""
-        told = {step: decode_taken(record) for step, record in records.items()}
+    def recall(self, resume: int, decisions: Mapping[int, bytes]) -> None:
+        """Take the items that former generations took, by step; the rank goes on after step `resume`."""
+        told = {step: decode_taken(body) for step, body in decisions.items()}
         self._known = resume < 0 or resume in told
         again = {step: taken.took for step, taken in told.items() if step > resume}
         self._choice = FirstChoice(self._lag, taken=told.get(resume), again=again)
@@ -179,8 +181,8 @@ class FirstPort(ChoosingPort):
 
     def given_by(self, origin: Origin, step: int) -> dict[int, Any]:
         """The items that were under way after `step`. Also reads what the rank had taken, unless its log has it."""
-        if not self._known and (record := origin.taken(self.edge, step)) is not None:
-            self.take_again(step, {step: record})
+        if not self._known and (taken := origin.decision(self.edge, self.scope, step)) is not None:
+            self.recall(step, {step: taken})
         return origin.items(self.edge)
 
     def give(self, values: Mapping[int, Any], upto: int) -> None:
@@ -215,9 +217,9 @@ class FirstPort(ChoosingPort):
         return self._values.rows([self._pieces.pop(piece) for piece in self._choice.took])
 
     def log_again(self, log: Log[Any]) -> None:
-        """Write to a log that has lost its files what a restart must know."""
+        """Write the last decision to a log that has lost its files."""
         if self._choice.step >= 0:
-            log.taken(self.edge.id, self._choice.step, encode_taken(self._choice.taken))
+            self._decide(log, self._choice.step)
 
     def _choose(self, step: int) -> None:
         choice = self._choice
@@ -226,9 +228,12 @@ class FirstPort(ChoosingPort):
         if not choice.choose(step):
             self._wait_until(lambda: choice.choose(step))
         if self._log is not None:
-            self._log.taken(self.edge.id, step, encode_taken(choice.taken))
+            self._decide(self._log, step)
         for made, _ in choice.took:
             self._aged(step - made)
+
+    def _decide(self, log: Log[Any], step: int) -> None:
+        log.decide(self.scope, step, 1, encode_taken(self._choice.taken), persists=True)
 
     def _came(self, step: int, item: Sequence[Any]) -> None:
         number, items, _, total, rows = item

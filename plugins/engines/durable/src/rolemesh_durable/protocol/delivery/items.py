@@ -15,6 +15,8 @@ __all__ = ["Items", "ItemsPort"]
 class Items(Delivery):
     """A step takes the value of exactly `lag` steps before, put together from items."""
 
+    kind = "items"
+
     def port(self, end: ConsumerEnd, effects: Effects[Any]) -> InPort:
         """The consumer's end in a rank."""
         return ItemsPort(self, end, effects)

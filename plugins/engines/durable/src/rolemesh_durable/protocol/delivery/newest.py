@@ -13,13 +13,15 @@ from rolemesh_durable.protocol.delivery.exact import InPort
 from rolemesh_durable.protocol.delivery.policy import ConsumerEnd, Delivery
 from rolemesh_durable.protocol.rank.effects import Effects
 
-__all__ = ["Newest", "NewestChoice", "NewestPort"]
+__all__ = ["Newest", "NewestChoice", "NewestPort", "age_in", "encode_age"]
 
 NEVER: Final = -(1 << 62)
 
 
 class Newest(Choosing):
     """A step takes the newest value that has come, at most `lag` steps old."""
+
+    kind = "newest"
 
     def port(self, end: ConsumerEnd, effects: Effects[Any]) -> InPort:
         """The consumer's end in a rank."""
@@ -51,6 +53,16 @@ class NewestChoice:
         return False
 
 
+def encode_age(steps: int) -> bytes:
+    """The age of a value as a decision in the send log."""
+    return steps.to_bytes(4, "little")
+
+
+def age_in(body: bytes) -> int:
+    """The age in a decision: number of steps since the value was made."""
+    return int.from_bytes(body, "little")
+
+
 class NewestPort(ChoosingPort):
     """One input of an operator call. The port logs its choice before the call, so that a restart takes the same value.
 
@@ -62,11 +74,12 @@ class NewestPort(ChoosingPort):
     def __init__(self, delivery: Delivery, end: ConsumerEnd, effects: Effects[Any]) -> None:
         super().__init__(delivery, end, effects)
         self._log, self._hold, self._calls = effects.log, end.hold - self._lag, end.calls
-        self.choose_again({})
+        self._choice = NewestChoice(self._lag, self._calls)
 
-    def choose_again(self, ages: Mapping[int, int]) -> None:
-        """By step, how old the value was that a former generation took."""
-        self._choice = NewestChoice(self._lag, self._calls, {step: step - age for step, age in ages.items()})
+    def recall(self, resume: int, decisions: Mapping[int, bytes]) -> None:
+        """Take the values that former generations took: `decisions` has their encoded ages, by step."""
+        again = {step: step - age_in(body) for step, body in decisions.items()}
+        self._choice = NewestChoice(self._lag, self._calls, again)
 
     def take(self, step: int) -> Any:
         """The newest value that has come; waits for one that is not too old."""
@@ -93,7 +106,7 @@ class NewestPort(ChoosingPort):
             self._wait_until(lambda: choice.choose(step, self._there))
         made = choice.made
         if self._log is not None:
-            self._log.choice(self.edge.id, step, step - made, self._hold)
+            self._log.decide(self.scope, step, self._hold, encode_age(step - made))
         self.state.forget(made)
         self.state.use(made)
         self._given = {at: value for at, value in self._given.items() if at >= made}

@@ -1,4 +1,4 @@
-"""What the engine asks of an edge's delivery. The answers here are those of an edge with an exact lag."""
+"""The questions of the engine about an edge's delivery. The answers here are those of an edge with an exact lag."""
 
 from __future__ import annotations
 
@@ -47,11 +47,15 @@ class ConsumerEnd(NamedTuple):
 class Delivery(ABC):
     """How one edge brings its values to the steps of the consuming call."""
 
+    kind: ClassVar[str]
+    """The name of the delivery."""
     one_version: ClassVar[bool] = True
     """Whether all ranks that take a value must take the same version of it."""
 
     def __init__(self, edge: Edge) -> None:
         self.edge = edge
+        self.scope = f"{self.kind}/{edge.id}"
+        """The scope of what a consumer decides about the edge, in its send log."""
 
     # ------------------------------------------------------------------------------------------------- who and when
 

@@ -203,11 +203,9 @@ class Log(Protocol[Taken]):
     def whole(self, call: int, step: int, first: int, hold: int, items: bytes = b"") -> None:
         """Append that the chunks from position `first` on are all that `call` has made at `step`, of `items`."""
 
-    def choice(self, edge: int, step: int, age: int, hold: int) -> None:
-        """Append how old the value is that `step` takes."""
-
-    def taken(self, edge: int, step: int, encoded: bytes) -> None:
-        """Append which items `step` takes."""
+    def decide(self, scope: str, step: int, hold: int, body: bytes, *, persists: bool = False) -> None:
+        """Append what the rank has decided about `scope` at `step`; a restart may need it until step ``step + hold`` is
+        committed. `persists`: persisted snapshots have it too."""
 
     def awaits_commit(self, step: int) -> bool:
         """Whether the commit of `step` would free something here."""

@@ -15,6 +15,7 @@ from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.routes import Collate, Combine, Route, RouteError, Selection, route
 from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.delivery.exact import Origin
+from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.ports import Ports
 
 __all__ = ["Assembly", "OriginError", "StoredValues", "restore_inputs"]
@@ -42,7 +43,11 @@ def restore_inputs(ports: Ports[Any], edges: Collection[int], step: int, origin:
 
 
 class InFlight(Protocol):
-    """A record of a persisted snapshot, of a chunk that was in flight."""
+    """A record of a persisted snapshot: a chunk that was in flight, or a decision."""
+
+    @property
+    def kind(self) -> RecordKind:
+        """Its kind."""
 
     @property
     def edge(self) -> int:
@@ -57,16 +62,16 @@ class InFlight(Protocol):
         """The number of the chunk."""
 
     @property
-    def end(self) -> bool:
-        """Whether it is no chunk: no chunk follows, or, with a `header`, it names the items that the rank took."""
-
-    @property
     def consumers(self) -> tuple[int, ...]:
         """The ranks that the chunk is for."""
 
     @property
-    def header(self) -> bytes:
-        """The items that the rank took, encoded."""
+    def scope(self) -> str:
+        """The scope of the decision."""
+
+    @property
+    def body(self) -> bytes:
+        """The content of the decision."""
 
     def value(self) -> Any:
         """The value of the chunk."""
@@ -133,14 +138,14 @@ class StoredValues:
         found: dict[int, list[Any]] = {}
         for producer in range(producers):
             for record in self._records(source, producer):
-                if record.edge == edge.id and self._rank in record.consumers and not record.end:
+                if record.edge == edge.id and self._rank in record.consumers and record.kind == RecordKind.CHUNK:
                     found.setdefault(record.step, []).append(record.value())
         return found
 
-    def taken(self, edge: Edge, step: int) -> bytes | None:
-        """The items that the rank itself had taken from the edge by `step`, encoded; None if it had taken none."""
+    def decision(self, edge: Edge, scope: str, step: int) -> bytes | None:
+        """The rank's own decision at `step` about `scope`, at the consumer's end of `edge`; None: there is none."""
         own = self._records(self._graph.ops[edge.dst].role, self._rank)
-        return next((r.header for r in own if r.edge == edge.id and r.step == step and r.end and r.header), None)
+        return next((r.body for r in own if r.scope == scope and r.step == step), None)
 
     def _ends(self, edge: Edge) -> tuple[str, int, int]:
         """The role of the producers, and the numbers of producers and consumers that there were."""
@@ -174,7 +179,7 @@ class StoredValues:
             chunks = {
                 r.chunk: r
                 for r in self._records(role, producer)
-                if r.edge == edge.id and r.step == step and consumer in r.consumers and not r.end
+                if r.edge == edge.id and r.step == step and consumer in r.consumers and r.kind == RecordKind.CHUNK
             }
             if not chunks and not isinstance(old.combine, Collate):
                 raise OriginError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import deepcopy
 from typing import Generic, Protocol, TypeVar
 
@@ -30,7 +30,7 @@ Taken = TypeVar("Taken", bound=Item, contravariant=True)
 
 
 class Orphans(Protocol):
-    """What former generations have left (`rolemesh_durable.rank.takeover.Inheritance`)."""
+    """The memory that former generations have left (`rolemesh_durable.rank.takeover.Inheritance`)."""
 
     nbytes: int
 
@@ -38,20 +38,20 @@ class Orphans(Protocol):
         """Whether the commit of `step` would free something here."""
 
 
-class TakenItems(Protocol):
-    """The record in a log of the items that a call took."""
+class Decision(Protocol):
+    """The record in a log of a former generation's decision."""
 
     @property
-    def edge(self) -> int:
-        """The edge that it took them from."""
+    def scope(self) -> str:
+        """Its scope (`rolemesh_durable.protocol.delivery.Delivery.scope`)."""
 
     @property
     def step(self) -> int:
-        """The step that took them."""
+        """The step that it belongs to."""
 
     @property
     def body(self) -> bytes:
-        """Which ones."""
+        """Its content."""
 
 
 class Begun(Log[Taken], Protocol[Taken]):
@@ -64,7 +64,7 @@ class Begun(Log[Taken], Protocol[Taken]):
 class Ports(Generic[T]):
     """All ports of one rank. `inputs[op]` are a call's in-ports by parameter, `outputs[op]` its out-port, if any.
 
-    Nothing is asked for, and no ask is answered, before `open`.
+    The ports ask for nothing, and answer no ask, before `open`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Ports(Generic[T]):
         """The mates of each call that shares its rows out."""
         self.ways: list[OutEdge[T]] = []
         self.orphans: Orphans | None = None
-        """What former generations have left, where there were any."""
+        """The memory that former generations have left, if there were any."""
         self.committed = -1
         self._effects, self._world_sizes, self._barrier = effects, dict(job.world_sizes), barrier
         self._fields, self._until = effects.page.fields, effects.waits.until
@@ -156,7 +156,7 @@ class Ports(Generic[T]):
 
     def relayout(self, layout: Layout, changed: Collection[str]) -> tuple[int, ...]:
         """From the step of `layout` on, the roles `changed` have other ranks: begin again on the edges from and to
-        them, which are returned. Where those ranks are is told afterwards."""
+        them, and return these edges. The agent sends the addresses of the ranks afterwards."""
         ops, role = self.job.graph.ops, self.mail.site.role
         self.mail.forget(changed)
         self._world_sizes |= layout.sizes
@@ -173,7 +173,7 @@ class Ports(Generic[T]):
             ports.sort(key=lambda named: named[1].edge.id)  # a call's arguments keep the order of the flow
         for port in self.ins:
             if port.edge.id in gone:
-                port.take_again(layout.step, {})
+                port.recall(layout.step, {})
         for way in self.ways:
             if way.edge.id in gone:
                 way.open()
@@ -191,7 +191,7 @@ class Ports(Generic[T]):
 
     @property
     def kept_bytes(self) -> int:
-        """What is kept for consumers that might come back: slots as large as they are, the log, and small values."""
+        """Bytes kept for consumers that may come back: slots, the log, and small values."""
         kept = self.memory.used_bytes
         for way in self.ways:
             kept += way.state.kept_bytes
@@ -237,7 +237,7 @@ class Ports(Generic[T]):
 
     @property
     def _speakers(self) -> Sequence[OutEdge[T] | Mates]:
-        """Who answers others when there is a new one of them."""
+        """The ends that answer other ranks, and begin again with a new generation of them."""
         return (*self.ways, *self.mates.values())
 
     def commit(self, step: int) -> None:
@@ -262,15 +262,13 @@ class Ports(Generic[T]):
         for port in self.ins:
             port.log_again(log)
 
-    def choose_again(self, choices: Mapping[tuple[int, int], int]) -> None:
-        """By edge and step, how old the value was that former generations took. The ports take it again if they can."""
+    def recall(self, resume: int, decisions: Iterable[Decision]) -> None:
+        """`decisions`: what former generations have decided, in order. The rank goes on after step `resume`."""
+        found: dict[str, dict[int, bytes]] = {}
+        for record in decisions:
+            found.setdefault(record.scope, {})[record.step] = record.body
         for port in self.ins:
-            port.choose_again({step: age for (edge, step), age in choices.items() if edge == port.edge.id})
-
-    def take_again(self, resume: int, records: Sequence[TakenItems]) -> None:
-        """`records`: which items former generations took. The rank goes on after step `resume`."""
-        for port in self.ins:
-            port.take_again(resume, {r.step: r.body for r in records if r.edge == port.edge.id})
+            port.recall(resume, found.get(port.scope, {}))
 
     def end(self, step: int) -> None:
         """`step` was the last one: nothing that may still come is taken."""

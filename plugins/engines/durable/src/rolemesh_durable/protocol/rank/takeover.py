@@ -1,4 +1,4 @@
-"""What a restarted rank takes over from its former generations: values that consumers may still ask for, and orphans.
+"""The records that a restarted rank takes over from its former generations: values to be asked for, and orphans.
 
 An orphan is what a former generation sent after the step that its successor was restored to. The successor makes it
 again. A consumer that has received the orphan does not look at the value again, so the orphan's memory stays until no
@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.protocol.layout import Layout
-from rolemesh_durable.protocol.log_kinds import CHOICE, CHUNK, END, LINE, PARTIAL, TAKEN, WHOLE
+from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.effects import Item
 from rolemesh_durable.protocol.rank.ports import Ports
 
@@ -23,8 +23,8 @@ class FormerRecord(Protocol):
     """A record that a former generation has written (`rolemesh_durable.protocol.log_kinds`)."""
 
     @property
-    def kind(self) -> int:
-        """Its kind."""
+    def kind(self) -> RecordKind:
+        """Its kind. The other fields that do not belong to its kind have no meaning."""
 
     @property
     def generation(self) -> int:
@@ -32,7 +32,15 @@ class FormerRecord(Protocol):
 
     @property
     def edge(self) -> int:
-        """The edge that it belongs to, or the call of a `WHOLE`."""
+        """The edge of a chunk."""
+
+    @property
+    def call(self) -> int:
+        """The operator call of which the log has all."""
+
+    @property
+    def scope(self) -> str:
+        """The scope of a decision."""
 
     @property
     def step(self) -> int:
@@ -59,12 +67,16 @@ class Crossing(Protocol):
     """A record in a persisted snapshot of what was in flight after its step."""
 
     @property
-    def edge(self) -> int:
-        """The edge that it belongs to."""
+    def kind(self) -> RecordKind:
+        """A chunk, the mark that no chunk follows, or a decision."""
 
     @property
     def step(self) -> int:
-        """The step of the value."""
+        """The step of the value, or of the decision."""
+
+    @property
+    def edge(self) -> int:
+        """The edge of the chunk."""
 
     @property
     def chunk(self) -> int:
@@ -75,16 +87,20 @@ class Crossing(Protocol):
         """Whether no chunk of the step follows."""
 
     @property
-    def end(self) -> bool:
-        """Whether it is no chunk: no chunk follows, or, with a `header`, it names the items that the rank took."""
-
-    @property
     def consumers(self) -> tuple[int, ...]:
         """The ranks that the chunk is for."""
 
     @property
-    def header(self) -> bytes:
-        """The encoded beginning of the chunk, or the items that the rank took."""
+    def scope(self) -> str:
+        """The scope of the decision."""
+
+    @property
+    def hold(self) -> int:
+        """A restart may need the decision until step ``step + hold`` is committed."""
+
+    @property
+    def body(self) -> bytes:
+        """The content of the decision."""
 
 
 R = TypeVar("R", bound=FormerRecord)
@@ -142,28 +158,27 @@ def take_over(
     orphans, except the values that the log has as a whole. Call this before ``ports.open``.
     """
     ways = {way.edge.id: way for way in ports.ways}
-    known = [] if from_disk else list(ours)
-    ports.choose_again({(record.edge, record.step): record.chunk for record in known if record.kind == CHOICE})
-    ports.take_again(resume, [record for record in known if record.kind == TAKEN])
+    known = () if from_disk else ours
+    ports.recall(resume, [record for record in known if record.kind == RecordKind.DECISION])
     for record in records:
         orphan, kind = log.is_orphan(record), record.kind
-        if kind == LINE:
+        if kind == RecordKind.LINE:
             if not orphan:
                 remains.line(record)
-        elif kind == PARTIAL:
+        elif kind == RecordKind.PARTIAL:
             if not orphan and record.step == resume:
                 remains.partial(record)
-        elif kind == WHOLE:
-            out = ports.outputs.get(record.edge)
+        elif kind == RecordKind.WHOLE:
+            out = ports.outputs.get(record.call)
             if not orphan and record.step > resume and out is not None:
                 out.whole(record)
-        elif kind in (CHUNK, END):
+        elif kind in (RecordKind.CHUNK, RecordKind.END):
             again = record.step > resume and log.is_whole(record)
             if orphan or (from_disk and not again) or _is_void(record, ports.job.graph, layout):
                 remains.retain(record)
                 continue
             item, way = None, ways[record.edge]
-            if kind == CHUNK and (item := remains.item(record)) is None:
+            if kind == RecordKind.CHUNK and (item := remains.item(record)) is None:
                 continue
             if again and way.made is not None:
                 way.made = max(way.made, record.step)
@@ -189,10 +204,11 @@ def carry_over(
     same = {each for each, size in now.items() if before.get(each) == size}
     ways = {way.edge.id: way for way in ports.ways if {role, graph.ops[way.edge.dst].role} <= same}
     for record in records:
-        if record.end and record.header and ports.log is not None:
-            ports.log.taken(record.edge, record.step, record.header)
+        if record.kind == RecordKind.DECISION:
+            if ports.log is not None:
+                ports.log.decide(record.scope, record.step, record.hold, record.body, persists=True)
         elif (way := ways.get(record.edge)) is not None:
-            item = None if record.end else remains.stored(record)
+            item = None if record.kind == RecordKind.END else remains.stored(record)
             way.put(item, record.step, record.chunk, record.last, record.consumers)
 
 

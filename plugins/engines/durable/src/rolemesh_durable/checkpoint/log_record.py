@@ -1,0 +1,167 @@
+"""One record of a send log, and its encoding.
+
+A record begins with its position, step, hold and kind. The fields of its kind follow, and then its body.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, unflatten
+from rolemesh_durable.dataplane.places import slots_of
+from rolemesh_durable.dataplane.slot_reader import SlotReader
+from rolemesh_durable.protocol.log_kinds import RecordKind
+
+__all__ = ["HEAD_BYTES", "MAX_HOLD", "LogRecord", "chunk_head", "decision", "end", "head_of", "lines", "parse", "whole"]
+
+_HEAD = struct.Struct("<QqIB")
+"""position, step, hold, kind."""
+_CHUNK = struct.Struct("<QqIBBHIIqIIH")
+"""The head; then last, number of consumers, edge, chunk, payload, header's bytes, buffers, bytes of the place."""
+_END = struct.Struct("<QqIBHII")
+"""The head; then number of consumers, edge, chunk."""
+_WHOLE = struct.Struct("<QqIBII")
+"""The head; then call, number of records."""
+_DECISION = struct.Struct("<QqIBBB")
+"""The head; then whether persisted snapshots have it, bytes of the scope."""
+_KINDS: Final = tuple(RecordKind)
+_CHUNK_KIND: Final = RecordKind.CHUNK
+HEAD_BYTES: Final = _HEAD.size
+MAX_HOLD: Final = (1 << 32) - 1
+chunk_head: Final = _CHUNK.pack
+"""A chunk, up to its consumers, its place and its body. A rank calls it for each chunk that it sends."""
+
+
+class LogRecord(msgspec.Struct, frozen=True, gc=False):
+    """One record. The fields after `body` have a meaning for some kinds only.
+
+    `kind`: Its kind.
+    `position`: Number of records before it.
+    `generation`: The generation of the rank that wrote it.
+    `step`: The step that it belongs to.
+    `hold`: A restart may need the record until step ``step + hold`` is committed.
+    `body`: Chunk: what `codec.flatten` made, without the buffers if they lie at `place`. Lines: the encoded block.
+    Whole: the encoded items that the value was made of, if its rows were made by demand. Decision: its content.
+    `edge`: Chunk and end: the edge.
+    `chunk`: Chunk and end: its number within the step.
+    `last`: Chunk and end: no chunk of the step follows.
+    `consumers`: Chunk and end: the ranks that it is for.
+    `payload`: Chunk: the position of the first record with the same content.
+    `hlen`: Chunk: bytes of its header.
+    `count`: Chunk: number of its buffers.
+    `place`: Chunk: the slots of its buffers if they are large, or "".
+    `call`: Whole: the operator call.
+    `made`: Whole: number of records before it that the call made.
+    `scope`: Decision: what it decides, as ``newest/3``.
+    `persists`: Decision: whether persisted snapshots have it too.
+    """
+
+    kind: RecordKind
+    position: int
+    generation: int
+    step: int
+    hold: int
+    body: bytes = b""
+    edge: int = -1
+    chunk: int = 0
+    last: bool = False
+    consumers: tuple[int, ...] = ()
+    payload: int = -1
+    hlen: int = 0
+    count: int = 0
+    place: str = ""
+    call: int = -1
+    made: int = 0
+    scope: str = ""
+    persists: bool = False
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Bytes of each buffer of a chunk."""
+        return unflatten(self.body, 0, self.hlen, self.count)[1]
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The files that the buffers of a chunk lie in, if they are large."""
+        return slots_of(self.place)
+
+    def load(self, directory: str | Path) -> tuple[bytes, list[Buffer]]:
+        """Header and buffers of a chunk, for `codec.decode`; `directory` has the slot files."""
+        header, sizes, rest = unflatten(self.body, 0, self.hlen, self.count)
+        if self.place:
+            return bytes(header), SlotReader(directory).read(self.place, sizes)
+        return bytes(header), flat_buffers(self.body, rest, sizes)
+
+
+def end(position: int, step: int, hold: int, edge: int, chunk: int, consumers: tuple[int, ...]) -> bytes:
+    """The mark that no chunk follows, up to its `consumers`."""
+    return _END.pack(position, step, min(hold, MAX_HOLD), RecordKind.END, len(consumers), edge, chunk)
+
+
+def lines(position: int, step: int, hold: int, body: bytes, *, partial: bool) -> bytes:
+    """Lines of metrics, or (`partial`) a part of one."""
+    return _HEAD.pack(position, step, hold, RecordKind.PARTIAL if partial else RecordKind.LINE) + body
+
+
+def whole(position: int, step: int, hold: int, call: int, made: int, body: bytes) -> bytes:
+    """The mark that the log has all that a call made."""
+    return _WHOLE.pack(position, step, min(hold, MAX_HOLD), RecordKind.WHOLE, call, made) + body
+
+
+def decision(position: int, step: int, hold: int, scope: str, body: bytes, *, persists: bool) -> bytes:
+    """A decision."""
+    name = scope.encode()
+    head = _DECISION.pack(position, step, min(hold, MAX_HOLD), RecordKind.DECISION, persists, len(name))
+    return b"".join((head, name, body))
+
+
+def head_of(data: bytes) -> tuple[int, int, int]:
+    """Position, step and hold of an encoded record."""
+    return _HEAD.unpack_from(data)[:3]
+
+
+def parse(data: bytes, generation: int) -> LogRecord:
+    """The record that `generation` has encoded as `data`. Raises `IndexError` for a kind that there is not."""
+    position, step, hold, number = _HEAD.unpack_from(data)
+    kind = _KINDS[number]
+    if kind is _CHUNK_KIND:
+        _, _, _, _, last, ranks, edge, chunk, payload, hlen, count, name = _CHUNK.unpack_from(data)
+        at = _CHUNK.size + 4 * ranks
+        consumers, place, body = _ranks(data, _CHUNK.size, ranks), data[at : at + name].decode(), data[at + name :]
+        return LogRecord(
+            kind,
+            position,
+            generation,
+            step,
+            hold,
+            body,
+            edge,
+            chunk,
+            bool(last),
+            consumers,
+            payload,
+            hlen,
+            count,
+            place,
+        )
+    base = kind, position, generation, step, hold
+    if kind is RecordKind.END:
+        *_, ranks, edge, chunk = _END.unpack_from(data)
+        consumers, body = _ranks(data, _END.size, ranks), data[_END.size + 4 * ranks :]
+        return LogRecord(*base, body, edge, chunk, True, consumers)
+    if kind is RecordKind.WHOLE:
+        *_, call, made = _WHOLE.unpack_from(data)
+        return LogRecord(*base, data[_WHOLE.size :], call=call, made=made)
+    if kind is RecordKind.DECISION:
+        *_, persists, name = _DECISION.unpack_from(data)
+        at = _DECISION.size + name
+        return LogRecord(*base, data[at:], scope=data[_DECISION.size : at].decode(), persists=bool(persists))
+    return LogRecord(*base, data[_HEAD.size :])
+
+
+def _ranks(data: bytes, at: int, count: int) -> tuple[int, ...]:
+    return struct.unpack_from(f"<{count}I", data, at)
