@@ -72,6 +72,7 @@ from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
 from rolemesh_durable.protocol.owing import Appointments
 from rolemesh_durable.protocol.rank import ports, version_port
+from rolemesh_durable.protocol.rank.machine import RankMachine
 from rolemesh_durable.protocol.rank.mates import Mates
 from rolemesh_durable.protocol.rank.origin import StoredValues
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
@@ -913,7 +914,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("values are held for one step less", "asks are answered", "storm",
              lambda: patch.object(ports, "hold_of", _no_hold(edges.hold_of))),
     Mutation("a stateless rank does not repeat its last sink call", "no deadlock", "process",
-             method(sim_rank.SimRank, "_repeat", lambda original: lambda self: None)),
+             method(RankMachine, "repeat", lambda original: lambda self, resume: False)),
     Mutation("an agent starts a rank beside its old process", "one process of a rank", "process",
              lambda: all_of(method(AgentMachine, "_launch", _launches_again)(),
                           method(CarryingOut, "_gone", _does_not_wait_for_the_dead)())),

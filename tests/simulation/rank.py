@@ -22,11 +22,13 @@ from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.blocks import Block, packed
 from rolemesh_durable.protocol.delivery import InPort
-from rolemesh_durable.protocol.edge import LogLost, last_call
+from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.rank.control import Control
-from rolemesh_durable.protocol.rank.effects import Effects
+from rolemesh_durable.protocol.rank.effects import Effects, Stopping
+from rolemesh_durable.protocol.rank.extension import RankExtension, RankHooks
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
+from rolemesh_durable.protocol.rank.machine import LOOK_NS, Driver, RankMachine
 from rolemesh_durable.protocol.rank.origin import OriginError, restore_inputs
 from rolemesh_durable.protocol.rank.page import (
     COMPUTING,
@@ -50,10 +52,6 @@ if TYPE_CHECKING:
     from tests.simulation.agent import SimAgent
 
 __all__ = ["SimRank"]
-
-
-class Stopped(Exception):
-    """The agent has said stop."""
 
 
 class Exited(Exception):
@@ -101,7 +99,6 @@ class SimRank:
         self.control = Control(lambda: self._inject("exit"))
         self.control.on_raise = lambda: self._inject("raise")
         self.control.on_adopted.append(self._say_again)
-        self.said = False
         self.heard = launch.resume
         """The newest step of which the snapshot has all that others have called for."""
         self.former: Lines = {}
@@ -117,6 +114,9 @@ class SimRank:
         self.mail = SimMail(self)
         self.barrier = GroupBarrier(self.mail, self.shape.sizes[self.key[0]]) if launch.collective else None
         self.taker: SnapshotTaker | None = None
+        self.machine: RankMachine | None = None
+        self.effects: Effects[SimItem] | None = None
+        self._ticks = 1 << 60
         self.together = False
         """Whether the group meets before each call."""
         self.ports: Ports[SimItem] | None = None
@@ -160,7 +160,7 @@ class SimRank:
                 if not wanted():
                     self._until = wanted
                     return
-        except Stopped:
+        except Stopping:
             self._leave(0)
         except Exited:
             self.die(None, 3)
@@ -331,7 +331,6 @@ class SimRank:
 
     def _main(self) -> None:
         world, launch = self.world, self.launch
-        pace = world.scenario.pace
         self.sleep(world.between(0.01, 0.05))
         port = 1000 if launch.collective and launch.rank == 0 else None
         self.report(m.RankHello(*self.key, self.generation, self.pid, {"sim": self.uid}, port))
@@ -348,46 +347,31 @@ class SimRank:
         self._restore()
         ports = self._open()
         self.report(m.RankReady(*self.key, self.generation, 0.1))
-        control, changes = self.control, self._changes(ports)
-        self._repeat()
-        schedule = self.job.schedule[self.key[0]]
+        control, effects = self.control, self.effects
+        assert effects is not None
+        driver = Driver(
+            run=self._run_call,
+            repeat=self._run_call,
+            look=self._look,
+            done=self._done,
+            close=lambda finished: None,
+            report=lambda message: self.world.send(self, self.agent, message),
+            committed=lambda step: None,
+            persisted=lambda step: None,
+            drain=lambda left_s: world.checks.leaves(self, self.step),
+            listens=False,
+        )
+        calls = [SimCall(op, self.job.activity.always(op.id)) for op in self.job.schedule[self.key[0]]]
+        hooks = RankHooks([SimExtension(self)])
+        machine = RankMachine(calls, effects, driver, control, hooks, ports=ports, position=SimPosition(self))
+        machine.follow(self.taker, self._changes(ports))
+        self.machine = machine
+        machine.repeat(launch.resume)
         if (self.key, -1) in world.scenario.says:
             self._finish()
-        while self.finished < control.last:
-            step = self.finished + 1
-
-            def may_begin() -> bool:
-                return step > control.last or (control.granted >= step and changes.may_go_on)  # noqa: B023 (asked before the next step)
-
-            if step > control.granted:
-                changes.follow(self.finished)
-                while not may_begin():
-                    self._await(lambda: changes.is_due(self.finished) or may_begin(), IDLE)
-                    changes.follow(self.finished)
-            if step > control.last:
-                break
-            world.checks.begins(self, step)
-            self.step = step
-            for op in schedule:
-                if self.job.activity.active(op.id, step):
-                    self._call(op, step)
-            self.calls.finished(step)
-            if (self.key, step) in world.scenario.says:
-                self._finish()
-            self._made[step], self.records = self.records, {}
-            self.agent.memory.lines.setdefault(self.key, {})[step] = self._made[step]
-            self._boundary(step)
-            self.finished = step
-            if step % 2 or self.stopping or step >= min(control.granted, control.last):
-                made, self._made = self._made, {}
-                self.tell(made)
-            self.handle_all()
-            if self.stopping:
-                raise Stopped
-            self.sleep(world.between(0.0, pace / 4))
-        self.at(IDLE)
-        ports.end(self.finished)
-        ports.drain(self.finished)
+        machine.run(launch.resume + 1)
+        if self.stopping:
+            raise Stopping
         if self.taker is not None:
             self.taker.end(self.finished)
         self.until(lambda: not self.former or control.advance is not None)
@@ -396,6 +380,35 @@ class SimRank:
         world.checks.done(self)
         self.report(m.RankDone(*self.key, self.generation, self.finished, sha, "", kept, unkept))
         self.until(lambda: False)
+
+    def _run_call(self, call: SimCall, step: int) -> int:
+        """Run a call. Each one takes so long that the rank looks into its inbox after the step."""
+        self._call(call.op, step)
+        self._ticks += LOOK_NS + 1
+        return self._ticks
+
+    def _done(self, step: int, now: int) -> None:
+        """All calls of a step are over."""
+        if (self.key, step) in self.world.scenario.says:
+            self._finish()
+        self._made[step], self.records = self.records, {}
+        self.agent.memory.lines.setdefault(self.key, {})[step] = self._made[step]
+        if not any(self.job.activity.active(op.id, step) for op in self.job.schedule[self.key[0]]):
+            self._tell_made()  # the machine does not look after a step without calls
+
+    def _look(self, now: int) -> int:
+        """Handle what has come, once the step is over; it returns 0 before, so that the machine looks again."""
+        if self.finished < self.step:
+            return 0
+        if self.step % 2 or self.stopping or self.step >= min(self.control.granted, self.last):
+            self._tell_made()
+        self.hear()
+        self.sleep(self.world.between(0.0, self.world.scenario.pace / 4))
+        return now
+
+    def _tell_made(self) -> None:
+        made, self._made = self._made, {}
+        self.tell(made)
 
     def _last_state(self) -> tuple[m.Persisted | None, str]:
         """As `rolemesh_durable.rank.last_state`: the rank's part of the only checkpoint, or why there is none."""
@@ -468,7 +481,7 @@ class SimRank:
             job.graph, job.activity, self.shape.sizes, job.steps, True, self.keeps, self.world.scenario.plan,
             job.unrepeated, job.varying,
         )  # fmt: skip
-        effects = effects_of(self, self.page, self.mail, SimLog(self))
+        effects = self.effects = effects_of(self, self.page, self.mail, SimLog(self))
         ports = self.ports = Ports(shape, effects, resume=launch.resume, barrier=self.barrier)
         former, remains, disk = SimFormer(self), SimRemains(), launch.restore == "disk"
         take_over(ports, former, former.records(), former.ours(), remains, launch.layout, launch.resume, from_disk=disk)
@@ -553,15 +566,6 @@ class SimRank:
         states = [there[role, n][0] for n in range(size)]
         return cut([s for s in states if s is not None], rank) if all(states) else None
 
-    def _repeat(self) -> None:
-        """Repeat the last sink calls up to the step from which the rank goes on."""
-        if self.key[0] in self.job.unrepeated:
-            return
-        calls = [op for op in self.job.schedule[self.key[0]] if op.returns is None]
-        found = [(last_call(self.job.activity, op.id, self.launch.resume), op) for op in calls]
-        for step, op in sorted(((s, op) for s, op in found if s is not None), key=lambda pair: pair[0]):
-            self._call(op, step)
-
     def _fault(self) -> None:
         kind, self.injected = self.injected, ""
         if kind == "exit":
@@ -632,7 +636,7 @@ class SimRank:
         """Take what has come."""
         self.handle_all()
         if self.stopping:
-            raise Stopped
+            raise Stopping
 
     def _release(self, op: OpCall, step: int) -> None:
         assert self.ports is not None
@@ -676,21 +680,9 @@ class SimRank:
         return self.world.group(self.key[0], self.generation).nonces.setdefault((step, op.id), self.world.nonce())
 
     def _finish(self) -> None:
-        self.said = True
-        self.report(m.RankFinish(*self.key, self.generation, "it has said so"))
+        assert self.machine is not None
+        self.machine.finish("it has said so")
         self.world.scenario.nemesis.said(self.world, self.agent)
-
-    def _boundary(self, step: int) -> None:
-        """The snapshot after `step`, if there is one."""
-        advance = self.control.advance
-        if advance is not None and step == self.control.pause and self.agent.node in advance.draining:
-            self.world.checks.leaves(self, step)
-        if self.said:
-            self._await_journal()
-        if self.taker is not None:
-            self.taker.after(step)
-            if self.snapshot == step:
-                self.world.checks.held(self, step)
 
     @property
     def taking(self) -> int:
@@ -715,8 +707,44 @@ class SimRank:
         barrier.arrive(step * len(self.job.graph.ops) + op.id)
         self._await(lambda: barrier.open, GATHERING)
 
-    def _await_journal(self) -> None:
-        self.until(lambda: self.control.advance is not None and self.control.advance.finishing)
+
+class SimCall:
+    """An operator call of the schedule."""
+
+    def __init__(self, op: OpCall, always: bool) -> None:
+        self.id, self.op, self.always = op.id, op, always
+
+    def connect(self, ports: Ports[Any]) -> None:
+        """A simulated call looks for its ports each time."""
+
+
+class SimPosition:
+    """The step at which the rank is."""
+
+    def __init__(self, rank: SimRank) -> None:
+        self._rank = rank
+
+    @property
+    def step(self) -> int:
+        """The step that runs."""
+        return int(self._rank.step)
+
+    @step.setter
+    def step(self, step: int) -> None:
+        if step > self._rank.finished:
+            self._rank.world.checks.begins(self._rank, step)
+            self._rank.step = step
+
+
+class SimExtension(RankExtension):
+    """The calls of a simulated rank."""
+
+    def __init__(self, rank: SimRank) -> None:
+        self._rank = rank
+
+    def step_done(self, step: int, held: bool) -> None:
+        """Tell the callees, and wait for the callers."""
+        self._rank.calls.finished(step)
 
 
 def _taken(port: InPort, value: Any) -> Value:

@@ -79,6 +79,7 @@ class SimStore:
         rank.world.checks.owns(rank)
         memory.switch(rank.key, step, rank.mind.state if stateful else None, persist)
         rank.world.checks.snapshot(rank, step)
+        rank.world.checks.held(rank, step)
 
     def publish(self) -> None:
         """The rank sends its lines after each step or two."""

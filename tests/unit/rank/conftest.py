@@ -274,14 +274,15 @@ class Fleet:
             activity = Activity(flow)
             sizes = {name: size for name, (_, size) in roles.items()}
             shape = JobShape(flow, activity, sizes, steps, **options)
-            ports = Ports(shape, process_effects(endpoint, status_page, meter, None))
+            effects = process_effects(endpoint, status_page, meter, None)
+            ports = Ports(shape, effects)
             tasks = Tasks(endpoint)
             place = Rank(
                 ctx, workload, endpoint, status_page, meter, ports, None, tasks, Channels(endpoint, flow.roles)
             )
             parts = [extension(None).in_rank(place) for extension in (*RANK_EXTENSIONS, *extensions)]
             hooks = RankHooks([part for part in parts if part is not None])
-            loop = Loop(place, hooks, control)
+            loop = Loop(place, hooks, control, effects)
             control.on_advance = lambda advance: ports.commit(advance.committed)
             ports.open(peers)
             for opened in hooks.opened:

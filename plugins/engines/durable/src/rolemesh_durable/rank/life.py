@@ -32,7 +32,7 @@ from rolemesh_durable.rank.channel import Channels
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import Tasks
 from rolemesh_durable.rank.last_state import not_kept, write_last
-from rolemesh_durable.rank.loop import Loop
+from rolemesh_durable.rank.loop import Loop, listens
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.notes import Notes
 from rolemesh_durable.rank.origin import Origin
@@ -127,7 +127,7 @@ class Life:
         crossing = LayoutChanges(
             launch.layout, ports, status_page, control, end=self._end, resized=self._resized, restore=self._reread
         )
-        self._loop = Loop(rank, hooks, control, boundary=boundary, crossing=crossing)
+        self._loop = Loop(rank, hooks, control, effects, boundary=boundary, crossing=crossing)
         ports.open(control.wire.peers if control.wire is not None else ())
         for opened in hooks.opened:
             opened(launch.resume)
@@ -136,8 +136,7 @@ class Life:
         if control.advance is not None:
             control.on_advance(control.advance)
         control.on_adopted.append(self._meter.say_again)
-        if launch.role not in job.unrepeated and launch.resume >= 0:
-            self._loop.repeat(launch.resume)
+        self._loop.repeat(launch.resume)
         if self._inherited.partial is not None:
             self._meter.resume(self._inherited.partial)
 
@@ -186,7 +185,7 @@ class Life:
         """Wait for the end of the job. Raises `Stopping`."""
         while True:
             self._endpoint.wait()
-            self._loop.heard()
+            self._loop.hear()
 
     def acknowledge(self) -> None:
         """The job is stopping: tell the workload how far it has come."""
@@ -253,7 +252,7 @@ class Life:
             launch.role,
             barrier,
             lockstep=type(self._workload).lockstep,
-            may_postpone=hooks.postpone_snapshots and not self._hears,
+            may_postpone=hooks.postpone_snapshots and not listens(self._workload),
         )
         state, group = None, None
         if barrier is not None:
@@ -283,12 +282,6 @@ class Life:
     def _resized(self, sizes: Mapping[str, int]) -> None:
         for relaid in self._hooks.relaid:
             relaid(dict(sizes))
-
-    @property
-    def _hears(self) -> bool:
-        """Whether the workload wants to know what is committed or persisted, also while it waits in an operator."""
-        cls = type(self._workload)
-        return cls.committed is not Workload.committed or cls.persisted is not Workload.persisted
 
     def _trusts(self, folder: str) -> bool:
         """Whether what this snapshot has of pickled objects may be read: it is the job's own, or a person said so."""

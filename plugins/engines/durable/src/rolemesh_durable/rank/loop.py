@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from time import monotonic_ns
 from types import GeneratorType
 from typing import Any
 
+from rolemesh.api.workload import Workload
 from rolemesh.graph.logical import OpCall
 from rolemesh.runs.operator_failure import OperatorFailed
-from rolemesh_durable.protocol.edge import last_call
-from rolemesh_durable.protocol.messages import RankFinish, Watermarks
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.control import Control
-from rolemesh_durable.protocol.rank.effects import Stopping
+from rolemesh_durable.protocol.rank.effects import Effects, Stopping
 from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
+from rolemesh_durable.protocol.rank.machine import Driver, RankMachine
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.snapshots import SnapshotTaker
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
 
-__all__ = ["Loop"]
+__all__ = ["Loop", "listens"]
 
 INJECTED = "injected by --chaos"
-
-LOOK_NS = 5_000_000
-"""A rank that never waits looks into its inbox this often (stop, commits)."""
 
 
 class _Call:
     """One operator call of the rank's schedule."""
 
     __slots__ = (
-        "always", "constants", "id", "inputs", "label", "maybe_none", "method", "op", "out", "sink", "streaming",
+        "always", "constants", "id", "inputs", "label", "maybe_none", "method", "op", "out", "streaming",
     )  # fmt: skip
 
     def __init__(self, op: OpCall, method: Callable[..., Any], rank: Rank, *, maybe_none: bool) -> None:
         """`maybe_none`: the call may yield nothing."""
         self.op, self.method = op, method
         self.id, self.label, self.constants, self.streaming = op.id, op.label, op.constants, op.streaming
-        self.sink = op.returns is None
         self.maybe_none = maybe_none
         self.always = rank.job.activity.always(op.id)
         self.connect(rank.ports)
@@ -52,54 +49,57 @@ class _Call:
 
 
 class Loop:
-    """Runs the schedule of one rank."""
+    """The schedule of one rank, which its machine (`RankMachine`) runs on these effects."""
 
     def __init__(
         self,
         rank: Rank,
         hooks: RankHooks,
         control: Control,
+        effects: Effects[Any],
         *,
         boundary: SnapshotTaker | None = None,
         crossing: LayoutChanges | None = None,
     ) -> None:
         """`boundary` takes snapshots between two steps, `crossing` new layouts while the rank waits for a grant."""
         ctx, job = rank.ctx, rank.job
-        self._ctx, self._activity, self._endpoint, self._ports = ctx, job.activity, rank.endpoint, rank.ports
+        self._ctx, self._endpoint = ctx, rank.endpoint
         self._status_page, self._meter, self._workload = rank.status_page, rank.meter, rank.workload
-        self._control, self._boundary, self._crossing = control, boundary, crossing
-        control.last = min(control.last, job.steps - 1)
-        self._hooks, self._before_inputs, self._before_call = hooks, hooks.before_inputs, hooks.before_call
+        self._control, self._boundary = control, boundary
+        self._hooks, self._before_call = hooks, hooks.before_call
         self._calls: list[_Call] = []
         for op in job.graph.of_role(ctx.role):
             method = hooks.wrapped(op, getattr(rank.workload, op.operator))
             self._calls.append(_Call(op, method, rank, maybe_none=hooks.may_yield_nothing(op)))
         self._in_group = ctx.rendezvous is not None
-        self._finish: RankFinish | None = None
         self._fail_waiting: Callable[[], None] | None = None
-        self._committed = self._persisted = -1
-        self._heard: Watermarks | None = None
         self._port = port_of(ctx)
         self._port.observe(self._progress)
+        driver = Driver(
+            run=self._run,
+            repeat=partial(self._run, repeated=True),
+            look=self._look,
+            done=rank.meter.finished,
+            close=rank.meter.close,
+            report=rank.endpoint.report,
+            committed=partial(self._tell, "committed, persisted", rank.workload.committed),
+            persisted=partial(self._tell, "committed, persisted", rank.workload.persisted),
+            drain=partial(self._tell, "drain", rank.workload.drain),
+            listens=listens(rank.workload),
+        )
+        self._machine = RankMachine(self._calls, effects, driver, control, hooks, ports=rank.ports, position=ctx)
+        self._machine.follow(boundary, crossing)
+        self.hear, self.acknowledge = self._machine.hear, self._machine.acknowledge
         rank.endpoint.attend((*hooks.idle, self._idle), hooks.wait)
         control.on_raise = self._inject
-        control.on_adopted.append(self._say_finish)
         if control.raising:
             self._inject()
 
     def repeat(self, resume: int) -> None:
-        """Repeat the last call up to step `resume` of each operator that returns nothing, in the order of the steps.
-
-        This restores a stateless rank to what it was after that step. The loop drops what the calls report.
-        """
-        found = [(last_call(self._activity, call.id, resume), call) for call in self._calls if call.sink]
-        for step, call in sorted(((at, call) for at, call in found if at is not None), key=lambda pair: pair[0]):
-            self._ctx.step = step
-            for before_repeat in self._hooks.before_repeat:
-                before_repeat(call.op, resume)
-            self._run(call, step, repeated=True)
-        self._port.clear()
-        self._meter.restart()
+        """Repeat what restores a stateless rank to step `resume`; drop what the repeated calls report."""
+        if self._machine.repeat(resume):
+            self._port.clear()
+            self._meter.restart()
 
     def run(self, start: int = 0) -> int:
         """Run from step `start` to the last, as grants come. Return the last finished step.
@@ -107,125 +107,22 @@ class Loop:
         Return early when the agent asks the rank to stop (`control.stopping` is set). Raise `OperatorFailed` for an
         exception of the workload, and `TransportError` for a broken edge.
         """
-        fields, control, ctx = self._status_page.fields, self._control, self._ctx
-        meter, boundary, activity = self._meter, self._boundary, self._activity
-        before_step, before_inputs, step_done = self._hooks.before_step, self._before_inputs, self._hooks.step_done
-        finished, looked = start - 1, monotonic_ns()
-        fields[status.FINISHED] = finished
-        try:
-            self._tell_finish()
-            while finished < control.last:
-                step = finished + 1
-                for hook in before_step:
-                    hook(step)
-                if step > control.granted and not self._await_grant(finished):
-                    break
-                ctx.step = fields[status.STEP] = step
-                now = looked
-                for call in self._calls:
-                    if call.always or activity.active(call.id, step):
-                        for hook in before_inputs:
-                            hook(call.op, step)
-                        now = self._run(call, step)
-                        if now - looked > LOOK_NS:
-                            looked = self._look(now)
-                for hook in step_done:
-                    hook(step, step >= control.last or step == control.pause)
-                fields[status.BUSY_NS] = meter.busy
-                meter.finished(step, now)
-                if boundary is not None:
-                    self._take_snapshot(boundary, step)
-                finished = fields[status.FINISHED] = step
-                if control.advance is not self._heard:
-                    self.heard()
-                if now - looked > LOOK_NS:
-                    looked = self._look(now)
-            meter.close(finished)
-            fields[status.OP], fields[status.PHASE], fields[status.EDGE] = -1, status.IDLE, -1
-            for hook in self._hooks.steps_end:
-                hook(finished)
-            self._ports.end(finished)
-            self._ports.drain(finished)
-        except Stopping:
-            meter.close(finished)
-            self._endpoint.flush()
-        return finished
-
-    def _await_grant(self, finished: int) -> bool:
-        """Wait until the rank may run the step after `finished`; return False if there is none."""
-        fields, control, endpoint, step = self._status_page.fields, self._control, self._endpoint, finished + 1
-        fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.IDLE, -1, monotonic_ns()
-        while (self._crosses(finished) or control.granted < step) and step <= control.last:
-            endpoint.wait()
-            self.heard()
-        endpoint.pump()
-        return step <= control.last
-
-    def _take_snapshot(self, boundary: SnapshotTaker, step: int) -> None:
-        """Take the snapshot of `step` if one is due; first tell the workload if its node leaves after the step."""
-        if step == self._control.pause:
-            self._drain(step)
-        if self._finish is not None:
-            self._await_journal()
-        boundary.after(step)
-
-    def _crosses(self, finished: int) -> bool:
-        """Whether a new layout, if there is one, keeps the rank from going on after step `finished`."""
-        if self._crossing is None:
-            return False
-        if self._crossing.follow(finished):
-            for call in self._calls:
-                call.connect(self._ports)
-        return not self._crossing.may_go_on
+        self._tell_finish()
+        return self._machine.run(start)
 
     def _tell_finish(self) -> None:
-        """Tell the agent if the workload wants the job to finish, and again until a later snapshot exists."""
-        ctx, reason = self._ctx, self._port.take_finish()
-        if reason:
-            self._finish = RankFinish(ctx.role, ctx.rank, ctx.generation, reason)
-            self._say_finish()
+        """Have the machine say that the workload wants the job to finish, if it does."""
+        if reason := self._port.take_finish():
+            self._machine.finish(reason)
 
-    def _say_finish(self) -> None:
-        if self._finish is not None:
-            self._endpoint.report(self._finish)
-
-    def _await_journal(self) -> None:
-        """Wait until the master has journalled `finish`: a rank that is restored after this step does not repeat it."""
-        while self._control.advance is None or not self._control.advance.finishing:
-            self._endpoint.wait()
-
-    def heard(self) -> None:
-        """Tell the workload the progress of the job, if there is any since the last call."""
-        advance = self._control.advance
-        if advance is not None and advance is not self._heard:
-            self._heard = advance
-            self.acknowledge(advance.committed, advance.persisted)
-
-    def acknowledge(self, committed: int, persisted: int) -> None:
-        """Tell the workload which steps are committed and persisted, if they are new."""
+    def _tell(self, label: str, hook: Callable[[Any], None], news: object) -> None:
+        """Call a hook of the workload."""
         try:
-            if committed > self._committed:
-                self._committed = committed
-                self._workload.committed(committed)
-            if persisted > self._persisted:
-                self._persisted = persisted
-                self._workload.persisted(persisted)
+            hook(news)
         except Stopping:
             raise
         except BaseException as error:
-            raise OperatorFailed("committed, persisted", self._ctx.step, error) from error
-
-    def _drain(self, step: int) -> None:
-        """Tell the workload if all ranks stop after this step because the node leaves."""
-        advance = self._control.advance
-        left_s = advance.draining.get(self._endpoint.site.node) if advance is not None else None
-        if left_s is not None:
-            try:
-                self._workload.drain(left_s)
-            except Stopping:
-                raise
-            except BaseException as error:
-                raise OperatorFailed("drain", step, error) from error
+            raise OperatorFailed(label, self._ctx.step, error) from error
 
     def _look(self, now: int) -> int:
         """Handle the messages that have come; return `now`. Raises `Stopping`."""
@@ -326,3 +223,9 @@ class Loop:
         except BaseException as error:
             raise OperatorFailed(call.label, step, error) from error
         return ended
+
+
+def listens(workload: Workload) -> bool:
+    """Whether the workload wants to know what is committed or persisted, also while it waits in an operator."""
+    cls = type(workload)
+    return cls.committed is not Workload.committed or cls.persisted is not Workload.persisted
