@@ -1,4 +1,4 @@
-"""The API of a backend: where master, agents and ranks live. A kind of plugin of this engine's: ``--backend``."""
+"""The API of a backend, which hosts master, agents and ranks. It is a kind of plugin of this engine: ``--backend``."""
 
 from __future__ import annotations
 
@@ -23,61 +23,61 @@ KIND = Kind(
 
 
 class Backend(Plugin, ABC):
-    """Base of backends (entry-point group ``rolemesh.backends``).
+    """Base class of backends (entry-point group ``rolemesh.backends``).
 
-    The fields of its `Options` are options of ``rolemesh run`` where it is chosen. One instance starts one job, from a
-    driver's process. How the master reaches its agents there is a
-    `rolemesh_durable.protocol.launcher.Launcher`, which the master's process makes.
+    The fields of its `Options` become options of ``rolemesh run`` when it is chosen. One instance starts one job, from
+    a driver's process. The master's process creates a `rolemesh_durable.protocol.launcher.Launcher`, by which the
+    master reaches its agents.
     """
 
     name: ClassVar[str]
-    """As in the entry point: what the journal and ``run.json`` call it."""
+    """The name of the entry point, which the journal and ``run.json`` use."""
     nodes_join: ClassVar[bool] = False
-    """Whether nodes may come that were not there at the start."""
+    """True if nodes may join after the start."""
     inherits: ClassVar[bool] = True
-    """Whether the job's processes inherit this process's environment. If not, they take up the bundle's `environ`."""
+    """True if the job's processes inherit this process's environment. If not, they take the bundle's `environ`."""
 
     def __init__(self, options: Any, lost: Collection[str] = ()) -> None:
-        """`lost`: nodes that an earlier attempt of the job has lost, and that must not be used. Raises `BackendError`
-        if the backend cannot be reached."""
+        """`lost`: nodes that an earlier attempt of the job lost, and that must not be used. Raises `BackendError` if
+        the backend cannot be reached."""
         super().__init__(options)
         self.lost = frozenset(lost)
 
     @classmethod
     def outlives(cls, options: Any) -> bool:
-        """Whether what it starts can go on without the process that has started it."""
+        """Return whether its jobs can continue without the process that started them."""
         return True
 
     @classmethod
     def expected(cls, options: Any) -> ClusterView | None:
-        """The nodes that it will have, where that is known before anything is started."""
+        """Return the nodes that it will have, if that is known before anything is started."""
         return None
 
     @property
     def address(self) -> str:
-        """Under which others reach the cluster that it is, "" if there is nothing to reach."""
+        """Return the address of its cluster for other processes, "" if there is none."""
         return ""
 
     @abstractmethod
     def cluster(self) -> ClusterView:
-        """The nodes that are there, with all that they have."""
+        """Return the present nodes with all their resources."""
 
     def knows(self, job: str) -> bool:
-        """Whether a job of this name lives here, as far as the backend can tell."""
+        """Return whether a job of this name runs here, as far as the backend knows."""
         return False
 
     @abstractmethod
     def start(self, bundle: Any, lock: int) -> None:
         """Start the master with an engine's `bundle`, and return when it answers.
 
-        `lock` is the descriptor of the run folder's lock, to be held by the job's processes; -1 if there is none.
-        Raises `BackendError` if it does not come up.
+        `lock` is the descriptor of the run folder's lock, which the job's processes must hold; -1 if there is none.
+        Raises `BackendError` if the master does not come up.
         """
 
     @abstractmethod
     def alive(self) -> bool:
-        """Whether there is a master, or soon will be."""
+        """Return whether there is a master, or soon will be."""
 
     @abstractmethod
     def close(self) -> None:
-        """Wait for the job's processes to be gone, and leave nothing behind."""
+        """Wait for the job's processes to be gone, and clean up."""

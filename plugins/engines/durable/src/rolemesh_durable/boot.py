@@ -1,4 +1,4 @@
-"""Which boot of which machine this process is of."""
+"""Identify the boot of the machine that this process runs on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """A name that all processes of this boot of this machine share: monotonic clocks and pids can be compared among
-    them. "" where the system has none."""
+    """Return a name that all processes of this boot of this machine share: they may compare monotonic clocks and pids.
+    "" if the system has none."""
     with suppress(OSError):
         return BOOT_ID.read_text().strip()
     return ""

@@ -1,4 +1,4 @@
-"""Which environment variables of a command its job's processes get where they do not inherit them. Pure."""
+"""Select the environment variables of a command for its job's processes, if these do not inherit them. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATHS = "PYTHONPATH"
 
 
 def carried(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those of `environ` that a job takes to other nodes; relative entries of PYTHONPATH become absolute."""
+    """Return those of `environ` that a job takes to other nodes; relative entries of PYTHONPATH become absolute."""
     found = {name: value for name, value in environ.items() if name not in NODES_OWN and not name.startswith(OTHERS)}
     if found.get(PATHS):
         found[PATHS] = os.pathsep.join(os.path.abspath(path) for path in found[PATHS].split(os.pathsep))
@@ -28,6 +28,7 @@ def carried(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def taken_up(carried: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """What a process with `environ` sets for what was `carried`: its own entries of PYTHONPATH come last."""
+    """Return the variables that a process with `environ` sets from the `carried` ones: its own entries of PYTHONPATH
+    come last."""
     paths = [path for each in (carried, environ) for path in each.get(PATHS, "").split(os.pathsep) if path]
     return {**carried, **({PATHS: os.pathsep.join(dict.fromkeys(paths))} if paths else {})}

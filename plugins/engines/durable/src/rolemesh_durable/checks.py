@@ -1,8 +1,8 @@
-"""The API of a check: what is measured of a node before a job's ranks start there. A kind of plugin of this engine's.
+"""The API of a check, which measures a node before a job's ranks start there. It is a kind of plugin of this engine.
 
 A job file lists checks under ``plugins.checks``. The agent of each node runs them, each in a process of its own, before
-any rank starts; the master compares. A node that fails is left to the failover ladder, as one whose hardware is at
-fault: its ranks go elsewhere, or the job says why it does not start.
+any rank starts; the master compares the results. A failed node counts as faulty hardware for the failover ladder: its
+ranks go elsewhere, or the job's failure says why it does not start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KIND = Kind(
 
 
 class CheckOptions(BaseModel, extra="forbid"):
-    """What a node must measure up to. Options of a check are this class or derive from it."""
+    """Requirements of a node. The options of a check are this class or derive from it."""
 
     at_least: dict[str, float] = Field(
         default_factory=dict, description="Minimum of each number; a node with less fails."
@@ -38,11 +38,11 @@ class CheckOptions(BaseModel, extra="forbid"):
 
 
 class CheckedNode(msgspec.Struct, frozen=True):
-    """The node: its id, where others reach it, and the folders of the job there, on disk and in shared memory.
+    """The node: its id, its address for other nodes, and the folders of the job there, on disk and in shared memory.
 
-    `together` are the ids of the nodes, this one among them, on which the same checks run at about the same time: all
-    of them at the job's start, and one that ranks come to later is alone. Their processes can meet in `run_dir`, if the
-    nodes share it. `attempt` is theirs alone.
+    `together` are the ids of the nodes, including this one, on which the same checks run at about the same time: all of
+    them at the job's start; a node that ranks come to later is alone. Their processes can meet in `run_dir`, if the
+    nodes share it. `attempt` is unique to them.
     """
 
     id: str
@@ -54,13 +54,14 @@ class CheckedNode(msgspec.Struct, frozen=True):
 
 
 class Check(Plugin, ABC):
-    """Base of checks (entry-point group ``rolemesh.checks``)."""
+    """Base class of checks (entry-point group ``rolemesh.checks``)."""
 
     Options: ClassVar[type[BaseModel]] = CheckOptions
 
     @abstractmethod
     def measure(self, node: CheckedNode) -> dict[str, float]:
-        """Numbers by name, of which more is better. Called once, in a process that ends with it, while no rank runs.
+        """Return numbers by name, of which more is better. Called once, in a process that ends with it, while no rank
+        runs.
 
-        Whatever it raises, or prints last where its process dies, is why the node fails.
+        If it raises, or its process dies, its error or last output is the reason why the node fails.
         """

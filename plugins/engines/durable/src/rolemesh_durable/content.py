@@ -21,7 +21,7 @@ def check_content(record: PluginRecord, where: str | None = None) -> None:
 
 
 def content_hash(record: PluginRecord) -> str:
-    """sha256 over the names and contents of all files of the top-level package (or module) that the plugin is in; of a
+    """Return the sha256 over the names and contents of all files of the plugin's top-level package (or module); for a
     class of the job's own, of its file.
 
     Nothing is imported. Raises `PluginError` if there is no such package.
@@ -48,7 +48,7 @@ def content_hash(record: PluginRecord) -> str:
 
 
 def own_version(record: PluginRecord) -> str:
-    """What tells the content of a class of the job's own from another."""
+    """Return a hash of the content of a class of the job's own, as its version."""
     return f"sha256:{content_hash(record)[:16]}"
 
 

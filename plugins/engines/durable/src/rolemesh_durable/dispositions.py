@@ -1,4 +1,4 @@
-"""What processes of a job do about signals that they inherited as ignored, or that are not meant for them."""
+"""Signal handling of a job's processes: for signals that they inherited as ignored, or that are not meant for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def handle_unless_ignored(number: signal.Signals, handler: Handler) -> None:
 
 
 def pass_over(number: signal.Signals) -> None:
-    """Do nothing when the signal comes. Unlike SIG_IGN, programs that this process starts do not inherit this."""
+    """Do nothing when the signal comes. Unlike SIG_IGN, this is not inherited by programs that this process starts."""
     handle_unless_ignored(number, _nothing)
 
 

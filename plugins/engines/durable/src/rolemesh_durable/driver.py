@@ -1,4 +1,4 @@
-"""A driver: it starts a job's master on a backend, follows it, and starts it again where it can go on elsewhere."""
+"""A driver: it starts a job's master on a backend, follows it, and restarts the job if it can continue elsewhere."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ __all__ = ["Driver", "in_background", "stop_job", "watchers"]
 
 
 class Driver(RunHandle):
-    """One job: when nodes join, its elastic roles get more ranks, and when it has failed because nodes were lost it is
-    started again with fewer."""
+    """Drives one job. When nodes join, elastic roles get more ranks. If the job fails because nodes were lost, it
+    restarts with fewer."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Driver(RunHandle):
         owner: bool,
         say: Say,
     ) -> None:
-        """`asked` is the job as it was asked for, with its elastic roles; `options` are the engine's.
+        """`asked` is the requested job with its elastic roles; `options` are the engine's.
 
         `owner`: the job ends with this process.
         """
@@ -72,7 +72,7 @@ class Driver(RunHandle):
         self._run = LivingRun(run_dir)
 
     def start(self) -> None:
-        """Start the master, and return when it answers. Raises `RolemeshError`; nothing has been started then."""
+        """Start the master, and return when it answers. Raises `RolemeshError`; then nothing has been started."""
         backend = self._backend = self._kind(self._backend_options, self._lost)
         try:
             self._start(backend)
@@ -81,15 +81,15 @@ class Driver(RunHandle):
             raise
 
     def status(self) -> JobStatus | None:
-        """The present picture, from the master."""
+        """Return the present status, from the master."""
         return self._run.status()
 
     def result(self) -> dict[str, Any] | None:
-        """How the job has ended."""
+        """Return the result of the job."""
         return self._run.result()
 
     def stop(self, reason: str) -> None:
-        """Ask the master."""
+        """Send the request to the master."""
         stop_job(self.run_dir, reason)
 
     def wait(self, interrupted: Callable[[], None] | None = None) -> dict[str, Any] | None:
@@ -109,7 +109,7 @@ class Driver(RunHandle):
             self.start()
 
     def leave(self) -> None:
-        """Return when the job runs. Raises `BackendError` if its master dies before."""
+        """Return when the job runs. Raises `BackendError` if its master dies before that."""
         backend = self._backend
         assert backend is not None
         with ControlClient(self.run_dir) as client:
@@ -173,7 +173,7 @@ class Driver(RunHandle):
             backend.start(bundle, lock)
 
     def _origin(self, reference: str) -> tuple[str, int]:
-        """Folder and step of the snapshot to start from."""
+        """Return folder and step of the snapshot to start from."""
         job = self._job
         if options_in(job.selection).snapshots.enabled is False:
             raise JobFileError(
@@ -225,13 +225,13 @@ class Driver(RunHandle):
         return growth
 
     def _room(self, backend: Shared) -> dict[str, int]:
-        """How large the elastic roles could be. Raises `MasterGoneError`."""
+        """Return how large the elastic roles could be. Raises `MasterGoneError`."""
         with ControlClient(self.run_dir) as client:
             own = held_by(client.status(), self._asked.request)
         return self._asked.largest(with_own(backend.free(), own))
 
     def _loses(self, result: dict[str, Any] | None) -> bool:
-        """Whether the job has failed because it has lost nodes, and can go on with fewer ranks on what is left."""
+        """Return whether the job has failed because it lost nodes, and can continue with fewer ranks on the others."""
         ranges = self._asked.elastic
         lost = frozenset((result or {}).get("lost_nodes", ()))
         failed = result is not None and result["status"] == "failed" and not self._options.rehearsed
@@ -254,12 +254,12 @@ def _has_scalers(selection: Selection) -> bool:
 
 
 def watchers(selection: Selection) -> JobPlugins:
-    """The observers of a job that live where a person watches."""
+    """Return the observers of a job that run beside the user."""
     return instances(each for each in selection.observers if each.cls.side == "driver")
 
 
 def stop_job(run_dir: Path, reason: str) -> None:
-    """Return when the master has been asked, or the job has ended: a master may be about to be started again."""
+    """Return when the master has the request, or the job has ended. A master may be about to restart."""
     with ControlClient(run_dir, ANSWER_S) as client:
         while LivingRun(run_dir).result() is None:
             try:
@@ -307,7 +307,7 @@ class _Background(RunHandle):
 
 
 def in_background(job: Prepared, run_dir: Path, options: Any, say: Say) -> RunHandle:
-    """Start a second driver in a session of its own: what the backend starts must outlive this process."""
+    """Start a second driver in a session of its own, because what the backend starts must outlive this process."""
     if not isinstance(job.source, Path):
         what = "a job that is no file cannot go on without this process on a Ray that this process starts"
         raise JobFileError(what, remedy="give the address of a Ray that is there, or use the backend local")

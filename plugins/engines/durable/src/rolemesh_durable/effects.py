@@ -1,9 +1,9 @@
-"""Which keys have no effect, because another one is off. Pure.
+"""Find keys without effect, because another one is off. Pure.
 
 A field states what it needs: ``Field(json_schema_extra={"needs": "optimizer = sgd"})``. Every entry of a list must
-hold; `` or `` separates alternatives. An alternative is a key that must be set, ``key = value|value``, or
-``key != value``. A key, perhaps with dots, is one of the field's own model, or of a model around it: of a role, of the
-job, of the engine's options. A key that none of them has is not judged.
+hold; `` or `` separates alternatives. An alternative is a key that must be set, ``key = value|value``, or ``key !=
+value``. A key, perhaps with dots, belongs to the field's own model, or to a model around it: of a role, of the job, of
+the engine's options. A key that none of them has is ignored.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def needs_of(model: type[BaseModel], name: str) -> list[str]:
 
 
 def without_effect(*models: BaseModel, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """The path of each key in the last of `models` that has another value than by default, and what it lacks.
+    """Yield the path of each key in the last of `models` whose value is not its default, with its missing need.
 
-    `models` are from the outermost to the innermost; `path` is that of the last one.
+    `models` are ordered from the outermost to the innermost; `path` is that of the last one.
     """
     model = models[-1]
     for name, field in type(model).model_fields.items():
@@ -57,9 +57,10 @@ def without_effect(*models: BaseModel, path: tuple[str | int, ...] = ()) -> Iter
 
 
 def warnings(job: Prepared, options: BaseModel | None) -> list[str]:
-    """Each key of the job file that is set and has no effect: where it is, and what it needs; then what workloads say.
+    """Return a warning for each key of the job file that is set but has no effect, with its place and its need, then
+    the warnings of workloads.
 
-    `options` are the engine's, None if they are not known yet.
+    `options` are the engine's, None if they are unknown.
     """
     spec, chosen = job.job.spec, job.selection
     around = (spec,) if options is None else (options, spec)

@@ -1,6 +1,6 @@
-"""The end of a forked process of Python: what the interpreter does then, without what only its parent would need.
+"""The end of a forked Python process: what the interpreter does then, without the parts that only its parent needs.
 
-A real end of the interpreter takes apart all modules, also those that the parent has imported: 0.3 s of processor time
+A real end of the interpreter releases all modules, including those that the parent imported: 0.3 s of processor time
 and a copy of their memory in each process. Here it takes a few milliseconds. Both do the same for a program: threads
 that are not daemons end, exit handlers run, objects are released, files are flushed.
 """
@@ -21,13 +21,14 @@ from types import FrameType
 __all__ = ["PATIENCE_S", "awaited", "disown_finalizers", "end_program", "flush_files", "release_modules"]
 
 PATIENCE_S = 5.0
-"""How long threads and exit handlers may take, in seconds, before stderr says which of them the end waits for."""
+"""Seconds for threads and exit handlers after which stderr says which of them the end waits for."""
 
 
 def disown_finalizers() -> None:
     """In a forked process: leave the parent's objects (its temporary folders, for instance) to the parent.
 
-    Exit handlers stay: a program that imports a module which its parent has imported expects that module's handlers.
+    Exit handlers stay, because a program may import a module that its parent imported, and expects that module's
+    handlers.
     """
     for finalizer in list(getattr(weakref.finalize, "_registry", ())):
         finalizer.atexit = False
@@ -46,7 +47,7 @@ def end_program() -> None:
 
 
 def flush_files() -> None:
-    """Write what files and C's streams have in their buffers; without an error if that cannot be done."""
+    """Flush the buffers of files and of C's streams; without an error if that fails."""
     for file in [found for found in gc.get_objects() if issubclass(type(found), io.IOBase)]:
         with suppress(Exception):  # it is closed, cannot be written to, or its disk is full
             file.flush()
@@ -57,9 +58,10 @@ def flush_files() -> None:
 
 
 def release_modules(kept: Collection[str]) -> None:
-    """Release the modules other than those `kept`, and what they refer to: first what nothing else refers to.
+    """Release the modules other than those `kept`, and what they refer to, starting with objects that nothing else
+    refers to.
 
-    Another name of a kept module is only forgotten: multiprocessing calls ``__main__`` ``__mp_main__`` as well.
+    Another name of a kept module is only removed: multiprocessing gives ``__main__`` the second name ``__mp_main__``.
     """
     known = {id(sys.modules[name]) for name in kept if name in sys.modules}
     popped = [sys.modules.pop(name) for name in reversed(list(sys.modules)) if name not in kept]
@@ -74,7 +76,7 @@ def release_modules(kept: Collection[str]) -> None:
 
 
 def awaited() -> str:
-    """What the end of this process waits for: threads that are not daemons, or the code that its main thread runs."""
+    """Return what the end of this process waits for: threads that are not daemons, or the code of its main thread."""
     main = threading.main_thread()
     threads = [thread.name for thread in threading.enumerate() if thread is not main and not thread.daemon]
     if threads:

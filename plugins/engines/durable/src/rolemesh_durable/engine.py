@@ -1,7 +1,7 @@
-"""The engine `durable`: a job whose master, agents and ranks may die, on whatever backend is installed.
+"""The engine `durable`: its jobs survive the death of their master, agents and ranks, on any backend.
 
-Up to the plan nothing is started and neither Ray nor torch is imported, so everything that can be wrong with a job is
-said in a second.
+Until the plan is complete, nothing is started and neither Ray nor torch is imported, so all errors of a job are
+reported within a second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEFAULT_BACKENDS = ("ray", "local")
 
 
 class DurableRunOptions(BaseModel, extra="forbid"):
-    """Options of a run. Those of the chosen backend come beside them."""
+    """Options of a run. Those of the chosen backend are added."""
 
     backend: str | None = Field(
         default=None, description="Where master and agents run, e.g. 'local'. Default: ray, if it is installed."
@@ -58,7 +58,7 @@ class DurableEngine(Engine):
 
     @classmethod
     def options_for(cls, chosen: Mapping[str, str]) -> type[BaseModel]:
-        """The engine's own, and those of the chosen backend."""
+        """Return the engine's options and those of the chosen backend."""
         backend = backend_named(chosen.get("backend"))
         fields: dict[str, Any] = {
             name: (field.annotation, field) for name, field in backend.Options.model_fields.items()
@@ -67,10 +67,9 @@ class DurableEngine(Engine):
 
     @classmethod
     def check(cls, job: Prepared) -> Sequence[str]:
-        """Raise what is wrong with the job for this engine: snapshots that are asked for and switched off, environments
-        that cannot be made, roles that are called and take turns, and scalers without a role whose number of ranks may
-        change. Return a warning for each key without effect.
-        """
+        """Raise the errors of the job for this engine: snapshots that are both requested and switched off, impossible
+        environments, called roles that take turns, and scalers without an elastic role. Return a warning for each key
+        without effect."""
         cls._check(job)
         return warnings(job, None)
 
@@ -109,7 +108,7 @@ class DurableEngine(Engine):
 
 
 def backend_named(name: str | None) -> type[Backend]:
-    """The class of a backend; of the default one for None. Raises `PluginError`."""
+    """Return the class of a backend; for None that of the default one. Raises `PluginError`."""
     records = discover(("backends",))
     if name is None:
         there = [record.name for record in records if record.status == "available"]
@@ -141,8 +140,8 @@ def _reaches_too_little(job: Prepared) -> Iterator[JobFileError]:
 
 
 def _called_in_turns(job: Prepared) -> Iterator[JobFileError]:
-    """Roles that are called, and take turns on a slot: they would answer in their own turns only, and who calls them
-    may have to end its turn first. They are looked for where there is plenty of everything."""
+    """Yield the error for roles that are called and take turns on a slot. They would answer only in their own turns,
+    and their caller may have to end its turn first. The plan on unlimited resources shows such roles."""
     called = {callee for _, callee in job.graph.callers}
     if not called:
         return

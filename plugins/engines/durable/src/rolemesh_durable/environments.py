@@ -1,6 +1,6 @@
-"""What roles ask their processes' environments to be (`runtime_env`): checked, and with absolute paths.
+"""The environments that roles request for their processes (`runtime_env`), checked and with absolute paths.
 
-Environments are made by agents.
+Agents prepare the environments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SHARED = "give a path relative to the job file; it must be there on every node"
 
 
 def environment_of(job: JobFile, role: str) -> Environment:
-    """What the role's processes are started in; empty if it asks for nothing of its own."""
+    """Return the environment of the role's processes; empty if it requests none of its own."""
     asked = job.spec.roles[role].runtime_env
     if not (asked.pip or asked.working_dir):
         return Environment()
@@ -28,7 +28,7 @@ def environment_of(job: JobFile, role: str) -> Environment:
 
 
 def wrong_environments(job: JobFile) -> Iterator[JobFileError]:
-    """What of the roles' environments cannot be, each with its line in the job file."""
+    """Yield the errors of the roles' environments, each with its line in the job file."""
     for name, role in job.spec.roles.items():
         asked, path = role.runtime_env, ("roles", name, "runtime_env")
         for index, line in enumerate(asked.pip):
@@ -43,7 +43,7 @@ def wrong_environments(job: JobFile) -> Iterator[JobFileError]:
 
 
 def _requirement(line: str, base: Path) -> str:
-    """`line` with an absolute path, if it is one: a requirement of a name, a wheel or a URL. Raises `JobFileError`."""
+    """Return `line` with an absolute path, if it is a requirement: a name, a wheel or a URL. Raises `JobFileError`."""
     if not line:
         raise JobFileError("an empty line installs nothing", remedy="remove it")
     if line.startswith("-"):

@@ -1,8 +1,8 @@
-"""Faults that a rehearsal puts into one of our own processes for a while: nothing of the machine itself is touched.
+"""Faults that a rehearsal injects into one of the job's processes for a while. The machine itself is not touched.
 
-A disk that is full is emulated by the kernel's limit on the size of files (``RLIMIT_FSIZE``), which belongs to a
-process: every write that makes a file longer fails in it, on disks and in shared memory alike, with EFBIG in the place
-of ENOSPC. A foreign machine's disk is never filled.
+A full disk is emulated by the kernel's limit on the size of files (``RLIMIT_FSIZE``), which belongs to a process: every
+write that would grow a file fails in it, on disks and in shared memory alike, with EFBIG instead of ENOSPC. A real disk
+is never filled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import suppress
 __all__ = ["CLOCK_STEP_S", "LASTING_S", "fill", "step_clock"]
 
 LASTING_S = 3.0
-"""How long files cannot grow, and a store does not answer."""
+"""Seconds for which files cannot grow, or a store does not answer."""
 CLOCK_STEP_S = 3600.0
 
 _clock = time.time
@@ -24,9 +24,9 @@ _offset = 0.0
 
 
 def fill(pids: Iterable[int]) -> None:
-    """Let no file of these processes, which are ours, grow for `LASTING_S`; returns at once.
+    """Let no file of these processes grow for `LASTING_S` seconds. Returns at once.
 
-    What they start meanwhile inherits it, and gets it back with its next life. A process that has ended is left out.
+    Processes that they start meanwhile inherit the limit, until their next life. A process that has ended is left out.
     """
     before: list[tuple[int, tuple[int, int]]] = []
     for pid in filter(None, pids):
@@ -46,7 +46,7 @@ def fill(pids: Iterable[int]) -> None:
 
 
 def step_clock() -> None:
-    """Step the wall clock that this process sees by an hour: forward, and back with the next call."""
+    """Move the wall clock that this process sees by an hour: forward, and back with the next call."""
     global _offset
     _offset = CLOCK_STEP_S - _offset
     time.time = _stepped

@@ -23,13 +23,14 @@ class Snapshots(_Strict):
     """When ranks write snapshots of their state: to shared memory, and from there to disk."""
 
     enabled: bool | None = None
-    """Take snapshots while the job runs. Default: yes if the job has a failover ladder or sets `persist_every`."""
+    """Take snapshots while the job runs. Default: yes if the job has a failover ladder, sets `persist_every`, or is
+    resumed."""
     every: int = Field(default=1, ge=1, json_schema_extra=TAKEN)
     """Steps between snapshots to shared memory."""
     every_s: float | None = Field(default=None, ge=0, json_schema_extra=TAKEN)
     """Maximum time in seconds that a rank may skip snapshots. Default: computed from the duration of a snapshot."""
     persist_every: int | None = Field(default=None, ge=1)
-    """Steps between checkpoints on disk. Default: none are written while the job runs."""
+    """Steps between checkpoints on disk. Default: ten, or more if writing one takes long."""
     keep: Literal["none", "last"] | Annotated[int, Field(ge=1)] = 2
     """Number of checkpoints to keep on disk, the newest first. A job without `enabled` writes one, after its last step.
     'last' keeps one; 'none' deletes all when the job is done."""

@@ -1,1 +1,1 @@
-"""How others talk to a master: questions and answers, following a job, its history."""
+"""Communication with a master: requests and answers, following a job, its history."""

@@ -1,4 +1,4 @@
-"""Asking a running job for something that takes a while, until it is known what has come of it."""
+"""Send a request that takes a while to a running job, and wait for its outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ask"]
 
 LOOK_S = 0.1
 AGAIN_S = 2.0
-"""A master that has journalled nothing for so long is asked again: it may be another one."""
+"""Seconds without a new event of the master after which the request is repeated, because it may be another master."""
 
 
 def ask(
@@ -26,12 +26,13 @@ def ask(
     wait: bool = True,
     tell: Callable[[Event], None] = lambda event: None,
 ) -> Event | None:
-    """The event that says what has come of it: the first for which `comes_of(asked, event)` holds, or with `wait` false
-    that it is asked for; or what `send` answers if it has nothing to ask for. None if `over` says that the job has
-    ended before. `is_it` knows the event that it was asked for, and `tell` hears of all later ones.
+    """Return the event with the outcome: the first for which `comes_of(asked, event)` holds, or with `wait` false the
+    event that accepts the request. If `send` returns something because there is nothing to request, return that. Return
+    None if `over` says that the job has ended.
 
-    It is asked for until that is journalled, so that no death of a master loses it. Raises `RefusedError` if it cannot
-    be, and what `over` raises, which is asked when the master does not answer.
+    `is_it` recognizes the event that accepts the request; `tell` receives all later ones. The request is repeated until
+    it is journalled, so the death of a master does not lose it. Raises `RefusedError` if it is refused, and the errors
+    of `over`, which is called when the master does not answer.
     """
     asked: Event | None = None
     seen, asked_at = -1, float("-inf")

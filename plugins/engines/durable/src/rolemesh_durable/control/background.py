@@ -1,6 +1,7 @@
-"""Observers in threads of their own: whoever has news to pass on never waits for them, nor does one for another.
+"""Observers in threads of their own. The sender of news never waits for them, and they do not wait for each other.
 
-An observer that is slower than its job falls behind by so much and no more: then it is told what it has missed.
+An observer that is slower than its job falls behind by a limited amount. Beyond that, news are dropped, and it is
+notified of that.
 """
 
 from __future__ import annotations
@@ -21,72 +22,73 @@ __all__ = ["MOST_BEHIND", "Background", "Teller"]
 log = logging.getLogger("rolemesh.plugins")
 
 MOST_BEHIND = 4096
-"""Events and lines of metrics that may wait for one observer."""
+"""Maximum number of events and lines of metrics that wait for one observer."""
 SETTLE_S = 0.01
 HANGS_S = 1.0
-"""After so long in one call an observer is no longer waited for."""
+"""Seconds in one call after which nobody waits for an observer."""
 KEPT = ("job_started", "job_ended")
-"""News that wait however much else does."""
+"""Hooks whose news are never dropped."""
 
 
 Teller: TypeAlias = Callable[..., object]
-"""``tell(hook, **arguments)`` calls the hook of one observer, if it has it."""
+"""Function ``tell(hook, **arguments)`` that calls the hook of one observer, if it has it."""
 
 
 class _Observers(Protocol):
     def each(self) -> Mapping[str, Teller]:
-        """Every observer alone, by what a person knows it as."""
+        """Return the function of each observer, by the name that is shown to users."""
 
 
 class Background:
-    """Calls every observer's hooks in the order in which they were given, each observer in a thread of its own.
+    """Calls every observer's hooks in the order of the news, each observer in a thread of its own.
 
-    Lines of metrics that wait are passed on together, and of the statuses only the latest. What is more than
-    `most_behind` is left out, the oldest first, and the hook `missed` says so in its place.
+    Waiting lines of metrics are passed on together, and only the latest status is passed on. Beyond `most_behind` the
+    oldest news are dropped, and the hook `missed` reports that in order.
     """
 
     def __init__(self, observers: _Observers, most_behind: int = MOST_BEHIND) -> None:
         self._queues = [_Queue(name, tell, most_behind) for name, tell in observers.each().items()]
 
     def broadcast(self, hook: str, /, **arguments: Any) -> None:
-        """Let every observer's `hook` be called, soon."""
+        """Queue a call of every observer's `hook`."""
         for queue in self._queues:
             queue.put(hook, arguments)
 
     def settle(self) -> None:
-        """Wait until all that keep coming back from their hooks have room again: for whoever could tell more at once.
+        """Wait until all observers that return from their hooks have room again, for a sender that has more news at
+        once.
 
-        One that does not come back is not waited for.
+        An observer that does not return is not waited for.
         """
         while any(queue.crowded for queue in self._queues):
             time.sleep(SETTLE_S)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Which observers are behind right now, and what they have missed."""
+        """Return which observers are behind, and what they have missed."""
         return tuple(filter(None, (queue.warning for queue in self._queues)))
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """No more news follow."""
         for queue in self._queues:
             queue.close()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether, within `timeout_s` after `close`, the observers have been told everything."""
+        """Return whether the observers receive everything within `timeout_s` after `close`."""
         deadline = time.monotonic() + timeout_s
         return all(queue.join(max(0.0, deadline - time.monotonic())) for queue in self._queues)
 
     def hang(self, limit_s: float) -> bool:
-        """Whether all that have not been told everything are in one call for `limit_s` already."""
+        """Return whether all observers with waiting news have been in one call for `limit_s`."""
         return all(queue.calling_s >= limit_s for queue in self._queues if not queue.join(0.0))
 
     def give_up(self) -> tuple[str, ...]:
-        """What observers have not been told, for each that has not come back."""
+        """Return, for each observer that has not returned, the news that it did not receive."""
         return tuple(queue.left for queue in self._queues if not queue.join(0.0))
 
 
 class _Queue:
-    """What one observer has still to be told."""
+    """The waiting news of one observer."""
 
     def __init__(self, name: str, tell: Teller, most: int) -> None:
         self._name, self._tell, self._most = name, tell, most
@@ -127,7 +129,7 @@ class _Queue:
 
     @property
     def crowded(self) -> bool:
-        """It is half full, and its observer is at work."""
+        """Return whether it is half full and its observer is at work."""
         return self._droppable > self._most // 2 and self.calling_s < HANGS_S
 
     @property
@@ -143,7 +145,7 @@ class _Queue:
 
     @property
     def left(self) -> str:
-        """What it has not been told; it has not come back."""
+        """Return the news that the observer, which has not returned, did not receive."""
         calling = self._calling
         with self._news:
             while self._droppable:

@@ -1,8 +1,8 @@
-"""Taking a run's folder for a job whose processes live there together, and whose master may be asked.
+"""Claim a run's folder for a job whose processes run on one machine, and whose master answers requests.
 
-That nobody answers is no sign that nobody lives: a master may be stopped, or wait for a disk. What counts is the lock
-that a job's processes hold (`rolemesh_durable.control.lock`), and what the backend knows; an answer is asked for only
-besides.
+A missing answer does not prove that a job is dead: its master may be stopped, or wait for a disk. The decision uses the
+lock that a job's processes hold (`rolemesh_durable.control.lock`), and the backend's knowledge; an answer only counts
+in addition.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rolemesh_durable.runs import Run
 __all__ = ["Claim", "claim"]
 
 ANSWER_S = 10.0
-"""How long a master may take to answer where locks do not work, so that its answer is all there is to go by."""
+"""Seconds in which a master must answer if locks do not work, because its answer is then the only evidence."""
 SOON_S = 2.0
 
 
 Answers: TypeAlias = Callable[[Path, float], bool]
-"""Whether the master of the job in a run's folder answers within so many seconds."""
+"""Function that returns whether the master of the job in a run's folder answers within a number of seconds."""
 
 
 def _nobody(run_dir: Path, timeout_s: float) -> bool:
@@ -33,10 +33,10 @@ def _nobody(run_dir: Path, timeout_s: float) -> bool:
 
 
 class Claim(NamedTuple):
-    """A run's folder that was taken. `earlier` is where an earlier run is now, if there was one.
+    """A claimed run's folder. `earlier` is the new place of an earlier run, if there was one.
 
-    `lock` is the descriptor of the lock that says that somebody lives here; whoever inherits it holds it, too. -1 where
-    locks do not work.
+    `lock` is the descriptor of the lock of the running job; a process that inherits it holds it, too. -1 if locks do
+    not work.
     """
 
     earlier: Path | None
@@ -47,9 +47,9 @@ class Claim(NamedTuple):
 def claim(run_dir: Path, known: Callable[[], bool] = lambda: False, answers: Answers = _nobody) -> Iterator[Claim]:
     """Hold the name of `run_dir` while a job is being started in it; the folder is fresh then.
 
-    Raises `NameInUseError` if its job still lives, or if another one is being started at this moment, and
-    `BackendError` if the folder cannot be written. `known`: whether the backend knows of a job of this name.
-    `answers`: how to ask a master that a job may have here.
+    Raises `NameInUseError` if its job is still running, or if another one is being started now, and `BackendError` if
+    the folder cannot be written. `known`: whether the backend knows a job of this name. `answers`: asks the master of a
+    job that may be running here.
     """
     run = Run(run_dir)
     with RunLock(run_dir.parent / f".{run_dir.name}.lock") as starting, RunLock(lock_file(run_dir)) as living:

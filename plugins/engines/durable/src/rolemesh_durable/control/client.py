@@ -1,11 +1,11 @@
-"""How a command line talks to a running master: a zmq socket in a private folder, named in ``control.json``.
+"""The client side of a running master's control socket: a zmq socket in a private folder, named in ``control.json``.
 
-On another machine that shares the run's folder it is reached over TCP, with the keys in that file, so that `status`,
-`stop`, `attach` and `logs` need no Ray. The client asks, the master answers (`master.answers`); a master that does not
-answer is gone.
+On another machine that shares the run's folder, the client connects over TCP with the keys in that file, so `status`,
+`stop`, `attach` and `logs` need no Ray. The client sends requests, and the master answers (`master.answers`); a master
+that does not answer is gone.
 
-A question is two frames: its number, which comes back with the answer, and the request. So an answer that comes too
-late is known for what it is, and no client ever waits for longer than its time limit.
+A request has two frames: its number, which is returned with the answer, and its content. So a late answer is
+recognized, and no client waits longer than its time limit.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ __all__ = [
 ]
 
 REQUEST_BYTES = 1 << 16
-"""A longer question is none: the connection that it comes over is closed."""
+"""Maximum size of a request in bytes. The connection of a larger one is closed."""
 BEYOND = 1 << 62
-"""After every event and step: who asks from there on is told no history."""
+"""A number after every event and step. A request with it gets no history."""
 UNSENT = 4
-"""Questions that wait for a master that does not read; no more are asked then."""
+"""Maximum number of requests that wait for a master that does not read."""
 
 
 class MasterGoneError(RolemeshError):
@@ -56,11 +56,11 @@ class MasterGoneError(RolemeshError):
 
 
 class RefusedError(RolemeshError):
-    """The master does not know the question, or whom it is about."""
+    """The master does not know the request, or its object."""
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True):
-    """Ask for news: events after `event`, metrics after `step`. `owner`: the job lives only while this is asked."""
+    """Request news: events after `event`, metrics after `step`. `owner`: the job lives only while this is repeated."""
 
     event: int = 0
     step: int = -1
@@ -68,26 +68,27 @@ class Watch(msgspec.Struct, frozen=True, tag=True):
 
 
 class StopJob(msgspec.Struct, frozen=True, tag=True):
-    """Ask the job to end."""
+    """Request the end of the job."""
 
     reason: str
 
 
 class FinishJob(msgspec.Struct, frozen=True, tag=True):
-    """Ask the job to end in good order, with a step that all ranks come to."""
+    """Request the end of the job in good order, after a step that all ranks finish."""
 
     reason: str
 
 
 class ResizeJob(msgspec.Struct, frozen=True, tag=True):
-    """Ask for other numbers of ranks, by role."""
+    """Request other numbers of ranks, by role."""
 
     sizes: dict[str, int]
     reason: str
 
 
 class DrainNode(msgspec.Struct, frozen=True, tag=True):
-    """Ask for a node to be without ranks: it leaves in `notice_s` (0: nobody has said when); or take it back."""
+    """Request that a node, which goes away in `notice_s` seconds (0: unknown), becomes free of ranks; or take it
+    back."""
 
     node: str
     reason: str
@@ -96,17 +97,17 @@ class DrainNode(msgspec.Struct, frozen=True, tag=True):
 
 
 class Detach(msgspec.Struct, frozen=True, tag=True):
-    """Leave the job to its master."""
+    """Let the job continue without its owner."""
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):
-    """Rehearsal: let the ranks run up to `step`. A new master has to be told again."""
+    """Rehearsal: let the ranks run up to `step`. The request must be repeated for a new master."""
 
     step: int
 
 
 class InjectFault(msgspec.Struct, frozen=True, tag=True):
-    """Rehearsal: let something fail. `target` is ``master``, ``agent:<name>``, ``node:<id>``, or ``<role>/<rank>``."""
+    """Rehearsal: inject a failure. `target` is ``master``, ``agent:<name>``, ``node:<id>``, or ``<role>/<rank>``."""
 
     kind: FaultKind
     target: str
@@ -116,10 +117,10 @@ Request: TypeAlias = Watch | StopJob | FinishJob | ResizeJob | DrainNode | Detac
 
 
 class Update(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a request: the present picture and, for `Watch`, what is new, as far as the master remembers.
+    """The answer to a request: the present status and, for `Watch`, the news that the master remembers.
 
-    A page of it: more may follow the last of `events` and `lines`, and something that is older than what the master
-    remembers may be missing before the first. `event` is the number of the newest event, `step` the newest line's.
+    It is one page: more may follow the last of `events` and `lines`, and older items than the master remembers may be
+    missing before the first. `event` is the number of the newest event, `step` that of the newest line.
     """
 
     status: JobStatus
@@ -130,7 +131,7 @@ class Update(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The answer to what is no request."""
+    """The answer to an invalid request."""
 
     why: str
 
@@ -140,10 +141,10 @@ _decode_control = msgspec.json.Decoder(Control).decode
 
 
 class ControlClient:
-    """A connection to the master of the job in `run_dir`, whichever it is at the time.
+    """A connection to the master of the job in `run_dir`, whichever process it is.
 
-    Every question raises `MasterGoneError` if there is no ``control.json`` or nobody answers within `timeout_s`; the
-    next one goes to the master that there is by then. `RefusedError` if the master cannot do what it is asked for.
+    Every request raises `MasterGoneError` if there is no ``control.json`` or nobody answers within `timeout_s`; the
+    next one goes to the master of that time. It raises `RefusedError` if the master cannot do it.
     """
 
     def __init__(self, run_dir: str | Path, timeout_s: float = 5.0) -> None:
@@ -155,27 +156,27 @@ class ControlClient:
         self._asked = 0
 
     def watch(self, event: int = 0, step: int = -1, *, owner: bool = False) -> Update:
-        """News since event number `event` and step `step`: the first page of what the master remembers of them."""
+        """Return the news since event number `event` and step `step`: the first page of what the master remembers."""
         return self._ask(Watch(event, step, owner))
 
     def status(self) -> JobStatus:
-        """The present picture."""
+        """Return the present status."""
         return self.watch(BEYOND, BEYOND).status
 
     def stop(self, reason: str) -> Update:
-        """Ask the job to end; returns at once, the job's end follows."""
+        """Request the end of the job. Returns at once; the end follows."""
         return self._ask(StopJob(reason))
 
     def finish(self, reason: str) -> Update:
-        """Ask the job to end in good order; the status says `finishing` once that is journalled."""
+        """Request the end of the job in good order. The status has `finishing` when the request is journalled."""
         return self._ask(FinishJob(reason))
 
     def resize(self, sizes: dict[str, int], reason: str) -> Update:
-        """Ask for other numbers of ranks; events tell what becomes of it. Raises `RefusedError` if they cannot be."""
+        """Request other numbers of ranks; events show the outcome. Raises `RefusedError` if they are impossible."""
         return self._ask(ResizeJob(sizes, reason))
 
     def drain(self, node: str, reason: str, notice_s: float = 0.0, *, back: bool = False) -> Update:
-        """Ask for a node to be without ranks, or take it back; raises `RefusedError` if that cannot be."""
+        """Request that a node becomes free of ranks, or take it back. Raises `RefusedError` if that is impossible."""
         return self._ask(DrainNode(node, reason, notice_s, back))
 
     def detach(self) -> Update:
@@ -187,9 +188,9 @@ class ControlClient:
         return self._ask(Release(step))
 
     def inject(self, kind: FaultKind, target: str) -> Update:
-        """Let something fail, for a rehearsal; a master that is to die does not answer.
+        """Inject a failure, for a rehearsal. A master that is to die does not answer.
 
-        Raises `RefusedError` if it would hit nobody who is alive and has something to do.
+        Raises `RefusedError` if no living process with work would be hit.
         """
         return self._ask(InjectFault(kind, target))
 
@@ -231,7 +232,8 @@ class ControlClient:
         )
 
     def _connect(self) -> tuple[Control, zmq.Socket[bytes]]:
-        """To the present master. To one that is only slow the connection stays: a new one would be slow as well."""
+        """Return a connection to the present master. A master that is only slow keeps its connection, because a new one
+        would be slow as well."""
         try:
             with open_regular(self._path) as file:
                 master = _decode_control(file.read())
@@ -262,7 +264,7 @@ class ControlClient:
 
 
 def _connect(socket: zmq.Socket[bytes], master: Control) -> None:
-    """Where the master's own socket is to be seen, there; else where other machines reach it."""
+    """Connect to the master's own socket if it is visible here; else to its address for other machines."""
     here = master.boot == boot_id() and Path(master.endpoint.removeprefix("ipc://")).exists()
     if here or master.keys is None:
         socket.connect(master.endpoint)

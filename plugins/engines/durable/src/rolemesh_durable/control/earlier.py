@@ -1,4 +1,4 @@
-"""Runs that later ones of the same name have replaced. They stay in ``.earlier`` until somebody deletes them."""
+"""Runs that later runs of the same name have replaced. They stay in ``.earlier`` until somebody deletes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = re.compile(r"(.+)-(\d{8}-\d{6})(?:-(\d+))?")
 
 
 class Earlier(NamedTuple):
-    """A replaced run of `job`: its folder and what its files take."""
+    """A replaced run of `job`: its folder and the size of its files."""
 
     job: str
     path: Path
@@ -27,7 +27,7 @@ class Earlier(NamedTuple):
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of the files in a folder; those that vanish meanwhile do not count."""
+    """Return the bytes of the files in a folder. Files that vanish meanwhile do not count."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -38,7 +38,8 @@ def size_of(folder: Path) -> int:
 
 
 def earlier_runs(runs: Path, job: str | None = None, keep: int = 0) -> list[Earlier]:
-    """The replaced runs in a runs folder, oldest first: of one job or of all, without the `keep` newest of each."""
+    """Return the replaced runs in a runs folder, oldest first: of one job or of all, without the `keep` newest of
+    each."""
     folder = runs / ".earlier"
     found: dict[str, list[tuple[str, int, Path]]] = {}
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -50,14 +51,14 @@ def earlier_runs(runs: Path, job: str | None = None, keep: int = 0) -> list[Earl
 
 
 def clean_command(runs: Path, job: str | None = None, keep: int = 0) -> str:
-    """The command that lists these runs, as it works from the current folder."""
+    """Return the command that lists these runs, to run from the current folder."""
     words = ["rolemesh", "clean", *([job] if job else []), *(["--keep", str(keep)] if keep else [])]
     elsewhere = runs.resolve() != runs_folder(None).resolve()
     return shlex.join([*words, *(["--runs-dir", str(runs)] if elsewhere else [])])
 
 
 def size_in_words(earlier: Path) -> str:
-    """How large a replaced run is, and the command that deletes such runs."""
+    """Return the size of a replaced run, and the command that deletes such runs."""
     return f"{amount(size_of(earlier))}; {clean_command(earlier.parents[1])} lists and deletes such runs"
 
 

@@ -1,6 +1,6 @@
-"""What a run has told so far: from its files and, where those end, from its journal, a page at a time.
+"""The history of a run, page by page: from its files and, for the newest events, from its journal.
 
-Whoever watches reads history here; the master is asked only for what it remembers.
+Watchers read the history here; the master only answers from its memory.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from rolemesh_durable.journal.paging import PAGE, pages, start_after
 __all__ = ["events", "lines", "newest"]
 
 PAGE_LINES = 2048
-"""Of lines of metrics, which are many where steps are short; an observer has room for twice as many (`Background`)."""
+"""Number of lines of metrics per page. An observer's queue has room for twice as many (`Background`)."""
 
 _decode = msgspec.json.Decoder(Event).decode
 
 
 def newest(run: LivingRun) -> tuple[int, int]:
-    """The number of the last event, and the step of the last line of metrics, in the run's files; 0 and -1: none."""
+    """Return the number of the last event, and the step of the last line of metrics, in the run's files; 0 and -1 if
+    there are none."""
     event, step = last_line(run.path / EVENTS_FILE).get("seq"), last_line(run.path / METRICS_FILE).get("step")
     return event if isinstance(event, int) else 0, step if isinstance(step, int) else -1
 
 
 def events(run: LivingRun, after: int, until: int = BEYOND, *, journal: bool = True) -> Iterator[list[Event]]:
-    """Pages of the events with numbers above `after`, up to `until`, in order.
+    """Yield pages of the events with numbers above `after`, up to `until`, in order.
 
-    ``events.jsonl`` has all of them but those that are being written; the rest is in the journal, of which old events
-    may have been removed; it is not asked without `journal`. Raises `StateError` if it cannot be read.
+    ``events.jsonl`` has all events except those that are being written. The rest is in the journal, which may lack old
+    events; without `journal` it is not read. Raises `StateError` if it cannot be read.
     """
     at = after
     for page in pages(run.path / EVENTS_FILE, "seq", at):
@@ -58,7 +59,7 @@ def events(run: LivingRun, after: int, until: int = BEYOND, *, journal: bool = T
 
 
 def lines(run: LivingRun, after: int, until: int = BEYOND) -> Iterator[list[StepMetrics]]:
-    """Pages of the lines of metrics of steps above `after`, below `until`, in order."""
+    """Yield pages of the lines of metrics of steps above `after`, below `until`, in order."""
     path = run.path / METRICS_FILE
     try:
         with open_regular(path) as file:

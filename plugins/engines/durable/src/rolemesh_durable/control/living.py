@@ -1,4 +1,4 @@
-"""A run as its job's processes and its journal show it, beside what its files say."""
+"""A run with its living processes and its journal, beside its files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["LivingRun", "answers", "find_run", "list_runs", "statuses"]
 
 
 class LivingRun(Run):
-    """A run whose master may be asked."""
+    """A run whose master may answer."""
 
     def status(self, timeout_s: float = 2.0) -> JobStatus | None:
-        """The present picture from the master itself, or None if it does not answer."""
+        """Return the present status from the master, or None if it does not answer."""
         try:
             with ControlClient(self.path, timeout_s) as client:
                 return client.status()
@@ -29,15 +29,16 @@ class LivingRun(Run):
             return None
 
     def alive(self) -> bool:
-        """Whether the job has no result yet, and processes that live, even if its master does not answer just now."""
+        """Return whether the job has no result and some of its processes are alive, even if its master does not answer
+        just now."""
         return self.result() is None and (is_held(self.path) or self.answers())
 
     def answers(self, timeout_s: float = 2.0) -> bool:
-        """Whether the job has no result yet and its master answers within `timeout_s`."""
+        """Return whether the job has no result and its master answers within `timeout_s`."""
         return self.result() is None and self.status(timeout_s) is not None
 
     def job_id(self) -> str:
-        """The job's id in the journal. Raises `StateError` if the run never began."""
+        """Return the job's id in the journal. Raises `StateError` if the run never began."""
         control = self.control()
         found = control.job_id if control is not None else str((self.result() or {}).get("job_id", ""))
         if not found:
@@ -49,10 +50,10 @@ class LivingRun(Run):
         return found
 
     def store(self) -> EventLog:
-        """The journal, from ``engine.options.state`` in the run's ``job.yaml``.
+        """Return the journal, from ``engine.options.state`` in the run's ``job.yaml``.
 
-        Raises `ForeignRunError` for a database outside the folder of a run that is not this user's alone: a driver may
-        log in there with what is in this user's environment and home.
+        Raises `ForeignRunError` for a database outside the folder of a run to which other users have access, because a
+        driver might log in there with data from this user's environment and home.
         """
         url = str(self.job_value("engine", "sqlite", "options", "state"))
         if url != "sqlite":
@@ -61,7 +62,7 @@ class LivingRun(Run):
 
 
 def answers(run_dir: Path, timeout_s: float) -> bool:
-    """Whether the job in a run's folder has no result yet and its master answers within `timeout_s`."""
+    """Return whether the job in a run's folder has no result and its master answers within `timeout_s`."""
     return LivingRun(run_dir).answers(timeout_s)
 
 
@@ -76,7 +77,8 @@ def list_runs(folder: Path) -> list[LivingRun]:
 
 
 def statuses(runs: list[LivingRun], timeout_s: float = 2.0) -> list[JobStatus | None]:
-    """Ask all masters at once; None where a job has ended or its master does not answer within `timeout_s`."""
+    """Ask all masters at once. The status is None if a job has ended or its master does not answer within
+    `timeout_s`."""
     if not runs:
         return []
 

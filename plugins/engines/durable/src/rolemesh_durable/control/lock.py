@@ -1,8 +1,9 @@
-"""Who lives in a run's folder: a lock beside it that the job's processes hold, so that no answer has to be waited for.
+"""The lock of a run's folder, which the job's processes hold. It shows whether the job is running, without waiting for
+an answer.
 
-``<runs>/.<name>.alive`` is locked, shared, by whoever keeps the job alive: on the local backend by the supervisor, on
-Ray by the master's and the agents' processes. The system lets go of it when they are gone, however they go. Who wants
-the folder must get it exclusively.
+The processes that keep the job alive hold a shared lock on ``<runs>/.<name>.alive``: on the local backend the
+supervisor, on Ray the master's and the agents' processes. The operating system releases it when they end in any way. A
+process that wants the folder must get the lock exclusively.
 """
 
 from __future__ import annotations
@@ -18,22 +19,23 @@ __all__ = ["RunLock", "hold", "is_held"]
 
 
 class RunLock:
-    """The lock that the file at `path` is; held until `close`, and by every process that inherits `fd`."""
+    """The lock on the file at `path`. It is held until `close`, and by every process that inherits `fd`."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, and hold nothing yet. Raises `BackendError`."""
+        """Open the file without locking it. Raises `BackendError`."""
         self.fd = open_lock(path)
 
     def claim(self, timeout_s: float = PROBE_S) -> bool:
-        """Hold it alone; whether that was possible within `timeout_s`. Raises `UnlockableError`."""
+        """Try to lock it exclusively within `timeout_s`; return whether that succeeded. Raises `UnlockableError`."""
         return lock(self.fd, fcntl.LOCK_EX, timeout_s)
 
     def share(self, timeout_s: float = PROBE_S) -> bool:
-        """Hold it with others of the same job; False if somebody claims it. Raises `UnlockableError`."""
+        """Share the lock with others of the same job. Return False if another process claims it. Raises
+        `UnlockableError`."""
         return lock(self.fd, fcntl.LOCK_SH, timeout_s)
 
     def close(self) -> None:
-        """Let go, unless another process has inherited it."""
+        """Release the lock, unless another process has inherited it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -48,7 +50,7 @@ class RunLock:
 def hold(run_dir: Path) -> RunLock | None:
     """Hold the lock together with the job's other processes, as long as this one lives.
 
-    None where that is not possible: no locks here, or the run's folder is not on this machine.
+    Returns None if that is impossible: there are no locks here, or the run's folder is not on this machine.
     """
     if not run_dir.parent.is_dir():
         return None
@@ -66,7 +68,8 @@ def hold(run_dir: Path) -> RunLock | None:
 
 
 def is_held(run_dir: Path) -> bool:
-    """Whether a process of the run's job lives. False also where locks do not work, or the file cannot be read."""
+    """Return whether a process of the run's job is alive. False also if locks do not work, or the file cannot be
+    read."""
     try:
         fd = os.open(lock_file(run_dir), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -1,4 +1,4 @@
-"""How jobs are, as plain data: what ``rolemesh status --json`` prints, and other programs ask for."""
+"""The state of jobs as plain data, for ``rolemesh status --json`` and other programs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ DEAD = "its master does not answer; 'rolemesh events' shows what it journalled l
 
 
 def job_status(job: str | Path, runs_dir: str | Path | None = None, *, timeout_s: float = 2.0) -> dict[str, Any]:
-    """How a job of any process is, as JSON values: what ``rolemesh status JOB --json`` prints.
+    """Return the state of a job as JSON values, as ``rolemesh status JOB --json`` prints it. Any process may call it.
 
-    `job` is its name in `runs_dir` (default: ``ROLEMESH_RUNS`` or ``runs``), or the path of its run. `timeout_s` is how
-    many seconds the master has to answer. Raises `RolemeshError` if there is no such run.
+    `job` is its name in `runs_dir` (default: ``ROLEMESH_RUNS`` or ``runs``), or the path of its run. `timeout_s` is the
+    number of seconds in which the master must answer. Raises `RolemeshError` if there is no such run.
     """
     return _pictures([find_run(str(job), runs_folder(runs_dir))], timeout_s)[0]
 
 
 def job_statuses(runs_dir: str | Path | None = None, *, timeout_s: float = 2.0) -> list[dict[str, Any]]:
-    """The same of all runs in `runs_dir`, the latest first; all masters are asked at once."""
+    """Return the states of all runs in `runs_dir`, the latest first. All masters are asked at once."""
     return _pictures(list_runs(runs_folder(runs_dir)), timeout_s)
 
 
@@ -41,7 +41,7 @@ def _pictures(runs: list[LivingRun], timeout_s: float) -> list[dict[str, Any]]:
 
 
 def _picture(run: LivingRun, status: JobStatus | None) -> dict[str, Any]:
-    """What is known of a run as plain data: from its master's `status`, or else from its files."""
+    """Return the state of a run from its master's `status`, or else from its files."""
     result, info, control, unreadable = _files(run)
     known: dict[str, Any] = {
         "name": run.name,

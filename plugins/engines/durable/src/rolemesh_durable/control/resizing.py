@@ -1,4 +1,4 @@
-"""Asking a running job for other numbers of ranks, until it is known what has come of it."""
+"""Request other numbers of ranks from a running job, and wait for the outcome."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ __all__ = ["resize"]
 def resize(
     run_dir: Path, wanted: dict[str, int], reason: str, over: Callable[[], bool], *, wait: bool = True
 ) -> Event | None:
-    """The event that says what has come of it: ``resized``, ``resize_refused``, with `wait` false ``resize_asked``, or
-    ``had`` (of no journal) if the roles have these world sizes. See `ask`; `reason` must be nobody else's.
-    """
+    """Return the event with the outcome: ``resized``, ``resize_refused``, with `wait` false ``resize_asked``, or
+    ``had`` (not in the journal) if the roles already have these world sizes. See `ask`; `reason` must be unique."""
 
     def send(client: ControlClient) -> Event | None:
         has = _has(client.resize(wanted, reason).status, wanted)

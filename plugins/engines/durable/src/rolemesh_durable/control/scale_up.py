@@ -1,4 +1,4 @@
-"""Elastic roles of a job that runs get more ranks when nodes join: its master is asked, as a person would."""
+"""Request more ranks for the elastic roles of a running job when nodes join, with the same request that users send."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rolemesh_durable.control.resizing import resize
 __all__ = ["Growth", "held_by", "with_own"]
 
 LOOK_S = 1.0
-"""How often the nodes are looked at. What is seen twice in a row counts, so nodes that join together count together."""
+"""Seconds between looks at the nodes. Room must be seen twice in a row, so nodes that join together count together."""
 
 
 def held_by(status: JobStatus, request: PlacementRequest) -> dict[str, dict[str, float]]:
-    """By node, what the job's ranks there have asked for."""
+    """Return the resources that the job's ranks request, by node."""
     own: dict[str, dict[str, float]] = {}
     for rank in status.ranks:
         at = own.setdefault(rank.node, {})
@@ -32,7 +32,7 @@ def held_by(status: JobStatus, request: PlacementRequest) -> dict[str, dict[str,
 
 
 def with_own(free: ClusterView, own: Mapping[str, Mapping[str, float]]) -> ClusterView:
-    """What a job could have that has `own` by node, where `free` is what nobody has."""
+    """Return the resources that a job may use: `own`, which it has, and `free`, which nobody has, by node."""
     return ClusterView(tuple(_with(node, own.get(node.id, {})) for node in free.nodes))
 
 
@@ -48,9 +48,9 @@ class Growth(threading.Thread):
     def __init__(
         self, run_dir: Path, sizes: Mapping[str, int], room: Callable[[], Mapping[str, int]], say: Callable[[str], None]
     ) -> None:
-        """`sizes` are the world sizes of the elastic roles now, `room` says how large they could be.
+        """`sizes` are the present world sizes of the elastic roles; `room` returns how large they could be.
 
-        Roles that there was no room for any more, because nodes were lost, grow again when there is.
+        Roles that became smaller because nodes were lost grow again when there is room.
         """
         super().__init__(name="growth", daemon=True)
         self._run_dir, self._sizes, self._room, self._say = run_dir, dict(sizes), room, say
@@ -69,7 +69,7 @@ class Growth(threading.Thread):
                 self._sizes = {role: min(size, larger[role]) for role, size in self._sizes.items()}
 
     def stop(self) -> None:
-        """The job is over."""
+        """Stop, because the job is over."""
         self._over.set()
         self.join()
 

@@ -1,7 +1,7 @@
-"""Following a job from outside its master: news go to observers until the job has ended.
+"""Follow a job from outside its master: pass news to observers until the job has ended.
 
-`rolemesh run` (as the job's owner), `rolemesh attach` and `rolemesh stop` all wait here. Between two questions to the
-master at most a page of news is read and passed on, however long the job is.
+`rolemesh run` (as the job's owner), `rolemesh attach` and `rolemesh stop` all wait here. Between two requests to the
+master, at most a page of news is read and passed on, however long the job is.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ["ANSWER_S", "DRAIN_S", "PATIENCE_S", "Relay", "await_end", "follow"]
 log = logging.getLogger("rolemesh_durable.control.watch")
 
 ANSWER_S = 1.0
-"""How long one question waits for its answer; a master that ends in between never gives one."""
+"""Seconds that one request waits for its answer. A master that ends meanwhile never answers."""
 DRAIN_S = 60.0
-"""How long observers may take, after the job's end, for what they have not been told yet."""
+"""Maximum seconds after the job's end for observers to receive the remaining news."""
 PATIENCE_S = 10.0
-"""How long a master may be silent before it is given up."""
+"""Seconds of silence after which a master is given up."""
 
 
 class Relay(Protocol):
     """The observers, each of which is told alone: `rolemesh.plugins.manager.JobPlugins`."""
 
     def each(self) -> Mapping[str, Teller]:
-        """By what a person knows them as."""
+        """Return the function of each observer, by the name that is shown to users."""
 
 
 def follow(
@@ -95,7 +95,7 @@ def await_end(
     patience_s: float = PATIENCE_S,
     alive: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any] | None:
-    """As `follow`, for who wants to know only how the job ends, and what it waits for: `warned` gets what is new."""
+    """As `follow`, for callers that need only the end of the job and its warnings: `warned` receives new ones."""
     run, told = LivingRun(run_dir), set[str]()
     patience = _Patience(patience_s, alive)
     with ControlClient(run.path, ANSWER_S) as client:
@@ -115,7 +115,7 @@ def await_end(
 
 
 class _Patience:
-    """Whether a master that is silent is given up: not before `limit_s`, nor as long as it is `alive`."""
+    """Decides when a silent master is given up: not before `limit_s`, and not while it is `alive`."""
 
     def __init__(self, limit_s: float, alive: Callable[[], bool]) -> None:
         self._limit_s, self._alive = limit_s, alive
@@ -123,16 +123,16 @@ class _Patience:
         self.answered()
 
     def answered(self) -> None:
-        """It has just answered."""
+        """The master has answered."""
         self._since = time.monotonic()
 
     def silent(self) -> None:
-        """It has not answered."""
+        """The master has not answered."""
         self.over = time.monotonic() - self._since > self._limit_s and not self._alive()
 
 
 class _Session:
-    """What has been passed on so far, and the connection that the rest comes over."""
+    """The position of the news so far, and the connection for further ones."""
 
     def __init__(self, run: LivingRun, observers: Background, owner: bool, latest: int | None) -> None:
         self._run = run
@@ -144,7 +144,7 @@ class _Session:
         self._event, self._step = (0, -1) if latest is None else (BEYOND, BEYOND)
 
     def run_until_end(self, interval_s: float, patience_s: float, alive: Callable[[], bool]) -> dict[str, Any] | None:
-        """Ask, pass on, wait, until there is a result or the master is given up."""
+        """Ask, pass on and wait, until there is a result or the master is given up."""
         patience = _Patience(patience_s, alive)
         while (result := self._run.result()) is None and not patience.over:
             behind = False
@@ -166,7 +166,7 @@ class _Session:
         self._client.close()
 
     def _take(self, update: Update) -> bool:
-        """Pass a page of news on; whether more of them are there already."""
+        """Pass a page of news on. Return whether more are ready."""
         before = self._event, self._step
         if self._event == BEYOND:
             self._begin(update.event, update.step)
@@ -199,7 +199,7 @@ class _Session:
         self._pass_on(lines)
 
     def _finish(self, result: dict[str, Any]) -> None:
-        """The last news came after the last question."""
+        """Pass on the last news, which came after the last request."""
         self._ended = True
         if self._event == BEYOND:
             self._begin(0, -1)
@@ -211,7 +211,7 @@ class _Session:
         self._observers.broadcast("job_ended", result=result)
 
     def _settle(self) -> None:
-        """Let slow observers catch up; but the owner of a job must ask again before its lease is over."""
+        """Let slow observers catch up, but return early enough that the owner of a job renews its lease."""
         if self._ended or not self._owner:
             self._observers.settle()
 

@@ -1,1 +1,1 @@
-"""Values on their way: headers and buffers, slots in shared memory, frames, and the transports of the engine."""
+"""Values in transit: headers and buffers, slots in shared memory, frames, and the transports of the engine."""

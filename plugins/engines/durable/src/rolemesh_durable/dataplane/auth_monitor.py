@@ -1,4 +1,4 @@
-"""Strangers at the door: the connections to a listening socket that never got through CurveZMQ, by its monitor."""
+"""Count the connections to a listening socket that fail CurveZMQ's handshake, by the socket's monitor."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _OTHERS = zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONN
 
 
 _EVENT = struct.Struct("=HI")
-"""The first frame of what a monitor tells, as zmq_socket_monitor(3) has it: an event and its value, a descriptor."""
+"""The first frame of a monitor's message, as in zmq_socket_monitor(3): an event and its value, a descriptor."""
 
 
 class Handshakes:
-    """Counts from its construction on, so it is made before the socket is bound. For the socket's thread only.
+    """Counts from its construction on, so create it before the socket is bound. Only for the socket's thread.
 
-    zmq tells of a handshake that failed, but not of a connection that never began one (it spoke HTTP, say): that one is
-    told apart from a peer that leaves by the numbers of those accepted and of those that succeeded.
+    zmq reports a failed handshake, but not a connection that never began one (that spoke HTTP, for example). The
+    difference between accepted and successful connections tells such a connection from a peer that leaves.
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
@@ -30,12 +30,13 @@ class Handshakes:
         self._patience_s = float(socket.getsockopt(zmq.HANDSHAKE_IVL)) / 1000
         self._told = self._accepted = self._succeeded = self._failed = 0
         self._open: dict[int, float] = {}
-        """By descriptor, since when; how far each has got nobody says."""
+        """Descriptor → time of the connection. Its progress is unknown."""
 
     def failed(self) -> int:
-        """Handshakes that have failed: unknown client key, wrong server key, no CurveZMQ, hung up half-way.
+        """Return the number of failed handshakes: unknown client key, wrong server key, no CurveZMQ, connection closed
+        half-way.
 
-        A connection that is open may be in the middle of its own, for as long as zmq lets it; so it is not counted.
+        An open connection may be in the middle of its handshake, as long as zmq allows, so it is not counted.
         """
         while self._monitor.poll(0):
             event, value = _EVENT.unpack(self._monitor.recv_multipart()[0])

@@ -1,8 +1,8 @@
-"""Values as a small msgpack header and raw buffers, so that array bytes travel out of band and are never parsed.
+"""Encode values as a small msgpack header and raw buffers, so that array bytes travel out of band and are never parsed.
 
-Known by heart: None, numbers, strings, bytes, lists, tuples and dicts of them, numpy arrays, torch tensors, `Batch`,
-`Ragged`, `Shard` and `Shards`, and what `register_codec` adds. Anything else is pickled (protocol 5, its arrays out of
-band), which is why frames are only accepted from ranks of the same job.
+Supported types are None, numbers, strings, bytes, lists, tuples and dicts of them, numpy arrays, torch tensors,
+`Batch`, `Ragged`, `Shard` and `Shards`, and those that `register_codec` adds. Any other value is pickled (protocol 5,
+its arrays out of band), so frames are only accepted from ranks of the same job.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = [
 ]
 
 Buffer: TypeAlias = bytes | memoryview
-"""Contiguous bytes: `len` is their number."""
+"""Contiguous bytes; `len` is their number."""
 
 
 class Received(list[Buffer]):
-    """The buffers of a value that came, where they lie: others may read the same bytes."""
+    """The buffers of a received value. Other ranks may read the same bytes."""
 
     def writable(self, index: int) -> Buffer:
-        """Buffer `index` to write to, seen by nobody else; this one copies it."""
+        """Return buffer `index` for writing, visible only to the caller; this class returns a copy."""
         return memoryview(bytearray(self[index]))
 
 
@@ -49,7 +49,8 @@ _Encoder: TypeAlias = Callable[[Any, list[Buffer]], Tree]
 _Decoder: TypeAlias = Callable[[list[Any], Sequence[Buffer]], Any]
 
 _COPIED = 4096
-"""Arrays up to this size are copied at once (cheaper than a view); larger buffers are views of the live array."""
+"""Maximum bytes of an array that is copied at once, which is cheaper than a view. Larger buffers are views of the live
+array."""
 
 _SIZES = [struct.Struct(f"<{count}Q") for count in range(17)]
 _ALIGNMENT = 16
@@ -62,10 +63,10 @@ _DTYPES: dict[str, np.dtype[Any]] = {}
 
 
 def encode(value: Any) -> tuple[bytes, list[Buffer]]:
-    """The header and the buffers of `value`. Large buffers are views: send or copy them before `value` changes.
+    """Return the header and the buffers of `value`. Large buffers are views: send or copy them before `value` changes.
 
-    CUDA tensors are moved to the CPU, arrays that are not contiguous are copied. Raises `TransportError` for what
-    cannot even be pickled.
+    CUDA tensors are moved to the CPU, and arrays that are not contiguous are copied. Raises `TransportError` for a
+    value that cannot be pickled.
     """
     buffers: list[Buffer] = []
     try:
@@ -76,10 +77,10 @@ def encode(value: Any) -> tuple[bytes, list[Buffer]]:
 
 
 def decode(header: Buffer, buffers: Sequence[Buffer]) -> Any:
-    """The value of a header and its buffers. Arrays are read-only views of the buffers.
+    """Return the value of a header and its buffers. Arrays are read-only views of the buffers.
 
-    Tensors may be written to, since torch knows no read-only ones: up to 1 MiB they are copies, larger ones are
-    `Received.writable`, or views of buffers that are nobody else's. Raises `TransportError` for a header that is
+    Tensors are writable, because torch has no read-only ones: up to 1 MiB they are copies; larger ones are
+    `Received.writable`, or views of buffers that nobody else uses. Raises `TransportError` for a header that is
     malformed or does not fit its buffers.
     """
     try:
@@ -91,7 +92,7 @@ def decode(header: Buffer, buffers: Sequence[Buffer]) -> Any:
 
 
 def unpickles(header: Buffer) -> bool:
-    """Whether `decode` would unpickle something, which runs what the bytes say. Also of a header that is malformed."""
+    """Return whether `decode` would unpickle something, which can run any code. True also for a malformed header."""
     try:
         return _unpickles(_unpack(header))
     except (msgspec.MsgspecError, ValueError, LookupError, TypeError, RecursionError):
@@ -99,7 +100,7 @@ def unpickles(header: Buffer) -> bool:
 
 
 def _unpickles(tree: Tree) -> bool:
-    """Goes where the decoders below go."""
+    """Search the tree in the same way as the decoders below."""
     if type(tree) is not list:
         return False
     match tree[0]:
@@ -125,7 +126,8 @@ def _unpickles(tree: Tree) -> bool:
 
 
 def flatten(header: bytes, sizes: Sequence[int], buffers: Sequence[Buffer]) -> bytes:
-    """Sizes, header and buffers in one piece, the buffers aligned to 16 bytes of it. `buffers` may be left out: ()."""
+    """Return sizes, header and buffers as one piece, with the buffers aligned to 16 bytes of it. `buffers` may be
+    empty: ()."""
     parts: list[Buffer] = [_sizes(len(sizes)).pack(*sizes), header]
     at = 8 * len(sizes) + len(header)
     for buffer in buffers:
@@ -138,9 +140,10 @@ def flatten(header: bytes, sizes: Sequence[int], buffers: Sequence[Buffer]) -> b
 
 
 def unflatten(data: Buffer, at: int, hlen: int, count: int) -> tuple[Buffer, tuple[int, ...], int]:
-    """Header, buffer sizes and where the rest begins, of what `flatten` has made and lies at `at` (a multiple of 16).
+    """Return header, buffer sizes and the start of the rest, for a result of `flatten` at `at` (a multiple of 16) of
+    `data`.
 
-    Raises `TransportError` if that does not fit into `data`.
+    Raises `TransportError` if it does not fit into `data`.
     """
     start = at + 8 * count
     if start + hlen > len(data):
@@ -149,7 +152,7 @@ def unflatten(data: Buffer, at: int, hlen: int, count: int) -> tuple[Buffer, tup
 
 
 def flat_buffers(data: Buffer, at: int, sizes: Sequence[int]) -> list[Buffer]:
-    """The buffers behind a header that ends at `at`. Raises `TransportError` if they do not fill `data`."""
+    """Return the buffers behind a header that ends at `at`. Raises `TransportError` if they do not fill `data`."""
     buffers: list[Buffer] = []
     view = memoryview(data)
     for size in sizes:
@@ -168,7 +171,7 @@ def _sizes(count: int) -> struct.Struct:
 def register_codec(
     kind: type[Any], name: str, to_parts: Callable[[Any], Any], from_parts: Callable[[Any], Any]
 ) -> None:
-    """Teach the codec a type: `to_parts` gives a value of known types, `from_parts` makes the object from it.
+    """Add a type to the codec: `to_parts` returns a value of supported types, `from_parts` makes the object from it.
 
     Call it in `Workload.setup` on both ends of an edge. Raises `ValueError` if `name` belongs to another type.
     """

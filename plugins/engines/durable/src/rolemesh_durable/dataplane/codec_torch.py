@@ -1,4 +1,5 @@
-"""The codec's part that needs torch; imported once a tensor is met, never by the kernel itself."""
+"""The part of the codec that needs torch. It is imported when a tensor is encoded or decoded, never by the kernel
+itself."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ import torch
 from rolemesh_durable.transports import TransportError
 
 COPIED = 1 << 20
-"""Tensors up to this size are copied on read, so that they can be written to; larger ones are views of bytes that
-`rolemesh_durable.dataplane.codec.Received.writable` gives, or that nobody else sees."""
+"""Maximum bytes of a tensor that is copied on read, so that it is writable. Larger ones are views of bytes from
+`rolemesh_durable.dataplane.codec.Received.writable`, or of bytes that nobody else sees."""
 
 with warnings.catch_warnings():
     # torch warns once per process that a buffer is read-only: those of frames are marked so, and are nobody else's
@@ -22,7 +23,7 @@ with warnings.catch_warnings():
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether the tensor is its shape, its dtype and its bytes (not sparse, not quantised).
+    """Return whether the tensor consists of its shape, its dtype and its bytes (not sparse, not quantised).
 
     Raises `TransportError` for a DTensor, of which this rank has only a part.
     """
@@ -35,14 +36,14 @@ def is_plain(tensor: Any) -> bool:
 
 
 def to_bytes(tensor: Any) -> tuple[str, tuple[int, ...], bytes | memoryview]:
-    """Name of the dtype, shape, and the bytes: a view where the tensor is contiguous and on the CPU."""
+    """Return the dtype's name, the shape, and the bytes: a view if the tensor is contiguous and on the CPU."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     raw = flat.view(torch.uint8).numpy().data if flat.numel() else b""
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), raw
 
 
 def from_bytes(name: str, shape: Sequence[int], raw: bytes | memoryview) -> Any:
-    """The tensor again. Raises `ValueError` if dtype, shape and number of bytes do not fit each other."""
+    """Return the tensor. Raises `ValueError` if dtype, shape and number of bytes do not fit each other."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or len(raw) != prod(shape) * dtype.itemsize:
         raise ValueError(f"{len(raw)} bytes for a tensor of shape {shape} and dtype {name!r}")

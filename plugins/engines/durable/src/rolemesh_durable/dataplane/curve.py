@@ -1,4 +1,4 @@
-"""CurveZMQ with the job's keys: who listens lets in only who has them, and who connects knows whom it talks to."""
+"""CurveZMQ with the job's keys: a listener accepts only peers with the keys, and a client verifies the listener."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _ZAP = "inproc://zeromq.zap.01"
 
 
 def new_keys() -> TransportKeys:
-    """Fresh CurveZMQ key pairs."""
+    """Return new CurveZMQ key pairs."""
     pairs = (*zmq.curve_keypair(), *zmq.curve_keypair())
     return TransportKeys(*(key.decode() for key in pairs))
 
 
 def listens_with(socket: zmq.Socket[bytes], keys: TransportKeys) -> None:
-    """Before the socket is bound: whoever connects is asked for the client's key, by the context's authenticator."""
+    """Call before the socket is bound: the context's authenticator then requires the client's key from each peer."""
     socket.curve_server = True
     socket.curve_secretkey = keys.server_secret.encode()
     socket.curve_publickey = keys.server_public.encode()
@@ -30,15 +30,15 @@ def listens_with(socket: zmq.Socket[bytes], keys: TransportKeys) -> None:
 
 
 def connects_with(socket: zmq.Socket[bytes], keys: TransportKeys) -> None:
-    """Before the socket is connected."""
+    """Call before the socket is connected."""
     socket.curve_serverkey = keys.server_public.encode()
     socket.curve_publickey = keys.client_public.encode()
     socket.curve_secretkey = keys.client_secret.encode()
 
 
 class Gate:
-    """Lets in who has a client's key: answers a context's ZAP requests (RFC 27) in a thread of its own, so that peers
-    get in while an operator computes."""
+    """Accepts peers that have a client's key. It answers a context's ZAP requests (RFC 27) in a thread of its own, so
+    peers can connect while an operator computes."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], client_public: str) -> None:
         self._allowed = z85.decode(client_public)

@@ -1,7 +1,7 @@
-"""Large values put into slots: what a rank hands on as it got it is not copied again.
+"""Put large values into slots, without copying data that a rank forwards as it received it.
 
-The file in which it lies gets a second name, of the rank that hands it on. So each rank has all that it has sent in
-files of its own names, whatever becomes of who wrote them; and nobody writes to a file that has another name
+The file of such data gets a second name, of the forwarding rank. So each rank has everything that it sent in files with
+names of its own, whatever happens to the rank that wrote them. Nobody writes to a file that has another name
 (`SlotPool.acquire`).
 """
 
@@ -18,15 +18,15 @@ from rolemesh_durable.dataplane.slot_reader import Found, SlotReader
 __all__ = ["put_in_slots"]
 
 LINKED: Final = 128 * 1024
-"""From so many bytes on, linking a file and unlinking it costs less than a copy."""
+"""Minimum bytes for which linking and unlinking a file costs less than a copy."""
 _LOOKED_UP: Final = 4096
 _LONGEST: Final = 1 << 15
-"""A place with more characters than this is not worth it: the log has room for twice as many."""
+"""Maximum characters of a useful place. The log has room for twice as many."""
 
 
 def put_in_slots(buffers: Sequence[Buffer], pool: SlotPool, reader: SlotReader | None) -> tuple[str, list[Slot]]:
-    """Where the buffers lie from now on, and in which slots of `pool`: links to files that `reader` has handed out,
-    where they are unchanged, and a slot with copies of the others. Raises `NoSharedMemory`."""
+    """Return the new place of the buffers, and their slots in `pool`: links to files that `reader` has handed out, if
+    they are unchanged, and a slot with copies of the others. Raises `NoSharedMemory`."""
     found = _unchanged(buffers, reader) if reader is not None else {}
     links: dict[str, Slot] = {}
     try:
@@ -57,8 +57,8 @@ def put_in_slots(buffers: Sequence[Buffer], pool: SlotPool, reader: SlotReader |
 
 
 def _unchanged(buffers: Sequence[Buffer], reader: SlotReader) -> dict[int, Found]:
-    """By index, those that lie in slots as they came; of a slot of which at least half is among them, since it stays as
-    a whole."""
+    """Return, by index, the buffers that lie unchanged in slots of which they make at least half, because a slot stays
+    as a whole."""
     found: dict[int, Found] = {}
     nbytes: dict[str, int] = {}
     for index, buffer in enumerate(buffers):
@@ -70,10 +70,10 @@ def _unchanged(buffers: Sequence[Buffer], reader: SlotReader) -> dict[int, Found
 
 
 def _runs(buffers: Sequence[Buffer], linked: dict[int, tuple[str, int]], own: Slot | None) -> list[Run]:
-    """Where each buffer lies, those together that follow each other."""
+    """Return the runs of buffers that follow each other."""
     runs: list[Run] = []
     end = at = 0
-    """The end of the last run, and of what lies in `own` up to here."""
+    """The end of the last run, and the used bytes of `own`."""
     for index, buffer in enumerate(buffers):
         size = aligned_size([len(buffer)])
         if index in linked:

@@ -1,4 +1,4 @@
-"""Messages that are none: whoever reads a socket drops what it cannot read, counts it, says so, and goes on."""
+"""Malformed messages: the reader of a socket drops what it cannot decode, counts it, logs it, and continues."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 __all__ = ["UNREADABLE", "Dropped"]
 
 UNREADABLE = (msgspec.MsgspecError, struct.error, ValueError, LookupError, RecursionError)
-"""What decoding a message that is none may raise."""
+"""Errors that decoding a malformed message may raise."""
 
 
 class Dropped:
-    """Counts what was dropped at `place`. Not for several threads."""
+    """Counts the dropped messages at `place`. Not for several threads."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -22,7 +22,7 @@ class Dropped:
         self.count = 0
 
     def __call__(self, what: object) -> None:
-        """Drop one. The first, second, fourth, … are logged, so that a flood does not fill a disk."""
+        """Count a dropped message. The first, second, fourth, … are logged, so that a flood does not fill a disk."""
         self.count += 1
         if self.count & (self.count - 1) == 0:
             text = " ".join(str(what).split())[:200]

@@ -1,7 +1,7 @@
-"""Files mapped into memory without a descriptor each, and a bounded number of such maps.
+"""Map files into memory without keeping a descriptor per map, and limit the number of maps.
 
-Python's `mmap` keeps a duplicate of the file's descriptor for as long as the map lives, so a rank with a thousand
-values in shared memory would need a thousand descriptors.
+Python's `mmap` keeps a duplicate of the file's descriptor for the life of the map, so a rank with a thousand values in
+shared memory would need a thousand descriptors.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def _error(what: str) -> OSError:
 
 
 def map_shared(fd: int, size: int, *, writable: bool) -> Bytes:
-    """The first `size` bytes of a file, as all who map it see them. `fd` may be closed afterwards.
+    """Return the first `size` bytes of a file, shared with all processes that map it. `fd` may be closed afterwards.
 
-    The array keeps the map, and so does every view of it. Raises `OSError`: `ENOMEM` also where the process has as many
+    The array keeps the map, and so does every view of it. Raises `OSError`: `ENOMEM` also if the process has as many
     maps as the kernel allows (``vm.max_map_count``).
     """
     protection = PROT_READ | PROT_WRITE if writable else PROT_READ
@@ -71,10 +71,10 @@ def map_shared(fd: int, size: int, *, writable: bool) -> Bytes:
 
 
 class PrivateMap:
-    """A file's bytes, copied on write: what is written here stays here, what is not is as in the file now."""
+    """A file's bytes, copied on write: written pages are private, others have the file's present content."""
 
     def __init__(self, fd: int, size: int) -> None:
-        """`fd` may be closed afterwards. Raises `OSError`."""
+        """Map the file. `fd` may be closed afterwards. Raises `OSError`."""
         # Populated while it cannot be written yet: populating a writable map copies every page.
         flags = MAP_PRIVATE | _MAP_NORESERVE | MAP_POPULATE
         self._region = _Region(fd, size, PROT_READ, flags, writable=True)
@@ -83,9 +83,9 @@ class PrivateMap:
         self._faults = 0
 
     def array(self) -> Bytes:
-        """The bytes as in the file, writable: what was written to arrays from here before is forgotten.
+        """Return the bytes of the file, writable. Earlier writes to arrays from here are forgotten.
 
-        A new array each time, which keeps the map.
+        Each call returns a new array, which keeps the map.
         """
         region = self._region
         # Forgetting costs as much as half a copy, since every page is mapped again on its next read; looking costs a
@@ -97,16 +97,16 @@ class PrivateMap:
 
 
 def _page_faults() -> int:
-    """How many this process has had."""
+    """Return the number of page faults of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_minflt + usage.ru_majflt
 
 
 def is_written(address: int, size: int) -> bool:
-    """Whether a private map of a file has pages of its own there. True where the kernel does not tell.
+    """Return whether a private map of a file has written pages in this range. True if the kernel does not say.
 
-    Linux, admin-guide/mm/pagemap: ``PAGEMAP_SCAN`` (6.7 and later) is quicker than reading the entries, of which bit
-    63 is a page in memory, 62 one that is swapped out, 61 one of the file.
+    Linux, admin-guide/mm/pagemap: ``PAGEMAP_SCAN`` (6.7 and later) is faster than reading the entries, of which bit 63
+    is a page in memory, 62 one that is swapped out, 61 one of the file.
     """
     first, end = address // PAGESIZE, -(-(address + size) // PAGESIZE)
     found = np.zeros(3, np.uint64)
@@ -124,7 +124,7 @@ def is_written(address: int, size: int) -> bool:
 
 
 _opened: tuple[int, int] = (-1, -1)
-"""The process that has opened its page map, and the descriptor: a forked child would read its parent's there."""
+"""The process that opened its page map, and the descriptor. A forked child would read its parent's map there."""
 
 
 def _pagemap() -> int:
@@ -142,14 +142,14 @@ T = TypeVar("T")
 
 
 class Addresses(Generic[T]):
-    """Which of some maps, as long as they last, an address lies in. Each has something that is known of it."""
+    """Finds the map, among living ones, that contains an address. Each has an item with facts about it."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._maps: list[tuple[ref[_Region], T]] = []
 
     def add(self, array: Bytes, item: T) -> None:
-        """`array` is all of a map that was made here."""
+        """Add a map. `array` is all of a map that was created here."""
         region = array.base
         assert isinstance(region, _Region)
         at = bisect_right(self._starts, region.address)
@@ -160,7 +160,7 @@ class Addresses(Generic[T]):
             self._maps.insert(at, (ref(region), item))
 
     def find(self, address: int, size: int) -> tuple[T, int] | None:
-        """What is known of the map in which these bytes lie, and where in it; None if they are in none."""
+        """Return the item of the map that contains these bytes, and their offset in it; None if there is none."""
         while (at := bisect_right(self._starts, address) - 1) >= 0:
             known, item = self._maps[at]
             region = known()
@@ -174,8 +174,8 @@ class Addresses(Generic[T]):
 class MapCache:
     """The maps that were used last, by name: at most `limit`, and at least the newest half of that.
 
-    Two generations, the used one and the one before: what is not asked for while a generation lasts is forgotten with
-    it. A map that is still viewed lives on until the views go.
+    There are two generations, the current and the previous one. A map that is not requested for a whole generation is
+    forgotten. It lives on until its views are gone.
     """
 
     def __init__(self, limit: int) -> None:
@@ -187,7 +187,7 @@ class MapCache:
         return len(self._young) + len(self._old)
 
     def get(self, name: str) -> Bytes | None:
-        """The map of `name`, if it is here."""
+        """Return the map of `name`, if it is here."""
         found = self._young.get(name)
         if found is None:
             found = self._old.pop(name, None)
@@ -196,20 +196,20 @@ class MapCache:
         return found
 
     def put(self, name: str, found: Bytes) -> None:
-        """Remember a map."""
+        """Add a map."""
         if len(self._young) >= self._half:
             self.age()
         self._young[name] = found
 
     def drop(self, name: str) -> None:
-        """Forget one."""
+        """Forget a map."""
         self._young.pop(name, None)
         self._old.pop(name, None)
 
     def age(self) -> None:
-        """Forget those that were not used since this was called last."""
+        """Forget the maps that were not used since the last call."""
         self._young, self._old = {}, self._young
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all maps."""
         self._young, self._old = {}, {}

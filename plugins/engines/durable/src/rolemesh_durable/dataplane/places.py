@@ -1,6 +1,7 @@
-"""Where the buffers of a large value lie, as the text that descriptors and send logs have: files, and where in them.
+"""The place of a large value's buffers, as text in descriptors and send logs: files, and offsets in them.
 
-The name of a slot alone: all of them, one after the other. Else runs of buffers: ``slot@offset*count|…``.
+The name of a slot alone means that it has all buffers, one after the other. Otherwise the text lists runs of buffers:
+``slot@offset*count|…``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ __all__ = ["Run", "place_of", "renamed", "runs_of", "slots_of"]
 
 
 class Run(NamedTuple):
-    """So many `buffers` in the file `slot`, from `offset` on, one after the other, each aligned to 64 bytes."""
+    """The number of `buffers` in the file `slot`, from `offset` on, one after the other, each aligned to 64 bytes."""
 
     slot: str
     offset: int
@@ -20,7 +21,7 @@ class Run(NamedTuple):
 
 
 def runs_of(place: str, count: int) -> list[Run]:
-    """Where the `count` buffers of a value lie. Raises `ValueError` for a place that is none."""
+    """Return the runs of the `count` buffers of a value. Raises `ValueError` for an invalid place."""
     if "@" not in place:
         return [Run(place, 0, count)]
     runs = []
@@ -34,7 +35,7 @@ def runs_of(place: str, count: int) -> list[Run]:
 
 
 def place_of(runs: Iterable[Run]) -> str:
-    """The text of these runs."""
+    """Return the text of these runs."""
     first, *more = runs
     if not more and not first.offset:
         return first.slot
@@ -42,13 +43,13 @@ def place_of(runs: Iterable[Run]) -> str:
 
 
 def slots_of(place: str) -> tuple[str, ...]:
-    """The files that a value lies in, each once; none for one that lies in no slot ("")."""
+    """Return the files of a value, each once; none for a value that is in no slot ("")."""
     if "@" not in place:
         return (place,) if place else ()
     return tuple(dict.fromkeys(part.partition("@")[0] for part in place.split("|")))
 
 
 def renamed(place: str, name: Callable[[str], str]) -> str:
-    """The place when its files have other names."""
+    """Return the place with other names of the files."""
     parts = (part.partition("@") for part in place.split("|"))
     return "|".join("".join((name(slot), *rest)) for slot, *rest in parts)

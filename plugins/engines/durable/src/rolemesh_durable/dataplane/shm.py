@@ -1,8 +1,9 @@
 """Shared-memory slots: named files on tmpfs, kept warm, written by one rank and read by its consumers.
 
-A slot is written with one copy and read without any. First touch costs about eight times a warm copy, so a slot
-that its consumers have released is used again, and unlinked when it has not been needed for a while. Who hands on what
-lies in another's slot links the file under a name of its own: a file is written to only while it has no other name.
+A slot is written with one copy and read without any. The first touch of a page costs about eight times a warm copy. So
+a slot that its consumers have released is reused, and unlinked when it was not needed for a while. A rank that forwards
+data in another rank's slot links the file under a name of its own; a file is written to only while it has no other
+name.
 """
 
 from __future__ import annotations
@@ -27,20 +28,21 @@ __all__ = ["ALIGNMENT", "NoSharedMemory", "Period", "Persist", "Slot", "SlotPool
 
 ALIGNMENT: Final = 64
 MAPS: Final = 4096
-"""Files that a rank has mapped at once, at most, as a producer and again as a consumer: the kernel allows 65,530 maps
-in a process, and what is retained can be more slots than that."""
+"""Maximum number of files that a rank maps at once as a producer, and again as a consumer. The kernel allows 65,530
+maps per process, and retained values may use more slots than that."""
 RESERVE: Final = 4 << 20
 LEFT: Final = 32
-"""Values leave so many bytes free, and this part of the memory, if that is more: a rank that starts again needs some
-for its log and its snapshot, and others may wait for it with all that they could get."""
+"""Bytes, and share of the memory (the larger counts), that values leave free. A restarting rank needs some for its log
+and its snapshot, and other ranks may wait for it."""
 SCARCE: Final = 8
-"""Memory is short when less than this part of it is free, beside the reserve: then nothing is kept warm."""
+"""Memory is short when less than this part of it is free, beside the reserve. Then no slot is kept warm."""
 _PAGE: Final = 4096
 _FULL: Final = frozenset((errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EMFILE, errno.ENFILE))
 _PERIOD_S, _PERIOD_STEPS = 60.0, 16
 
 Persist: TypeAlias = Callable[[Callable[[], Any]], Any]
-"""Calls what makes a file until it does not raise `NoSharedMemory`, as long as there is something to wait for."""
+"""Function that calls a file-making function again until it does not raise `NoSharedMemory`, as long as waiting can
+help."""
 
 
 class NoSharedMemory(TransportError):
@@ -50,12 +52,12 @@ class NoSharedMemory(TransportError):
 
 
 def aligned_size(sizes: Sequence[int]) -> int:
-    """Bytes that buffers of these sizes take, each aligned to 64."""
+    """Return the bytes of buffers of these sizes, each aligned to 64."""
     return sum((size + ALIGNMENT - 1) & -ALIGNMENT for size in sizes)
 
 
 def capacity_of(nbytes: int) -> int:
-    """Bytes of the slot for `nbytes`: whole pages, in eight classes from each power of two to the next.
+    """Return the bytes of the slot for `nbytes`: whole pages, in eight classes from each power of two to the next.
 
     So at most an eighth is unused, beside a page, and values of slightly different size fit the same slots.
     """
@@ -64,7 +66,8 @@ def capacity_of(nbytes: int) -> int:
 
 
 def named(directory: str | Path, prefix: str) -> list[Path]:
-    """The files whose names begin so, in order. A node's ranks share a folder, and a thousand of them look at it."""
+    """Return the files whose names begin with `prefix`, in order. A node's ranks share a folder, and a thousand of them
+    read it."""
     try:
         return [Path(directory, name) for name in sorted(os.listdir(directory)) if name.startswith(prefix)]
     except FileNotFoundError:
@@ -72,12 +75,12 @@ def named(directory: str | Path, prefix: str) -> list[Path]:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether the system had no room for a file or a map, or no descriptor: there may be some later."""
+    """Return whether the system had no room for a file or a map, or no descriptor. There may be some later."""
     return isinstance(error, OSError) and error.errno in _FULL
 
 
 def is_short(directory: Path) -> bool:
-    """Whether the memory that `directory` lies in is nearly used up."""
+    """Return whether the memory of `directory` is nearly used up."""
     try:
         at = os.statvfs(directory)
     except OSError:
@@ -86,14 +89,14 @@ def is_short(directory: Path) -> bool:
 
 
 def reserve(at: os.statvfs_result) -> int:
-    """Bytes that values leave free in a file system."""
+    """Return the bytes that values leave free in a file system."""
     return max(RESERVE, at.f_blocks * at.f_frsize // LEFT)
 
 
 def new_file(path: Path, size: int, what: str, remedy: str, *, spare: bool = True) -> Bytes:
-    """Make a file of `size` bytes that are all there, and map it. Raises `NoSharedMemory` if there is no room.
+    """Create a file of `size` allocated bytes, and map it. Raises `NoSharedMemory` if there is no room.
 
-    With `spare` the reserve stays.
+    With `spare` the reserve stays free.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -128,13 +131,13 @@ def _full(error: OSError, path: Path, size: int, what: str, remedy: str) -> NoSh
 
 
 class Period:
-    """Tells when a while is over: a minute, and at least 16 steps, so that slow steps are not taken for idle ones."""
+    """Measures idle time: a period lasts a minute, and at least 16 steps, so that slow steps do not count as idle."""
 
     def __init__(self) -> None:
         self._step, self._ends = 0, 0.0
 
     def is_over(self, step: int, now: float) -> bool:
-        """Whether it is at `step` and `now` (monotonic, in seconds); the next one begins then."""
+        """Return whether the period is over at `step` and `now` (monotonic, in seconds). If so, the next one begins."""
         if now < self._ends or 0 <= step - self._step < _PERIOD_STEPS:
             return False
         self._step, self._ends = step, now + _PERIOD_S
@@ -147,7 +150,7 @@ class Slot:
     __slots__ = ("_pool", "capacity", "linked", "name")
 
     def __init__(self, name: str, capacity: int, pool: SlotPool, linked: tuple[str, int] | None = None) -> None:
-        """`linked`: the file is another's too; its name there, and its inode."""
+        """`linked`: the file also belongs to another rank; its name there, and its inode."""
         self.name, self.capacity, self._pool, self.linked = name, capacity, pool, linked
 
     def write(self, buffers: Sequence[Buffer]) -> None:
@@ -161,7 +164,7 @@ class Slot:
             offset += (size + ALIGNMENT - 1) & -ALIGNMENT
 
     def views(self, sizes: Sequence[int], offset: int = 0) -> list[Buffer]:
-        """Read-only views of what lies here from `offset` on."""
+        """Return read-only views of the content from `offset` on."""
         return views_of(self._pool.map(self).data.toreadonly()[offset:], sizes)
 
 
@@ -173,32 +176,33 @@ class SlotPool:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._persist: Persist = lambda make: make()
         self.used_bytes = self.free_bytes = 0
-        """What the slots take that are in use, and those that wait to be used again."""
+        """Bytes of the slots in use, and of those that wait to be reused."""
         self._prefix, self._folder = prefix, str(self.directory)
         self._count = 0
         self._used: set[str] = set()
         self._free: dict[int, deque[Slot]] = {}
         self._lent: dict[int, deque[Slot]] = {}
-        """Free here, but when they were to be used again, somebody else had linked them; the oldest first."""
+        """Free slots that another rank had linked when they were to be reused; the oldest first."""
         self._names: dict[tuple[str, int], list[str]] = {}
-        """By name and inode of a file that was linked before: names that it has had here. Whoever reads it has it
-        mapped under them."""
+        """Name and inode of a file that was linked before → the names that it had here. Readers have it mapped under
+        them."""
         self._least: dict[int, int] = {}
-        """By capacity: how many slots have been free all through the present period."""
+        """Capacity → minimum number of free slots during the present period."""
         self._maps = MapCache(MAPS)
         self._period = Period()
 
     def await_memory(self, persist: Persist) -> None:
-        """Make slots by `persist(make)` from now on, which may wait for memory."""
+        """Create slots with `persist(make)` from now on, which may wait for memory."""
         self._persist = persist
 
     @property
     def free(self) -> int:
-        """Slots that wait to be used again."""
+        """Return the slots that wait to be reused."""
         return sum(map(len, (*self._free.values(), *self._lent.values())))
 
     def acquire(self, nbytes: int) -> Slot:
-        """A free slot for `nbytes` of which at most a fifth is left unused, or a new one. Raises `NoSharedMemory`."""
+        """Return a free slot for `nbytes` of which at most a fifth is left unused, or a new one. Raises
+        `NoSharedMemory`."""
         capacity = wanted = capacity_of(nbytes)
         slot = None
         while self.free_bytes and slot is None and capacity <= wanted + (wanted >> 2):
@@ -212,7 +216,7 @@ class SlotPool:
         return slot
 
     def _again(self, capacity: int) -> Slot | None:
-        """A free slot that has no other name, the one that was used last."""
+        """Return a free slot that has no other name, preferably the one used last."""
         free, lent = self._free.get(capacity), self._lent.get(capacity)
         while free:
             slot = free.pop()
@@ -231,14 +235,14 @@ class SlotPool:
         return None
 
     def _links(self, slot: Slot) -> int:
-        """How many names its file has; 0 if somebody has removed it."""
+        """Return the number of names of its file; 0 if somebody has removed it."""
         try:
             return os.stat(f"{self._folder}/{slot.name}").st_nlink
         except FileNotFoundError:
             return 0
 
     def link(self, name: str, inode: int, mapped: Bytes) -> Slot | None:
-        """The file `name` of another rank, which is `mapped` here, under a name of this one's, as if it had been
+        """Link the file `name` of another rank, which is `mapped` here, under a name of this rank, as if it had been
         acquired and written; None if it cannot be linked any more. The content stays until it is released here."""
         if len(self._names) > MAPS:
             self._names.clear()
@@ -275,7 +279,8 @@ class SlotPool:
         return Slot(name, capacity, self)
 
     def adopt(self, name: str) -> Slot | None:
-        """The slot `name` of a former generation, as if it had been acquired here; None if its file is gone."""
+        """Take over the slot `name` of a former generation, as if it had been acquired here; None if its file is
+        gone."""
         try:
             found = os.lstat(self.directory / name)
         except FileNotFoundError:
@@ -286,7 +291,7 @@ class SlotPool:
         return self._use(Slot(name, found.st_size, self, linked))
 
     def release(self, slot: Slot) -> None:
-        """Nobody needs the content any more."""
+        """Release a slot whose content nobody needs any more."""
         if slot.name in self._used:
             self._used.discard(slot.name)
             self.used_bytes -= slot.capacity
@@ -309,7 +314,7 @@ class SlotPool:
         self._least.clear()
 
     def rescue(self, slot: Slot) -> Slot:
-        """The slot, or a new one with what it holds if somebody has removed its file. Raises `TransportError`."""
+        """Return the slot, or a new one with its content if somebody has removed its file. Raises `TransportError`."""
         if (self.directory / slot.name).exists():
             return slot
         content = self.map(slot)
@@ -321,7 +326,7 @@ class SlotPool:
         return copy
 
     def map(self, slot: Slot) -> Bytes:
-        """The bytes of one of these slots. Raises `TransportError` if its file is gone."""
+        """Return the bytes of one of these slots. Raises `TransportError` if its file is gone."""
         found = self._maps.get(slot.name)
         if found is None:
             path = self.directory / slot.name
@@ -346,7 +351,7 @@ class SlotPool:
             raise _full(error, path, capacity, "", "or raise vm.max_map_count") from error
 
     def trim(self, step: int, now: float) -> None:
-        """Give back what has not been needed for a while; everything free, where memory is short."""
+        """Free slots that were not needed for a while; all unused ones if memory is short."""
         if is_short(self.directory):
             self.give_back(self.free_bytes)
         elif self._period.is_over(step, now):
@@ -360,7 +365,7 @@ class SlotPool:
             self._least = {capacity: len(free) for capacity, free in self._free.items()}
 
     def give_back(self, nbytes: int) -> None:
-        """Unlink free slots that take `nbytes` together, large ones first, and last those that others have linked."""
+        """Unlink free slots of `nbytes` in total, large ones first, and those that others have linked last."""
         limit = self.free_bytes - nbytes
         for slots in (self._free, self._lent):
             for capacity in sorted(slots, reverse=True):
@@ -377,7 +382,7 @@ class SlotPool:
             os.unlink(f"{self._folder}/{name}")
 
     def close(self, *, keep: bool = False) -> None:
-        """Remove the files, or `keep` them for a successor. Readers that have mapped them keep what they see."""
+        """Remove the files, or `keep` them for a successor. Readers that have mapped them keep their content."""
         free = [slot.name for slots in (*self._free.values(), *self._lent.values()) for slot in slots]
         for name in [*self._used, *free] if not keep else ():
             self._remove(name)
@@ -389,7 +394,7 @@ class SlotPool:
 
 
 def views_of(view: memoryview, sizes: Sequence[int]) -> list[Buffer]:
-    """Buffers of these sizes, which lie in `view` one after the other, each aligned to 64 bytes."""
+    """Return buffers of these sizes, which lie in `view` one after the other, each aligned to 64 bytes."""
     buffers: list[Buffer] = []
     offset = 0
     for size in sizes:

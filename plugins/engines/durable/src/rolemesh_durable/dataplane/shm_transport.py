@@ -10,17 +10,17 @@ __all__ = ["ShmTransport"]
 
 
 class ShmTransport(Transport):
-    """Peers push into the rank's ipc inbox, which lies in a folder of mode 0700."""
+    """Peers push into the rank's ipc inbox, which is in a folder of mode 0700."""
 
     reach = "node"
 
     def open(self, inbox: Inbox, site: Site) -> str:
-        """The inbox is an ipc socket already."""
+        """Return the address of the inbox, which is an ipc socket already."""
         self._context = inbox.context
         return inbox.address
 
     def connect(self, address: str) -> Sender:
-        """A PUSH socket without a high-water mark."""
+        """Return a PUSH socket without a high-water mark."""
         return _ShmSender(self._context, address)
 
 

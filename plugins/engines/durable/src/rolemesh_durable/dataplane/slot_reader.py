@@ -1,4 +1,4 @@
-"""The consumer's side of shared-memory slots: what other ranks have written, read without a copy."""
+"""The consumer's side of shared-memory slots: read the data of other ranks without a copy."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["Found", "SlotReader"]
 M = TypeVar("M")
 
 PRIVATE_MAPS = 256
-"""Slots with large tensors that have a map to write to, beside the one that all see."""
+"""Number of slots with large tensors that have a writable map, beside the shared one."""
 
 
 class Found(NamedTuple):
-    """Bytes that lie as they came at `offset` of the file `slot`, which is `mapped` here."""
+    """Bytes that lie unchanged at `offset` of the file `slot`, which is `mapped` here."""
 
     slot: str
     inode: int
@@ -36,8 +36,8 @@ class Found(NamedTuple):
 class SlotReader:
     """Maps of other ranks' slots, each kept while it is used.
 
-    Views keep their map alive, so a value that outlives its operator never crashes; but once the consumer has
-    released it, its producer may write the next value there. Copy what you keep.
+    Views keep their map alive, so a value that outlives its operator never crashes. But when the consumer has released
+    it, its producer may write the next value there: copy what you keep.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -46,12 +46,12 @@ class SlotReader:
         self._private: dict[str, _Private] = {}
         self._period = Period()
         self._addresses: Addresses[tuple[str, int, bool]] = Addresses()
-        """Of each map: the slot, its inode, and whether the map is one to write to."""
+        """For each map: the slot, its inode, and whether the map is writable."""
 
     def read(self, place: str, sizes: Sequence[int]) -> Received:
-        """Views of the buffers at `place` (`rolemesh_durable.dataplane.places`).
+        """Return views of the buffers at `place` (`rolemesh_durable.dataplane.places`).
 
-        Raises `TransportError` if a slot is not there or too small, `ValueError` for a place that is none.
+        Raises `TransportError` if a slot is missing or too small, and `ValueError` for an invalid place.
         """
         runs = runs_of(place, len(sizes))
         return _SlotBuffers(_views(runs, sizes, self._shared), self, runs, sizes)
@@ -65,9 +65,9 @@ class SlotReader:
         return found.data
 
     def find(self, buffer: Buffer) -> Found | None:
-        """Where `buffer` lies, if that is at a multiple of 64 bytes in a slot, unchanged, and still mapped.
+        """Return the place of `buffer`, if it lies at a multiple of 64 bytes in a slot, unchanged and still mapped.
 
-        What all see cannot be written here; of a map to write to, the pages that were written are no file's.
+        Shared maps cannot be written here. In a writable map, written pages no longer belong to the file.
         """
         flat = np.frombuffer(buffer, np.uint8)
         address = flat.__array_interface__["data"][0]
@@ -81,8 +81,8 @@ class SlotReader:
         return Found(name, inode, mapped, offset)
 
     def trim(self, step: int, now: float) -> None:
-        """Forget the maps that were not used for a while; all, where memory is short: what is unlinked stays as long
-        as somebody has mapped it."""
+        """Forget the maps that were not used for a while; all if memory is short, because an unlinked file stays while
+        it is mapped."""
         if is_short(self._directory):
             self.close()
         elif self._period.is_over(step, now):
@@ -90,7 +90,8 @@ class SlotReader:
             self._private = {name: kept for name, kept in self._private.items() if self._maps.get(name) is not None}
 
     def private(self, name: str) -> Bytes:
-        """The bytes of slot `name`, to write to: nobody else sees that, nor does who reads the slot again."""
+        """Return the bytes of slot `name`, for writing. Writes are private, and later reads of the slot do not see
+        them."""
         known = self._private.pop(name, None)
         if known is None or known.is_lent:  # then its reader keeps it, and what was written there
             while len(self._private) >= PRIVATE_MAPS:
@@ -102,7 +103,7 @@ class SlotReader:
         return lent
 
     def _map(self, name: str, make: Callable[[int, int], M]) -> tuple[M, int]:
-        """What `make` makes of the file, and its inode."""
+        """Return the result of `make` for the file, and its inode."""
         if "/" in name or name.startswith("."):
             raise TransportError(f"slot name {name!r} leaves the job's directory")
         try:
@@ -128,13 +129,13 @@ class SlotReader:
             os.close(fd)
 
     def close(self) -> None:
-        """Forget the maps; those that are still viewed live on until the views go."""
+        """Forget the maps. Viewed ones live on until the views are gone."""
         self._maps.clear()
         self._private.clear()
 
 
 class _Private:
-    """A private map, and who has its bytes now."""
+    """A private map, and the present user of its bytes."""
 
     __slots__ = ("_lent", "_map", "inode")
 
@@ -161,7 +162,7 @@ class _SlotBuffers(Received):
         self._own: list[Buffer] | None = None
 
     def writable(self, index: int) -> Buffer:
-        """A view of the slot that is copied on write."""
+        """Return a view of the slot that is copied on write."""
         if self._own is None:
             maps = {name: self._reader.private(name).data for name in {run.slot for run in self._runs}}
             self._own = _views(self._runs, self._sizes, maps.__getitem__)
@@ -169,7 +170,7 @@ class _SlotBuffers(Received):
 
 
 def _views(runs: Sequence[Run], sizes: Sequence[int], slot: Callable[[str], memoryview]) -> list[Buffer]:
-    """The buffers of these sizes that lie in `runs`. Raises `TransportError` for a slot that is too small."""
+    """Return the buffers of these sizes that lie in `runs`. Raises `TransportError` for a slot that is too small."""
     views: list[Buffer] = []
     for name, offset, count in runs:
         view, there = slot(name)[offset:], sizes[len(views) : len(views) + count]

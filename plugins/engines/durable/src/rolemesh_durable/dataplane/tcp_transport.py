@@ -1,4 +1,4 @@
-"""The transport between nodes: zmq over TCP with CurveZMQ; only who has the job's client key is let in (ZAP)."""
+"""The transport between nodes: zmq over TCP with CurveZMQ. Only peers with the job's client key are accepted (ZAP)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TcpTransport(Transport):
     """Large values travel as multipart frames straight from the producer's slot."""
 
     def open(self, inbox: Inbox, site: Site) -> str:
-        """Bind the inbox to a free TCP port of the rank's host, behind CurveZMQ (the ipc address stays as it is)."""
+        """Bind the inbox to a free TCP port of the rank's host, behind CurveZMQ. The ipc address remains."""
         if site.keys is None:
             raise TransportError("tcp edges need the job's keys", where=f"role {site.role}, rank {site.rank}")
         self._context, self._keys = inbox.context, site.keys
@@ -27,11 +27,11 @@ class TcpTransport(Transport):
         return f"tcp://{site.host}:{port}"
 
     def connect(self, address: str) -> Sender:
-        """A PUSH socket with the job's client key."""
+        """Return a PUSH socket with the job's client key."""
         return _TcpSender(self._context, address, self._keys)
 
     def refused(self) -> int:
-        """Handshakes that failed: see `Handshakes.failed`."""
+        """Return the number of failed handshakes: see `Handshakes.failed`."""
         return self._handshakes.failed()
 
     def close(self) -> None:

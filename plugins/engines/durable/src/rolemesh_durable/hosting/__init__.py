@@ -1,1 +1,1 @@
-"""Where master and agents live: on Ray, or on this machine without it."""
+"""Hosting of master and agents: on Ray, or on this machine without it."""

@@ -1,4 +1,4 @@
-"""Room for a job on nodes that others use, too: planned with what is free, waited for where others have it."""
+"""Admission of a job to nodes that others use, too: plan with free resources, and wait for those that others hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOK_S = 0.5
 
 
 class Ahead(Protocol):
-    """A job whose turn it is before ours."""
+    """A job whose turn comes before this one's."""
 
     @property
     def job(self) -> str: ...
@@ -26,7 +26,7 @@ class Ahead(Protocol):
 
 
 class Turn(Protocol):
-    """Our place in line."""
+    """The job's place in the queue."""
 
     def ahead(self) -> Sequence[Ahead]: ...
 
@@ -49,10 +49,10 @@ def find_room(
     where: str,
     say: Callable[[str], None],
 ) -> tuple[PlacementPlan, ClusterView]:
-    """A plan with what is free, once it is this job's turn; and the nodes it was made for.
+    """Return a plan on free resources when it is this job's turn, and the nodes that it was made for.
 
-    It is known that the job fits on these nodes if nobody else has anything on them. What is waited for is said when
-    it changes. Raises `PlacementError` after `wait_s`.
+    The caller has checked that the job fits on these nodes if nobody else uses them. A change of the reason for waiting
+    is printed. Raises `PlacementError` after `wait_s`.
     """
     turn = backend.queue(job, priority)
     deadline = time.monotonic() + wait_s

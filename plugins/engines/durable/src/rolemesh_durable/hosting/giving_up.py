@@ -1,4 +1,4 @@
-"""The end of a job whose masters die one after the other: nobody else is left to write its result."""
+"""The end of a job whose masters die one after the other, so that no master is left to write its result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["give_up"]
 
 
 def give_up(bundle: JobBundle, why: str) -> None:
-    """Write ``result.json`` of a job that was under way. Of one that never began its driver says so."""
+    """Write ``result.json`` of a job that was running. For a job that never began, its driver does that."""
     run_dir = Path(bundle.config.run_dir)
     control = Run(run_dir).control()
     if control is not None and control.job_id == bundle.job_id:

@@ -1,4 +1,4 @@
-"""When a master that died is started again, and when no more. Pure."""
+"""Decide when a dead master restarts, and when to give up. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ FIRST_DELAY_S = 0.25
 
 
 class Restarts:
-    """Counts deaths of a job's masters that say something about the master itself.
+    """Counts the deaths of a job's masters that have a cause in the master itself.
 
-    A death counts against it if the master ended by itself, or was killed before its loop ran. One that was killed at
-    work does not: it is started again at once, however often. `LIMIT` deaths in a row, none of the masters having
-    lived for `CALM_S` seconds, are the end.
+    A death counts if the master ended by itself, or was killed before its loop ran. A master that was killed at work
+    does not count: it restarts at once, any number of times. The end is reached after `LIMIT` deaths in a row of
+    masters that each lived less than `CALM_S` seconds.
     """
 
     def __init__(self, crashes: int = 0) -> None:
         self.crashes = crashes
 
     def died(self, *, lived_s: float, in_control: bool, by_signal: bool) -> float | None:
-        """Seconds to wait before the next start, longer each time; None: give up."""
+        """Return the seconds to wait before the next start, longer each time; None: give up."""
         if lived_s >= CALM_S:
             self.crashes = 0
         if in_control and by_signal:

@@ -1,4 +1,4 @@
-"""Waiting for a job's first master, whatever the backend."""
+"""Wait for a job's first master, on any backend."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["await_master"]
 
 
 LEAST_ROOM = 1 << 20
-"""Bytes without which a master can write neither its journal nor its log."""
+"""Bytes of free disk without which a master can write neither its journal nor its log."""
 
 
 def await_master(run_dir: Path, dead: Callable[[], bool], log: Path, timeout_s: float) -> None:
-    """Return when ``control.json`` (or already ``result.json``) is there; `BackendError` if the master died before.
+    """Return when ``control.json`` (or already ``result.json``) exists; raise `BackendError` if the master died before.
 
-    `timeout_s` is the job's `start_timeout_s`: on a busy machine a process that lives may need a minute to import.
-    A disk without room has the error of its own.
+    `timeout_s` is the job's `start_timeout_s`: on a busy machine a living process may need a minute to import. A full
+    disk has an error of its own.
     """
     deadline = time.monotonic() + timeout_s
     while not ((run_dir / CONTROL_FILE).exists() or (run_dir / RESULT_FILE).exists()):

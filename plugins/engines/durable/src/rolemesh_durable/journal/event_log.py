@@ -1,7 +1,7 @@
 """The events of one job in a store: every transition of the job, numbered, checksummed and fenced by epochs.
 
-Who decides what is journalled is the master; this module keeps the order without gaps, refuses masters of older epochs,
-and reads back everything that is kept, or nothing.
+The master decides what is journalled. This module keeps the order without gaps, refuses masters of older epochs, and
+reads back everything that is kept, or nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rolemesh_durable.stores import JournalDamagedError, Numbered, StateError, S
 __all__ = ["EventLog", "JournalFencedError", "Stored", "store_named"]
 
 TRIES = 5
-"""How often a reader begins again because the journal has been compacted under it."""
+"""Maximum number of times that a reader begins again because the journal was compacted meanwhile."""
 
 
 class JournalFencedError(StateError):
@@ -29,10 +29,10 @@ class JournalFencedError(StateError):
 
 
 class Stored(NamedTuple):
-    """All that is kept of a job: how far it is committed, its head, and events.
+    """The journal of a job: the committed step, the head, and events.
 
-    `head` stands for the events up to number `head_seq`; "" and 0 while there is none. `events` are all that are
-    there, some of which the head may cover.
+    `head` stands for the events up to number `head_seq`; "" and 0 while there is none. `events` are all that exist; the
+    head may cover some of them.
     """
 
     committed: int
@@ -42,7 +42,7 @@ class Stored(NamedTuple):
 
 
 class _Root(NamedTuple):
-    """The job's root: events `first` to `last` are kept, the head covers those up to `head`."""
+    """The job's root: events `first` to `last` exist, and the head covers those up to `head`."""
 
     epoch: int
     last: int
@@ -52,29 +52,29 @@ class _Root(NamedTuple):
 
 
 def store_named(url: str, where: str = "state") -> PluginRecord:
-    """The plugin for what `state` in a job file says. Raises `PluginError` if it is not installed."""
+    """Return the plugin for the value of `state` in a job file. Raises `PluginError` if it is not installed."""
     return find("stores", scheme(url), discover(("stores",)), where)
 
 
 class EventLog:
     """One job's events.
 
-    Its root in the store says who may write: it has the epoch, the number of the last event and the committed step, and
-    each write replaces the root that the writer knows. So writers of one job queue up, and one whose epoch is over is
-    refused before it has written anything. Each text has a CRC-32 of the rest before it.
+    Its root in the store decides who may write: it has the epoch, the number of the last event and the committed step,
+    and each write replaces the root that the writer knows. So writers of one job are serialized, and a writer of an old
+    epoch is refused before it has written anything. Each text has a CRC-32 of the rest before it.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._root: _Root | None = None
-        """As this object has written it last."""
+        """The root as this object last wrote it."""
 
     @classmethod
     def open(cls, url: str, run_dir: str | Path, job_id: str, store: type[Store] | None = None) -> EventLog:
         """Connect to the journal of job `job_id`, in the `store` that `url` names.
 
-        Nothing is made before `claim`. Raises `StateError` if the store cannot be reached, and `PluginError` if it is
-        not installed.
+        Nothing is created before `claim`. Raises `StateError` if the store cannot be reached, and `PluginError` if it
+        is not installed.
         """
         opened = (store or load(store_named(url)))(url, Path(run_dir), job_id)
         opened.connect()
@@ -83,7 +83,7 @@ class EventLog:
     # ------------------------------------------------------------------------------------------------------- the master
 
     def claim(self) -> int:
-        """Take the job over: returns the next epoch, from 1. Writers of older epochs are refused from now on."""
+        """Take the job over and return the next epoch, from 1. Writers of older epochs are refused from now on."""
         self.store.prepare()
         while True:
             text = self.store.root()
@@ -96,12 +96,12 @@ class EventLog:
     def append(
         self, epoch: int, entries: Sequence[tuple[float, str, dict[str, Any]]], committed: int | None = None
     ) -> list[Event]:
-        """Write (time, kind, data) entries at once; returns them as numbered events.
+        """Write (time, kind, data) entries at once; return them as numbered events.
 
-        `committed`: the step that is committed from now on, where that has changed. Raises `JournalFencedError`, and
-        writes nothing, if another epoch has claimed the job since. After a `StateUnavailableError` the same may be
-        given again: if it has been written after all (a connection may break between the commit and its confirmation),
-        it is not written twice.
+        `committed`: the newly committed step, if it has changed. Raises `JournalFencedError`, and writes nothing, if
+        another epoch has claimed the job since. After a `StateUnavailableError` the same entries may be given again. If
+        they were written after all (a connection may break between the commit and its confirmation), they are not
+        written twice.
         """
         before = self._mine(epoch)
         events = [Event(before.last + 1 + i, epoch, *entry) for i, entry in enumerate(entries)]
@@ -115,14 +115,14 @@ class EventLog:
     def compact(self, epoch: int, seq: int, head: str, keep: int) -> None:
         """Let `head` stand for the events up to number `seq`; of those only the newest are kept, `keep` events in all.
 
-        Raises as `append` does, and may be tried again as that.
+        Raises as `append` does, and may be repeated in the same way.
         """
         before = self._mine(epoch)
         after = before._replace(first=max(before.first, min(before.last - keep, seq) + 1), head=seq)
         self._write(before, after, first=after.first, head=_sealed((seq, head)))
 
     def verify(self, epoch: int) -> None:
-        """Raises `JournalFencedError` if another epoch has claimed the job since."""
+        """Raise `JournalFencedError` if another epoch has claimed the job since."""
         text = self.store.root()
         if text is None or self._sound(text).epoch != epoch:
             raise self._fenced(epoch, text)
@@ -130,7 +130,7 @@ class EventLog:
     # -------------------------------------------------------------------------------------------------------- reading
 
     def read(self) -> Stored:
-        """All that is kept. Raises as `events` does; a head that is damaged or not there is damage, too."""
+        """Return everything that is kept. Raises as `events` does; a damaged or missing head is damage, too."""
         root, events = self._read(0, None)
         head = ""
         if root.head:
@@ -143,11 +143,11 @@ class EventLog:
         return Stored(root.committed, root.head, head, events)
 
     def events(self, since: int = 0, limit: int | None = None) -> list[Event]:
-        """Events after number `since` that are kept, in order, and no more than `limit`.
+        """Return the existing events after number `since` in order, at most `limit`.
 
-        The first may be later than ``since + 1``: older ones are compacted away, and in ``events.jsonl`` only. Raises
-        `StateError` if the store has no journal of this job, and `JournalDamagedError` if it has one with a gap, a
-        damaged record or epochs out of order: all that was asked for is read, or nothing.
+        The first may be later than ``since + 1``: older ones are compacted away, and only in ``events.jsonl``. Raises
+        `StateError` if the store has no journal of this job, and `JournalDamagedError` if it has a gap, a damaged
+        record or epochs out of order. The result is complete, or there is none.
         """
         return self._read(since, limit)[1]
 
@@ -209,7 +209,7 @@ class EventLog:
     # -------------------------------------------------------------------------------------------------------- writing
 
     def _write(self, before: _Root, after: _Root, **more: Any) -> None:
-        """Replace the root, and write `more` with it, unless just that has been done already."""
+        """Replace the root, and write `more` with it, unless exactly that has been done already."""
         if not self.store.write(_root_text(before), _root_text(after), **more):
             text = self.store.root()
             if text != _root_text(after):
@@ -217,7 +217,7 @@ class EventLog:
         self._root = after
 
     def _mine(self, epoch: int) -> _Root:
-        """The root as the master of `epoch` has left it."""
+        """Return the root as the master of `epoch` left it."""
         if self._root is None or self._root.epoch != epoch:
             text = self.store.root()
             root = None if text is None else self._sound(text)
@@ -261,13 +261,13 @@ def _record(event: Event) -> Numbered:
 
 
 def _sealed(values: tuple[Any, ...]) -> str:
-    """JSON behind its checksum."""
+    """Return JSON after its checksum."""
     text = msgspec.json.encode(values)
     return f"{zlib.crc32(text):08x} {text.decode()}"
 
 
 def _unsealed(text: str) -> list[Any] | None:
-    """What was sealed; None if the text is not what it was."""
+    """Return the sealed values; None if the text was changed."""
     checksum, _, data = text.partition(" ")
     if f"{zlib.crc32(data.encode(errors='surrogatepass')):08x}" != checksum:
         return None

@@ -1,4 +1,4 @@
-"""A file of numbered JSON lines that grows for good: whole lines, each once, durable when they count as written."""
+"""A growing file of numbered JSON lines. Each line is written whole and once, and is durable when `append` returns."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["LineFile", "last_line"]
 
 TAIL = 1 << 16
 NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
-"""What some file systems over a network answer to `fsync`, for ever."""
+"""Errors with which some network file systems always answer `fsync`."""
 
 
 def last_line(path: Path) -> dict[str, Any]:
-    """The last whole line of a JSON lines file, {} if there is none. What is no JSON is passed over."""
+    """Return the last whole line of a JSON lines file, {} if there is none. Lines that are not JSON are skipped."""
     try:
         with open_regular(path) as file:
             return _last_line(file.fileno())
@@ -30,28 +30,27 @@ def last_line(path: Path) -> dict[str, Any]:
 
 
 class LineFile:
-    """A file that grows by whole lines, each of which is durable once `append` has returned, and is there once.
+    """A file that grows by whole lines. Each is durable when `append` has returned, and appears once.
 
-    `key` is the field with a line's number. A line whose number the file has reached is not written again, so that a
-    master which was stopped in the middle of it and its successor may both write. Nothing is opened before the first
-    `append`.
+    `key` is the field with a line's number. A line whose number the file has reached is not written again, so a master
+    that was stopped half-way and its successor may both write. Nothing is opened before the first `append`.
     """
 
     def __init__(self, path: Path, key: str, first: int) -> None:
         """Lines count from `first`."""
         self.path = path
         self.last = first - 1
-        """The number of the last line that is durable, as far as this process knows."""
+        """Number of the last line that is durable, as far as this process knows."""
         self._key = key
         self._fd = -1
         self._size = 0
         self._failed: tuple[int, bytes] | None = None
 
     def append(self, lines: Sequence[Numbered]) -> None:
-        """Write those of `lines` that the file does not have, and wait until the disk has them.
+        """Write those of `lines` that the file lacks, and wait until they are on disk.
 
-        Raises `OSError`; then none of them counts as written, whatever the file has of them is cut off, and the same
-        call may be tried again, which opens the file again (a stale handle stays stale).
+        Raises `OSError`. Then none of them counts as written, and any part of them in the file is cut off. The same
+        call may be repeated; it opens the file again (a stale handle stays stale).
         """
         data = b""
         try:
@@ -82,7 +81,7 @@ class LineFile:
         self._fd = -1
 
     def _settle(self) -> None:
-        """Open the file if it is not, cut off what is torn or in doubt, and see how far it goes."""
+        """Open the file if needed, cut off torn or doubtful lines, and find its last line."""
         if self._fd < 0:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             _sync_folder(self.path.parent)  # a file that is new is not in its folder after a power cut
@@ -95,7 +94,7 @@ class LineFile:
             self.last = max(self.last, found)
 
     def _cut_failed(self) -> None:
-        """Cut off what a failed `append` has left, unless somebody else has appended since."""
+        """Cut off the remains of a failed `append`, unless another process has appended since."""
         if self._failed is None or self._fd < 0:
             return
         begun, data = self._failed
@@ -105,7 +104,7 @@ class LineFile:
         self._failed = None
 
     def _cut_torn(self) -> None:
-        """Cut off what a killed writer has left of its last line."""
+        """Cut off the incomplete last line of a killed writer."""
         size = end = os.fstat(self._fd).st_size
         while end and os.pread(self._fd, 1, end - 1) != b"\n":
             chunk = min(end, TAIL)
@@ -116,7 +115,7 @@ class LineFile:
 
 
 def _sync(fd: int, sync: Callable[[int], None]) -> None:
-    """Wait until the disk has the file, where the file system knows of such a thing."""
+    """Wait until the file is on disk, if the file system supports that."""
     try:
         sync(fd)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Files of numbered JSON lines, read in pages from any number on: however long the file, a page costs a page."""
+"""Files of numbered JSON lines, read in pages from any number on. A page costs the same however long the file is."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["PAGE", "PAGE_BYTES", "pages", "start_after"]
 PAGE = 512
 PAGE_BYTES = 4 << 20
 BLOCK = 1 << 16
-"""A stretch of a file that is read rather than halved."""
+"""Bytes of a range that is read rather than halved."""
 
 
 def pages(path: Path, key: str, after: int, count: int = PAGE) -> Iterator[list[bytes]]:
-    """The whole lines of the file whose number, at `key`, is above `after`, at most `count` and some MiB at a time.
+    """Yield the whole lines of the file whose number, at `key`, is above `after`, at most `count` and some MiB at a
+    time.
 
-    Numbers grow from line to line. What is no such line, because the file was damaged, is passed over. Nothing if
-    there is no file.
+    Numbers grow from line to line. Damaged lines are skipped. A missing file has no lines.
     """
     try:
         file = open_regular(path)
@@ -51,7 +51,7 @@ def pages(path: Path, key: str, after: int, count: int = PAGE) -> Iterator[list[
 
 
 def start_after(file: BinaryIO, key: str, after: int) -> int:
-    """Where in the file to begin, so that every line with a number above `after` is read, and few others are."""
+    """Return where to begin in the file, so that every line with a number above `after` is read, and few others are."""
     number = _number(key)
     low, high = 0, os.fstat(file.fileno()).st_size
     while high - low > BLOCK:
@@ -74,7 +74,7 @@ def start_after(file: BinaryIO, key: str, after: int) -> int:
 
 @cache
 def _number(key: str) -> Callable[[bytes], int | None]:
-    """Reads the number of a line, and no more of it; None for what is no such line."""
+    """Return a function that reads only the number of a line; None for a damaged line."""
     decode = msgspec.json.Decoder(msgspec.defstruct("Numbered", [(key, int)])).decode
 
     def number(line: bytes) -> int | None:

@@ -1,9 +1,9 @@
-"""The default store: a file of SQLite, ``state.sqlite`` in the run's folder, by the standard library's driver.
+"""The default store: the SQLite file ``state.sqlite`` in the run's folder, with the driver of the standard library.
 
-It runs in WAL mode, so that readers never wait for the master nor it for them, and with ``synchronous=FULL``: what the
-master has journalled it then tells agents, which drop retained values and snapshots for it, so the journal must not
-fall behind them in a power cut. A transaction costs one fsync; the master batches what happened in one turn into one
-transaction, a few per second.
+It runs in WAL mode, so that readers and the master never wait for each other, and with ``synchronous=FULL``. Agents
+drop retained values and snapshots for steps that the master has journalled, so a power cut must not lose journal
+entries. A transaction costs one fsync; the master batches the events of one turn into one transaction, a few per
+second.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ __all__ = ["SQLITE_FILE", "SqliteStore"]
 
 SQLITE_FILE = "state.sqlite"
 BUSY_S = 2
-"""How long to wait for another writer's lock, in seconds.
+"""Maximum seconds of a wait for another writer's lock.
 
-Whoever has time tries again. Shorter than half of the shortest lease, so that nobody takes the wait for a death.
+The caller tries again. The value is shorter than half of the shortest lease, so that nobody mistakes the wait for a
+death.
 """
 ROOM_BYTES = 4 << 20
-"""Room that the file and its log get at once. A journal is compacted, so that a usual job's fits into it."""
+"""Bytes that the file and its log reserve at once. A journal is compacted, so that of a usual job fits."""
 CHECKPOINT_PAGES = 256
-"""After so many pages SQLite moves its log into the file and begins it again: well within its room."""
+"""Number of pages after which SQLite moves its log into the file and begins it again."""
 TABLES = (
     "CREATE TABLE IF NOT EXISTS rolemesh_roots (job_id TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS rolemesh_heads (job_id TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID",
@@ -36,7 +37,7 @@ TABLES = (
     " (job_id TEXT, seq INTEGER, data TEXT NOT NULL, PRIMARY KEY (job_id, seq)) WITHOUT ROWID",
 )
 OLDER = ("rolemesh_jobs", "rolemesh_journals")
-"""Tables in which older versions have kept journals."""
+"""Tables in which older versions kept journals."""
 
 
 class SqliteStore(Store):
@@ -143,9 +144,9 @@ class SqliteStore(Store):
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """The one connection; what fails on it ends it, and is told as `StateError` that says where and what to do.
+        """Yield the one connection. An error closes it, and becomes a `StateError` with place and remedy.
 
-        Its log is given back when the last connection is closed, so it stays open.
+        SQLite frees its log when the last connection is closed, so the connection stays open.
         """
         try:
             if self._kept is None:
@@ -170,10 +171,10 @@ class SqliteStore(Store):
         return connection
 
     def _reserve(self, connection: sqlite3.Connection) -> None:
-        """Take the room that the journal is going to need, so that a disk that fills up later does not stop it.
+        """Reserve the space that the journal will need, so that a disk that fills up later does not stop it.
 
-        The file keeps pages that were freed, and the log is written from the start again. What there is no room for is
-        not taken.
+        The file keeps freed pages, and the log is written from its start again. If there is no space, nothing is
+        reserved.
         """
         with suppress(OSError):
             if os.path.getsize(f"{self.path}-wal") >= ROOM_BYTES:
@@ -208,7 +209,8 @@ class SqliteStore(Store):
 
 
 def _keep_a_log(connection: sqlite3.Connection) -> None:
-    """SQLite waits for whoever writes, but not for who gives the same new file its log at this moment."""
+    """Switch to WAL mode. SQLite waits for other writers, but not for a process that switches the same new file at this
+    moment."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:
