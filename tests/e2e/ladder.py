@@ -17,7 +17,7 @@ engine: {options: {snapshots: {every: 1, persist_every: 5}, hang: {after_s: 60}}
 """
 STEPS = 150
 SLOW = (f"steps={STEPS}", "roles.work.options.kwargs.sleep=0.02")
-ENDLESS = ("steps=100000", "roles.work.options.kwargs.sleep=0.02")
+ENDLESS = ("steps=100000", "metrics.every=1", "roles.work.options.kwargs.sleep=0.02")
 
 
 def total(steps: int) -> float:

@@ -199,7 +199,8 @@ def test_whoever_is_killed_each_row_is_there_once(shared: Job, operator: str, ta
 def test_ranks_that_share_rows_out_become_more_and_fewer_while_others_are_killed(
     shared: Job, given: tuple[str, ...]
 ) -> None:
-    process = shared.start("steps=100000", "engine.options.grant=20", "roles.work.world_size=2", *given)
+    endless = ("steps=100000", "engine.options.grant=20", "metrics.every=1")
+    process = shared.start(*endless, "roles.work.world_size=2", *given)
     first = pids(shared.running(3))
     moments = (("layout_changed", "sink/0"), ("stop_point", "work/0"), ("layout_changed", "master"))
     with ControlClient(shared.run_dir) as client:

@@ -352,7 +352,7 @@ def test_roles_that_call_and_are_called_become_more_and_fewer_and_sessions_are_l
     (job.folder / "called_roles.py").write_text(KEPT)
     text = JOB.replace(f", kwargs: {{each: {EACH}}}", "").replace(f"world_size: {CALLERS}", "world_size: 1")
     (job.folder / "job.yaml").write_text(text)
-    process = job.start("steps=100000", "engine.options.grant=20")
+    process = job.start("steps=100000", "engine.options.grant=20", "metrics.every=1")
     job.running(3)
     asked = ({"box": 1}, {"box": 4}, {"agent": 3}, {"agent": 1, "box": 2}, {"sink": 2})
     with ControlClient(job.run_dir) as client:

@@ -46,7 +46,7 @@ class Talker(Sink):
         with open(self.ctx.base / f"{what}.txt", "a") as file:
             file.write(f"{step}\\n")
 '''
-SLOW = ("steps=null", "roles.work.options.kwargs.sleep=0.02")
+SLOW = ("steps=null", "metrics.every=1", "roles.work.options.kwargs.sleep=0.02")
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def heard(job: Job, what: str) -> list[int]:
 )
 def test_a_workload_ends_a_job_without_an_end_and_hears_that_all_is_on_disk(make_talker: Make, finish_at: int) -> None:
     job = make_talker(finish_at=finish_at)
-    done = job.run("steps=null")
+    done = job.run("steps=null", "metrics.every=1")
     assert done.returncode == 0, done.stdout + done.stderr
     last = ended(job, "nothing to do" if finish_at < 0 else "sink/0: enough")
     assert last >= max(finish_at, 0)

@@ -113,7 +113,7 @@ def test_a_full_disk_holds_what_is_told_and_loses_no_line(tmp_path: Path, small_
         tmp_path / "full", "full", extra=f"engine: {{options: {{state: sqlite:///{tmp_path}/state.sqlite}}}}\n"
     )
     (job.folder / "runs").symlink_to(small_disk, target_is_directory=True)
-    process = job.start("steps=100000")
+    process = job.start("steps=100000", "metrics.every=1")
     try:
         job.running(20)
         with (small_disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):

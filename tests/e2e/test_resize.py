@@ -14,7 +14,7 @@ from tests.e2e.ladder import LADDER, ended_well, of_kind, pids
 
 from rolemesh_durable.control.client import ControlClient, RefusedError
 
-SLOW = ("steps=100000", "engine.options.grant=20", "roles.work.options.kwargs.sleep=0.02")
+SLOW = ("steps=100000", "metrics.every=1", "engine.options.grant=20", "roles.work.options.kwargs.sleep=0.02")
 """Until it is drained: however slow the machine is, no job ends before it has been resized."""
 
 

@@ -309,7 +309,9 @@ class SimAgent:
             return
         if step > self.memory.failed_at:
             self.warning = ""
-        self.world.disk.write(step, key, attempt, snap.state, self.memory.logs.get(key, []))
+        self.world.disk.write(
+            step, key, attempt, snap.state, self.memory.logs.get(key, []), self.memory.lines.get(key, {})
+        )
         self.persisted[key, step] = m.Persisted(*key, step, {}, self.memory.timeline, attempt=attempt)
 
     def _replicate(self) -> None:

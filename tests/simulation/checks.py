@@ -558,19 +558,20 @@ class Checks:
 
     def published(self, line: StepMetrics) -> None:
         """A line of metrics has been written."""
-        if line.step != len(self.lines):
-            self.world.fail("each line once", f"line {line.step} after {len(self.lines)} lines")
+        steps = range(line.step - line.steps + 1, line.step + 1)
+        if steps.start != len(self.lines):
+            self.world.fail("each line once", f"a line of steps {steps} after {len(self.lines)} steps")
         for label, values in line.operators.items():
-            if values.get("n", 0) > self.world.shape.sizes[label.partition(".")[0]]:
+            if values.get("n", 0) > self.world.shape.sizes[label.partition(".")[0]] * line.steps:
                 self.world.fail("each line once", f"line {line.step} counts a rank twice: {label} {values}")
             role = label.partition(".")[0]
             counts = line.operators[self.world.job.schedule[role][0].label]
-            whole = counts.get("n") == self.world.shape.sizes[role]
-            if whole and values.get("items") != values.get("of"):
+            whole = counts.get("n") == self.world.shape.sizes[role] * line.steps
+            if whole and values.get("shares", 0.0) not in range(line.steps + 1):
                 self.world.fail("each item counts once", f"line {line.step}: {label} {values}")
         if len(lives := {values["life"] for values in line.operators.values() if "life" in values}) > 1:
             self.world.fail("each line is of one life", f"line {line.step} has parts of {sorted(lives)}")
-        self.lines.append(line.step)
+        self.lines += steps
 
     # ---------------------------------------------------------------------------------------------------------- the end
 

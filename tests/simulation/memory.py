@@ -53,8 +53,10 @@ class Snap:
         self.state, self.pinned = state, pinned
 
 
-Lines: TypeAlias = dict[int, dict[str, Any]]
-"""A rank's lines of metrics: by step, their records."""
+Lines: TypeAlias = dict[tuple[int, bool], bytes]
+"""A rank's encoded lines of metrics: by last step, and whether the line goes on after it."""
+Part: TypeAlias = tuple[State | None, tuple[Entry, ...], bytes | None]
+"""A rank's part of a checkpoint: state, sent values, and the line of metrics that it had begun."""
 Image: TypeAlias = tuple[State | None, list[Entry], Lines]
 """All that a rank needs to go on: its state, what it has sent up to then, and its lines of metrics."""
 
@@ -181,21 +183,21 @@ class NodeMemory:
 
 
 def _upto(lines: Lines, step: int) -> Lines:
-    return {at: records for at, records in lines.items() if at <= step}
+    return {at: line for at, line in lines.items() if at[0] <= step}
 
 
 class Disk:
     """The job's folder: parts of checkpoints, each of one attempt, and which checkpoints are complete."""
 
     def __init__(self) -> None:
-        self.parts: dict[tuple[int, RankRef, str], tuple[State | None, tuple[Entry, ...]]] = {}
-        self.complete: dict[int, dict[RankRef, tuple[State | None, tuple[Entry, ...]]]] = {}
+        self.parts: dict[tuple[int, RankRef, str], Part] = {}
+        self.complete: dict[int, dict[RankRef, Part]] = {}
         self.damaged: set[int] = set()
 
-    def write(self, step: int, key: RankRef, attempt: str, state: State | None, log: list[Entry]) -> None:
-        """A rank's part: its state, and what of its log crosses `step`."""
+    def write(self, step: int, key: RankRef, attempt: str, state: State | None, log: list[Entry], lines: Lines) -> None:
+        """A rank's part: its state, what of its log crosses `step`, and the line of metrics that it had begun."""
         crossing = tuple(e for e in log if e.step <= step < e.step + e.hold)
-        self.parts[step, key, attempt] = (state, crossing)
+        self.parts[step, key, attempt] = (state, crossing, lines.get((step, True)))
 
     def seal(self, step: int, attempts: dict[RankRef, str]) -> str:
         """Make the checkpoint of `step` complete, of these attempts, or say what is missing."""
@@ -213,7 +215,7 @@ class Disk:
         """The records of `edge` for `consumer` in the checkpoint of `step`, by step and producer."""
         role = graph.ops[graph.edges[edge].src].role
         found: dict[tuple[int, int], list[Entry]] = {}
-        for (name, rank), (_, log) in self.complete[step].items():
+        for (name, rank), (_, log, _) in self.complete[step].items():
             if name == role:
                 for entry in log:
                     if entry.edge == edge and consumer in entry.consumers:

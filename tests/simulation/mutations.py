@@ -19,6 +19,7 @@ from tests.simulation.master import SimMaster
 from tests.simulation.memory import NodeMemory
 from tests.simulation.patches import all_of, method
 from tests.simulation.run import run_seed
+from tests.simulation.takeover import SimRemains
 
 from rolemesh.api.failures import Failure
 from rolemesh.graph import items
@@ -45,6 +46,7 @@ from rolemesh_durable.protocol.delivery.first import FirstChoice
 from rolemesh_durable.protocol.delivery.newest import NewestChoice
 from rolemesh_durable.protocol.edge import InEdgeState, OutEdgeState
 from rolemesh_durable.protocol.item_reports import settled
+from rolemesh_durable.protocol.line_cuts import Cuts, with_cut
 from rolemesh_durable.protocol.master import (
     carrying_out,
     clocks,
@@ -79,6 +81,7 @@ from rolemesh_durable.protocol.rank.out_edge import OutEdge
 from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker
 from rolemesh_durable.protocol.rank.version_port import GroupPort, VersionPort
 from rolemesh_durable.protocol.sharing import Sharing
+from rolemesh_durable.rank.meter import Meter
 from rolemesh_failover_more_memory import MoreMemoryLevel
 from rolemesh_failover_shrink import ShrinkLevel
 
@@ -150,6 +153,18 @@ def _knows_no_call(original: Any) -> Any:
         return original(self, caller, generation, key, *rest)
 
     return asked
+
+
+def _cut_too_early(cuts: Cuts, new: tuple[int, int], restored: int) -> Cuts:
+    return with_cut(cuts, (max(cuts[-1][0] + 1, new[0] - 4), new[1]), restored)
+
+
+def _cuts_every_step(original: Any) -> Any:
+    def cut(self: Any, cuts: Cuts) -> None:
+        again = self._ctx.generation > 0
+        original(self, ((cuts[0][0], 1),) if again else cuts)
+
+    return cut
 
 
 def _first_come(original: Any) -> Any:
@@ -1040,6 +1055,14 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Mates, "made", _reports_no_former_life)),
     Mutation("lines of a report that was lost are not told again", "each line once", "calm",
              lambda: patch.object(MetricsMerger, "lines", lambda self: self.take())),
+    Mutation("lines change within the steps that ranks may run already", "each line once", "calm",
+             lambda: patch.object(apply, "with_cut", _cut_too_early)),
+    Mutation("a rank that starts again cuts its lines as a new job does", "each line once", "process",
+             method(Meter, "cut", _cuts_every_step)),
+    Mutation("a rank that starts again forgets the line that it had begun", "each line once", "process",
+             method(Meter, "resume", lambda original: lambda self, partial: None)),
+    Mutation("a checkpoint lacks the lines that ranks had begun", "each line once", "back",
+             method(SimRemains, "begun", lambda original: lambda self, record: None)),
     Mutation("what was told of a step that is made again stays", "each line is of one life", "back",
              lambda: patch.object(LineAssembler, "rolled_back", lambda self, step: None)),
     Mutation("a callee forgets what it has answered once its caller has finished the step",

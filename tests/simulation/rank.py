@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import greenlet
 from tests.simulation.calls import SimCalls
 from tests.simulation.effects import Chunk, SimItem, SimLog, SimMail, SimPage, SimWaits, Streamed, effects_of
-from tests.simulation.memory import Lines
+from tests.simulation.lines import former_lines, meter_of, started_again
+from tests.simulation.memory import Entry, Part
 from tests.simulation.model import Mind, State, Value, chunks_of, cut, gather, initial_of, newest_of
 from tests.simulation.sharing import shared_call
 from tests.simulation.snapshots import SimPace, SimStore
-from tests.simulation.takeover import SimCrossing, SimFormer, SimRemains, origin_of, sizes_of
+from tests.simulation.takeover import BEGUN, SimCrossing, SimFormer, SimRemains, origin_of, sizes_of
 
 from rolemesh.api.failures import Cause, Failure
 from rolemesh.graph.logical import OpCall
 from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.blocks import Block, packed
 from rolemesh_durable.protocol.delivery import InPort
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.rank.control import Control
@@ -101,14 +101,9 @@ class SimRank:
         self.control.on_adopted.append(self._say_again)
         self.heard = launch.resume
         """The newest step of which the snapshot has all that others have called for."""
-        self.former: Lines = {}
+        self.former: list[Metrics] = []
         """Lines of former generations."""
-        self.told: list[Block] = []
-        """Lines of metrics that may not be on disk."""
-        self._made: Lines = {}
-        """Lines that have not been sent."""
-        self.records: dict[str, Any] = {}
-        """Records for the line of the present step."""
+        self.meter, self._ctx = meter_of(self)
         self.timeline = agent.memory.timeline
         self.keeps = self.world.scenario.keeps.get(self.key, 1 << 30)
         self.mail = SimMail(self)
@@ -235,9 +230,7 @@ class SimRank:
 
     def report(self, message: m.RankToAgent) -> None:
         """Tell the agent and its next incarnations."""
-        if isinstance(message, m.RankMetrics):
-            self.told += message.blocks
-        else:
+        if not isinstance(message, m.RankMetrics):
             self.agent.memory.said.setdefault((self.key, self.generation), []).append(message)
         self.world.send(self, self.agent, message)
 
@@ -295,13 +288,9 @@ class SimRank:
 
     def _say_again(self) -> None:
         """Tell the next incarnation of the agent what the one before may not have passed on."""
-        advance = self.control.advance
-        published = advance.published if advance is not None else -1
-        self.told = [block for block in self.told if block.last > published]
-        lines = m.RankMetrics(*self.key, self.generation, tuple(self.told))
-        said = self.agent.memory.said.get((self.key, self.generation), ())
-        for message in (*said, lines):
+        for message in self.agent.memory.said.get((self.key, self.generation), ()):
             self.world.send(self, self.agent, message)
+        self.meter.say_again()
 
     def _wired(self, wire: m.Connect) -> None:
         assert self.ports is not None
@@ -310,6 +299,8 @@ class SimRank:
 
     def _advanced(self, advance: m.Watermarks) -> None:
         assert self.ports is not None
+        self.meter.cut(advance.cuts)
+        self.meter.published(advance.published)
         self.calls.advanced(advance)
         if self.taker is not None:
             self.taker.advanced(advance)
@@ -354,7 +345,7 @@ class SimRank:
             repeat=self._run_call,
             look=self._look,
             done=self._done,
-            close=lambda finished: None,
+            close=self.meter.close,
             report=lambda message: self.world.send(self, self.agent, message),
             committed=lambda step: None,
             persisted=lambda step: None,
@@ -367,6 +358,7 @@ class SimRank:
         machine.follow(self.taker, self._changes(ports))
         self.machine = machine
         machine.repeat(launch.resume)
+        started_again(self)
         if (self.key, -1) in world.scenario.says:
             self._finish()
         machine.run(launch.resume + 1)
@@ -391,24 +383,19 @@ class SimRank:
         """All calls of a step are over."""
         if (self.key, step) in self.world.scenario.says:
             self._finish()
-        self._made[step], self.records = self.records, {}
-        self.agent.memory.lines.setdefault(self.key, {})[step] = self._made[step]
+        self._measure(step)
         if not any(self.job.activity.active(op.id, step) for op in self.job.schedule[self.key[0]]):
-            self._tell_made()  # the machine does not look after a step without calls
+            self.meter.flush()  # the machine does not look after a step without calls
 
     def _look(self, now: int) -> int:
         """Handle what has come, once the step is over; it returns 0 before, so that the machine looks again."""
         if self.finished < self.step:
             return 0
         if self.step % 2 or self.stopping or self.step >= min(self.control.granted, self.last):
-            self._tell_made()
+            self.meter.flush()
         self.hear()
         self.sleep(self.world.between(0.0, self.world.scenario.pace / 4))
         return now
-
-    def _tell_made(self) -> None:
-        made, self._made = self._made, {}
-        self.tell(made)
 
     def _last_state(self) -> tuple[m.Persisted | None, str]:
         """As `rolemesh_durable.rank.last_state`: the rank's part of the only checkpoint, or why there is none."""
@@ -420,16 +407,16 @@ class SimRank:
             world.checks.unkept = True
             return None, "No space left on device"
         attempt = world.uid()
-        world.disk.write(step, self.key, attempt, self.mind.state if self.mind.kind != "stateless" else None, [])
+        world.disk.write(step, self.key, attempt, self.mind.state if self.mind.kind != "stateless" else None, [], {})
         return m.Persisted(*self.key, step, {}, self.timeline, self.generation, attempt), ""
 
-    def tell(self, told: Mapping[int, dict[str, Any]]) -> None:
-        """Send lines of metrics."""
+    def _measure(self, step: int) -> None:
+        """Report for each step that the rank counts once, and in which life of the job it is."""
         label = next((op.label for op in self.job.schedule[self.key[0]]), self.key[0])
-        said = {label: {"life": [float(self.timeline), 1.0]}}
-        counted = {label: {"n": 1.0}}
-        lines = (Metrics(self.key[0], at, 1, 1, [0.0] * 3, said, counted, records) for at, records in told.items())
-        self.report(m.RankMetrics(*self.key, self.generation, tuple(packed(lines))))
+        self._ctx.metric(life=float(self.timeline))
+        self._ctx.count(n=1.0)
+        self.meter.collect(label)
+        self.meter.finished(step, 0)
 
     @property
     def clock_ns(self) -> int:
@@ -483,20 +470,20 @@ class SimRank:
         )  # fmt: skip
         effects = self.effects = effects_of(self, self.page, self.mail, SimLog(self))
         ports = self.ports = Ports(shape, effects, resume=launch.resume, barrier=self.barrier)
-        former, remains, disk = SimFormer(self), SimRemains(), launch.restore == "disk"
+        former, remains, disk = SimFormer(self), SimRemains(self), launch.restore == "disk"
         take_over(ports, former, former.records(), former.ours(), remains, launch.layout, launch.resume, from_disk=disk)
         if launch.origin_step >= 0:
             origin = partial(origin_of, self, launch.origin_step)
             restore_inputs(ports, [edge.id for edge in job.graph.edges], launch.origin_step, origin)
         if disk:
             there = self.world.disk.complete[launch.origin_step]
-            crossing = [SimCrossing(entry) for entry in there.get(self.key, (None, ()))[1]]
+            crossing = [SimCrossing(entry) for entry in self._crossing(there)]
             carry_over(ports, crossing, remains, sizes_of(there), self.shape.sizes)
             state = self.mind.state if self.mind.kind != "stateless" else None
             memory.switch(self.key, launch.resume, state, False)
         control = self.control
         control.last = min(control.last, job.steps - 1)
-        self.former = dict(memory.lines.get(self.key, {}))
+        self.former = former_lines(self)
         if not self.world.scenario.plan.last:
             self.taker = self._snapshots(ports, effects)
         ports.open(control.wire.peers if control.wire is not None else ())
@@ -523,7 +510,7 @@ class SimRank:
         return SnapshotTaker(
             ports,
             effects,
-            SimStore(self, self.former),
+            SimStore(self),
             self.control,
             pace=SimPace(self),
             omission=omission,
@@ -538,6 +525,7 @@ class SimRank:
 
     def _changes(self, ports: Ports[SimItem]) -> LayoutChanges:
         def end(step: int) -> None:
+            self.meter.close(step)
             if self.taker is not None:
                 self.taker.end(step)
             self.world.checks.held(self, step)
@@ -556,6 +544,14 @@ class SimRank:
             resized=resized,
             restore=lambda folder, step, edges: restore_inputs(ports, edges, step, partial(origin_of, self, step)),
         )
+
+    def _crossing(self, there: Mapping[tuple[str, int], Part]) -> Iterator[Entry]:
+        """The records of the rank's part of a checkpoint. Ranks of another layout may not have one."""
+        part = there.get(self.key)
+        if part is not None:
+            yield from part[1]
+            if part[2] is not None:
+                yield Entry(-1, self.launch.origin_step, 0, True, (), part[2], 0, BEGUN)
 
     def _stored(self, step: int) -> State | None:
         """The rank's state in a persisted snapshot, or what is cut for it from those of another layout."""

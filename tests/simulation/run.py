@@ -7,15 +7,21 @@ import traceback
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
+from unittest.mock import patch
 
 from tests.simulation.backend import Backend
 from tests.simulation.master import Journal
 from tests.simulation.scenario import Scenario
 from tests.simulation.world import Violation, World
 
+from rolemesh_durable.protocol import line_cuts
+from rolemesh_durable.protocol.master import progress
+
 __all__ = ["Result", "play", "run_many", "run_seed"]
 
 MAX_EVENTS = 200_000
+LINES_PER_S = 1.0
+"""The most lines per second of a simulated job. Its steps take longer than those of a real job with such lines."""
 
 
 class Result(NamedTuple):
@@ -34,6 +40,11 @@ class Result(NamedTuple):
 
 def play(scenario: Scenario) -> World:
     """Run a schedule to its end. Raises `Violation`."""
+    with patch.object(line_cuts, "PER_S", LINES_PER_S), patch.object(progress, "STEPWISE", 0):
+        return _play(scenario)
+
+
+def _play(scenario: Scenario) -> World:
     world = World(scenario)
     world.journal = Journal(world)
     world.backend = Backend(world)

@@ -11,7 +11,6 @@ from rolemesh.api.partition import Balanced
 from rolemesh.graph import items
 from rolemesh.graph.logical import Edge, OpCall
 from rolemesh.graph.routes import Part, Share
-from rolemesh_durable.protocol.item_reports import reports_record
 
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank
@@ -68,5 +67,7 @@ def _items(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> Ite
             nonce = world.nonce()
             made = [Value(hash((row.h, nonce)), row.shards, nonce) for row in made]
         yield item, count, item * how.rows, total, made
-    each = {item: ({"of": [float(count), 1.0]}, {"items": 1.0}) for item in range(count)}
-    rank.records |= reports_record(op.label, step, rank.key[1], *mates.made(step, count, each))
+    # Eighths add up exactly: the shares of all items of a step are one.
+    shares = {item: (8 - count + 1 if item == 0 else 1) / 8 for item in range(count)}
+    each = {item: ({}, {"shares": share}) for item, share in shares.items()}
+    rank.meter.made(op.label, step, *mates.made(step, count, each))

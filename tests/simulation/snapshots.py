@@ -10,7 +10,6 @@ from rolemesh_durable.protocol.owing import until_shared
 from rolemesh_durable.protocol.persisting import outlasting
 
 if TYPE_CHECKING:
-    from tests.simulation.memory import Lines
     from tests.simulation.rank import SimRank
 
 __all__ = ["SimPace", "SimStore"]
@@ -47,9 +46,8 @@ class SimPace:
 class SimStore:
     """Snapshots in the memory of the rank's node."""
 
-    def __init__(self, rank: SimRank, lines: Lines) -> None:
-        """`lines` are those of former generations."""
-        self._rank, self._memory, self._lines = rank, rank.agent.memory, lines
+    def __init__(self, rank: SimRank) -> None:
+        self._rank, self._memory = rank, rank.agent.memory
 
     def steps(self) -> Sequence[int]:
         """The steps of the complete snapshots."""
@@ -64,7 +62,10 @@ class SimStore:
         self._memory.snaps[self._rank.key][step].pinned = True
 
     def prepare(self, step: int, last: bool) -> None:
-        """The lines of metrics lie in memory already."""
+        """Write the lines of metrics up to `step` to memory."""
+        if last:
+            self._rank.meter.end(step)
+        self._rank.meter.boundary(step)
 
     def write(self, step: int, persist: bool) -> None:
         """Write the snapshot. The rank may die meanwhile."""
@@ -82,7 +83,8 @@ class SimStore:
         rank.world.checks.held(rank, step)
 
     def publish(self) -> None:
-        """The rank sends its lines after each step or two."""
+        """Send the lines of metrics."""
+        self._rank.meter.flush()
 
     def forget(self, committed: int, published: int, pins: Sequence[int]) -> None:
         """Drop records of the log."""
@@ -90,4 +92,4 @@ class SimStore:
 
     def resend(self, published: int) -> None:
         """Send the lines of former generations after step `published` again."""
-        self._rank.tell({step: records for step, records in self._lines.items() if step > published})
+        self._rank.meter.resend([line for line in self._rank.former if line.step > published])

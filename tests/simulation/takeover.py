@@ -18,7 +18,11 @@ from rolemesh_durable.protocol.rank.origin import Assembly, StoredValues
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank
 
-__all__ = ["SimCrossing", "SimFormer", "SimRemains", "origin_of", "sizes_of"]
+__all__ = ["BEGUN", "SimCrossing", "SimFormer", "SimRemains", "origin_of", "sizes_of"]
+
+
+BEGUN = "the line of metrics that the rank had begun"
+"""The scope of its entry in a persisted snapshot."""
 
 
 class SimRecord(NamedTuple):
@@ -89,7 +93,8 @@ class SimCrossing:
         self.consumers, self.item = entry.consumers, entry.item
         self.scope, self.hold, self.body = entry.scope, entry.hold, entry.item
         sent = RecordKind.CHUNK if entry.item is not None else RecordKind.END
-        self.kind = RecordKind.DECISION if entry.scope else sent
+        other = RecordKind.PARTIAL if entry.scope == BEGUN else RecordKind.DECISION
+        self.kind = other if entry.scope else sent
 
     def value(self) -> Any:
         """The value of the chunk."""
@@ -98,6 +103,9 @@ class SimCrossing:
 
 class SimRemains:
     """Items lie where they are logged."""
+
+    def __init__(self, rank: SimRank) -> None:
+        self._memory, self._key = rank.agent.memory, rank.key
 
     def item(self, record: SimRecord) -> SimItem | None:
         """The chunk of a record."""
@@ -111,6 +119,10 @@ class SimRemains:
 
     def partial(self, record: SimRecord) -> None:
         """Lines are no records."""
+
+    def begun(self, record: SimCrossing) -> None:
+        """Take the line that had been begun from a persisted snapshot."""
+        self._memory.lines[self._key] = {(record.step, True): record.body}
 
     def stored(self, record: SimCrossing) -> SimItem:
         """The chunk of a persisted snapshot."""

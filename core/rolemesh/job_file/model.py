@@ -132,8 +132,9 @@ class EdgesSpec(_Strict):
 class MetricsSpec(_Strict):
     """How metrics are recorded."""
 
-    every: int = Field(default=1, ge=1)
-    """Number of steps that one line of metrics.jsonl averages."""
+    every: int | None = Field(default=None, ge=1)
+    """Number of steps that one line of metrics.jsonl averages; null: one, or as many as make 20
+    lines per second where steps are quick."""
 
 
 class UntilSpec(_Strict):

@@ -6,11 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rolemesh.api.observer import Event
+from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.journal.event_log import EventLog, JournalFencedError
 from rolemesh_durable.master.journal import Claimed, Journal
 from rolemesh_durable.master.publication import Publication
 from rolemesh_durable.master.writer import Writes
-from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.protocol.master.own_time import OwnTime
 from rolemesh_durable.protocol.merge import LineAssembler
 from rolemesh_durable.stores import JournalDamagedError, StateError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Killed", "Master", "Report"]
 
-Report = tuple[str, int, tuple[Block, ...]]
+Report = tuple[str, int, tuple[Metrics, ...]]
 """An agent, how far its rank is, and its lines."""
 
 

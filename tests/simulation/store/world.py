@@ -32,7 +32,6 @@ from rolemesh_durable.master import journal, publication
 from rolemesh_durable.master.history import History, read_head
 from rolemesh_durable.master.journal import Claimed
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.blocks import packed
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
@@ -70,11 +69,11 @@ class Agent:
         line = Metrics("work", self.reached, 1, 1, [0.0, 0.0, 0.0], {}, sums)
         self.lines[self.reached] = line
         # How far a rank is, and so what is committed, may be known before its line.
-        self.link += [(now, (self.name, self.reached, ())), (now, (self.name, self.reached, tuple(packed([line]))))]
+        self.link += [(now, (self.name, self.reached, ())), (now, (self.name, self.reached, (line,)))]
 
     def connect(self, now: float) -> None:
         """There is a new master: it hears all that is kept."""
-        self.link = [(now, (self.name, self.reached, tuple(packed(self.lines.values()))))]
+        self.link = [(now, (self.name, self.reached, tuple(self.lines.values())))]
 
 
 class Masters:

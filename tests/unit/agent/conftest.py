@@ -83,7 +83,7 @@ class Node:
         }
         job = JobConfig(
             "node", self.job_id, self.steps, 7, str(self.run_dir), str(root), LogicalGraph("node", calls, ()),
-            dict.fromkeys(operators, settings.get("size", 1)), 1, True, 1 << 30, SHM, SHM, False, keys,
+            dict.fromkeys(operators, settings.get("size", 1)), True, 1 << 30, SHM, SHM, False, keys,
             settings.get("snapshots", SnapshotPlan(enabled=True)), *[settings.get("stateful", ())] * 2, roles=roles,
         )  # fmt: skip
         self.config = AgentConfig(

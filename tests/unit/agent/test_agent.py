@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from tests.unit.agent.conftest import COUNTS, Node, until
 
+from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.extensions.turns.order import Row
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.blocks import lines_of
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.refs import StartRef
 
@@ -124,10 +124,10 @@ def test_the_next_incarnation_adopts_the_ranks_which_go_on_where_they_are(node: 
     assert (seen.pid, seen.state, seen.addresses != {}) == (pid, "ready", True)
     second.epoch = first.epoch + 1
     second.advance(granted=9)
-    lines: dict[int, m.Metrics] = {}
+    lines: dict[int, Metrics] = {}
 
     def told(report: m.Report) -> bool:
-        lines.update((line.step, line) for block in report.metrics for line in lines_of(block))
+        lines.update((line.step, line) for line in report.metrics)
         return sorted(lines) == list(range(10)) and report.ranks[0].durable == 9
 
     second.until(told, "the rank goes on, and tells all lines again")

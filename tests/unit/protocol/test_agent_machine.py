@@ -14,7 +14,6 @@ from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.rank import LAST_WORD_S
 from rolemesh_durable.protocol.agent.reporting import Identity
-from rolemesh_durable.protocol.blocks import packed
 from rolemesh_durable.protocol.messages import NOTICE_S
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.refs import StartRef
@@ -104,7 +103,7 @@ def test_an_agent_that_does_not_hear_its_master_revives_it_then_ends_its_ranks_a
 
 
 def test_an_agent_that_ends_waits_for_what_its_ranks_have_sent_before_their_exit() -> None:
-    line = m.RankMetrics("work", 0, 0, tuple(packed([Metrics("work", 7, 1, 1, [0.0] * 3)])))
+    line = m.RankMetrics("work", 0, 0, (Metrics("work", 7, 1, 1, [0.0] * 3),))
     for late in (0.3, None):
         machine = started()
         machine.handle(ae.FromRank(m.RankHello(*WORK, 100, {})), 0.1)
@@ -116,7 +115,7 @@ def test_an_agent_that_ends_waits_for_what_its_ranks_have_sent_before_their_exit
             machine.handle(ae.FromRank(line), late)
             effects = machine.handle(ae.FromRank(m.RankEnds(*WORK)), late)
             assert of(effects, ae.CleanUp)
-            assert [block.last for block in reports(effects)[-1].metrics] == [7]
+            assert [line.step for line in reports(effects)[-1].metrics] == [7]
 
 
 def test_an_agent_waits_for_a_master_that_is_being_started_again() -> None:
@@ -232,10 +231,10 @@ def test_ranks_of_an_earlier_incarnation_are_in_the_first_report_as_they_have_sa
 
 def test_lines_of_metrics_are_sent_again_until_they_are_published() -> None:
     machine = started()
-    (block,) = packed([Metrics("work", 0, 1, 1, [0.0, 0.0, 0.0])])
-    told = machine.handle(ae.FromRank(m.RankMetrics("work", 0, 0, (block,))), 0.1)
+    line = Metrics("work", 0, 1, 1, [0.0, 0.0, 0.0])
+    told = machine.handle(ae.FromRank(m.RankMetrics("work", 0, 0, (line,))), 0.1)
     told += [each for t in (1.2, 2.4, 3.6, 4.8) for each in machine.handle(ae.Sampled(), t)]
-    assert [r.metrics for r in reports(told)].count((block,)) == 2
+    assert [r.metrics for r in reports(told)].count((line,)) == 2
     machine.handle(ae.FromMaster(m.Watermarks(1, 0, 5, 0, 0, -1, {})), 4.85)
     assert [r.metrics for r in reports(machine.handle(ae.Sampled(), 8.0))] == [()]
 
@@ -243,11 +242,11 @@ def test_lines_of_metrics_are_sent_again_until_they_are_published() -> None:
 def test_lines_that_are_published_as_they_come_are_sent_once() -> None:
     machine, told = started(), []
     for step in range(12):  # the newest are never confirmed yet
-        block = packed([Metrics("work", step, 1, 1, [0.0, 0.0, 0.0])])
-        told += machine.handle(ae.FromRank(m.RankMetrics("work", 0, 0, tuple(block))), 0.5 * step + 0.1)
+        line = Metrics("work", step, 1, 1, [0.0, 0.0, 0.0])
+        told += machine.handle(ae.FromRank(m.RankMetrics("work", 0, 0, (line,))), 0.5 * step + 0.1)
         told += machine.handle(ae.FromMaster(m.Watermarks(1, 0, 20, step - 1, step - 1, -1, {})), 0.5 * step + 0.2)
         told += machine.handle(ae.Sampled(), 0.5 * step + 0.4)
-    sent = [at for report in reports(told) for block in report.metrics for at in block.ends]
+    sent = [line.step for report in reports(told) for line in report.metrics]
     assert sent == list(range(12))
 
 

@@ -8,13 +8,8 @@ from itertools import permutations
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.runs.metrics import Metrics
-from rolemesh_durable.protocol.blocks import Block, lines_of, packed
 from rolemesh_durable.protocol.item_reports import reports_record
 from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
-
-
-def flat(blocks: Iterable[Block]) -> list[Metrics]:
-    return [line for block in blocks for line in lines_of(block)]
 
 
 def graph() -> LogicalGraph:
@@ -30,9 +25,9 @@ def part(role: str, step: int, reward: float, ranks: int = 1, tokens: float = 0.
 
 def test_a_line_waits_for_every_rank_of_every_role_and_lines_keep_their_order() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 2})
-    assert assembler.add("a0", packed([part("data", 0, 0.0), part("work", 0, 0.25)]), 5.0, wall=5.0) == []
-    assert assembler.add("a0", packed([part("data", 1, 0.0), part("work", 1, 1.0, ranks=2)]), 5.0, wall=5.0) == []
-    lines = assembler.add("a1", packed([part("work", 0, 0.75, tokens=3.0)]), 6.0, wall=6.0)
+    assert assembler.add("a0", [part("data", 0, 0.0), part("work", 0, 0.25)], 5.0, wall=5.0) == []
+    assert assembler.add("a0", [part("data", 1, 0.0), part("work", 1, 1.0, ranks=2)], 5.0, wall=5.0) == []
+    lines = assembler.add("a1", [part("work", 0, 0.75, tokens=3.0)], 6.0, wall=6.0)
     assert [line.step for line in lines] == [0, 1]
     assert lines[0].operators["work.do"] == {"reward": 0.5, "tokens": 3.0}
     assert lines[0].staleness == {"data.next → work.do": 2.0}
@@ -47,8 +42,8 @@ def test_the_order_in_which_ranks_report_does_not_matter_and_repeats_do_not_coun
             merger.expect("work", rank)
         for rank in order:
             for _ in range(2):
-                merger.add(rank, packed([part("work", 0, float(rank), tokens=1.0)]))
-        (line,) = flat(merger.take())
+                merger.add(rank, [part("work", 0, float(rank), tokens=1.0)])
+        (line,) = merger.take()
         results.add((line.ranks, tuple(line.means["work.do"]["reward"]), line.sums["work.do"]["tokens"]))
         assert not merger.pending
     assert results == {(3, (3.0, 3.0), 3.0)}
@@ -56,15 +51,15 @@ def test_the_order_in_which_ranks_report_does_not_matter_and_repeats_do_not_coun
 
 def test_a_step_of_the_clock_loses_no_part() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 1})
-    assert assembler.add("a0", packed([part("data", 0, 0.0)]), 5.0, committed=0, wall=1000.0) == []
+    assert assembler.add("a0", [part("data", 0, 0.0)], 5.0, committed=0, wall=1000.0) == []
     assert assembler.add("a0", [], 6.0, committed=0, wall=9000.0) == []
-    (line,) = assembler.add("a0", packed([part("work", 0, 0.5)]), 7.0, committed=0, wall=9001.0)
+    (line,) = assembler.add("a0", [part("work", 0, 0.5)], 7.0, committed=0, wall=9001.0)
     assert (line.time, set(line.roles)) == (9001.0, {"data", "work"})
 
 
 def test_lines_that_are_held_come_later_and_each_once() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 1})
-    whole = packed([part("data", 0, 0.0)]), packed([part("work", 0, 0.5)])
+    whole = [part("data", 0, 0.0)], ([part("work", 0, 0.5)])
     assert [assembler.add("a0", blocks, 5.0, wall=5.0, hold=True) for blocks in whole] == [[], []]
     assert [line.step for line in assembler.add("", (), 6.0, wall=6.0)] == [0]
     assert assembler.add("a0", whole[0], 7.0, wall=7.0) == []
@@ -72,41 +67,41 @@ def test_lines_that_are_held_come_later_and_each_once() -> None:
 
 def test_a_committed_line_does_without_a_part_that_never_comes_but_not_while_ranks_are_brought_back() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 1})
-    assert assembler.add("a0", packed([part("data", 0, 0.0)]), 5.0, committed=0, wall=5.0) == []
+    assert assembler.add("a0", [part("data", 0, 0.0)], 5.0, committed=0, wall=5.0) == []
     assembler.unsettled(30.0)
-    assert assembler.add("a0", packed([part("data", 1, 0.0)]), 31.0, committed=0, wall=31.0) == []
-    (line,) = assembler.add("a0", packed([part("data", 2, 0.0)]), 40.5, committed=0, wall=40.5)
+    assert assembler.add("a0", [part("data", 1, 0.0)], 31.0, committed=0, wall=31.0) == []
+    (line,) = assembler.add("a0", [part("data", 2, 0.0)], 40.5, committed=0, wall=40.5)
     assert (line.step, set(line.roles)) == (0, {"data"})
-    lines = assembler.add("a0", packed([part("work", 1, 0.5)]), 41.0, committed=0, wall=41.0)
+    lines = assembler.add("a0", [part("work", 1, 0.5)], 41.0, committed=0, wall=41.0)
     assert [line.step for line in lines] == [1]
 
 
 def test_at_the_end_a_committed_line_does_without_a_part_that_has_not_come() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 1})
-    assembler.add("a0", packed([part("data", step, 0.0) for step in range(4)]), 5.0, committed=1, wall=5.0)
-    assembler.add("a0", packed([part("work", 0, 0.5)]), 5.0, committed=1, wall=5.0)
+    assembler.add("a0", [part("data", step, 0.0) for step in range(4)], 5.0, committed=1, wall=5.0)
+    assembler.add("a0", [part("work", 0, 0.5)], 5.0, committed=1, wall=5.0)
     left = assembler.ended(committed=2, wall=6.0)
     assert [(line.step, set(line.roles)) for line in left] == [(1, {"data"}), (2, {"data"})]
 
 
 def test_a_line_waits_for_the_slowest_rank_however_long_its_step_takes() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 1})
-    assert assembler.add("a0", packed([part("data", 0, 0.0)]), 5.0, committed=-1, wall=5.0) == []
+    assert assembler.add("a0", [part("data", 0, 0.0)], 5.0, committed=-1, wall=5.0) == []
     # Both report in one turn, and what "work" says commits step 0 before either is taken.
-    assert assembler.add("a0", packed([part("data", 1, 0.0)]), 65.0, committed=0, wall=65.0) == []
-    (line,) = assembler.add("a1", packed([part("work", 0, 0.5)]), 65.0, committed=0, wall=65.0)
+    assert assembler.add("a0", [part("data", 1, 0.0)], 65.0, committed=0, wall=65.0) == []
+    (line,) = assembler.add("a1", [part("work", 0, 0.5)], 65.0, committed=0, wall=65.0)
     assert (line.step, set(line.roles)) == (0, {"data", "work"})
 
 
 def test_a_part_that_was_complete_is_joined_anew_when_a_rank_comes_to_this_node() -> None:
     merger = MetricsMerger()
     merger.expect("work", 2)
-    merger.add(2, packed([part("work", 4, 1.0)]))
-    assert [line.ranks for line in flat(merger.take())] == [1]
+    merger.add(2, [part("work", 4, 1.0)])
+    assert [line.ranks for line in merger.take()] == [1]
     merger.expect("work", 0)
     assert merger.lines() == ()
-    merger.add(0, packed([part("work", 4, 3.0)]))
-    (line,) = flat(merger.take())
+    merger.add(0, [part("work", 4, 3.0)])
+    (line,) = merger.take()
     assert (line.ranks, line.means["work.do"]["reward"]) == (2, [4.0, 2.0])
 
 
@@ -114,9 +109,9 @@ def test_what_a_rank_has_told_leaves_with_it() -> None:
     merger = MetricsMerger()
     for rank in (0, 1):
         merger.expect("work", rank)
-        merger.add(rank, packed([part("work", 0, float(rank)), part("work", 1, float(rank))]))
+        merger.add(rank, [part("work", 0, float(rank)), part("work", 1, float(rank))])
     merger.leave("work", 1)
-    assert [(line.step, line.ranks, line.means["work.do"]["reward"]) for line in flat(merger.lines())] == [
+    assert [(line.step, line.ranks, line.means["work.do"]["reward"]) for line in merger.lines()] == [
         (0, 1, [0.0, 1.0]),
         (1, 1, [0.0, 1.0]),
     ]
@@ -126,36 +121,36 @@ def test_what_a_rank_has_told_leaves_with_it() -> None:
 
 def test_ranks_that_have_moved_count_where_they_are() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 2})
-    assembler.add("a0", packed([part("data", 0, 0.0)]), 5.0, wall=5.0)
-    assembler.add("a1", packed([part("work", 0, 0.5, tokens=1.0)]), 5.0, wall=5.0)
+    assembler.add("a0", [part("data", 0, 0.0)], 5.0, wall=5.0)
+    assembler.add("a1", [part("work", 0, 0.5, tokens=1.0)], 5.0, wall=5.0)
     assembler.moved([("data", "a0"), ("work", "a2"), ("work", "a2")])
-    assert assembler.add("a2", packed([part("work", 0, 0.5, tokens=2.0)]), 5.0, wall=5.0) == []
-    assert assembler.add("a1", packed([part("work", 0, 0.5, tokens=1.0)]), 5.0, wall=5.0) == []
-    (line,) = assembler.add("a2", packed([part("work", 0, 1.5, ranks=2, tokens=5.0)]), 5.0, wall=5.0)
+    assert assembler.add("a2", [part("work", 0, 0.5, tokens=2.0)], 5.0, wall=5.0) == []
+    assert assembler.add("a1", [part("work", 0, 0.5, tokens=1.0)], 5.0, wall=5.0) == []
+    (line,) = assembler.add("a2", [part("work", 0, 1.5, ranks=2, tokens=5.0)], 5.0, wall=5.0)
     assert line.operators["work.do"]["tokens"] == 5.0
 
 
 def test_a_rank_that_has_left_its_mates_is_not_counted_with_them_any_more() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 2})
-    assembler.add("a1", packed([part("work", 0, 1.5, ranks=2, tokens=5.0)]), 5.0, wall=5.0)
+    assembler.add("a1", [part("work", 0, 1.5, ranks=2, tokens=5.0)], 5.0, wall=5.0)
     assembler.moved([("data", "a0"), ("work", "a1"), ("work", "a2")])
-    assembler.add("a1", packed([part("work", 0, 1.5, ranks=2, tokens=5.0)]), 5.0, wall=5.0)
-    assembler.add("a0", packed([part("data", 0, 0.0)]), 5.0, wall=5.0)
-    assert assembler.add("a2", packed([part("work", 0, 0.5, tokens=3.0)]), 5.0, wall=5.0) == []
-    (line,) = assembler.add("a1", packed([part("work", 0, 0.5, tokens=2.0)]), 5.0, wall=5.0)
+    assembler.add("a1", [part("work", 0, 1.5, ranks=2, tokens=5.0)], 5.0, wall=5.0)
+    assembler.add("a0", [part("data", 0, 0.0)], 5.0, wall=5.0)
+    assert assembler.add("a2", [part("work", 0, 0.5, tokens=3.0)], 5.0, wall=5.0) == []
+    (line,) = assembler.add("a1", [part("work", 0, 0.5, tokens=2.0)], 5.0, wall=5.0)
     assert line.operators["work.do"]["tokens"] == 5.0
 
 
 def test_a_line_waits_for_those_before_it_even_if_nothing_of_them_has_come_yet() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 1})
-    assert assembler.add("a0", packed([part("data", 1, 0.0), part("work", 1, 0.0)]), 5.0, wall=5.0) == []
-    lines = assembler.add("a0", packed([part("data", 0, 0.0), part("work", 0, 0.0)]), 5.0, wall=5.0)
+    assert assembler.add("a0", [part("data", 1, 0.0), part("work", 1, 0.0)], 5.0, wall=5.0) == []
+    lines = assembler.add("a0", [part("data", 0, 0.0), part("work", 0, 0.0)], 5.0, wall=5.0)
     assert [line.step for line in lines] == [0, 1]
 
 
 def test_a_line_of_which_nothing_is_left_is_not_written() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 1})
-    assembler.add("a1", packed([part("data", 0, 0.0)]), 5.0, committed=0, wall=5.0)
+    assembler.add("a1", [part("data", 0, 0.0)], 5.0, committed=0, wall=5.0)
     assembler.moved([("data", "a0"), ("work", "a0")])
     assert assembler.add("a0", [], 99.0, committed=0, wall=99.0) == []
 
@@ -169,7 +164,7 @@ def test_the_calls_of_one_operator_count_as_one_call_and_the_first_of_several_op
     assembler = LineAssembler(LogicalGraph("g", ops, ()), {"work": 2})
     means = {"work.do": {"loss": [6.0, 3.0]}, "work.check": {"loss": [50.0, 1.0]}, "work.do#2": {"loss": [2.0, 1.0]}}
     sums = {"work.do": {"tokens": 480.0}, "work.check": {"tokens": 7.0}, "work.do#2": {"tokens": 510.0, "more": 1.0}}
-    (line,) = assembler.add("a0", packed([Metrics("work", 0, 1, 2, [0.0, 0.0, 0.0], means, sums)]), 5.0, wall=5.0)
+    (line,) = assembler.add("a0", [Metrics("work", 0, 1, 2, [0.0, 0.0, 0.0], means, sums)], 5.0, wall=5.0)
 
     assert line.values == {"loss": 2.0, "tokens": 990.0, "more": 1.0}
     assert line.operators["work.do"] == {"loss": 2.0, "tokens": 480.0}
@@ -178,28 +173,28 @@ def test_the_calls_of_one_operator_count_as_one_call_and_the_first_of_several_op
 
 def test_what_ranks_of_an_earlier_layout_have_told_counts_no_more() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 2})
-    assert assembler.add("a0", packed([part("work", 0, 0.25, ranks=2)]), 5.0, wall=5.0) == []
+    assert assembler.add("a0", [part("work", 0, 0.25, ranks=2)], 5.0, wall=5.0) == []
     assembler.resized({"data": 1, "work": 1})
-    (line,) = assembler.add("a0", packed([part("data", 0, 0.0), part("work", 0, 1.0)]), 6.0, wall=6.0)
+    (line,) = assembler.add("a0", [part("data", 0, 0.0), part("work", 0, 1.0)], 6.0, wall=6.0)
     assert line.operators["work.do"]["reward"] == 1.0
 
 
 def test_a_line_that_was_not_whole_when_the_job_went_back_is_of_the_second_life_alone() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 1})
     first = [part("data", step, 0.0) for step in range(4)]
-    assert assembler.add("a0", packed(first), 5.0, wall=5.0) == []
+    assert assembler.add("a0", first, 5.0, wall=5.0) == []
     assembler.rolled_back(1)
-    lines = assembler.add("a0", packed(part("work", step, 0.5) for step in range(4)), 6.0, wall=6.0)
+    lines = assembler.add("a0", (part("work", step, 0.5) for step in range(4)), 6.0, wall=6.0)
     assert [line.step for line in lines] == [0, 1]
-    lines = assembler.add("a0", packed(part("data", step, 0.0, tokens=7.0) for step in range(2, 4)), 7.0, wall=7.0)
+    lines = assembler.add("a0", (part("data", step, 0.0, tokens=7.0) for step in range(2, 4)), 7.0, wall=7.0)
     assert [(line.step, line.operators["data.next"]["tokens"]) for line in lines] == [(2, 7.0), (3, 7.0)]
 
 
-def reports(rank: int, made: Iterable[int], items: int = 4, step: int = 0) -> Block:
+def reports(rank: int, made: Iterable[int], items: int = 4, step: int = 0) -> Metrics:
     """The line of `step` of rank `rank` of the role `work`, which has made these of so many items."""
     said = {item: ({"size": [float(rank), 1.0]}, {"rows": 1.0}) for item in made}
     records = {**reports_record("work.do", step, rank, items, said), f"by {rank}": list(made)}
-    return packed([Metrics("work", step, 1, 1, [1.0, 0.0, 0.0], {}, {}, records)])[0]
+    return Metrics("work", step, 1, 1, [1.0, 0.0, 0.0], {}, {}, records)
 
 
 def test_an_item_that_several_ranks_have_made_counts_once_as_the_lowest_ranks() -> None:
@@ -210,14 +205,14 @@ def test_an_item_that_several_ranks_have_made_counts_once_as_the_lowest_ranks() 
     merger.add(1, [reports(1, (1, 2))])
     assembler = LineAssembler(graph(), {"data": 1, "work": 3})
     assert assembler.add("a1", merger.take(), 5.0, wall=5.0) == []
-    (line,) = assembler.add("a0", [*packed([part("data", 0, 0.0)]), reports(0, (0,))], 5.0, wall=5.0)
+    (line,) = assembler.add("a0", [*[part("data", 0, 0.0)], reports(0, (0,))], 5.0, wall=5.0)
     assert line.operators["work.do"] == {"rows": 4.0, "size": (0 + 1 + 1 + 2) / 4}
     assert line.records == {"by 0": [0], "by 1": [1, 2], "by 2": [1, 3]}
 
 
 def test_a_line_waits_for_the_reports_of_all_items() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 2})
-    assembler.add("a0", [*packed([part("data", 0, 0.0), part("data", 1, 0.0)]), reports(0, (0, 1))], 5.0, wall=5.0)
+    assembler.add("a0", [*[part("data", 0, 0.0), part("data", 1, 0.0)], reports(0, (0, 1))], 5.0, wall=5.0)
     # Of a former life: the ranks of both agents have started again, and shared the items out in another way.
     assert assembler.add("a1", [reports(1, (1, 3))], 5.0, wall=5.0) == []
     (line,) = assembler.add("a1", [reports(1, (2, 3))], 6.0, wall=6.0)

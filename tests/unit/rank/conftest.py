@@ -8,7 +8,6 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,7 +28,6 @@ from rolemesh_durable.dataplane.tcp_transport import TcpTransport
 from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.blocks import lines_of
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.ports import Ports
@@ -267,10 +265,10 @@ class Fleet:
             status_page = StatusPage.open(self.sockets / f"status-{role}-{rank}")
 
             def report(message: m.RankMetrics) -> None:
-                outcome.lines += chain(*map(lines_of, message.blocks))
+                outcome.lines += message.lines
                 endpoint.report(message)
 
-            meter = Meter(ctx, every, report)
+            meter = Meter(ctx, ((0, every),), report)
             activity = Activity(flow)
             sizes = {name: size for name, (_, size) in roles.items()}
             shape = JobShape(flow, activity, sizes, steps, **options)

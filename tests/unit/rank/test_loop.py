@@ -96,7 +96,7 @@ def test_metrics_are_gathered_per_window_and_operator_and_sent_to_the_agent(flee
         return [1]
 
     def drive(agent):
-        while sum(len(block.ends) for r in reports if r.role == "a" for block in r.blocks) < 3:
+        while sum(len(r.lines) for r in reports if r.role == "a") < 3:
             reports.append(agent.report())
 
     out = fleet.run(

@@ -47,7 +47,7 @@ def start(fleet, flow, tmp_path):
             old.close(0)
         site = Site(role, 0, "here", generation, "127.0.0.1", str(fleet.sockets), str(fleet.shm))
         endpoint = endpoints[role] = Endpoint(site, transports={"shm": ShmTransport(None)}, local="shm")
-        meter = Meter(RankContext(options=NoOptions(), role=role), 1, lambda message: None)
+        meter = Meter(RankContext(options=NoOptions(), role=role), ((0, 1),), lambda message: None)
         status_page = StatusPage.create(tmp_path / f"{role}{generation}")
         shape = JobShape(flow_graph, Activity(flow_graph), {"a": 1, "b": 1}, 9, retention=True, unrepeated=unrepeated)
         ports[role] = Ports(shape, process_effects(endpoint, status_page, meter, None), resume=resume)

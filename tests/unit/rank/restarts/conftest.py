@@ -11,7 +11,6 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.blocks import lines_of
 from rolemesh_durable.protocol.job import JobConfig, PluginUse, RankStart, RoleConfig
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.rank.main import main, prepare
@@ -96,7 +94,7 @@ class Village:
     def __post_init__(self) -> None:
         pairs = [key.decode() for _ in range(2) for key in zmq.curve_keypair()]
         self.job = JobConfig(
-            "restarts", "j", self.steps, 7, str(self.root), str(HERE), self.graph, self.sizes, self.metrics_every, True,
+            "restarts", "j", self.steps, 7, str(self.root), str(HERE), self.graph, self.sizes, True,
             self.retention_bytes, SHM, TCP, bool(self.nodes), TransportKeys(*pairs), self.snapshots, self.stateful,
             tuple(role for role in self.stateful if role not in self.repeats),
         )  # fmt: skip
@@ -178,7 +176,7 @@ class Village:
     def _advance(self) -> m.Watermarks:
         groups = {role: min(self.durable((role, rank)) for rank in range(self.sizes[role])) for role in self.collective}
         committed, granted, published = self.told
-        return m.Watermarks(1, 0, granted, committed, published, -1, groups)
+        return m.Watermarks(1, 0, granted, committed, published, -1, groups, cuts=((0, self.metrics_every),))
 
     def persist(self, step: int) -> str:
         """Run, not much further, until the snapshot of `step` is on disk; its folder. Before anything else."""
@@ -235,7 +233,7 @@ class Village:
             return
         rank = self.ranks[message.ref]
         if isinstance(message, m.RankMetrics):
-            for line in chain(*map(lines_of, message.blocks)):
+            for line in message.lines:
                 self.lines.setdefault((message.role, message.rank, line.step), line)
         if rank.launch.generation != message.generation:
             return

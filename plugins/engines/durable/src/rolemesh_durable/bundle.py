@@ -65,7 +65,6 @@ def job_config(
         base=str(job.base),
         graph=graph,
         world_sizes={name: role.world_size for name, role in spec.roles.items()},
-        metrics_every=spec.metrics.every,
         retention=bool(spec.failover) if retention.enabled is None else retention.enabled,
         retention_bytes=retention.max_bytes,
         local=plugin_use(selection.used_by_engine["edges.local"]),

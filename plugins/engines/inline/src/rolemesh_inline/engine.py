@@ -176,9 +176,8 @@ class InlineRun(RunHandle):
             self._set_up()
             self._tell("job_running", {})
             ranks = (self._workloads, self._contexts, self._ports)
-            steps = InlineSteps(
-                self._graph, *ranks, steps=self._spec.steps, metrics_every=self._spec.metrics.every, report=self._report
-            )
+            every = self._spec.metrics.every or 1
+            steps = InlineSteps(self._graph, *ranks, steps=self._spec.steps, metrics_every=every, report=self._report)
             self._steps = steps
             self._produced = steps.produced
             steps.run(finished=self._step_done)

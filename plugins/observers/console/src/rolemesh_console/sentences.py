@@ -139,6 +139,7 @@ _SENTENCES: dict[str, str | Callable[[_Data], str | None]] = {
     "job_stopping": _job_stopping,
     "ladder_exhausted": _ladder_exhausted,
     "master_recovered": "the master was started again (epoch {epoch})",
+    "lines_cut": "from step {step} on, a line of metrics covers {every} steps",
     "node_checked": _node_checked,
     "recovered": _recovered,
     "recovery_failed": "recovery {number} by level {level} failed: {why}",

@@ -34,7 +34,7 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
     `end`: The record is no chunk.
     `scope`: Decision: its scope, or "".
     `hold`: Decision: a restart may need it until step ``step + hold`` is committed.
-    `body`: Decision: its content.
+    `body`: Decision: its content. Without a scope: the line of metrics that the rank had begun.
     """
 
     edge: int
@@ -54,7 +54,7 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
 class InFlight(msgspec.Struct, frozen=True):
     """One record of what was in flight.
 
-    `kind`: A chunk, the mark that no chunk follows, or a decision of the rank itself.
+    `kind`: A chunk, the mark that no chunk follows, a decision of the rank, or the line of metrics that it had begun.
     `step`: The step that it belongs to.
     `edge`: Chunk and end: the edge.
     `chunk`: Chunk and end: its number within the step.
@@ -64,7 +64,7 @@ class InFlight(msgspec.Struct, frozen=True):
     `buffers`: Chunk: its buffers.
     `scope`: Decision: what it is about.
     `hold`: Decision: a restart may need it until step ``step + hold`` is committed.
-    `body`: Decision: its content.
+    `body`: Decision: its content. Without a scope: the line of metrics that the rank had begun.
     """
 
     kind: RecordKind
@@ -89,7 +89,7 @@ _decode_head = msgspec.msgpack.Decoder(_Head).decode
 
 def after(records: Iterable[LogRecord], step: int) -> list[LogRecord]:
     """Those that were made up to `step`, that a restart after `step` needs, and that persisted snapshots have."""
-    sent = RecordKind.CHUNK, RecordKind.END
+    sent = RecordKind.CHUNK, RecordKind.END, RecordKind.PARTIAL
     return [
         record
         for record in records
@@ -131,7 +131,7 @@ def write(out: Callable[[Buffer], Any], records: Iterable[LogRecord], directory:
                 sizes,
                 record.scope,
                 record.hold if record.scope else 0,
-                record.body if record.scope else b"",
+                record.body if record.scope or record.kind == RecordKind.PARTIAL else b"",
             )
         )
         start = at + _FRAME.size + len(head)
@@ -184,6 +184,8 @@ def read(path: Path) -> list[InFlight]:
 def _record(head: _Head, buffers: tuple[Buffer, ...]) -> InFlight:
     if head.scope:
         return InFlight(RecordKind.DECISION, head.step, scope=head.scope, hold=head.hold, body=head.body)
+    if head.body:
+        return InFlight(RecordKind.PARTIAL, head.step, body=head.body)
     kind = RecordKind.END if head.end else RecordKind.CHUNK
     return InFlight(kind, head.step, head.edge, head.chunk, head.last, head.consumers, head.header, buffers)
 

@@ -290,7 +290,7 @@ class Master:
         self._run = run = msgspec.structs.replace(self._run, roles=sizes)
         self._files.submit(RUN_FILE, lambda: write_json(self.run_dir / RUN_FILE, run))
 
-    def _publish(self, agent: str, metrics: tuple[m.Block, ...]) -> None:
+    def _publish(self, agent: str, metrics: tuple[m.Metrics, ...]) -> None:
         now, committed, hold = self._machine.now, self._machine.state.committed, self._publication.full
         if lines := self._lines.add(agent, metrics, now, committed, wall=time.time(), hold=hold):
             self._recent.extend(lines)

@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from rolemesh.runs.metrics import Metrics
-from rolemesh_durable.protocol.blocks import LAST, Block
 
-__all__ = ["ItemReports", "reported_upto", "reports_record", "settled"]
+__all__ = ["ItemReports", "has_all_items", "reports_record", "settled"]
 
 ItemReports: TypeAlias = Mapping[int, Sequence[Any]]
 """The means and sums that one call reported, by item, as in `Metrics`. Each item has an entry, even without reports."""
@@ -31,18 +30,17 @@ def reports_record(label: str, step: int, rank: int, items: int, reports: ItemRe
     return {f"{PREFIX}{step} {rank} {label}": [items, dict(reports)]}
 
 
-def reported_upto(blocks: Iterable[Block]) -> int:
-    """The step up to which the lines of all ranks together have the reports of all items.
+def has_all_items(parts: Iterable[Metrics]) -> bool:
+    """Return whether the parts of a line have the reports of all items together.
 
-    An item is missing where a part is of a rank's former life, whose items the others have taken since in another way:
-    the part of its present life is on its way.
+    An item is missing if a part comes from an earlier life of a rank, whose items other ranks have taken since in
+    another way. The part of the rank's present life is on its way then.
     """
-    found: dict[tuple[int, int, str], tuple[int, set[int]]] = {}
-    for block in blocks:
-        for end, records in block.records.items():
-            for step, _, label, items, reports in _reports(records):
-                found.setdefault((end, step, label), (items, set()))[1].update(reports)
-    return min((end - 1 for (end, _, _), (items, made) in found.items() if len(made) < items), default=LAST)
+    found: dict[tuple[int, str], tuple[int, set[int]]] = {}
+    for part in parts:
+        for step, _, label, items, reports in _reports(part.records):
+            found.setdefault((step, label), (items, set()))[1].update(reports)
+    return all(len(made) >= items for items, made in found.values())
 
 
 def settled(parts: Sequence[Metrics]) -> list[Metrics]:

@@ -85,7 +85,6 @@ class JobConfig(msgspec.Struct, frozen=True):
     base: str
     graph: LogicalGraph
     world_sizes: dict[str, int]
-    metrics_every: int
     retention: bool
     retention_bytes: int
     local: PluginUse

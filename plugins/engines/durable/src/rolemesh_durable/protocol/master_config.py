@@ -78,7 +78,8 @@ class MasterConfig(msgspec.Struct, frozen=True):
     its master, `owner_lease_s` how long the job without its driver (None: it is detached). `stateful` are the roles
     that give snapshots, `collective` those whose ranks are one group if they are several, `ranges` the least and the
     most ranks of those that have limits, `resources` what each rank of a role asks for, and `most` what it may be given
-    by a failover level. A line of metrics covers `metrics_every` steps. A job that is `rehearsed` goes
+    by a failover level. A line of metrics covers `metrics_every` steps; None: as many as
+    `line_cuts` decides. A job that is `rehearsed` goes
     no further than whoever injects its failures lets it, so that none of them comes too late. `clock` names the
     monotonic clock that the master goes by: another machine, or another boot of the same one, has another.
     `checks` are what nodes must measure up to before ranks start there.
@@ -106,7 +107,7 @@ class MasterConfig(msgspec.Struct, frozen=True):
     hang_after_s: float | None = None
     stacks: bool = True
     stragglers: tuple[float, float] = (2.0, 60.0)
-    metrics_every: int = 1
+    metrics_every: int | None = 1
     rehearsed: bool = False
     clock: str = ""
     checks: tuple[Limits, ...] = ()

@@ -1,35 +1,43 @@
-"""Metrics of several ranks merged into one: agents merge a node's ranks, the master merges agents. Pure."""
+"""Lines of metrics of several ranks, added up: agents do so for the ranks of a node, the master for agents. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
-from rolemesh.api.observer import RoleTimes, StepMetrics
+from rolemesh.api.observer import StepMetrics
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.runs.metrics import LineBuilder, Metrics, joined
-from rolemesh_durable.protocol.blocks import LAST, Block, Tracks, lines_of, merged, packed, rows_of
-from rolemesh_durable.protocol.item_reports import reported_upto, settled
+from rolemesh_durable.protocol.item_reports import has_all_items, settled
 
 __all__ = ["LineAssembler", "MetricsMerger"]
 
+T = TypeVar("T")
+
 
 class MetricsMerger:
-    """Joins the lines of the ranks of each role on one node; a line is complete when all of them have sent theirs.
+    """Adds up the lines of the ranks of each role on one node. A line is complete when all of them have sent theirs.
 
-    Lines are kept rank by rank until they are known to be durable (`forget`), so that they can be sent again, and be
-    joined again when ranks come here or leave.
+    It keeps the ranks' lines until these are durable (`forget`). So it can send lines again, and add them up again when
+    a rank comes to this node or leaves it.
     """
 
     def __init__(self) -> None:
         self._ranks: dict[str, set[int]] = {}
-        self._tracks: dict[str, Tracks[int]] = {}
-        self._whole: dict[str, list[Block]] = {}
-        """What has been taken and is not known to be durable, joined once: there may be many ranks, and a slow disk."""
+        self._parts: dict[str, dict[int, dict[int, Metrics]]] = {}
+        """The ranks' lines by role, last step of the line, and rank."""
+        self._whole: dict[str, dict[int, Metrics]] = {}
+        """The complete lines that `take` has returned, by role and last step."""
+        self._changed: set[tuple[str, int]] = set()
+        """The lines of which something has come or gone since the last `take`."""
         self.durable = -1
         """Lines up to this step are durable."""
-        self.pending = False
-        """Something has come that has not been taken yet."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether something has changed since the last `take`."""
+        return bool(self._changed)
 
     def expect(self, role: str, rank: int) -> None:
         """Lines of `role` need this rank too, also those that were complete without it."""
@@ -37,73 +45,59 @@ class MetricsMerger:
         self._whole.pop(role, None)
 
     def leave(self, role: str, rank: int) -> None:
-        """This rank's process is over: what it has told will be told by its successor, maybe elsewhere."""
+        """The process of this rank has ended. Its successor sends its lines again, maybe on another node."""
         self._ranks.get(role, set()).discard(rank)
-        if role in self._tracks and self._tracks[role].drop({rank}):
+        gone = [(step, parts) for step, parts in self._parts.get(role, {}).items() if parts.pop(rank, None)]
+        if gone:
             self._whole.pop(role, None)
-            self.pending = True
+            self._changed.update((role, step) for step, parts in gone if parts)
 
-    def add(self, rank: int, blocks: Iterable[Block]) -> None:
-        """Take the lines of one rank; of one that has left they come too late."""
-        for block in blocks:
-            if rank in self._ranks.get(block.role, ()) and (new := block.between(self.durable, block.last)) is not None:
-                self._tracks.setdefault(new.role, Tracks()).add(rank, new)
-                if self._sent(new.role) >= new.first:
-                    self._whole[new.role] = _between(self._whole[new.role], -1, new.first - 1)
-                self.pending = True
+    def add(self, rank: int, lines: Iterable[Metrics]) -> None:
+        """Take the lines of one rank. Lines of a rank that has left are too late."""
+        for line in lines:
+            role, step = line.role, line.step
+            if step > self.durable and rank in self._ranks.get(role, ()):
+                self._parts.setdefault(role, {}).setdefault(step, {})[rank] = line
+                self._whole.get(role, {}).pop(step, None)
+                self._changed.add((role, step))
 
-    def take(self) -> tuple[Block, ...]:
-        """The complete lines since the last call."""
-        self.pending = False
-        return tuple(block for role in self._tracks for block in self._complete(role))
+    def take(self) -> tuple[Metrics, ...]:
+        """Return the lines that have become complete since the last call."""
+        new: list[Metrics] = []
+        for role, step in sorted(self._changed):
+            ranks, parts = self._ranks.get(role, set()), self._parts.get(role, {}).get(step, {})
+            if parts and parts.keys() >= ranks:
+                line = joined([parts[rank] for rank in sorted(parts)])
+                self._whole.setdefault(role, {})[step] = line
+                new.append(line)
+        self._changed.clear()
+        return tuple(new)
 
-    def lines(self) -> tuple[Block, ...]:
-        """All complete lines that are not known to be durable."""
-        self.take()
-        return tuple(block for blocks in self._whole.values() for block in blocks)
+    def lines(self) -> tuple[Metrics, ...]:
+        """Return all complete lines that are not known to be durable."""
+        self._changed.update((role, step) for role, parts in self._parts.items() for step in parts)
+        return self.take()
 
     @property
     def last(self) -> int:
-        """The step of the last line that has been taken, and may not be durable; -1: all are."""
-        return max(map(self._sent, self._whole), default=-1)
-
-    def _sent(self, role: str) -> int:
-        """The step of the last line of `role` that has been taken."""
-        return whole[-1].last if (whole := self._whole.get(role)) else -1
-
-    def _complete(self, role: str) -> list[Block]:
-        """The lines of `role` that are complete, and have not been taken."""
-        ranks, tracks, sent = self._ranks.get(role, set()), self._tracks[role], self._sent(role)
-        if ranks and tracks.known(ranks) <= sent:
-            return []
-        found = [found for found in tracks.stretches(sent) if found.keys() >= ranks]
-        new = [block for parts in found for block in _joined([parts[rank] for rank in sorted(parts)])]
-        if new:
-            self._whole.setdefault(role, []).extend(new)
-        return new
+        """The step of the last line that `take` has returned and that may not be durable; -1: all are."""
+        return max((step for whole in self._whole.values() for step in whole), default=-1)
 
     def forget(self, step: int) -> None:
         """Lines up to `step` are durable."""
         if step > self.durable:
             self.durable = step
-            for tracks in self._tracks.values():
-                tracks.keep(step)
-            self._whole = {role: _between(blocks, step, LAST) for role, blocks in self._whole.items()}
+            self._parts = {role: _after(step, parts) for role, parts in self._parts.items()}
+            self._whole = {role: _after(step, whole) for role, whole in self._whole.items()}
 
 
-def _between(blocks: Iterable[Block], after: int, upto: int) -> list[Block]:
-    return [left for block in blocks if (left := block.between(after, upto)) is not None]
-
-
-def _joined(blocks: list[Block]) -> list[Block]:
-    """The lines of several ranks, which end alike, as theirs together."""
-    if all(block.ends == blocks[0].ends for block in blocks):
-        return [merged(blocks)] if len(blocks) > 1 else blocks
-    return packed(joined(parts) for parts in rows_of(blocks) if len(parts) == len(blocks))
+def _after(step: int, lines: Mapping[int, T]) -> dict[int, T]:
+    return {at: line for at, line in lines.items() if at > step}
 
 
 PATIENCE_S = 10.0
-"""How long a line waits, once its step is committed, for parts that may have died with their agent."""
+"""How long the master waits for the missing parts of a line whose steps are committed. The parts may have died with
+their agent."""
 
 
 class LineAssembler:
@@ -113,8 +107,8 @@ class LineAssembler:
         """`published`: lines up to this step have been built before."""
         self._graph, self._world_sizes = graph, dict(world_sizes)
         self._builder = LineBuilder(graph, world_sizes)
-        self._tracks: Tracks[tuple[str, str]] = Tracks()
-        """By role and agent."""
+        self._parts: defaultdict[int, dict[tuple[str, str], Metrics]] = defaultdict(dict)
+        """By the last step of the line, role and agent."""
         self._since: list[tuple[int, float]] = []
         """Up to which step it was known when that the steps of which there are parts are committed."""
         self._unsettled = 0.0
@@ -125,112 +119,104 @@ class LineAssembler:
         """Lines up to `step` are on disk: an earlier master may have written some of them late."""
         if step > self.published:
             self.published = step
-            self._tracks.keep(step)
+            self._forget(at for at in self._parts if at <= step)
 
     def resized(self, world_sizes: Mapping[str, int]) -> None:
-        """All lines from now on are of a new layout: what earlier ranks have told of them is void."""
-        self._tracks = Tracks()
+        """All lines from now on are of a new layout: the parts that earlier ranks have sent do not count."""
+        self._parts.clear()
         self._since.clear()
         self._world_sizes, self._builder = dict(world_sizes), LineBuilder(self._graph, world_sizes)
 
     def rolled_back(self, step: int) -> None:
-        """The whole job goes back to what it was after `step`: what follows is made again, and no line is of both."""
-        self._tracks.keep(self.published, step)
+        """The whole job goes back to `step`. Its ranks make later lines again, so no line has parts of both times."""
+        self._forget(at for at in self._parts if not self.published < at <= step)
         self._since.clear()
 
     def unsettled(self, now: float) -> None:
-        """Ranks are being brought back: they will send again what is missing, however long it takes."""
+        """Ranks are being started again. They send again the parts that are missing, however long that takes."""
         self._unsettled = now
 
     def moved(self, homes: Iterable[tuple[str, str]]) -> None:
-        """Ranks have moved, and these roles' are with these agents now, each rank once: whoever has moved tells its new
-        agent all that is open. What agents have told that have fewer now they tell again, without those."""
+        """Ranks have moved: `homes` has role and agent of each rank.
+
+        A rank that has moved sends its new agent all lines that are not durable. An agent with fewer ranks than before
+        sends its lines again without those that have left.
+        """
         before, self._here, sizes = self._here, Counter(homes), self._world_sizes
-        self._tracks.drop({s for s in self._tracks if self._here[s] < before.get(s, sizes[s[0]])})
+        sources = {source for parts in self._parts.values() for source in parts}
+        gone = [source for source in sources if self._here[source] < before.get(source, sizes[source[0]])]
+        for parts in self._parts.values():
+            for source in gone:
+                parts.pop(source, None)
+        self._forget(at for at, parts in self._parts.items() if not parts)
 
     def add(
-        self, agent: str, blocks: Iterable[Block], now: float, committed: int = -1, *, wall: float, hold: bool = False
+        self, agent: str, lines: Iterable[Metrics], now: float, committed: int = -1, *, wall: float, hold: bool = False
     ) -> list[StepMetrics]:
         """Take an agent's parts; return the lines that are complete now, or none with `hold`: these come later.
 
-        `now` (seconds of any monotonic clock) decides how long has been waited; `wall` is written into the lines.
+        `now` (seconds of any monotonic clock) measures how long a line has waited; `wall` is written into the lines.
 
-        A part takes the place of one of fewer ranks that this agent has sent before. A line up to `committed` is built
-        without a part, or the report of an item, that has not come 10 s later, with every rank in its place.
+        A part replaces one of fewer ranks that this agent has sent before. A line up to `committed` is built without a
+        part, or the report of an item, that has not come 10 s later, with every rank in its place.
         """
-        for block in blocks:
-            if self._here and block.ranks > self._here[block.role, agent]:
+        for part in lines:
+            source = part.role, agent
+            if self._here and part.ranks > self._here[source]:
                 continue  # it was under way when ranks that are in it have moved
-            if (new := block.between(self.published, block.last)) is not None:
-                self._tracks.add((new.role, agent), new)
+            if part.step > self.published:
+                known = self._parts[part.step].get(source)
+                if known is None or known.ranks <= part.ranks:
+                    self._parts[part.step][source] = part
         late = self._late(committed, now)
         return [] if hold else self._lines(late, wall)
 
     def ended(self, committed: int, *, wall: float) -> list[StepMetrics]:
-        """Return the lines that are left when nothing comes any more: those up to `committed` also without the parts
-        of ranks that were killed."""
-        return self._lines(min(committed, self._tracks.last), wall)
+        """Return the lines that are left at the end: those up to `committed` also without the parts of dead ranks."""
+        return self._lines(min(committed, self._last), wall)
+
+    @property
+    def _last(self) -> int:
+        return max(self._parts, default=-1)
+
+    def _forget(self, steps: Iterable[int]) -> None:
+        for step in list(steps):
+            del self._parts[step]
 
     def _lines(self, late: int, wall: float) -> list[StepMetrics]:
-        """The lines that are complete now, and those up to step `late` that are not."""
+        """Return the lines that are complete now, and those up to step `late` that are not."""
         done: list[StepMetrics] = []
-        for found in self._tracks.stretches():
-            last = max(block.last for block in found.values())
-            upto = max(late, min(last, reported_upto(found.values()))) if self._is_whole(found) else late
-            done += self._built(found, upto, wall)
-            self.published = done[-1].step if done else self.published
-            if upto < last:
+        for step in sorted(self._parts):
+            found = self._parts[step]
+            if step > late and not (self._is_whole(found) and has_all_items(found.values())):
                 break
-        if done:
-            self._tracks.keep(self.published)
+            done.append(self._built(found, wall))
+            self.published = step
+            del self._parts[step]
         return done
 
     def _late(self, committed: int, now: float) -> int:
-        """Lines that end up to this step have been waited for long enough."""
-        known = min(committed, self._tracks.last)
+        """Lines that end up to this step have waited for long enough."""
+        known = min(committed, self._last)
         # Not since the first part: the slowest rank of a step may take minutes more, and commits it when it comes.
         self._since = [(step, since) for step, since in self._since if step > self.published]
         if known > (self._since[-1][0] if self._since else self.published):
             self._since.append((known, now))
         return max((at for at, since in self._since if now > max(since, self._unsettled) + PATIENCE_S), default=-1)
 
-    def _is_whole(self, found: Mapping[tuple[str, str], Block]) -> bool:
-        """Whether these are the next lines, with the parts of all ranks."""
+    def _is_whole(self, found: Mapping[tuple[str, str], Metrics]) -> bool:
+        """Return whether this is the next line, with the parts of all ranks."""
         # A report may be lost, or overtaken: then the lines before this one are still to come.
-        if all(block.begin > self.published for block in found.values()):
+        if all(part.step - part.steps > self.published for part in found.values()):
             return False
         counts = dict.fromkeys(self._world_sizes, 0)
-        for (role, _), block in found.items():
-            counts[role] += block.ranks
+        for part in found.values():
+            counts[part.role] += part.ranks
         return all(count >= self._world_sizes[role] for role, count in counts.items())
 
-    def _built(self, found: Mapping[tuple[str, str], Block], upto: int, wall: float) -> list[StepMetrics]:
-        """The lines of these parts, as far as they end up to step `upto`."""
-        lines: list[StepMetrics] = []
-        blocks = [left for block in found.values() if (left := block.between(-1, upto)) is not None]
-        if all(block.bare and block.ends == blocks[0].ends for block in blocks):
-            return self._bare(blocks, wall) if blocks else lines
-        for row in rows_of(blocks):
-            parts: dict[str, list[Metrics]] = {}
-            for part in row:
-                parts.setdefault(part.role, []).append(part)
-            lines.append(self._builder.build({role: settled(each) for role, each in parts.items()}, wall))
-        return lines
-
-    def _bare(self, blocks: list[Block], wall: float) -> list[StepMetrics]:
-        """Lines of times alone, which quick steps have many of: column by column, as `LineBuilder` makes each."""
-        by_role: dict[str, list[Block]] = {}
-        for block in blocks:
-            by_role.setdefault(block.role, []).append(block)
-        whole = {role: merged(each) if len(each) > 1 else each[0] for role, each in by_role.items()}
-        columns = []
-        for role, block in whole.items():
-            scale = 1e6 / self._world_sizes[role]
-            rounded = ([int(seconds * scale + 0.5) / 1e6 for seconds in column] for column in block.times)
-            columns.append(map(RoleTimes, *rounded))
-        ends, first = blocks[0].ends, {role: [next(lines_of(block))] for role, block in whole.items()}
-        staleness = self._builder.build(first, wall).staleness
-        return [
-            StepMetrics(step, step - before, wall, {}, {}, dict(zip(whole, times, strict=True)), staleness.copy(), {})
-            for step, before, times in zip(ends, (blocks[0].begin, *ends), zip(*columns, strict=True), strict=False)
-        ]
+    def _built(self, found: Mapping[tuple[str, str], Metrics], wall: float) -> StepMetrics:
+        """Return the line of these parts."""
+        parts: dict[str, list[Metrics]] = {}
+        for role, agent in sorted(found):
+            parts.setdefault(role, []).append(found[role, agent])
+        return self._builder.build({role: settled(each) for role, each in parts.items()}, wall)

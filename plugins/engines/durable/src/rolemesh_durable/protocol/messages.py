@@ -14,9 +14,10 @@ import msgspec
 
 from rolemesh.api.failures import Failure
 from rolemesh.api.rank_ref import OfRank, RankRef
-from rolemesh_durable.protocol.blocks import Block as Block
+from rolemesh.runs.metrics import Metrics as Metrics
 from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.protocol.line_cuts import Cuts, united
 from rolemesh_durable.protocol.refs import OfStart, StartRef
 
 FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk", "zygote", "full", "stall", "clock"]
@@ -197,8 +198,8 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
     called, the ranks that are dead, with the generation up to which they are. The job has `layout`, which is to change
     after step `pause`, of which a snapshot is to be persisted; or ranks leave a node then. `draining` are nodes that
     are to be without ranks, and how many seconds are left to each. Failures are `failures_s` apart, as a power of two;
-    0 as long as there was none. Nothing but `groups` goes back, except where
-    `timeline` (see `Launch`) goes on.
+    0 as long as there was none. Lines of metrics end at the steps that `cuts` names. Nothing but `groups` goes back,
+    except where `timeline` (see `Launch`) goes on.
     """
 
     epoch: int
@@ -215,6 +216,7 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
     layout: Layout = Layout()
     draining: dict[str, float] = {}
     failures_s: float = 0.0
+    cuts: Cuts = ((0, 1),)
 
     def after(self, known: Watermarks | None) -> Watermarks:
         """What both say together: these numbers never go back in a timeline, and one may have overtaken the other."""
@@ -227,6 +229,7 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
             self,
             layout=layout,
             draining=draining,
+            cuts=united(known.cuts, self.cuts),
             **{name: max(getattr(known, name), getattr(self, name)) for name in numbers},
         )
 
@@ -308,7 +311,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     ranks: tuple[RankReport, ...]
     stored: tuple[Stored, ...] = ()
     persisted: tuple[Persisted, ...] = ()
-    metrics: tuple[Block, ...] = ()
+    metrics: tuple[Metrics, ...] = ()
     warning: str = ""
     timeline: int = 0
     making: tuple[str, ...] = ()
@@ -417,7 +420,7 @@ AgentToMaster: TypeAlias = Report | Stacks | AtWork | Stopped
 class RankMetrics(OfStart, frozen=True, tag=True):
     """Lines of metrics of one rank."""
 
-    blocks: tuple[Block, ...]
+    lines: tuple[Metrics, ...]
 
 
 RankToAgent: TypeAlias = RankHello | RankReady | RankMetrics | RankFinish | RankDone | RankEnds | RankFailed

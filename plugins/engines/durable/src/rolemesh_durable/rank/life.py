@@ -7,6 +7,8 @@ from functools import lru_cache, partial
 from os import statvfs
 from typing import Any
 
+import msgspec
+
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.schedule import Activity
 from rolemesh.runs.digest import digest
@@ -89,7 +91,7 @@ class Life:
                 resume=launch.resume,
                 persist=self._shortage,
             )
-        self._meter = Meter(ctx, job.metrics_every, endpoint.report, log)
+        self._meter = Meter(ctx, (), endpoint.report, log)
         self._inherited = Inheritance(endpoint.pool.directory)
         activity = Activity(job.graph)
         shape = JobShape(
@@ -204,6 +206,7 @@ class Life:
             rewired()
 
     def _advanced(self, advance: Watermarks) -> None:
+        self._meter.cut(advance.cuts)
         self._meter.published(advance.published)
         for told in self._hooks.advanced:
             told(advance)
@@ -239,6 +242,8 @@ class Life:
         if from_disk:
             crossing = origin().records(launch.role, launch.rank)
             carry_over(self._ports, crossing, remains, origin().world_sizes, job.world_sizes)
+            if (begun := self._inherited.partial) is not None:
+                log.line(launch.resume, msgspec.msgpack.encode(begun), partial=True)
             state = found.state
             write_snapshot(self._shortage, memory, launch.resume, lambda: state, log=log.position, persist=False)
         self._status_page.fields[SNAPSHOT] = launch.resume

@@ -11,45 +11,47 @@ import msgspec
 
 from rolemesh.api.workload import RankContext
 from rolemesh.runs.metrics import Metrics, collect
-from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.protocol.item_reports import ItemReports, reports_record
+from rolemesh_durable.protocol.line_cuts import Cuts, line_end
 from rolemesh_durable.protocol.messages import RankMetrics
 from rolemesh_durable.rank.port import port_of
 
 __all__ = ["LineLog", "Meter"]
 
 FLUSH_NS = 100_000_000
-"""Lines are sent together, as blocks, at most this often."""
+"""The least time between two messages with lines."""
 
 
 encode = msgspec.msgpack.Encoder().encode
 
 
 class LineLog(Protocol):
-    """Where lines are kept for the rank's next generation."""
+    """The place where lines are kept for the rank's next generation."""
 
     def line(self, step: int, encoded: bytes, *, partial: bool = False) -> None:
-        """Keep an encoded `Block` that ends with `step`; or (`partial`) `Metrics`, which go on after it."""
+        """Keep an encoded line that ends with `step`; or (`partial`) one that goes on after it."""
 
 
 class Meter:
-    """One line per `every` steps, and one for what is left at the end.
+    """Gathers a rank's lines: they end at the steps that `cuts` names, and at the last step.
 
-    `computing`, `waiting` and `blocked` are nanoseconds in the present line, `busy` what has been computed in all; the
-    loop and the ports add to them.
+    `computing`, `waiting` and `blocked` are nanoseconds in the current line, `busy` is the computing time of all lines.
+    The loop and the ports add to them.
     """
 
     __slots__ = (
-        "_blocks",
         "_ctx",
-        "_every",
+        "_cuts",
+        "_end",
         "_first",
         "_kept",
+        "_lines",
         "_log",
         "_logged",
         "_part",
         "_report",
         "_sent_ns",
+        "_step",
         "blocked",
         "busy",
         "computing",
@@ -57,24 +59,44 @@ class Meter:
     )
 
     def __init__(
-        self, ctx: RankContext[Any], every: int, report: Callable[[RankMetrics], None], log: LineLog | None = None
+        self, ctx: RankContext[Any], cuts: Cuts, report: Callable[[RankMetrics], None], log: LineLog | None = None
     ) -> None:
-        """`report` takes the lines for the agent. With `log`, they are written there when a snapshot follows."""
+        """`cuts` is empty as long as the master has not told them: no step runs before.
+
+        `report` takes the lines for the agent. With `log`, the meter writes them there before each snapshot.
+        """
         self.computing = self.waiting = self.blocked = self.busy = 0
         self._log = log
         self._logged = -1
         """Lines up to this step are in the log."""
         self._ctx = ctx
-        self._every = every
+        self._cuts = cuts
         self._report = report
-        self._blocks: list[Block] = []
-        """What has not been sent. The last one grows."""
-        self._kept: deque[Block] = deque()
-        """What has been sent and is not known to be on disk."""
+        self._lines: list[Metrics] = []
+        """The lines that have not been sent."""
+        self._kept: deque[Metrics] = deque()
+        """The lines that have been sent and are not known to be on disk."""
         self._sent_ns = monotonic_ns()
         self._first = -1
+        """The first step of the current line; -1 if it has none yet."""
+        self._end = -1
+        """The last step of the current line, if it has a first one."""
+        self._step = -1
+        """The last finished step."""
         self._part = Metrics(ctx.role, -1, 0, 1, [])
-        """What has been reported for the present line."""
+        """What has been reported for the current line."""
+
+    def cut(self, cuts: Cuts) -> None:
+        """Lines end at the steps that `cuts` names. The current line may already end with the last finished step."""
+        if cuts != self._cuts:
+            self._cuts = cuts
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._first >= 0 and self._cuts:
+            self._end = line_end(self._cuts, self._first)
+            if self._end <= self._step:
+                self._line(self._step)
 
     def waited(self, ns: int) -> None:
         """Count `ns` as time in which the rank waited."""
@@ -100,28 +122,30 @@ class Meter:
         self._part.records.update(reports_record(label, step, self._ctx.rank, items, reports))
 
     def aged(self, steps: int) -> None:
-        """The present call takes a value that is so many steps old, of those that it might have taken."""
+        """The current call takes a value that is `steps` old, of those that it might have taken."""
         self._ctx.metric(staleness=steps)
 
     def finished(self, step: int, now_ns: int) -> None:
         """Step `step` is over; `now_ns` is the present `monotonic_ns`, or a little before it."""
         if self._first < 0:
             self._first = step
-        if (step + 1) % self._every == 0:
+            self._end = line_end(self._cuts, step)
+        self._step = step
+        if step >= self._end:
             self._line(step)
         if now_ns - self._sent_ns >= FLUSH_NS:
             self._send(now_ns)
 
     def boundary(self, step: int) -> None:
-        """A snapshot of `step` follows: who is restored from it sends the lines before it from the log.
+        """A snapshot of `step` follows: a rank that is restored from it sends the lines before it from the log.
 
-        What has been gathered for the present line goes there too.
+        The log also gets what has been gathered for the current line.
         """
         if self._log is None:
             return
-        for block in (*self._kept, *self._blocks):
-            if block.last > self._logged and (new := block.between(self._logged, step)) is not None:
-                self._log.line(new.last, encode(new))
+        for line in (*self._kept, *self._lines):
+            if self._logged < line.step <= step:
+                self._log.line(line.step, encode(line))
         self._logged = step
         if self._first >= 0:
             self._log.line(step, encode(self._gathered(step)), partial=True)
@@ -130,14 +154,16 @@ class Meter:
         """Go on with the line that a former generation had begun."""
         self.computing, self.waiting, self.blocked = (round(seconds * 1e9) for seconds in partial.times)
         self._first = partial.step - partial.steps + 1
+        self._step = partial.step
         self._part = partial
+        self._go_on()
 
-    def resend(self, blocks: Sequence[Block]) -> None:
+    def resend(self, lines: Sequence[Metrics]) -> None:
         """Send lines of former generations again; they are in the log."""
-        if blocks:
-            self._kept += blocks
-            self._logged = max(self._logged, blocks[-1].last)
-            self._tell(tuple(blocks))
+        if lines:
+            self._kept += lines
+            self._logged = max(self._logged, lines[-1].step)
+            self._tell(tuple(lines))
 
     def _gathered(self, step: int) -> Metrics:
         times = [self.computing * 1e-9, self.waiting * 1e-9, self.blocked * 1e-9]
@@ -145,35 +171,30 @@ class Meter:
         return Metrics(part.role, step, steps, 1, times, part.means, part.sums, part.records)
 
     def _line(self, step: int) -> None:
-        part, blocks = self._part, self._blocks
-        if not blocks or blocks[-1].ends[-1] != self._first - 1:
-            blocks.append(Block(part.role, 1, self._first - 1, [], ([], [], [])))
-        blocks[-1].append(step, self.computing * 1e-9, self.waiting * 1e-9, self.blocked * 1e-9)
-        if part.means or part.sums or part.records:
-            blocks[-1].note(part)
-            self._part = Metrics(part.role, -1, 0, 1, [])
+        self._lines.append(self._gathered(step))
+        self._part = Metrics(self._part.role, -1, 0, 1, [])
         self.computing = self.waiting = self.blocked = 0
         self._first = -1
 
     def idle(self) -> bool:
-        """The rank is about to block: send what is due. Whether there is more, which soon is."""
-        if self._blocks and (now := monotonic_ns()) - self._sent_ns >= FLUSH_NS:
+        """Send what is due, because the rank is about to block. Return whether more lines wait to be sent."""
+        if self._lines and (now := monotonic_ns()) - self._sent_ns >= FLUSH_NS:
             self._send(now)
-        return bool(self._blocks)
+        return bool(self._lines)
 
     def published(self, step: int) -> None:
         """Lines up to `step` are on disk."""
-        while self._kept and self._kept[0].last <= step:
+        while self._kept and self._kept[0].step <= step:
             self._kept.popleft()
 
     def say_again(self) -> None:
-        """Whoever these lines were sent to is gone."""
+        """Send all lines again: the agent that has received them is gone."""
         if self._kept:
             self._tell(tuple(self._kept))
         self.flush()
 
     def end(self, step: int) -> None:
-        """`step` was the last one: the line ends with it."""
+        """The current line ends with `step`, because it is the last step or all ranks wait after it."""
         if self._first >= 0:
             self._line(step)
 
@@ -183,21 +204,21 @@ class Meter:
         self.flush()
 
     def flush(self) -> None:
-        """Send all lines there are."""
+        """Send all lines that have not been sent."""
         self._send(monotonic_ns())
 
     def log_again(self) -> None:
-        """The files of the log are gone: what is not known to be on disk is written again, and sent."""
+        """The files of the log are gone: write the lines that are not known to be on disk again, and send them."""
         self._logged = -1
         self.flush()
 
     def _send(self, now_ns: int) -> None:
         self._sent_ns = now_ns
-        if self._blocks:
-            blocks, self._blocks = tuple(self._blocks), []
-            self._kept += blocks
-            self._tell(blocks)
+        if self._lines:
+            lines, self._lines = tuple(self._lines), []
+            self._kept += lines
+            self._tell(lines)
 
-    def _tell(self, blocks: tuple[Block, ...]) -> None:
+    def _tell(self, lines: tuple[Metrics, ...]) -> None:
         ctx = self._ctx
-        self._report(RankMetrics(ctx.role, ctx.rank, ctx.generation, blocks))
+        self._report(RankMetrics(ctx.role, ctx.rank, ctx.generation, lines))

@@ -86,7 +86,7 @@ class ProcessStore:
 
     def resend(self, published: int) -> None:
         """Send the lines of former generations after step `published` again."""
-        self._meter.resend([block for block in self._inherited.lines if block.last > published])
+        self._meter.resend([line for line in self._inherited.lines if line.step > published])
 
 
 def newest_snapshot(path: str) -> int:

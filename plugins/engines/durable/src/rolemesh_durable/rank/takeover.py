@@ -13,13 +13,11 @@ from rolemesh_durable.checkpoint.log_record import LogRecord
 from rolemesh_durable.dataplane.codec import flatten
 from rolemesh_durable.dataplane.shm import SlotPool, aligned_size, named
 from rolemesh_durable.dataplane.transport import Payload
-from rolemesh_durable.protocol.blocks import Block
 from rolemesh_durable.rank.values import INLINE_BYTES
 
 __all__ = ["Inheritance", "ProcessRemains"]
 
-_decode_lines = msgspec.msgpack.Decoder(Block).decode
-_decode_partial = msgspec.msgpack.Decoder(Metrics).decode
+_decode_line = msgspec.msgpack.Decoder(Metrics).decode
 
 
 class Inheritance:
@@ -30,7 +28,7 @@ class Inheritance:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.lines: list[Block] = []
+        self.lines: list[Metrics] = []
         """Lines of metrics that the agent may lack."""
         self.partial: Metrics | None = None
         """The line that had been begun when the snapshot was taken."""
@@ -92,11 +90,15 @@ class ProcessRemains:
 
     def line(self, record: LogRecord) -> None:
         """Collect lines of metrics."""
-        self._found.lines.append(_decode_lines(record.body))
+        self._found.lines.append(_decode_line(record.body))
 
     def partial(self, record: LogRecord) -> None:
         """Collect the line that had been begun."""
-        self._found.partial = _decode_partial(record.body)
+        self._found.partial = _decode_line(record.body)
+
+    def begun(self, record: in_flight.InFlight) -> None:
+        """Take the line that had been begun from a persisted snapshot."""
+        self._found.partial = _decode_line(record.body)
 
     def stored(self, record: in_flight.InFlight) -> Payload:
         """Copy a chunk of a persisted snapshot into a slot, or into this process if it is small."""

@@ -82,6 +82,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     "rank_done": {"role": "actor", "rank": 0, "generation": 0, "finished": 5, "sha256": "ab"},
     "job_finishing": {"reason": "enough", "at": 8.0},
     "stop_point": {"step": 5, "then": "end", "reason": "enough"},
+    "lines_cut": {"step": 2049, "every": 64},
     "resize_asked": {"number": 1, "sizes": {"actor": 2}, "reason": "rolemesh scale", "at": 8.1},
     "layout_changed": {
         "number": 1,

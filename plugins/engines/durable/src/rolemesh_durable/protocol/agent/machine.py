@@ -109,7 +109,7 @@ class AgentMachine:
     def _news(self) -> None:
         self._reporting.urgent = True
 
-    def _report(self, lines: tuple[m.Block, ...]) -> m.Report:
+    def _report(self, lines: tuple[m.Metrics, ...]) -> m.Report:
         at, book = self._last, self.addresses
         kept, unkept, given_up = last_states(self.ranks.values())
         return self._reporting.build(
@@ -271,7 +271,7 @@ class AgentMachine:
         if rank is None:
             return []
         if isinstance(message, m.RankMetrics):
-            self._reporting.metrics.add(message.rank, message.blocks)
+            self._reporting.metrics.add(message.rank, message.lines)
             return []
         self._news()
         key = who.ref

@@ -10,7 +10,6 @@ import msgspec
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent.rank import AgentRank
-from rolemesh_durable.protocol.blocks import LAST
 from rolemesh_durable.protocol.merge import MetricsMerger
 
 __all__ = ["Identity", "Reporting"]
@@ -22,6 +21,8 @@ PER_RANK_S = 200e-6
 """But for each rank that a report tells of, so long passes before the next: many ranks come and go together."""
 METRICS_AGAIN_S = 2.0
 """Metrics that the master has not confirmed for so long, or for up to twice as long, are sent again."""
+LAST = 1 << 62
+"""After every step."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -65,7 +66,7 @@ class Reporting:
         self._sent_at, self._sent, self.urgent = now, progress, False
         return True
 
-    def lines(self, now: float) -> tuple[m.Block, ...]:
+    def lines(self, now: float) -> tuple[m.Metrics, ...]:
         """The metrics that a report has: new ones, and sometimes all."""
         new = self.metrics.take()
         if now < self._metrics_sent + METRICS_AGAIN_S:

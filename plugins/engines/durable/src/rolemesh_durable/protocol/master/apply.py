@@ -9,6 +9,7 @@ import msgspec
 from rolemesh.api.failures import Attempt, Failure
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol.launcher import AgentPlace
+from rolemesh_durable.protocol.line_cuts import every_at, with_cut
 from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.clocks import by_another_clock
@@ -26,7 +27,9 @@ def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None
         case t.JobFinishing(reason):
             state.finishing = reason
         case t.StopPoint():
-            state.stop = happened if happened.active else given_up(state.stop)
+            _stop(state, happened)
+        case t.LinesCut(step, every):
+            state.cuts = with_cut(state.cuts, (step, every), state.persisted)
         case t.LayoutChanged():
             relayout(state, happened)
         case t.AgentStarted(agent, incarnation, node, resources):
@@ -93,6 +96,14 @@ def _job(state: st.JobState, happened: t.Transition, wall: float) -> None:
             state.recovery = None
         case t.JobEnded():
             state.phase = "ended"
+
+
+def _stop(state: st.JobState, stop: t.StopPoint) -> None:
+    state.stop = stop if stop.active else given_up(state.stop)
+    if stop.active:
+        # Ranks that wait at a stop point have sent all lines up to it, whether they start again there or go on.
+        after = stop.step + 1
+        state.cuts = with_cut(state.cuts, (after, every_at(state.cuts, after)), state.persisted)
 
 
 def _recovery(state: st.JobState, happened: t.Transition) -> None:

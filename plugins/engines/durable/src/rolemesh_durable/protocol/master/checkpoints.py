@@ -60,11 +60,10 @@ class Checkpoints:
         parts[part.ref] = teller, part
         if len(parts) < len(state.ranks) or self._completing >= part.step or state.seeks_origin:
             return
-        every = context.outline.metrics_every
         if state.busy or progress.held:
             self._whole_since[part.step] = context.now  # what is missing will be told again, or written
         since = self._whole_since.setdefault(part.step, context.now)
-        if not progress.lines_are_out((part.step + 1) // every * every - 1, since):
+        if not progress.lines_are_out(part.step, since):
             return  # who goes on from the disk knows nothing of the lines before
         self._completing = part.step
         needed = state.origin.step if state.committed < state.origin.step + max(1, self._held) else -1

@@ -81,7 +81,7 @@ class Commands:
         return m.Watermarks(
             context.outline.epoch, state.timeline, granted, state.committed, self._progress.published,
             state.persisted, groups, bool(state.finishing), state.last_step, self._away(),
-            state.pause, state.layout, self._leaving(), self._failures_s(),
+            state.pause, state.layout, self._leaving(), self._failures_s(), state.cuts,
         )  # fmt: skip
 
     def _failures_s(self) -> float:

@@ -127,9 +127,8 @@ class Coordinator:
     def _fail(self, what: str, since: float) -> None:
         """End the job, once the lines of the steps that all ranks have finished are written."""
         context, state, progress = self._context, self._context.state, self._progress
-        every = context.outline.metrics_every
         finished = min((rank.finished for rank in state.ranks.values()), default=-1)
-        written = progress.published >= (finished + 1) // every * every - 1 or progress.held
+        written = progress.published >= progress.last_line(finished) or progress.held
         goes_on = state.phase == "running" and any(agent.state == "up" for agent in state.agents.values())
         if not goes_on or context.now >= since + (SETTLE_S if written else LINES_S):
             self._given_up = None

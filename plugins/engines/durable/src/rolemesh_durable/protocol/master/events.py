@@ -220,7 +220,7 @@ class Publish(msgspec.Struct, frozen=True):
     """Metrics of ranks that an agent has merged."""
 
     agent: str
-    metrics: tuple[m.Block, ...]
+    metrics: tuple[m.Metrics, ...]
 
 
 class FindOrigin(msgspec.Struct, frozen=True):

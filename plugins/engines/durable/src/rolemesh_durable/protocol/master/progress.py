@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from rolemesh_durable.protocol.line_cuts import MOST_CUTS, STEPWISE, LinePace, last_end
 from rolemesh_durable.protocol.master import events as e
+from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.grants import GrantSize
 
@@ -26,6 +28,8 @@ class Progress:
         outline = context.outline
         self._context = context
         self._size = GrantSize(outline)
+        self._pace = LinePace() if outline.metrics_every is None else None
+        self._knows_published = False
         self.granted = -1
         self.published = outline.origin_step
         self.held = False
@@ -35,10 +39,16 @@ class Progress:
     def written(self, event: e.Published) -> None:
         """Lines of metrics are durable, or cannot be."""
         self.published, self.held = max(self.published, event.step), event.held
+        self._knows_published = True
 
     def lines_are_out(self, step: int, since: float) -> bool:
-        """Whether all lines up to `step` are written, or have been waited for since `since` in vain."""
-        return self.published >= step or self._context.now >= since + LINES_S
+        """Whether all lines that end up to `step` are written, or have been waited for since `since` in vain."""
+        return self.published >= self.last_line(step) or self._context.now >= since + LINES_S
+
+    def last_line(self, step: int) -> int:
+        """The newest step, up to `step`, at which a line ends. The job's last step is one."""
+        state = self._context.state
+        return step if step == state.end else last_end(state.cuts, step)
 
     def roll_back(self, step: int) -> None:
         """The whole job goes back to `step`."""
@@ -80,14 +90,15 @@ class Progress:
         return max(self.granted, state.stop.step, *reached, *(report.granted for report in heard))
 
     def _grant(self) -> None:
-        outline, state = self._context.outline, self._context.state
+        state = self._context.state
         if 0 <= state.pause <= self.granted:
             return  # who waits there is not slower for a grant
         end = state.end
         finished = min((rank.finished for rank in state.ranks.values()), default=state.committed)
         ahead = self._size.ahead(finished, self.granted, self._context.now)
+        self._cut_lines(finished)
         # Ranks keep their lines of metrics in memory until these are written.
-        unwritten = max(ahead, LINES_AHEAD) + outline.metrics_every
+        unwritten = max(ahead, LINES_AHEAD) + state.cuts[-1][1]
         end = min(end, state.pause) if state.pause >= 0 else end
         able = min(end, finished + ahead)
         limit = min((limit() for limit in self._context.hooks.limit), default=end)
@@ -95,6 +106,16 @@ class Progress:
         self._limited = until < able
         if until - self.granted >= max(1, ahead // 2) or until in (end, limit):
             self.granted = max(self.granted, until)
+
+    def _cut_lines(self, finished: int) -> None:
+        """Let lines cover more steps, or fewer, beyond what any rank may run now and beyond all written lines."""
+        state, newest = self._context.state, self.most_granted()
+        if self._pace is None or newest is None or not self._knows_published or len(state.cuts) >= MOST_CUTS:
+            return
+        last, every = state.cuts[-1]
+        if (wanted := self._pace.wanted(finished, every, self._context.now)) != every:
+            stepwise = self._context.outline.origin_step + STEPWISE
+            self._context.tell(t.LinesCut(max(newest, self.published, last, stepwise) + 1, wanted))
 
     def _end_if_done(self) -> None:
         context, state = self._context, self._context.state

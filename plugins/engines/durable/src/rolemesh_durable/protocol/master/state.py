@@ -18,6 +18,7 @@ from rolemesh.placement import PlacementPlan
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.protocol.line_cuts import Cuts
 from rolemesh_durable.protocol.master.ladder import Tried
 from rolemesh_durable.protocol.master.slices import SLICES, Slice
 from rolemesh_durable.protocol.master.transitions import NO_STOP, Status, StopPoint
@@ -224,6 +225,8 @@ class KeptJob(msgspec.Struct):
     """The present numbers of ranks."""
     layouts: int = 0
     """The newest number of a layout, or of a request for one. The next one has the next number."""
+    cuts: Cuts = ((0, 1),)
+    """The steps at which lines of metrics end."""
     plan: PlacementPlan | None = None
     """Where ranks were placed last; None: as the job began."""
     slices: dict[str, Any] = {}
@@ -264,6 +267,7 @@ class JobState(KeptJob):
             persisted=outline.origin_step,
             origin=Origin(outline.origin, outline.origin_step),
             owned=outline.owner_lease_s is not None,
+            cuts=((outline.origin_step + 1, outline.metrics_every or 1),),
         )
 
     @property

@@ -111,6 +111,13 @@ class StopPoint(Transition, frozen=True, tag="stop_point"):
         return self.then != "go_on"
 
 
+class LinesCut(Transition, frozen=True, tag="lines_cut"):
+    """From step `step` on, a line of metrics covers `every` steps. No rank was allowed to go so far before."""
+
+    step: int
+    every: int
+
+
 NO_STOP = StopPoint(-1, "go_on", "")
 
 

@@ -68,7 +68,7 @@ class Crossing(Protocol):
 
     @property
     def kind(self) -> RecordKind:
-        """A chunk, the mark that no chunk follows, or a decision."""
+        """A chunk, the mark that no chunk follows, a decision, or the line of metrics that the rank had begun."""
 
     @property
     def step(self) -> int:
@@ -100,7 +100,7 @@ class Crossing(Protocol):
 
     @property
     def body(self) -> bytes:
-        """The content of the decision."""
+        """The content of the decision, or of the line of metrics that the rank had begun."""
 
 
 R = TypeVar("R", bound=FormerRecord)
@@ -135,6 +135,9 @@ class Remains(Protocol[Read, Stored, Found]):
 
     def partial(self, record: Read) -> None:
         """`record` has the line of metrics that the rank had begun when it took its snapshot."""
+
+    def begun(self, record: Stored) -> None:
+        """`record`, of a persisted snapshot, has the line of metrics that the rank had begun when it took it."""
 
     def stored(self, record: Stored) -> Found:
         """The chunk of a persisted snapshot, as it is sent. Waits for memory."""
@@ -207,6 +210,9 @@ def carry_over(
         if record.kind == RecordKind.DECISION:
             if ports.log is not None:
                 ports.log.decide(record.scope, record.step, record.hold, record.body, persists=True)
+        elif record.kind == RecordKind.PARTIAL:
+            if role in same:
+                remains.begun(record)
         elif (way := ways.get(record.edge)) is not None:
             item = None if record.kind == RecordKind.END else remains.stored(record)
             way.put(item, record.step, record.chunk, record.last, record.consumers)
