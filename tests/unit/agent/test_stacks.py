@@ -15,6 +15,7 @@ import pytest
 from rolemesh_durable.agent import stacks
 from rolemesh_durable.agent.stacks import StackTaker, take_stacks
 from rolemesh_durable.protocol.messages import Stacks
+from rolemesh_durable.protocol.refs import StartRef
 
 COMPUTING = "def computing():\n    while True: pass\n"
 BLOCKED = "import os\ndef blocked():\n    os.read(os.pipe()[0], 1)\n"
@@ -127,7 +128,7 @@ def test_a_taker_answers_later_and_once_however_often_it_is_asked(
     monkeypatch.setattr(stacks, "_find", lambda: waiting)
     taker = StackTaker("job/n0/1")
     for _ in range(3):
-        taker.take(os.getpid(), "trainer", 1, 4)
+        taker.take(os.getpid(), StartRef("trainer", 1, 4))
     assert taker.results() == []
     gate.write_text("go\n")
     found: list[Stacks] = []

@@ -13,6 +13,7 @@ import pytest
 from rolemesh_durable.agent.zygote import Fork
 from rolemesh_durable.agent.zygote_pool import Death, ZygotePool
 from rolemesh_durable.protocol.job import Environment
+from rolemesh_durable.protocol.refs import StartRef
 
 
 @pytest.fixture
@@ -40,12 +41,12 @@ def test_ranks_of_an_environment_that_cannot_be_made_end_with_the_reason(tmp_pat
     zygotes = ZygotePool(tmp_path, "nobody/nothing/0", tmp_path, sockets.append)
     gone = Environment((), str(tmp_path / "gone"), "job.yaml:7: roles.a.runtime_env.working_dir")
     for rank in range(2):
-        zygotes.fork((), {}, gone, Fork(f"a/{rank}/0", b"", os.devnull, {}))
+        zygotes.fork((), {}, gone, Fork(StartRef("a", rank, 0), b"", os.devnull, {}))
     deaths: list[Death] = []
     while not deaths:
         assert select.select(sockets, [], [], 60.0)[0]
         deaths = zygotes.read(sockets[0])
-    assert [death.key for death in deaths] == ["a/0/0", "a/1/0"]
+    assert [str(death.who) for death in deaths] == ["a/0/0", "a/1/0"]
     assert {death.cause for death in deaths} == {"environment"}
     place = "job.yaml:7: roles.a.runtime_env.working_dir"
     why = f"{tmp_path / 'gone'} cannot be used: No such file or directory"

@@ -10,13 +10,12 @@ from contextlib import suppress
 
 import msgspec
 
-from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.agent.rank_channels import RankChannels
 from rolemesh_durable.agent.status_pages import StatusPages
 from rolemesh_durable.agent.turn_pages import TurnPages
 from rolemesh_durable.agent.zygote import Row
-from rolemesh_durable.agent.zygote_pool import Death, death_of, parsed
+from rolemesh_durable.agent.zygote_pool import Death, death_of
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.job import RankStart
@@ -45,19 +44,19 @@ def adopt(
     for row in rows:
         start = msgspec.msgpack.decode(row.start, type=RankStart)
         launch = start.launch
-        role, rank, generation = parsed(row.key)
+        role, rank, generation = row.who
         page = status_pages.left(launch)
         granted = page.granted if page is not None else -1
         said = Said(start.socket_dir, role, rank, generation).read()
         if row.status is not None:
-            found.append(e.Found(launch, said, ended(death_of(row.key, row.status)), granted))
+            found.append(e.Found(launch, said, ended(death_of(row.who, row.status)), granted))
             continue
         try:
             status_pages.adopt(launch)
             site = Site(role, rank, start.node, generation, start.host, start.socket_dir, start.shm_dir)
-            channels.connect(RankRef(role, rank), f"ipc://{site.ipc_path('inbox')}")
+            channels.connect(launch.ref, f"ipc://{site.ipc_path('inbox')}")
         except OSError as error:
-            LOG.warning("%s cannot be adopted: %s", row.key, error)
+            LOG.warning("%s cannot be adopted: %s", row.who, error)
             with suppress(ProcessLookupError):
                 os.kill(row.pid, signal.SIGKILL)
             continue

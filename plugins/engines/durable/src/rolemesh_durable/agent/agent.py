@@ -37,7 +37,7 @@ from rolemesh_durable.agent.sampling import Sampler
 from rolemesh_durable.agent.stacks import StackTaker
 from rolemesh_durable.agent.status_pages import StatusPages
 from rolemesh_durable.agent.turn_pages import TurnPages
-from rolemesh_durable.agent.zygote_pool import Death, ZygotePool, parsed, rank_key
+from rolemesh_durable.agent.zygote_pool import Death, ZygotePool
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.dispositions import handle_unless_ignored
 from rolemesh_durable.protocol import messages as m
@@ -47,7 +47,6 @@ from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.job import AgentConfig, RankStart, for_rank
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE
-from rolemesh_durable.protocol.refs import StartRef
 
 __all__ = ["Agent"]
 
@@ -207,11 +206,11 @@ class Agent:
 
     def _gone(self, death: Death) -> None:
         """A rank's process has ended, or could not start."""
-        self._turns.gone(StartRef.parse(death.key))
+        self._turns.gone(death.who)
         self._do(self._ended(death))
 
     def _ended(self, death: Death) -> e.RankExited:
-        role, rank, generation = parsed(death.key)
+        role, rank, generation = death.who
         left, printed = self._memory.left(role, rank), "" if death.error else self._logs.tail(role, rank)
         ended = death.exit_code, death.signal, death.error, left, death.cause, printed
         return e.RankExited(role, rank, generation, *ended)
@@ -239,24 +238,24 @@ class Agent:
                 self._measuring.begin(together)
             case e.Fetch(launch):
                 self._memory.fetch(launch)
-            case e.Kill(role, rank, generation):
-                if not self._zygotes.kill(rank_key(role, rank, generation)):
-                    self._gone(Death(rank_key(role, rank, generation), exit_code=0))
-            case e.Terminate(role, rank, generation, patience_s):
+            case e.Kill():
+                if not self._zygotes.kill(effect.start):
+                    self._gone(Death(effect.start, exit_code=0))
+            case e.Terminate(patience_s=patience_s):
                 self._status_pages.stopping(effect.ref, patience_s)
-                self._zygotes.terminate(rank_key(role, rank, generation))
+                self._zygotes.terminate(effect.start)
             case e.RankDied(role, rank):
                 self._memory.died(role, rank)
             case e.Forget(timeline):
                 self._memory.forget(timeline, self._reserve.make)
             case e.Relayout(layout):
                 self._memory.relayout(layout)
-            case e.TakeStacks(role, rank, generation):
-                self._stacks.take(self._status_pages.pid(effect.ref), role, rank, generation)
+            case e.TakeStacks():
+                self._stacks.take(self._status_pages.pid(effect.ref), effect.start)
             case e.Fail():
                 hit = self._machine.ranks[RankRef(effect.role, effect.rank)] if effect.rank >= 0 else None
                 pid = self._status_pages.pid(hit.launch.ref) if hit is not None else os.getpid()
-                fail(effect.kind, rank_key(*hit.start) if hit is not None else "", pid, self._memory, self._zygotes)
+                fail(effect.kind, hit.start if hit is not None else None, pid, self._memory, self._zygotes)
             case e.ReviveMaster():
                 threading.Thread(target=self._revive_master, name="revive", daemon=True).start()
             case e.Quit():
@@ -287,17 +286,16 @@ class Agent:
 
     def _fork(self, launch: m.RankLaunch) -> None:
         """Start a rank. If the system refuses a resource, the rank has failed."""
-        key = str(launch.start)
         try:
-            self._start(key, launch)
+            self._start(launch)
         except (OSError, zmq.ZMQError, RolemeshError) as error:
-            LOG.warning("%s cannot be started: %s", key, error)
-            self._gone(Death(key, error=refused(error)))
+            LOG.warning("%s cannot be started: %s", launch.start, error)
+            self._gone(Death(launch.start, error=refused(error)))
 
-    def _start(self, key: str, launch: m.RankLaunch) -> None:
+    def _start(self, launch: m.RankLaunch) -> None:
         role, rank = launch.role, launch.rank
         status_page, log = self._status_pages.start(launch), self._logs.begin(role, rank)
-        self._channels.drop(RankRef(role, rank))
+        self._channels.drop(launch.ref)
         self._memory.started(role, rank, launch.resume, launch.generation, collective=launch.collective)
         start = RankStart(
             launch=launch,
@@ -315,7 +313,7 @@ class Agent:
         )
         used = [gpu for known in self._machine.ranks.values() for gpu in known.launch.gpus]
         env = {"CUDA_VISIBLE_DEVICES": visible_devices(launch.gpus, used, os.environ)}
-        fork = zygote.Fork(key, msgspec.msgpack.encode(start), log, env)
+        fork = zygote.Fork(launch.start, msgspec.msgpack.encode(start), log, env)
         self._zygotes.fork(*start.job.roles[role].zygote, fork)
 
     def _connect(self, hello: m.RankHello) -> None:

@@ -198,7 +198,7 @@ def main() -> None:
         _enter(environment.working_dir)
     except BackendError as error:
         why = BackendError(error.what, where=environment.where, remedy=error.remedy)
-        tell(zygote.Broken("", f"its environment could not be made: {why}", "environment"))
+        tell(zygote.Broken(None, f"its environment could not be made: {why}", "environment"))
         return
     if environment.pip:
         folder = Path(python).parents[1]

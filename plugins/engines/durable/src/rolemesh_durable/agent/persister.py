@@ -35,8 +35,8 @@ TOGETHER = 32
 _SMALL = 16 << 20
 """Maximum size in bytes of the snapshots made durable together, not counting the last."""
 
-_Key: TypeAlias = tuple[str, int, int]
-"""Role, rank, step."""
+_Key: TypeAlias = tuple[RankRef, int]
+"""A rank and a step."""
 
 
 GIVEN_UP = "given-up"
@@ -115,7 +115,7 @@ class Persister:
 
     def want(self, role: str, rank: int, step: int) -> bool:
         """Persist this snapshot after those registered before. Return whether it is new."""
-        key = role, rank, step
+        key = RankRef(role, rank), step
         with self._changed:
             covered = step <= self._covered
             if new := not covered and key not in self._known:
@@ -130,7 +130,7 @@ class Persister:
         """A rank died: persist its pinned snapshots before all others."""
         self.look(role, rank)
         with self._changed:
-            first = [job for job in self._wanted if job.key[:2] == (role, rank)]
+            first = [job for job in self._wanted if job.key[0] == (role, rank)]
             self._wanted = deque(first + [job for job in self._wanted if job not in first])
 
     def results(self) -> list[Persisted]:
@@ -138,10 +138,10 @@ class Persister:
         self._let_go()
         with self._changed:
             found = []
-            for (role, rank, step), job in self._known.items():
+            for (rank, step), job in self._known.items():
                 if (part := job.part) is not None:
-                    generation = self._generations.get(RankRef(role, rank), 0)
-                    found.append(Persisted(role, rank, step, part.files, job.timeline, generation, part.attempt))
+                    generation = self._generations.get(rank, 0)
+                    found.append(Persisted(*rank, step, part.files, job.timeline, generation, part.attempt))
             return found
 
     def forget(self, step: int) -> None:
@@ -149,21 +149,21 @@ class Persister:
         self._let_go()
         with self._changed:
             self._covered = max(step, self._covered)
-            over = [job for key, job in self._known.items() if key[2] <= step]
+            over = [job for key, job in self._known.items() if key[1] <= step]
             self._drop(over)
             # The checkpoint may have been made of another attempt's files: what is left of this one is in nobody's
             # checkpoint.
             self._over += [job.part for job in over if job.part is not None]
             self._changed.notify_all()
         for job in over:
-            self._of(*job.key[:2]).unpin(job.key[2])
+            self._of(*job.key[0]).unpin(job.key[1])
 
     def restarted(self, role: str, rank: int, step: int, generation: int) -> None:
         """A rank restarts after `step`, as `generation`: its later pinned snapshots are discarded."""
         with self._changed:
             self._generations[RankRef(role, rank)] = generation
             self._failed_at = min(self._failed_at, step)  # later checkpoints may be written after all
-            self._drop([job for key, job in self._known.items() if key[:2] == (role, rank) and key[2] > step])
+            self._drop([job for key, job in self._known.items() if key[0] == (role, rank) and key[1] > step])
 
     def adopted(self, role: str, rank: int, generation: int) -> None:
         """A rank runs as `generation`, which an earlier incarnation of the agent started."""
@@ -214,7 +214,7 @@ class Persister:
             with contextlib.suppress(OSError):  # full: whoever comes after this agent waits for it in vain, for a while
                 (self._directory / GIVEN_UP).write_text(str(self._failed_at))
         for job in given_up:
-            self._of(*job.key[:2]).unpin(job.key[2])
+            self._of(*job.key[0]).unpin(job.key[1])
 
     # -------------------------------------------------------------------------------------------------- the thread
 
@@ -260,14 +260,14 @@ class Persister:
         with self._changed:
             if not self._wanted or len(written) >= TOGETHER or sum(part.size for part in written.values()) > _SMALL:
                 return None
-            step = self._wanted[0].key[2]
+            step = self._wanted[0].key[1]
             if self._step not in (-1, step):
                 return None
             self._step, self._progress = step, time.monotonic()
             return self._wanted.popleft()
 
     def _write(self, job: _Job, written: dict[_Job, Part]) -> None:
-        role, rank, step = job.key
+        (role, rank), step = job.key
         part = Part(self._run_dir, role, rank, self._world_sizes[role], step, job.timeline)
         if part.copy(self._directory, self._check):
             written[job] = part
@@ -292,13 +292,13 @@ class Persister:
                     continue
                 job.part = written.pop(job)
                 self._known[job.key] = self._known.pop(job.key)  # in the order in which they came to disk
-                if job.key[2] > self._failed_at:
+                if job.key[1] > self._failed_at:
                     self._warning = ""
 
     def _not_written(self, job: _Job, error: Exception, written: Collection[_Job]) -> None:
         """The snapshot cannot be written. Those in `written`, which are of the same step, fail with it."""
         if isinstance(error, Removed):
-            if disk.newest_complete(self._run_dir) >= job.key[2]:
+            if disk.newest_complete(self._run_dir) >= job.key[1]:
                 with self._changed:  # a newer checkpoint is complete: nobody needs these any more
                     self._failed += [
                         each for each in dict.fromkeys([job, *written]) if self._known.get(each.key) is each
@@ -309,17 +309,17 @@ class Persister:
             self._give_up(job, _reason(error))
 
     def _give_up(self, job: _Job, why: str) -> None:
-        role, rank, step = job.key
+        rank, step = job.key
         with self._changed:
             if self._known.get(job.key) is not job:
                 return  # void meanwhile
             if not self._warning:  # once, however many checkpoints it lasts
                 self._warning = (
-                    f"the snapshot of step {step} is not on disk: {role}/{rank}: {why}; the job "
+                    f"the snapshot of step {step} is not on disk: {rank}: {why}; the job "
                     f"goes on without it (in {disk.snapshots_folder(self._run_dir)})"
                 )
             self._failed_at = max(step, self._failed_at)
-            same = [other for other in self._known.values() if other.key[2] == step]
+            same = [other for other in self._known.values() if other.key[1] == step]
             self._wanted = deque(other for other in self._wanted if other not in same)
             self._failed += same
             written = [other.part for other in same if other.part is not None]

@@ -9,13 +9,13 @@ from rolemesh_durable import faults
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.agent.zygote_pool import ZygotePool
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.refs import StartRef
 
 __all__ = ["fail"]
 
 
-def fail(kind: m.FaultKind, rank: str, pid: int, memory: NodeMemory, zygotes: ZygotePool) -> None:
-    """Inject the failure into `rank`, by the zygotes' key, or into the agent if `rank` is empty. `pid` is its
-    process."""
+def fail(kind: m.FaultKind, rank: StartRef | None, pid: int, memory: NodeMemory, zygotes: ZygotePool) -> None:
+    """Inject the failure into `rank`, or into the agent if `rank` is None. `pid` is its process."""
     match kind:
         case "disk":
             memory.fail_next()
@@ -25,9 +25,9 @@ def fail(kind: m.FaultKind, rank: str, pid: int, memory: NodeMemory, zygotes: Zy
             faults.step_clock()
         case "full":
             faults.fill([pid])
-        case "stop" if rank:
+        case "stop" if rank is not None:
             zygotes.freeze(rank)
-        case _ if rank:
+        case _ if rank is not None:
             zygotes.kill(rank)
         case _:
             os.kill(pid, signal.SIGSTOP if kind == "stop" else signal.SIGKILL)

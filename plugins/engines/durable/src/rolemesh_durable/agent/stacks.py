@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from rolemesh_durable.agent.processes import is_stopped
 from rolemesh_durable.agent.resource_guard import MARKER
 from rolemesh_durable.protocol.messages import Stacks
+from rolemesh_durable.protocol.refs import StartRef
 
 __all__ = ["StackTaker", "take_stacks"]
 
@@ -76,17 +77,16 @@ class StackTaker:
         """`mark`: the job's mark, by which a janitor finds processes that are left."""
         self._environ = {MARKER: mark} if mark else None
         self._taken: SimpleQueue[Stacks] = SimpleQueue()
-        self._under_way: set[tuple[str, int, int]] = set()
+        self._under_way: set[StartRef] = set()
 
-    def take(self, pid: int, role: str, rank: int, generation: int) -> None:
+    def take(self, pid: int, start: StartRef) -> None:
         """Begin; the stacks will be among the `results`. A second request meanwhile does nothing."""
-        key = (role, rank, generation)
-        if key not in self._under_way:
-            self._under_way.add(key)
-            threading.Thread(target=self._take, args=(pid, *key), name="stacks", daemon=True).start()
+        if start not in self._under_way:
+            self._under_way.add(start)
+            threading.Thread(target=self._take, args=(pid, start), name="stacks", daemon=True).start()
 
-    def _take(self, pid: int, role: str, rank: int, generation: int) -> None:
-        self._taken.put(Stacks(role, rank, generation, take_stacks(pid, environ=self._environ)))
+    def _take(self, pid: int, start: StartRef) -> None:
+        self._taken.put(Stacks(*start, take_stacks(pid, environ=self._environ)))
 
     def results(self) -> list[Stacks]:
         """Return the stacks taken since the last call. Does not wait."""

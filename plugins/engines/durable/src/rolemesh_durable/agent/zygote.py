@@ -30,6 +30,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.kinds.installed import distribution
 from rolemesh_durable.agent import openmp, parcels
 from rolemesh_durable.agent.output import write_to
@@ -37,6 +38,7 @@ from rolemesh_durable.agent.refusals import refused
 from rolemesh_durable.dispositions import pass_over
 from rolemesh_durable.ending import disown_finalizers, end_program, flush_files, release_modules
 from rolemesh_durable.protocol.job import RankStart
+from rolemesh_durable.protocol.refs import StartRef
 
 __all__ = [
     "ADOPT",
@@ -80,7 +82,7 @@ MAX_CHARS = 20_000
 class Fork(msgspec.Struct, frozen=True, tag=True):
     """Fork a rank: `start` is an encoded `RankStart`, `log` gets its output, `env` is added to its environment."""
 
-    key: str
+    who: StartRef
     start: bytes
     log: str
     env: dict[str, str]
@@ -99,12 +101,12 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Broken(msgspec.Struct, frozen=True, tag=True):
-    """A preload could not be imported (`key` is ""), or a fork was refused.
+    """A preload could not be imported (`who` is None), or a fork was refused.
 
     With the cause "environment", the environment could not be prepared.
     """
 
-    key: str
+    who: StartRef | None
     error: str
     cause: Literal["start", "environment"] = "start"
 
@@ -112,14 +114,14 @@ class Broken(msgspec.Struct, frozen=True, tag=True):
 class Forked(msgspec.Struct, frozen=True, tag=True):
     """A rank's process exists."""
 
-    key: str
+    who: StartRef
     pid: int
 
 
 class Exited(msgspec.Struct, frozen=True, tag=True):
     """A rank's process has ended and is reaped; `status` is that of ``waitpid``."""
 
-    key: str
+    who: StartRef
     pid: int
     status: int
 
@@ -132,7 +134,7 @@ class Row(msgspec.Struct, frozen=True):
     """The newest process of a rank, as sent to an adopting agent: how it was started, and its status if it has
     ended."""
 
-    key: str
+    who: StartRef
     pid: int
     start: bytes
     status: int | None = None
@@ -158,7 +160,7 @@ def main() -> None:
         try:
             importlib.import_module(module)
         except BaseException:
-            _send(control, Broken("", f"preload {module!r} failed:\n{traceback.format_exc()}"))
+            _send(control, Broken(None, f"preload {module!r} failed:\n{traceback.format_exc()}"))
             return
     for module in EVERY_RANK:
         importlib.import_module(module)
@@ -191,7 +193,7 @@ class _IsRankError(BaseException):
     """Leaves the zygote's frames in the process of a new rank."""
 
     def __init__(self, request: Fork, start: RankStart) -> None:
-        super().__init__(request.key)
+        super().__init__(request.who)
         self.request, self.start = request, start
 
 
@@ -203,9 +205,9 @@ class _Zygote:
         self._alone_s, self._rank = alone_s, rank
         self._incarnation = -1
         self._lost = 0.0
-        self._living: dict[int, str] = {}
-        self._rows: dict[str, Row] = {}
-        """The newest process of each rank, by role and number."""
+        self._living: dict[int, StartRef] = {}
+        self._rows: dict[RankRef, Row] = {}
+        """The newest process of each rank."""
         self._decode = msgspec.msgpack.Decoder(Fork).decode
         self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._listener: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -249,10 +251,10 @@ class _Zygote:
                 break
             if pid == 0:
                 break
-            if (key := self._living.pop(pid, None)) is not None:
-                if (row := self._rows[_name(key)]).key == key:
-                    self._rows[_name(key)] = msgspec.structs.replace(row, status=status)
-                _send(self._control, Exited(key, pid, status))
+            if (who := self._living.pop(pid, None)) is not None:
+                if (row := self._rows[who.ref]).who == who:
+                    self._rows[who.ref] = msgspec.structs.replace(row, status=status)
+                _send(self._control, Exited(who, pid, status))
 
     def _read(self, wait: bool = True) -> bool:
         """Take a request of the agent. Return whether there may be more."""
@@ -267,7 +269,7 @@ class _Zygote:
             self._control.close()
             self._control, self._lost = None, time.monotonic()
             return False
-        self._fork(*parcel)
+        self._fork(StartRef.parse(parcel[0]), parcel[1])
         return True
 
     def _accept(self) -> None:
@@ -295,25 +297,25 @@ class _Zygote:
             if self._control is agent:
                 self._control = None
 
-    def _fork(self, key: str, data: bytes | None) -> None:
+    def _fork(self, who: StartRef, data: bytes | None) -> None:
         try:
             if data is None:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             request = self._decode(data)
             torch = sys.modules.get("torch")
             if torch is not None and torch.cuda.is_initialized():
-                _send(self._control, Broken(key, "a preload has initialised CUDA, which does not survive a fork"))
+                _send(self._control, Broken(who, "a preload has initialised CUDA, which does not survive a fork"))
                 return
             start = self._rank.prepare(request.start)
             pid = os.fork()
         except OSError as error:
-            _send(self._control, Broken(key, refused(error)))
+            _send(self._control, Broken(who, refused(error)))
             return
         if pid == 0:
             raise _IsRankError(request, start)
-        self._living[pid] = key
-        self._rows[_name(key)] = Row(key, pid, request.start)
-        _send(self._control, Forked(key, pid))
+        self._living[pid] = who
+        self._rows[who.ref] = Row(who, pid, request.start)
+        _send(self._control, Forked(who, pid))
 
     def forget(self) -> None:
         """Release the zygote's resources in a rank's process."""
@@ -324,11 +326,6 @@ class _Zygote:
                 end.close()
         for fd in self._wake:
             os.close(fd)
-
-
-def _name(key: str) -> str:
-    """Return role and number of a rank's key."""
-    return key.rpartition("/")[0]
 
 
 def _run_rank(request: Fork, run: Callable[[], int]) -> int:

@@ -16,13 +16,15 @@ from typing import IO, Literal
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.agent import parcels, zygote
 from rolemesh_durable.agent.processes import start_time
 from rolemesh_durable.agent.refusals import refused
 from rolemesh_durable.agent.resource_guard import MARKER
 from rolemesh_durable.protocol.job import Environment
+from rolemesh_durable.protocol.refs import StartRef
 
-__all__ = ["Death", "ReplacedError", "ZygotePool", "death_of", "parsed", "rank_key"]
+__all__ = ["Death", "ReplacedError", "ZygotePool", "death_of"]
 
 BASE_ENV = {
     "OMP_NUM_THREADS": "1",
@@ -48,7 +50,7 @@ ALONE_S = 5.0
 class Death(msgspec.Struct, frozen=True):
     """The end of a rank's process. `error` is set if it never ran, with `cause`: see `rolemesh.api.failures.Cause`."""
 
-    key: str
+    who: StartRef
     exit_code: int | None = None
     signal: int | None = None
     error: str = ""
@@ -69,8 +71,8 @@ class _Zygote:
         self.making = ""
         self.broken: zygote.Broken | None = None
         self.waiting: list[zygote.Fork] = []
-        self.ranks: dict[str, int | None] = {}
-        self.doomed: set[str] = set()
+        self.ranks: dict[StartRef, int | None] = {}
+        self.doomed: set[StartRef] = set()
 
     def kill(self) -> None:
         """Send SIGKILL; its ranks die with it. A process that reuses its pid is spared."""
@@ -128,15 +130,14 @@ class ZygotePool:
         `home_of(role)` returns the arguments of `fork` for the role's ranks. A zygote that does not answer, or has had
         no rank, is killed.
         """
-        found: dict[str, zygote.Row] = {}
+        found: dict[RankRef, zygote.Row] = {}
         for path in sorted(self._tmp.glob(f"{zygote.SOCKET}*")):
             pid = int(path.name.removeprefix(zygote.SOCKET))
             rows = self._adopt(path, pid, incarnation, home_of)
             for row in rows or ():
-                role, rank, generation = parsed(row.key)
-                known = found.get(f"{role}/{rank}")
-                if known is None or parsed(known.key)[2] < generation:
-                    found[f"{role}/{rank}"] = row
+                known = found.get(row.who.ref)
+                if known is None or known.who.generation < row.who.generation:
+                    found[row.who.ref] = row
             if not rows:
                 path.unlink(missing_ok=True)
         return list(found.values())
@@ -155,7 +156,7 @@ class ZygotePool:
             parcels.send(control, f"{zygote.ADOPT}{incarnation}", b"")
             _, data = parcels.receive(control) or ("", None)
             rows = msgspec.msgpack.decode(data or b"\x90", type=list[zygote.Row])
-            kind = _kind(*home_of(parsed(rows[0].key)[0])) if rows else ()
+            kind = _kind(*home_of(rows[0].who.role)) if rows else ()
         except ConnectionRefusedError:
             rows, kind, pid = [], (), 0  # it is dead
         except (OSError, KeyError, ValueError, msgspec.DecodeError) as error:
@@ -170,7 +171,7 @@ class ZygotePool:
         control.settimeout(None)
         home = self._zygotes[kind] = _Zygote(control, pid)
         home.ready = True
-        home.ranks = {row.key: row.pid for row in rows if row.status is None}
+        home.ranks = {row.who: row.pid for row in rows if row.status is None}
         self._changed(control)
         return rows
 
@@ -179,44 +180,44 @@ class ZygotePool:
     ) -> None:
         """Fork a rank as soon as its zygote is ready. Raises `OSError` if the system refuses a resource."""
         home = self._get(tuple(preload), dict(env), environment)
-        home.ranks[request.key] = None
+        home.ranks[request.who] = None
         home.waiting.append(request)
         if home.ready:
-            self._send_waiting(home, raises=request.key)
+            self._send_waiting(home, raises=request.who)
 
     def turn(self) -> list[Death]:
         """Repeat requests that a zygote could not take before. Return the ranks that cannot be started at all."""
         ready = [home for home in self._zygotes.values() if home.ready and home.waiting]
         return [death for home in ready for death in self._send_waiting(home)]
 
-    def kill(self, key: str) -> bool:
+    def kill(self, who: StartRef) -> bool:
         """Send SIGKILL to a rank and everything in its session. Return False if it has no process (then it gets
         none)."""
         for home in self._zygotes.values():
-            if key in home.ranks:
-                pid = home.ranks[key]
+            if who in home.ranks:
+                pid = home.ranks[who]
                 if pid is not None:
                     _signal(pid, signal.SIGKILL)
                     return True
-                if any(request.key == key for request in home.waiting):
-                    home.waiting = [request for request in home.waiting if request.key != key]
-                    del home.ranks[key]
+                if any(request.who == who for request in home.waiting):
+                    home.waiting = [request for request in home.waiting if request.who != who]
+                    del home.ranks[who]
                     return False
-                home.doomed.add(key)
+                home.doomed.add(who)
                 return True
         return False
 
-    def terminate(self, key: str) -> None:
+    def terminate(self, who: StartRef) -> None:
         """Send SIGTERM to a rank and everything in its session, if it has a process."""
         for home in self._zygotes.values():
-            pid = home.ranks.get(key)
+            pid = home.ranks.get(who)
             if pid is not None:
                 _signal(pid, signal.SIGTERM, both=False)
 
-    def freeze(self, key: str) -> None:
+    def freeze(self, who: StartRef) -> None:
         """Send SIGSTOP to a rank, if it has a process."""
         for home in self._zygotes.values():
-            pid = home.ranks.get(key)
+            pid = home.ranks.get(who)
             if pid is not None:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
@@ -253,21 +254,21 @@ class ZygotePool:
                     home.process.wait()
                 home.process, home.pid, home.started = None, pid, start_time(pid)
                 return self._send_waiting(home)
-            case zygote.Forked(key=key, pid=pid):
-                home.ranks[key] = pid
-                if key in home.doomed:
-                    home.doomed.discard(key)
-                    self.kill(key)
+            case zygote.Forked(who=who, pid=pid):
+                home.ranks[who] = pid
+                if who in home.doomed:
+                    home.doomed.discard(who)
+                    self.kill(who)
             case zygote.Replaced():
                 raise ReplacedError("another incarnation of this agent has taken its zygotes over: this one must end")
-            case zygote.Broken(key="") as broken:
+            case zygote.Broken(who=None) as broken:
                 home.broken = broken
-            case zygote.Broken(key=key, error=error):
-                home.ranks.pop(key, None)
-                return [Death(key, error=error)]
-            case zygote.Exited(key=key, status=status):
-                home.ranks.pop(key, None)
-                return [death_of(key, status)]
+            case zygote.Broken(who=StartRef() as who, error=error):
+                home.ranks.pop(who, None)
+                return [Death(who, error=error)]
+            case zygote.Exited(who=who, status=status):
+                home.ranks.pop(who, None)
+                return [death_of(who, status)]
         return []
 
     def close(self) -> None:
@@ -278,24 +279,24 @@ class ZygotePool:
             home.gone(END_S)
         self._zygotes.clear()
 
-    def _send_waiting(self, home: _Zygote, raises: str = "") -> list[Death]:
+    def _send_waiting(self, home: _Zygote, raises: StartRef | None = None) -> list[Death]:
         """Send the waiting requests until the zygote accepts no more. If the system refuses one, that rank has ended;
         for the rank `raises` the error is raised."""
         dead: list[Death] = []
         while home.waiting:
             request = home.waiting[0]
             try:
-                parcels.send(home.control, request.key, msgspec.msgpack.encode(request))
+                parcels.send(home.control, str(request.who), msgspec.msgpack.encode(request))
             except BlockingIOError:
                 break  # it does not read at the moment
             except (BrokenPipeError, ConnectionError):
                 break  # it is gone, as `read` is about to see
             except OSError as error:
                 home.waiting.pop(0)
-                del home.ranks[request.key]
-                if request.key == raises:
+                del home.ranks[request.who]
+                if request.who == raises:
                     raise
-                dead.append(Death(request.key, error=refused(error)))
+                dead.append(Death(request.who, error=refused(error)))
             else:
                 home.waiting.pop(0)
         return dead
@@ -309,8 +310,8 @@ class ZygotePool:
         if home.process is not None and home.process.returncode is not None:
             how = f"ended with exit code {home.process.returncode}"
         gone = f"its zygote (pid {home.pid}) {how}"
-        broken = home.broken or zygote.Broken("", gone)
-        dead = [Death(key, error=broken.error, cause=broken.cause) for key in home.ranks]
+        broken = home.broken or zygote.Broken(None, gone)
+        dead = [Death(who, error=broken.error, cause=broken.cause) for who in home.ranks]
         self._zygotes = {key: other for key, other in self._zygotes.items() if other is not home}
         home.control.close()
         return dead
@@ -355,11 +356,11 @@ def _kind(preload: tuple[str, ...], env: dict[str, str], environment: Environmen
     return preload, tuple(sorted(env.items())), environment.pip, environment.working_dir
 
 
-def death_of(key: str, status: int) -> Death:
+def death_of(who: StartRef, status: int) -> Death:
     """Return the meaning of the status of ``waitpid`` for a rank."""
     if os.WIFSIGNALED(status):
-        return Death(key, signal=os.WTERMSIG(status))
-    return Death(key, exit_code=os.waitstatus_to_exitcode(status))
+        return Death(who, signal=os.WTERMSIG(status))
+    return Death(who, exit_code=os.waitstatus_to_exitcode(status))
 
 
 def _signal(pid: int, number: signal.Signals, *, both: bool = True) -> None:
@@ -378,14 +379,3 @@ def _output(log: Path) -> IO[bytes]:
         return log.open("ab")
     except OSError:
         return open(os.devnull, "ab")
-
-
-def rank_key(role: str, rank: int, generation: int) -> str:
-    """How a start of a rank is called here."""
-    return f"{role}/{rank}/{generation}"
-
-
-def parsed(key: str) -> tuple[str, int, int]:
-    """Role, rank and generation of a `rank_key`."""
-    role, rank, generation = key.split("/")
-    return role, int(rank), int(generation)

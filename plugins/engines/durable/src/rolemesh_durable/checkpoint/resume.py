@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.schedule import Activity
@@ -114,7 +115,7 @@ def check_pickles(found: disk.DiskCheckpoint, graph: LogicalGraph, *, trusted: b
             name = disk.edges_file(role, rank, size)
             if not trusted and name in found.manifest.files:
                 try:
-                    read_edges(found.path, name, f"{role}/{rank}", graph, trusted=False)
+                    read_edges(found.path, name, RankRef(role, rank), graph, trusted=False)
                 except SnapshotError as error:
                     raise _not_started(error.what, error.where or "", error.remedy) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.checkpoint import disk, in_flight
 from rolemesh_durable.checkpoint.layout import SnapshotError
@@ -30,7 +31,7 @@ def written_by(job_id: str, folder: str | Path) -> bool:
 
 
 def read_edges(
-    folder: Path, name: str, producer: str, graph: LogicalGraph, *, trusted: bool
+    folder: Path, name: str, producer: RankRef, graph: LogicalGraph, *, trusted: bool
 ) -> list[in_flight.InFlight]:
     """Return the records of the file `name` of the checkpoint in `folder`, which `producer` had sent.
 

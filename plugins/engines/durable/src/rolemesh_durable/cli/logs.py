@@ -177,7 +177,7 @@ class _Printer:
         """Raise `RolemeshError` if the job has no such role or rank whose log could still appear."""
         info = self._run.info()
         if info is not None and self._who is not None:
-            ranks = [f"{role}/{rank}" for role, size in info.roles.items() for rank in range(size)]
+            ranks = [str(RankRef(role, rank)) for role, size in info.roles.items() for rank in range(size)]
             if self._who not in (*ranks, *info.roles):
                 raise self._unknown(f"the job has no role or rank {self._who!r}", [*info.roles, *ranks])
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.values import combine, gather, select
 from rolemesh_durable.checkpoint import disk, in_flight
@@ -31,7 +32,7 @@ class Origin(StoredValues):
             name = disk.edges_file(role, producer, sizes.get(role, 0))
             if name not in manifest.files:
                 return []
-            return read_edges(folder, name, f"{role}/{producer}", graph, trusted=trusted)
+            return read_edges(folder, name, RankRef(role, producer), graph, trusted=trusted)
 
         self.world_sizes: Mapping[str, int] = sizes
         """The world sizes of the snapshot."""
