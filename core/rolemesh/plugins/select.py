@@ -1,5 +1,5 @@
-"""From the names in a job file to imported classes with checked options. Only what a job selects is
-imported."""
+"""From the names in a job file to imported classes with checked options. Only the plugins of the
+job are imported."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ VERSION = ("kind", "distribution", "version")
 
 
 class Admission(NamedTuple):
-    """Who looks at a plugin before anything of it is imported, and the argument of ``rolemesh run``
-    that asks for it.
+    """A check of each plugin before anything of it is imported, with the argument of ``rolemesh
+    run`` that requested it.
 
-    `look` is given the record and the place that names it, and returns the record, maybe with the
-    `sha256` that its content must have in every process; it raises `PluginError` for one that must
+    `look` takes the record and the place that names it. It returns the record, possibly with the
+    `sha256` that its content must have in every process, or raises `PluginError` if the plugin must
     not be used.
     """
 
@@ -48,8 +48,7 @@ class Admission(NamedTuple):
 
 @dataclass(frozen=True)
 class Selected:
-    """A plugin that the job uses: where it came from, its class, its options, and the place that
-    names it."""
+    """A plugin of the job: its record, its class, its options, and the place that names it."""
 
     record: PluginRecord
     cls: type[Any]
@@ -59,7 +58,7 @@ class Selected:
 
 @dataclass(frozen=True)
 class Selection:
-    """Everything that a job uses. Lists are in the job file's order."""
+    """All plugins of a job. Lists are in the order of the job file."""
 
     roles: Mapping[str, Selected]
     placement: tuple[Selected, ...]
@@ -72,8 +71,8 @@ class Selection:
     used_by_engine: Mapping[str, Selected]
     """Plugins that the engine's options name, by the path of the option: ``edges.local``."""
     declared: Mapping[tuple[str, str], Selected]
-    """Those of kinds that the kernel does not know, by kind and name; several of one name are told
-    apart by numbers."""
+    """Plugins of kinds that the kernel does not know, by kind and name; numbers distinguish several
+    of one name."""
 
     @property
     def records(self) -> tuple[PluginRecord, ...]:
@@ -101,8 +100,8 @@ def select(
 ) -> Selection:
     """Resolve every plugin that a job file names, check its options, and run `Workload.check`.
 
-    With `admit`, no plugin is imported that it refuses; the engine is not looked at. `engine` is
-    chosen instead of the job file's.
+    With `admit`, a plugin that it refuses is not imported; the engine is exempt. `engine` replaces
+    that of the job file.
 
     Raises `PluginError`, `OptionsError`, or `Problems` with all of them, each with its place in the
     job file.
@@ -145,10 +144,10 @@ def select(
 
 
 def types_of_plugins(base: FilePath, admit: Admission | None = None) -> Types:
-    """The types by which overrides of a job file in the folder `base` are read: its own keys', and
-    plugins' options'.
+    """Return the types by which overrides of a job file in the folder `base` are read: those of its
+    own keys, and of plugins' options.
 
-    With `admit`, no plugin is imported that it refuses.
+    With `admit`, a plugin that it refuses is not imported.
     """
 
     @cache
@@ -157,7 +156,7 @@ def types_of_plugins(base: FilePath, admit: Admission | None = None) -> Types:
         return load(admit.look(record, "") if admit is not None else record).Options
 
     def of_engine(data: Any, path: Path) -> Sequence[Any]:
-        """The types at `path` below the engine's options."""
+        """Return the types at `path` below the engine's options."""
         written = data.get("engine") or {}
         use = written if isinstance(written, str) else written.get("use")
         model = options_of("engines", use or default_engine(discover()))
@@ -189,7 +188,7 @@ def types_of_plugins(base: FilePath, admit: Admission | None = None) -> Types:
 
 
 class _Chooser:
-    """Chooses plugins one by one and keeps what went wrong, so that one run shows all of it."""
+    """Chooses plugins one by one and collects the errors, so that one run shows all of them."""
 
     def __init__(
         self, job: JobFile, records: Sequence[PluginRecord], admit: Admission | None
@@ -216,7 +215,7 @@ class _Chooser:
     def declared(
         self, kind: str, uses: Sequence[Use]
     ) -> Iterator[tuple[tuple[str, str], Selected]]:
-        """What stands under ``plugins.<kind>``, of a kind that some distribution declares."""
+        """Yield the plugins under ``plugins.<kind>``, a kind that some distribution declares."""
         known = [name for name, each in kinds().items() if name not in KERNEL and each.listed]
         if kind not in known:
             what = f"there is no kind {kind!r} of plugins that jobs list here"
@@ -237,7 +236,7 @@ class _Chooser:
             yield (kind, names[index] + number), each
 
     def engine(self, chosen: str | None) -> Selected | None:
-        """The engine `chosen`, or the job file's, or the default one."""
+        """Return the engine `chosen`, or the job file's, or the default one."""
         spec = self.job.spec.engine
         try:
             written = spec.use or default_engine(self.records)
@@ -258,7 +257,7 @@ class _Chooser:
         return found
 
     def used_by(self, engine: Selected) -> Iterator[tuple[str, Selected]]:
-        """The plugins that the engine's options name."""
+        """Yield the plugins that the engine's options name."""
         for at, kind, _ in plugin_fields(type(engine.options)):
             use = engine.options
             for part in at:
@@ -269,7 +268,7 @@ class _Chooser:
                 yield ".".join(at), found
 
     def _same(self, kind: str, one: str, other: str) -> bool:
-        """Whether two references mean one plugin."""
+        """Return whether two references name the same plugin."""
         try:
             found = [resolve(kind, each, self.records, self.job.base) for each in (one, other)]
         except PluginError:
@@ -284,8 +283,8 @@ class _Chooser:
         path: Path,
         where: str | None = None,
     ) -> Selected | None:
-        """None if there was an error, which is in `errors`; the same plugin is complained about
-        once."""
+        """Return the plugin; None if there was an error, which is then in `errors`. Each plugin is
+        reported once."""
         where = where or self.job.where((*path, "use"))
         if (kind, reference) in self._failed:
             return None
@@ -307,7 +306,7 @@ class _Chooser:
 def plugin_fields(
     model: type[BaseModel], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], str, Use]]:
-    """The fields of a model that name plugins: path, kind and default of each.
+    """Yield path, kind and default of the fields of a model that name plugins.
 
     Such a field is a `Use` with ``json_schema_extra={"plugins": "transports"}``.
     """
@@ -323,7 +322,7 @@ def plugin_fields(
 def checked(
     job: JobFile, role: str, used: Selected, check: Callable[..., None], *told: Any
 ) -> Iterator[RolemeshError]:
-    """The errors that a workload's own `check` finds in the role's options; `told` are its further
+    """Yield the errors of a workload's own `check` of the role's options; `told` are its further
     arguments."""
     path: Path = ("roles", role, "options")
     try:
@@ -339,10 +338,10 @@ def checked(
 def validate_options(
     job: JobFile, cls: type[Any], options: Mapping[str, Any], path: Path
 ) -> BaseModel:
-    """`cls.Options` from the mapping at `path`; paths and import strings in it are relative to the
-    job file.
+    """Return `cls.Options` from the mapping at `path`. Paths and import strings in it are relative
+    to the job file.
 
-    Raises `OptionsError`, or `Problems` with all that were found.
+    Raises `OptionsError`, or `Problems` if there are several.
     """
     try:
         checked: BaseModel = cls.Options.model_validate(options, context={"base": str(job.base)})

@@ -1,5 +1,4 @@
-"""Calls between roles that are all in this process: the callee's method runs where its caller
-waits."""
+"""Calls between roles in this process: the callee's method runs in the caller's call."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ ENGINE = str(Path(__file__).parent) + "/"
 
 
 class InlineCalls:
-    """The `Caller` of one rank. Nobody dies here, so sessions last, and no call is repeated."""
+    """The `Caller` of one rank. No rank dies here, so sessions last, and no call is repeated."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ KEEPS = "the engine inline writes no snapshots; another engine keeps the last st
 
 
 class InlineEngine(Engine):
-    """Runs all ranks in the process that waits, one after the other."""
+    """Runs all ranks in the waiting process, one after the other."""
 
     @classmethod
     def check(cls, job: Prepared) -> Sequence[str]:
@@ -64,12 +64,11 @@ class InlineEngine(Engine):
         return [*super().check(job), *unread, *fewest]
 
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
-        """Check that the job can run in one process, with the fewest ranks of its elastic roles,
-        and one of each collective role: it has the same values in one piece. The job runs when
-        somebody waits for it.
+        """Check that the job can run in one process. Elastic roles get their minimum number of ranks. Each collective
+        role gets one rank, which has the same values in one piece. The job runs in `wait`.
 
-        Raises `JobFileError` for a role with packages or a folder of its own, or `Problems`: those
-        need processes.
+        Raises `JobFileError` for a role with packages or a folder of its own, because those need processes, or
+        `Problems`.
         """
         roles = job.job.spec.roles
         selected = job.selection.roles
@@ -94,14 +93,13 @@ def _needs_processes(job: Prepared) -> Iterator[RolemeshError]:
 
 
 class _Stopped(Exception):
-    """Somebody has asked the job to end."""
+    """The user has requested the end of the job."""
 
 
 class InlineRun(RunHandle):
     """A job that runs in `wait`, one rank after the other.
 
-    ``produced_bytes`` in its result is what the calls have returned over all steps and ranks, by
-    label.
+    ``produced_bytes`` in its result is the size of the results of the calls over all steps and ranks, by label.
     """
 
     def __init__(self, job: Prepared, run_dir: Path, say: Say) -> None:
@@ -128,7 +126,7 @@ class InlineRun(RunHandle):
         self._ports: dict[RankRef, LocalPort] = {}
 
     def status(self) -> JobStatus | None:
-        """The present picture; of a job that has not begun or is over, None."""
+        """Return the present status; None for a job that has not begun or is over."""
         if not self._started or self._result is not None:
             return None
         node = socket.gethostname()
@@ -139,11 +137,11 @@ class InlineRun(RunHandle):
         return JobStatus(spec.name, "running", 1, self._finished, spec.steps, self._started, pid, node, ranks=ranks)
 
     def stop(self, reason: str) -> None:
-        """The job ends after the step that it is at."""
+        """End the job after the current step."""
         self._stopped = True
 
     def wait(self, interrupted: Callable[[], None] | None = None) -> dict[str, Any] | None:
-        """Run the job. A `KeyboardInterrupt` ends it where it is."""
+        """Run the job. A `KeyboardInterrupt` ends it at once."""
         if self._result is None:
             with ExitStack() as held:
                 if (earlier := held.enter_context(claim(self.run_dir))) is not None:
@@ -156,7 +154,7 @@ class InlineRun(RunHandle):
         return self._result
 
     def result(self) -> dict[str, Any] | None:
-        """How the job has ended, if it has run."""
+        """Return the result of the job, if it has run."""
         return self._result
 
     def _run(self) -> dict[str, Any]:

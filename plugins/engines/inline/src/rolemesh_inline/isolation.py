@@ -1,4 +1,4 @@
-"""A value as another process would get it: a copy, whose arrays refuse to be written to."""
+"""Copy a value as if it had been sent to another process: the copy's arrays are read-only."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ def _array(buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndar
 
 
 class _Pickler(pickle.Pickler):
-    """Arrays go beside the pickle, so that they come back as views of bytes, which are
-    read-only."""
+    """Stores arrays beside the pickle, so that they come back as views of bytes, which are read-only."""
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is np.ndarray and not value.dtype.hasobject:
@@ -25,10 +24,10 @@ class _Pickler(pickle.Pickler):
 
 
 class Isolated:
-    """A value taken once, and handed out any number of times."""
+    """A value that is pickled once and copied any number of times."""
 
     def __init__(self, value: Any) -> None:
-        """Raises what pickling it raises."""
+        """Pickle the value. Raises the errors of pickling."""
         file = io.BytesIO()
         buffers: list[pickle.PickleBuffer] = []
         _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
@@ -37,5 +36,5 @@ class Isolated:
         self.nbytes = len(self._pickle) + sum(map(len, self._blocks))
 
     def value(self) -> Any:
-        """A new copy."""
+        """Return a new copy."""
         return pickle.loads(self._pickle, buffers=self._blocks)

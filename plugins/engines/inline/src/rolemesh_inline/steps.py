@@ -1,5 +1,5 @@
-"""All ranks of all roles in this process, one call after the other: for debuggers. Same routes,
-metrics and errors."""
+"""Run all ranks of all roles in this process, one call after the other, for debuggers. Routes, metrics and errors are
+the usual ones."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ from rolemesh_inline.isolation import Isolated
 
 
 class InlineSteps:
-    """Runs a job's steps without processes: those of groups, whose ranks wait for each other, as
-    one rank each."""
+    """Runs a job's steps without processes. A collective group, whose ranks wait for each other, runs as one rank."""
 
     def __init__(
         self,
@@ -46,8 +45,8 @@ class InlineSteps:
         metrics_every: int,
         report: Callable[[dict[str, list[Metrics]]], None],
     ) -> None:
-        """`workloads`, `contexts` and their `ports` by role and rank, set up already; `report`
-        takes lines of metrics by role."""
+        """`workloads` (already set up), `contexts` and their `ports` are by role and rank; `report` takes lines of
+        metrics by role."""
         self._graph = graph
         self._workloads = workloads
         self._contexts = contexts
@@ -68,7 +67,7 @@ class InlineSteps:
         self._values: dict[tuple[int, int], dict[int, list[Isolated]]] = {}
         self._items: dict[tuple[int, int], Items] = {}
         self.reason = ""
-        """Why the job is finished with the step that is under way."""
+        """Why the job is finished with the current step."""
         self._order = flow_order(graph)
         self._runner = asyncio.Runner()
         self._loop = self._runner.get_loop()
@@ -78,13 +77,12 @@ class InlineSteps:
                 made = InlineCalls(graph, ctx, workloads, contexts, self._sizes, self._loop)
                 self._calls[ref] = ports[ref].caller = made
         self.produced: dict[str, int] = {}
-        """Bytes that the calls have returned so far, encoded, by label; over all ranks."""
+        """Encoded bytes of the calls' results so far, by label, over all ranks."""
 
     def run(self, finished: Callable[[int], None] = lambda step: None) -> int:
-        """Run all steps, or until there is a `reason`; `finished(step)` is called after each.
-        Returns the last one.
+        """Run all steps, or until there is a `reason`; call `finished(step)` after each. Return the last step.
 
-        Raises `OperatorFailed`, or `KeyboardInterrupt` if a debugger is left.
+        Raises `OperatorFailed`, or `KeyboardInterrupt` if the user leaves a debugger.
         """
         with self._runner:
             for step in range(self._steps):
@@ -163,7 +161,7 @@ class InlineSteps:
             raise OperatorFailed(op.label, step, error, rank) from error
 
     def _run(self, op: OpCall, ref: RankRef, arguments: dict[str, Any]) -> Any:
-        """Call the operator; of rows that are shared out by demand each rank takes as many."""
+        """Call the operator. If rows are shared by demand, each rank takes the same number."""
         method = getattr(self._workloads[ref], op.operator)
         ctx = self._contexts[ref]
         for edge in self._graph.inputs(op.id):
@@ -180,7 +178,7 @@ class InlineSteps:
         return self._loop.run_until_complete(result) if inspect.iscoroutine(result) else result
 
     def _parts(self, edge: Edge, rank: int, made: int) -> list[list[Any]]:
-        """The chunks that each of the consumer's sources has for it."""
+        """Return the chunks for this rank from each of its sources."""
         way = self._routes[edge.id]
         found = []
         for source in way.sources(rank):

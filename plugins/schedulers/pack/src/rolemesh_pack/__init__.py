@@ -10,18 +10,17 @@ from rolemesh.placement import PlacementPlan, PlacementRequest, PlanBuilder, Rol
 
 
 class PackScheduler(Scheduler):
-    """First fit, node by node, a slot of its own for each rank.
+    """First fit, node by node, with a slot for each rank.
 
-    Collective roles come first and stay on one node if one can take them, else on as few as
-    possible. After them come the others, those with the largest ranks first; a rank goes next to
-    the ranks it exchanges values with if there is room. Ranks without needs (``cpu: 0``) fit
-    everywhere.
+    Collective roles come first, and stay on one node if one can hold them, otherwise on as few as possible. Then come
+    the other roles, those with the largest ranks first. A rank goes near the ranks with which it exchanges values, if
+    there is room. Ranks without needs (``cpu: 0``) fit everywhere.
     """
 
     @hookimpl
     def place(self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
-        """Give a slot to every rank that has none and is not `Unplaced`; where there is no room, it
-        becomes so."""
+        """Give a slot to every rank that has none and is not `Unplaced`. If there is no room for it, it becomes
+        `Unplaced`."""
         builder = PlanBuilder(request, cluster, plan)
         for role in sorted(request.roles, key=_first):
             _place(role, builder)
@@ -62,7 +61,7 @@ def _place(role: RoleRequest, builder: PlanBuilder) -> None:
 
 
 def _together(role: RoleRequest, count: int, builder: PlanBuilder) -> list[str]:
-    """The first node that takes all `count` ranks; or all nodes, those first that take most."""
+    """Return the first node that can hold all `count` ranks; or all nodes, sorted by how many they can hold."""
     room = {node: builder.room(role.role, role.needs, node, count) for node in builder.nodes}
     for node in [*_near(role, 0, builder), *builder.nodes]:
         if room[node] == count:
@@ -71,7 +70,7 @@ def _together(role: RoleRequest, count: int, builder: PlanBuilder) -> list[str]:
 
 
 def _near(role: RoleRequest, rank: int, builder: PlanBuilder) -> dict[str, str]:
-    """Nodes of the ranks that this one exchanges values with, and such a rank on each."""
+    """Return the nodes of the ranks with which this one exchanges values, and such a rank on each."""
     near: dict[str, str] = {}
     for flow in builder.request.flows:
         if role.role in (flow.src, flow.dst):

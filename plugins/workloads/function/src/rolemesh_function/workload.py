@@ -28,8 +28,8 @@ _TAKEN = _LIFE | _SAYS | {"check", "operators", "services"}
 
 
 def parse_partition(text: str) -> Partition:
-    """``split``, ``split(1)``, ``broadcast``, ``partial``, ``partial(mean)``, ``sharded(0)``,
-    ``balanced(rows)``, ``balanced(rows, concurrency, drop)``; raises `ValueError`."""
+    """Parse ``split``, ``split(1)``, ``broadcast``, ``partial``, ``partial(mean)``, ``sharded(0)``, ``balanced(rows)``
+    or ``balanced(rows, concurrency, drop)``. Raises `ValueError`."""
     if match := _BALANCED.fullmatch(text.strip().lower()):
         rows, concurrency, on_error = match.groups()
         return Balanced(int(rows or 1), int(concurrency or 1), "drop" if on_error == "drop" else "fail")
@@ -66,13 +66,12 @@ class FunctionOptions(BaseModel, extra="forbid", frozen=True):
 
 
 class FunctionWorkload(Workload):
-    """Runs user code that is no plugin.
+    """Runs user code that is not a plugin.
 
-    A function is one operator of its own name; its parameters are the inputs, and a generator
-    yields chunks. A class is made once per rank; its public methods are operators (with the
-    partitions of `@operator` where they have it) or services (with `@service`), and ``setup``,
-    ``snapshot``, ``restore``, ``offload``, ``onload`` and ``teardown`` keep their meaning. A
-    parameter called ``ctx`` gets the `RankContext`. Partitions default to `Split`; an operator
+    A function is one operator of the same name; its parameters are the inputs, and a generator yields chunks. A class
+    is instantiated once per rank. Its public methods are operators (with the partitions of `@operator` if they have it)
+    or services (with `@service`); ``setup``, ``snapshot``, ``restore``, ``offload``, ``onload`` and ``teardown`` have
+    their usual meaning. A parameter called ``ctx`` gets the `RankContext`. Partitions default to `Split`; an operator
     annotated ``-> None`` returns nothing.
     """
 
@@ -83,8 +82,7 @@ class FunctionWorkload(Workload):
 
     @classmethod
     def operators(cls, options: FunctionOptions) -> Mapping[str, OperatorSpec]:
-        """Import the target and read its signature. Raises `OptionsError` where it cannot be
-        imported or used."""
+        """Import the target and read its signature. Raises `OptionsError` if it cannot be imported or used."""
         target = _resolve(options.target)
         _check_kwargs(target, options)
         fixed = {"ctx"} if isinstance(target, type) else {"ctx", *options.kwargs}
@@ -100,27 +98,27 @@ class FunctionWorkload(Workload):
 
     @classmethod
     def services(cls, options: FunctionOptions) -> Mapping[str, ServiceSpec]:
-        """The methods of a class that are marked with `@service`; they are no operators."""
+        """Return the methods of a class that are marked with `@service`; they are not operators."""
         return services_of(target) if isinstance(target := _resolve(options.target), type) else {}
 
     @classmethod
     def stateful(cls, options: FunctionOptions) -> bool:
-        """Whether the target is a class with a ``snapshot`` method."""
+        """Return whether the target is a class with a ``snapshot`` method."""
         return isinstance(target := _resolve(options.target), type) and hasattr(target, "snapshot")
 
     @classmethod
     def varies(cls, options: FunctionOptions) -> bool:
-        """Whether the target says ``deterministic = False``."""
+        """Return whether the target declares ``deterministic = False``."""
         return getattr(_resolve(options.target), "deterministic", True) is False
 
     @classmethod
     def repeats(cls, options: FunctionOptions) -> bool:
-        """Whether the target is a class that says ``repeats = True``."""
+        """Return whether the target is a class that declares ``repeats = True``."""
         return getattr(_resolve(options.target), "repeats", False) is True
 
     @classmethod
     def check(cls, options: FunctionOptions, world_size: int) -> None:
-        """Import the target in the driver, where a mistake in it costs nothing."""
+        """Import the target in the driver, so that errors in it show before the job starts."""
         cls.operators(options)
 
     @classmethod
@@ -134,8 +132,7 @@ class FunctionWorkload(Workload):
                 raise OptionsError(what, where="target", remedy=remedy)
 
     def setup(self, ctx: RankContext[FunctionOptions]) -> None:
-        """Make the instance of the class, and an attribute for each operator, and for what else it has
-        of a life."""
+        """Create the instance of the class, and set its operators and other hooks as attributes."""
         options = ctx.options
         target = _resolve(options.target)
         if not isinstance(target, type):
@@ -166,7 +163,7 @@ def _resolve(target: ImportRef) -> Any:
 
 
 def _members(target: Any, options: FunctionOptions) -> dict[str, Callable[..., Any]]:
-    """The functions behind the operators, by name, in the order of their definition."""
+    """Return the functions behind the operators, by name, in the order of their definition."""
     if inspect.isfunction(target):
         found: dict[str, Callable[..., Any]] = {target.__name__: target}
     else:
@@ -199,7 +196,7 @@ def _check_kwargs(target: Any, options: FunctionOptions) -> None:
 
 
 def _spec(member: Callable[..., Any], fixed: set[str], options: FunctionOptions) -> OperatorSpec:
-    """`fixed` are the parameters that are no edges."""
+    """Return the spec. `fixed` are the parameters that are not edges."""
     declared: OperatorSpec | None = getattr(member, "__rolemesh_operator__", None)
     if declared is not None:
         return declared
