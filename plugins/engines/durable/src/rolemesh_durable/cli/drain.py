@@ -68,15 +68,17 @@ def command(
     def is_it(event: Event) -> bool:
         return why in (event.data.get("reason"), event.data.get("why"))
 
-    def comes_of(asked: Event, event: Event) -> bool:
-        return event.kind in ("drained", "drain_over") and event.data["node"] == asked.data["node"]
-
     def say(event: Event) -> None:
         if event.kind in ("drain_waiting", "stop_point"):
             typer.echo(sentence(event), err=True)
 
-    told = ask(run.path, send, is_it, comes_of, partial(is_over, run), wait=wait and not back, tell=say)
+    told = ask(run.path, send, is_it, _comes_of, partial(is_over, run), wait=wait and not back, tell=say)
     said = f"{run.name}: {sentence(told)}" if told is not None else ""
     tell(run, told, said, {"node": name}, as_json=as_json, refused=False)
     if told is not None and told.kind == "drain_over" and not back:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _comes_of(asked: Event, event: Event) -> bool:
+    """Return whether `event` ends the drain that `asked` began."""
+    return event.kind in ("drained", "drain_over") and event.data["node"] == asked.data["node"]
