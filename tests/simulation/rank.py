@@ -97,7 +97,7 @@ class SimRank:
         """The step whose call runs, which may be repeated."""
         self.injected = ""
         self.control = Control(lambda: self._inject("exit"))
-        self.control.on_raise = lambda: self._inject("raise")
+        self.control.attend_fault(lambda: self._inject("raise"))
         self.control.on_adopted.append(self._say_again)
         self.heard = launch.resume
         """The newest step of which the snapshot has all that others have called for."""
@@ -482,16 +482,14 @@ class SimRank:
             state = self.mind.state if self.mind.kind != "stateless" else None
             memory.switch(self.key, launch.resume, state, False)
         control = self.control
-        control.last = min(control.last, job.steps - 1)
+        control.end_at(job.steps - 1)
         self.former = former_lines(self)
         if not self.world.scenario.plan.last:
             self.taker = self._snapshots(ports, effects)
         ports.open(control.wire.peers if control.wire is not None else ())
         self.calls.open()
         self.opened = True
-        control.on_wire, control.on_advance = self._wired, self._advanced
-        if control.advance is not None:
-            self._advanced(control.advance)
+        control.attend(self._wired, self._advanced)
         early, self._early = self._early, []
         for frame in early:
             self._frame(frame)

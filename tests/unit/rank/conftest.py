@@ -135,12 +135,14 @@ class Fleet:
         every: int = 1,
         after: Callable[[Ports, Endpoint], Any] | None = None,
         extensions: Sequence[type[Any]] = (),
+        shipped: Sequence[type[Any]] = RANK_EXTENSIONS,
         **ports: Any,
     ) -> dict[tuple[str, int], Outcome]:
         """Fork `roles` (a factory and a world size each), run `steps`, return the outcome per rank.
 
         `drive` is called while they run, `after` in each rank after its last step. `granted` defaults to all steps.
         """
+        extensions = (*shipped, *extensions)
         keys = [(role, rank) for role, (_, size) in roles.items() for rank in range(size)]
         context = get_context("fork")
         until = steps - 1 if granted is None else granted
@@ -278,10 +280,10 @@ class Fleet:
             place = Rank(
                 ctx, workload, endpoint, status_page, meter, ports, None, tasks, Channels(endpoint, flow.roles)
             )
-            parts = [extension(None).in_rank(place) for extension in (*RANK_EXTENSIONS, *extensions)]
+            parts = [extension(None).in_rank(place) for extension in extensions]
             hooks = RankHooks([part for part in parts if part is not None])
             loop = Loop(place, hooks, control, effects)
-            control.on_advance = lambda advance: ports.commit(advance.committed)
+            control.attend(lambda wire: None, lambda advance: ports.commit(advance.committed))
             ports.open(peers)
             for opened in hooks.opened:
                 opened(-1)

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from rolemesh.api.partition import Split
 from rolemesh.graph.logical import OpCall
 from rolemesh_durable.extensions import Extension
+from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
 from rolemesh_durable.protocol.rank.extension import RankExtension, RankHooks
 from rolemesh_durable.rank.services import Rank
 
@@ -141,3 +143,17 @@ def test_the_parts_of_an_extension_send_each_other_messages(fleet: Any, flow: An
         assert found[one, 0].seen == [(other, 0, 0, {"finished": step}) for step in range(STEPS)]
     records = [line.records for line in found["a", 0].lines]
     assert records == [{"finished a/0": step} for step in range(STEPS)]
+
+
+@pytest.mark.parametrize("removed", RANK_EXTENSIONS, ids=lambda each: each.__name__)
+def test_a_rank_without_one_of_the_shipped_extensions_runs_its_steps(
+    fleet: Any, flow: Any, role: Any, removed: type[Extension]
+) -> None:
+    graph, edge = flow
+    made = graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1)])
+    a = lambda: role(make=lambda self: [self.ctx.step])  # noqa: E731
+    b = lambda: role(take=lambda self, x: self.seen.append(x))  # noqa: E731
+    left = [each for each in RANK_EXTENSIONS if each is not removed]
+    found = fleet.run(made, {"a": (a, 1), "b": (b, 1)}, steps=STEPS, shipped=left)
+    assert not any(outcome.failure for outcome in found.values())
+    assert found["b", 0].seen == [[step] for step in range(STEPS)]

@@ -176,6 +176,12 @@ class SendLog:
         """The decisions about `scope` of former generations in this timeline, in order."""
         return [record for record in self.ours if record.kind == RecordKind.DECISION and record.scope == scope]
 
+    def take_found(self) -> tuple[Sequence[LogRecord], list[LogRecord]]:
+        """Return `ours` and `found`, once: the log keeps neither."""
+        ours, found = self.ours, self.found
+        self.found = []
+        return ours, found
+
     @property
     def ours(self) -> Sequence[LogRecord]:
         """The records of former generations in this timeline.

@@ -16,13 +16,11 @@ from rolemesh.runs.operator_failure import OperatorFailed
 from rolemesh_durable.checkpoint.disk import load
 from rolemesh_durable.checkpoint.memory import MemorySnapshot, MemorySnapshots
 from rolemesh_durable.checkpoint.trust import written_by
-from rolemesh_durable.protocol.job import RankStart
 from rolemesh_durable.protocol.messages import Connect, RankDone, Watermarks
 from rolemesh_durable.protocol.owing import Pace
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.extension import RankHooks
-from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
 from rolemesh_durable.protocol.rank.origin import restore_inputs
 from rolemesh_durable.protocol.rank.page import SNAPSHOT
@@ -31,7 +29,6 @@ from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker, omission_of
 from rolemesh_durable.protocol.rank.takeover import carry_over, take_over
 from rolemesh_durable.rank.channel import Channels
-from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import Tasks
 from rolemesh_durable.rank.last_state import not_kept, write_last
 from rolemesh_durable.rank.loop import Loop, listens
@@ -41,10 +38,9 @@ from rolemesh_durable.rank.origin import Origin
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.process_effects import process_effects
 from rolemesh_durable.rank.sent_log import SentLog
-from rolemesh_durable.rank.services import Extending, Rank
+from rolemesh_durable.rank.services import Extending, Rank, RankPlace
 from rolemesh_durable.rank.shortage import Shortage
 from rolemesh_durable.rank.snapshot_store import ProcessStore, StateSource, newest_snapshot, write_snapshot
-from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.rank.takeover import Inheritance, ProcessRemains
 
 __all__ = ["Life"]
@@ -59,19 +55,17 @@ class Life:
 
     def __init__(
         self,
-        start: RankStart,
-        endpoint: Endpoint,
-        status_page: StatusPage,
+        place: RankPlace,
         control: Control,
         workload: Workload,
         ctx: RankContext[Any],
         extensions: Sequence[Extending],
-        barrier: GroupBarrier | None = None,
     ) -> None:
         """Restore the rank to the state after step ``start.launch.resume``, and open its edges.
 
         Raises `SnapshotError` if it cannot be restored, and what the workload's ``restore`` raises.
         """
+        start, endpoint, status_page, barrier = place.start, place.endpoint, place.status_page, place.barrier
         job, launch = start.job, start.launch
         self._start, self._endpoint, self._status_page, self._control = start, endpoint, status_page, control
         self._workload, self._barrier = workload, barrier
@@ -133,10 +127,7 @@ class Life:
         ports.open(control.wire.peers if control.wire is not None else ())
         for opened in hooks.opened:
             opened(launch.resume)
-        control.on_wire = self._wired
-        control.on_advance = self._advanced
-        if control.advance is not None:
-            control.on_advance(control.advance)
+        control.attend(self._wired, self._advanced)
         control.on_adopted.append(self._meter.say_again)
         self._loop.repeat(launch.resume)
         if self._inherited.partial is not None:
@@ -295,9 +286,9 @@ class Life:
 
     def _take_over(self, log: SentLog, *, from_disk: bool) -> ProcessRemains:
         launch, pool = self._start.launch, self._endpoint.pool
-        ours, records, log.found = log.ours, log.found, []
+        ours, records = log.take_found()
         remains = ProcessRemains(pool, records, self._inherited)
-        self._ports.orphans = self._inherited
+        self._ports.inherit(self._inherited)
         take_over(self._ports, log, records, ours, remains, launch.layout, launch.resume, from_disk=from_disk)
         remains.remove_others(launch.role, launch.rank)
         return remains

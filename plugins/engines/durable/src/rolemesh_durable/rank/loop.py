@@ -91,9 +91,7 @@ class Loop:
         self._machine.follow(boundary, crossing)
         self.hear, self.acknowledge = self._machine.hear, self._machine.acknowledge
         rank.endpoint.attend((*hooks.idle, self._idle), hooks.wait)
-        control.on_raise = self._inject
-        if control.raising:
-            self._inject()
+        control.attend_fault(self._inject)
 
     def repeat(self, resume: int) -> None:
         """Repeat what restores a stateless rank to step `resume`; drop what the repeated calls report."""
@@ -160,8 +158,8 @@ class Loop:
         return soon
 
     def _settle(self, boundary: SnapshotTaker) -> bool:
-        ctx, step = self._ctx, boundary.owed
-        now, ctx.step = ctx.step, step
+        step, now = boundary.owed, self._ctx.step
+        self._enter(step)
         try:
             return boundary.settle()
         except Stopping:
@@ -169,7 +167,11 @@ class Loop:
         except BaseException as error:
             raise OperatorFailed("snapshot", step, error) from error
         finally:
-            ctx.step = now
+            self._enter(now)
+
+    def _enter(self, step: int) -> None:
+        """The workload is at `step` now."""
+        self._ctx.step = step
 
     def _run(self, call: _Call, step: int, *, repeated: bool = False) -> int:
         """Run one call; return the time at which the operator ended."""

@@ -159,9 +159,7 @@ class _Rank:
         life: Life | None = None
         try:
             self.operator = "restore"
-            life = Life(
-                self.start, self.endpoint, self.status_page, self.control, workload, ctx, self.extensions, self.barrier
-            )
+            life = Life(self.place, self.control, workload, ctx, self.extensions)
             self.operator = ""
             self._say(m.RankReady(launch.role, launch.rank, launch.generation, self.setup_s))
             last = life.run()

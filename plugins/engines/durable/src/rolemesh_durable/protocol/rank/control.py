@@ -35,14 +35,27 @@ class Control:
         """The addresses of all neighbours that the agent has sent."""
         self.raising = False
         """Whether a rehearsal asks the next operator to raise."""
-        self.on_advance: Callable[[Watermarks], None] | None = None
-        """Called with each `Watermarks`."""
-        self.on_wire: Callable[[Connect], None] | None = None
-        """Called with each `Connect`."""
-        self.on_raise: Callable[[], None] | None = None
-        """Called when `raising` becomes true."""
+        self._on_advance: Callable[[Watermarks], None] | None = None
+        self._on_wire: Callable[[Connect], None] | None = None
+        self._on_raise: Callable[[], None] | None = None
         self.on_adopted: list[Callable[[], None]] = []
         """Called in this order when another incarnation of the agent takes over, which knows nothing yet."""
+
+    def attend(self, wired: Callable[[Connect], None], advanced: Callable[[Watermarks], None]) -> None:
+        """Call `wired` with each `Connect` and `advanced` with each `Watermarks`, also with the newest of the past."""
+        self._on_wire, self._on_advance = wired, advanced
+        if self.advance is not None:
+            advanced(self.advance)
+
+    def attend_fault(self, raising: Callable[[], None]) -> None:
+        """Call `raising` when a rehearsal asks the next operator to raise, also if it has asked before."""
+        self._on_raise = raising
+        if self.raising:
+            raising()
+
+    def end_at(self, last: int) -> None:
+        """The job has no step after `last`."""
+        self.last = min(self.last, last)
 
     def __call__(self, message: AgentToRank) -> None:
         """Keep `message`, and call the hook for it."""
@@ -53,14 +66,14 @@ class Control:
                 known = {peer.ref: peer for peer in (self.wire.peers if self.wire is not None else ())}
                 known |= {peer.ref: peer for peer in message.peers}
                 self.wire = Connect(tuple(known.values()), message.rendezvous)
-                if self.on_wire is not None:
-                    self.on_wire(message)
+                if self._on_wire is not None:
+                    self._on_wire(message)
             case Fault(kind="exit"):
                 self._leave()
             case Fault():
                 self.raising = True
-                if self.on_raise is not None:
-                    self.on_raise()
+                if self._on_raise is not None:
+                    self._on_raise()
             case Adopted():
                 for call in self.on_adopted:
                     call()
@@ -73,5 +86,5 @@ class Control:
         self.last = message.last if message.last >= 0 else self.last
         self.pause, self.layout = message.pause, message.layout
         self.due = max(message.pause, message.last)
-        if self.on_advance is not None:
-            self.on_advance(message)
+        if self._on_advance is not None:
+            self._on_advance(message)

@@ -84,6 +84,10 @@ class Ports(Generic[T]):
         self._fields, self._until = effects.page.fields, effects.waits.until
         self._begin(job.graph.edges, resume)
 
+    def inherit(self, orphans: Orphans) -> None:
+        """Count `orphans`, which former generations have left, among what the rank keeps."""
+        self.orphans = orphans
+
     def _begin(self, edges: Sequence[Edge], resume: int) -> None:
         """Make this rank's ends of `edges`, where it goes on after step `resume`."""
         role, graph, sizes = self.mail.site.role, self.job.graph, self._world_sizes
