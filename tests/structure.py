@@ -149,7 +149,7 @@ def limits() -> Iterator[Limit]:
         "questions for the class of a partition or port, outside deliveries", sum(map(asks_for_a_kind, asking)), 0, 0
     )
     wired = [*foreign_assignments(*files(ENGINE / "rank"))]
-    yield Limit("assignments to attributes of other objects in rank/", len(wired), 5, 0)
+    yield Limit("assignments to attributes of other objects in rank/", len(wired), 4, 0)
     yield Limit("modules that `import rolemesh` must not load", len(loaded()), 0, 0)
 
 

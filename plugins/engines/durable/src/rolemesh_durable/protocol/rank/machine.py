@@ -97,7 +97,7 @@ class RankMachine:
         self._finish: RankFinish | None = None
         self._heard: Watermarks | None = None
         self._committed = self._persisted = -1
-        control.last = min(control.last, ports.job.steps - 1)
+        control.end_at(ports.job.steps - 1)
         control.on_adopted.append(self._report_finish)
 
     def follow(self, taker: SnapshotTaker | None, changes: LayoutChanges | None) -> None:
