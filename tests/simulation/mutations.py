@@ -326,6 +326,10 @@ def _forgets_generations(original: Any) -> Any:
     return property(kept)
 
 
+def _forgets_slices(original: Any) -> Any:
+    return property(lambda state: msgspec.structs.replace(original.fget(state), slices={}))
+
+
 def _launch_is_not_journalled(original: Any) -> Any:
     def tell(self: Any, happened: Any) -> None:
         if not isinstance(happened, transitions.RecoveryLaunched):
@@ -945,6 +949,10 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: all_of(patch.object(JobState, "commit", lambda self, step: None), _without("told"))),
     Mutation("a checkpoint forgets how often ranks were started", "compaction forgets nothing", "storm",
              method(JobState, "kept", _forgets_generations)),
+    Mutation("a checkpoint forgets the slices of extensions", "no deadlock", "resize",
+             method(JobState, "kept", _forgets_slices)),
+    Mutation("a successor does not know the records of extensions", "what is journalled is what is so", "drain calm",
+             lambda: patch.dict(transitions.OTHERS, clear=True)),
     Mutation("what is launched is not journalled", "what is journalled is what is so", "storm",
              method(MasterContext, "tell", _launch_is_not_journalled)),
     Mutation("a recovering master has forgotten what was launched", "no deadlock", "storm",

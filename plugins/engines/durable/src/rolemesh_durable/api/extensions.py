@@ -1,8 +1,8 @@
-"""For extensions: their base class, the hooks of a rank, and the parts of a rank that they use.
+"""For extensions: their base class, the hooks of a rank and of the master, and the parts that they use.
 
 An extension derives from `Extension` (entry-point group ``rolemesh.extensions``), and a job lists it under
 ``plugins.extensions``. Of a `Rank` it uses `ctx`, `workload`, `job`, `record` and `open_channel`; the other attributes
-belong to the engine's own extensions and change without notice.
+belong to the engine's own extensions and change without notice. The same holds for the attributes of `MasterParts`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ from rolemesh_durable.api import importer, names
 
 if TYPE_CHECKING:
     from rolemesh_durable.extensions import Extension as Extension
+    from rolemesh_durable.protocol.master.extension import ExtensionRecord as ExtensionRecord
+    from rolemesh_durable.protocol.master.extension import MasterExtension as MasterExtension
+    from rolemesh_durable.protocol.master.extension import MasterParts as MasterParts
+    from rolemesh_durable.protocol.master.extension import Slice as Slice
     from rolemesh_durable.protocol.rank.extension import RankExtension as RankExtension
     from rolemesh_durable.protocol.rank.shape import JobShape as JobShape
     from rolemesh_durable.rank.channel import Receive as Receive
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "extensions": "Extension",
+    "protocol.master.extension": "ExtensionRecord MasterExtension MasterParts Slice",
     "protocol.rank.extension": "RankExtension",
     "protocol.rank.shape": "JobShape",
     "rank.channel": "Receive Send",

@@ -8,6 +8,7 @@ from rolemesh.api.plugin import Plugin
 from rolemesh.kinds import Kind
 
 if TYPE_CHECKING:
+    from rolemesh_durable.protocol.master.extension import MasterExtension, MasterParts
     from rolemesh_durable.protocol.rank.extension import RankExtension
     from rolemesh_durable.rank.services import Rank, RankPlace
 
@@ -17,13 +18,13 @@ KIND = Kind(
     "extensions",
     "extension",
     "rolemesh_durable.extensions:Extension",
-    ("rank",),
+    ("master", "rank"),
     conformance="rolemesh_testing:ExtensionConformance",
 )
 
 
 class Extension(Plugin):
-    """Base of extensions (entry-point group ``rolemesh.extensions``). Each rank of a job has its own instance.
+    """Base of extensions (entry-point group ``rolemesh.extensions``). The master and each rank have an own instance.
 
     A job lists extensions of other distributions under ``plugins.extensions``. Their hooks run behind those of the
     shipped extensions, in the job file's order.
@@ -37,4 +38,11 @@ class Extension(Plugin):
 
     def in_rank(self, rank: Rank) -> RankExtension | None:
         """Return the extension's part in a rank whose workload is set up; None if it has none there."""
+        return None
+
+    def in_master(self, parts: MasterParts) -> MasterExtension | None:
+        """Return the extension's part in the master's machine; None if it has none there.
+
+        A new master calls this again. The journal brings the part's records and slice to where they were.
+        """
         return None

@@ -89,7 +89,9 @@ class Master:
         earlier = Run(self.run_dir).control()
         self._earlier = earlier if earlier is not None and earlier.job_id == bundle.job_id else None
         self._started = self._earlier.started if self._earlier is not None else time.time()
-        self._machine = MasterMachine(bundle.outline, extensions=MASTER_EXTENSIONS)
+        listed = created(bundle.config.plugins.get("extensions", {}).values(), bundle.config.base)
+        self._extensions = (*MASTER_EXTENSIONS, *(listed.instance(name).in_master for name in listed.names))
+        self._machine = MasterMachine(bundle.outline, extensions=self._extensions)
         self._in_control = self._over = False
         graph = bundle.config.graph
         self._lines = LineAssembler(graph, bundle.config.world_sizes, bundle.outline.origin_step)
@@ -165,7 +167,7 @@ class Master:
         """Go on where earlier masters have stopped, now that the journal is this one's."""
         refuse_damaged(self.run_dir, self._journal.history.seq, found, self._earlier, self.bundle.job_id)
         outline = msgspec.structs.replace(self.bundle.outline, epoch=found.epoch, clock=boot_id())
-        self._machine = MasterMachine(outline, self._plugins.ladder, self._plugins.diagnosers, MASTER_EXTENSIONS)
+        self._machine = MasterMachine(outline, self._plugins.ladder, self._plugins.diagnosers, self._extensions)
         self._journal.history.continue_with(self._machine.state, outline.clock, time.monotonic(), time.time())
         if (begun := self._journal.history.account.begun) is not None:
             self._started = begun
