@@ -10,6 +10,7 @@ GROUPS = ("kernel", "demo", "everything")
 
 KERNEL = (
     "engines/inline",
+    "engines/runtime",
     "engines/durable",
     "backends/local",
     "observers/console",

@@ -110,7 +110,7 @@ def kernel_installed(dist: Dist, tmp_path_factory: pytest.TempPathFactory) -> In
 @pytest.fixture(scope="session")
 def inline_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """An environment as ``pip install 'rolemesh[inline]'`` makes it."""
-    names = ("rolemesh", "rolemesh-inline", "rolemesh-function", "rolemesh-pack")
+    names = ("rolemesh", "rolemesh-inline", "rolemesh-runtime", "rolemesh-function", "rolemesh-pack")
     return make_environment(tmp_path_factory.mktemp("inline") / "venv", dist.wheels(*names), base=kernel_installed)
 
 
@@ -121,6 +121,7 @@ def whole_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: p
     names = (
         "rolemesh",
         "rolemesh-inline",
+        "rolemesh-runtime",
         "rolemesh-function",
         "rolemesh-pack",
         "rolemesh-durable",

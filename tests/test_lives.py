@@ -11,12 +11,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("life-of-*.md"))
-SOURCES = (ROOT / "core/rolemesh", ROOT / "plugins/engines/durable/src")
+SOURCES = (ROOT / "core/rolemesh", *(ROOT / f"plugins/engines/{name}/src" for name in ("durable", "runtime")))
 
 
 @cache
 def defined() -> frozenset[str]:
-    """Every class, function and `Class.method` of the kernel and the durable engine."""
+    """Every class, function and `Class.method` of the kernel, the durable engine and its library."""
     found: set[str] = set()
     for path in (path for folder in SOURCES for path in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 DISTRIBUTIONS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/*/pyproject.toml"))]
 PLUGINS = DISTRIBUTIONS[1:]
-LIBRARIES = ("notebook", "torch", "training")
+LIBRARIES = ("notebook", "runtime", "torch", "training")
 """What plugins are written with, and nobody selects."""
 
 

@@ -26,7 +26,7 @@ HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {
     ("durable/protocol/replan.py", "impossible"): ("PlacementError", 1, "the placement strategy … "),
     ("durable/cli/checkpoint.py", "_refused"): ("SnapshotError", 0, ""),
     ("durable/cli/logs.py", "_unknown"): ("_NoLogError", 0, ""),
-    ("runs/claim.py", "in_use"): ("NameInUseError", 1, "a job named … "),
+    ("runtime/claim.py", "in_use"): ("NameInUseError", 1, "a job named … "),
     ("durable/control/claim.py", "in_use"): ("NameInUseError", 1, "a job named … "),
     ("durable/checkpoint/resume.py", "_not_started"): ("SnapshotError", 0, ""),
     ("job_file/problems.py", "kind"): ("JobFileError", 0, ""),

@@ -8,8 +8,8 @@ from hashlib import sha256
 from tests.e2e.harness import Job
 from tests.e2e.ladder import LADDER
 
-from rolemesh.runs.digest import digest
 from rolemesh_durable.checkpoint import disk
+from rolemesh_runtime.digest import digest
 
 Make = Callable[..., Job]
 

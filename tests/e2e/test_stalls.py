@@ -16,8 +16,8 @@ import pytest
 from tests.e2e.harness import Job, until
 from tests.e2e.ladder import LADDER, SLOW, STEPS, ended_well, launched, of_kind, pids, total
 
-from rolemesh.runs.digest import digest
 from rolemesh_durable.journal.sqlite import SQLITE_FILE
+from rolemesh_runtime.digest import digest
 
 Make = Callable[..., Job]
 LEASE_S = 5.0

@@ -14,7 +14,7 @@ from tests.judges import trl_side
 from tests.judges.sides import VOCABULARY, loaded, logprobs_of, padded, rollouts, tokenizer
 
 from rolemesh.api.batch import Batch, Ragged
-from rolemesh.runs.digest import digest
+from rolemesh_runtime.digest import digest
 
 pytestmark = pytest.mark.soak
 

@@ -10,7 +10,6 @@ from tests.simulation.model import Value, chunks_of, gather, part_of
 from tests.simulation.sharing import assembled
 
 from rolemesh.api.partition import Balanced
-from rolemesh.graph import items
 from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Combine, Selection, Share, Whole
 from rolemesh_durable.protocol import messages as m
@@ -21,6 +20,7 @@ from rolemesh_durable.protocol.rank.effects import Consumer, Effects, GroupEnd, 
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
 from rolemesh_durable.protocol.rank.page import EDGE, FIELDS, IDLE, OP, PHASE, SINCE_NS
 from rolemesh_durable.transports import Site
+from rolemesh_runtime import items
 
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank

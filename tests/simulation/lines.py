@@ -9,9 +9,9 @@ from tests.simulation.memory import Lines
 
 from rolemesh import RankContext
 from rolemesh.api.plugin import NoOptions
-from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.port import EnginePort
+from rolemesh_runtime.metrics import Metrics
 
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank

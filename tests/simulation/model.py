@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from rolemesh.api.partition import Balanced, Broadcast
 from rolemesh.api.rank_ref import RankRef
-from rolemesh.graph.items import cut as cut_items
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import Part, Route, Selection, Send, Share, Whole, route
 from rolemesh.graph.schedule import Activity
 from rolemesh_durable.protocol.edge import last_call
+from rolemesh_runtime.items import cut as cut_items
 
 __all__ = [
     "GROUPS",

@@ -22,7 +22,6 @@ from tests.simulation.run import run_seed
 from tests.simulation.takeover import SimRemains
 
 from rolemesh.api.failures import Failure
-from rolemesh.graph import items
 from rolemesh_durable.extensions.calls.states import CalleeState, CallerState
 from rolemesh_durable.extensions.checks.master import Checked, Checks
 from rolemesh_durable.extensions.hangs import master as hangs
@@ -84,6 +83,7 @@ from rolemesh_durable.protocol.sharing import Sharing
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_failover_more_memory import MoreMemoryLevel
 from rolemesh_failover_shrink import ShrinkLevel
+from rolemesh_runtime import items
 
 __all__ = ["MUTATIONS", "Mutation"]
 

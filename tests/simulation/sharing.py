@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.model import Shape, Value, made_of, rows_of, value_of
 
 from rolemesh.api.partition import Balanced
-from rolemesh.graph import items
 from rolemesh.graph.logical import Edge, OpCall
 from rolemesh.graph.routes import Part, Share
+from rolemesh_runtime import items
 
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank

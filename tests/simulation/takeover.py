@@ -10,10 +10,10 @@ from tests.simulation.effects import SimItem
 from tests.simulation.memory import Entry
 from tests.simulation.model import Value, gather, part_of, value_of
 
-from rolemesh.graph import items
 from rolemesh.graph.routes import Collate, Combine
 from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.origin import Assembly, StoredValues
+from rolemesh_runtime import items
 
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank

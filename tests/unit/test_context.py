@@ -14,7 +14,7 @@ from rolemesh.api.partition import Balanced
 from rolemesh.api.plugin import NoOptions
 from rolemesh.api.port import LocalPort, RankPort
 from rolemesh.api.service import CalledBy
-from rolemesh.graph.items import Items
+from rolemesh_runtime.items import Items
 
 
 class Port:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rolemesh.api.batch import Batch, Ragged, Shard
-from rolemesh.runs.digest import digest
+from rolemesh_runtime.digest import digest
 
 
 def test_the_order_of_names_does_not_matter():

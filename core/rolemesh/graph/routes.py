@@ -1,7 +1,7 @@
 """Routes: which rank sends what to which rank, derived from the partitions and world sizes at both
 ends of an edge.
 
-This module does not touch values; `rolemesh.graph.values` applies the selections and combinations.
+This module does not touch values; engines apply the selections and combinations.
 Signatures and their boxing follow OneFlow's SBP (arXiv:2110.15032, section 3.1), extended to M
 producers and N consumers.
 """

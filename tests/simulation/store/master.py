@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rolemesh.api.observer import Event
-from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.journal.event_log import EventLog, JournalFencedError
 from rolemesh_durable.master.journal import Claimed, Journal
 from rolemesh_durable.master.publication import Publication
@@ -14,6 +13,7 @@ from rolemesh_durable.master.writer import Writes
 from rolemesh_durable.protocol.master.own_time import OwnTime
 from rolemesh_durable.protocol.merge import LineAssembler
 from rolemesh_durable.stores import JournalDamagedError, StateError
+from rolemesh_runtime.metrics import Metrics
 
 if TYPE_CHECKING:
     from tests.simulation.store.world import Masters

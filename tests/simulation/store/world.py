@@ -25,7 +25,6 @@ from tests.simulation.store.master import Killed, Master, Report
 from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.runs import jsonl
-from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.journal.event_log import EventLog, Stored
 from rolemesh_durable.master import journal, publication
@@ -35,6 +34,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
+from rolemesh_runtime.metrics import Metrics
 
 __all__ = ["INVARIANTS", "Masters"]
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from tests.unit.agent.conftest import COUNTS, Node, until
 
-from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.extensions.turns.order import Row
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.refs import StartRef
+from rolemesh_runtime.metrics import Metrics
 
 FORKLESS = """
 import os

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rolemesh.cli import main
-from rolemesh.runs.claim import claim
 from rolemesh_durable.control.earlier import size_in_words
+from rolemesh_runtime.claim import claim
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from rolemesh.api.plugin import NoOptions
 from rolemesh.api.service import CallError
 from rolemesh.api.workload import RankContext, operator_spec
 from rolemesh.errors import RolemeshError
-from rolemesh.graph.items import Items, apart, assembled
 from rolemesh.graph.routes import Collate, Share, route
-from rolemesh.graph.values import gather, select
+from rolemesh_runtime.items import Items, apart, assembled
+from rolemesh_runtime.values import gather, select
 
 VALUES = [
     Batch({"x": np.arange(7), "name": list("abcdefg")}),

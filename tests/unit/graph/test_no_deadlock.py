@@ -19,7 +19,7 @@ from rolemesh.api.partition import Broadcast, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import Route, route
 from rolemesh.graph.schedule import Activity, zero_lag_cycle
-from rolemesh.graph.values import combine, select
+from rolemesh_runtime.values import combine, select
 
 ROWS = 12
 """Rows that each call makes in a step over all of its ranks: divisible by all world sizes used here."""

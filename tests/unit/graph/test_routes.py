@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards, concat
 from rolemesh.api.partition import Balanced, Broadcast, Partial, Sharded, Split
 from rolemesh.graph.routes import Part, Route, RouteError, Whole, chunk_bounds, declared, describe, route
-from rolemesh.graph.values import combine, select
+from rolemesh_runtime.values import combine, select
 
 SIZES = st.integers(1, 6)
 

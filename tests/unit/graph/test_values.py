@@ -10,7 +10,7 @@ import torch
 
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards
 from rolemesh.graph.routes import Assemble, Block, Concat, Part, Pieces, Reduce, Reshard
-from rolemesh.graph.values import combine, select
+from rolemesh_runtime.values import combine, select
 
 HALF = Part(0, 1, 2, 2)
 

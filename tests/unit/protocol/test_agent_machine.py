@@ -8,7 +8,6 @@ import pytest
 
 from rolemesh.api.failures import Failure
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent.machine import AgentMachine
@@ -17,6 +16,7 @@ from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.messages import NOTICE_S
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.refs import StartRef
+from rolemesh_runtime.metrics import Metrics
 
 WORK = StartRef("work", 0, 0)
 NOBODY = Neighbours(LogicalGraph("", (), ()), {})

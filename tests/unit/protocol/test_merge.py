@@ -7,9 +7,9 @@ from itertools import permutations
 
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.protocol.item_reports import reports_record
 from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
+from rolemesh_runtime.metrics import Metrics
 
 
 def graph() -> LogicalGraph:

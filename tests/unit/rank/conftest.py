@@ -21,8 +21,6 @@ from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
-from rolemesh.runs.metrics import Metrics
-from rolemesh.runs.operator_failure import OperatorFailed, user_traceback
 from rolemesh_durable.dataplane.shm_transport import ShmTransport
 from rolemesh_durable.dataplane.tcp_transport import TcpTransport
 from rolemesh_durable.dataplane.transport import encode_control
@@ -43,6 +41,8 @@ from rolemesh_durable.rank.process_effects import process_effects
 from rolemesh_durable.rank.services import Rank
 from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.transports import Site, TransportKeys
+from rolemesh_runtime.metrics import Metrics
+from rolemesh_runtime.operator_failure import OperatorFailed, user_traceback
 
 PATIENCE_S = 30
 

@@ -10,11 +10,11 @@ from rolemesh.api.plugin import NoOptions
 from rolemesh.api.port import LocalPort
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.workload import RankContext
-from rolemesh.runs.metrics import joined
-from rolemesh.runs.operator_failure import OperatorFailed, user_traceback
 from rolemesh_durable.protocol.item_reports import settled
 from rolemesh_inline.calls import ENGINE
 from rolemesh_inline.steps import InlineSteps
+from rolemesh_runtime.metrics import joined
+from rolemesh_runtime.operator_failure import OperatorFailed, user_traceback
 
 
 def inline(flow_graph, roles, steps, every=1):

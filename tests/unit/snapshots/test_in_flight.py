@@ -11,7 +11,6 @@ from rolemesh.api.batch import Batch, Shard, Shards
 from rolemesh.api.partition import Broadcast, Partial, Sharded, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import route
-from rolemesh.graph.values import combine, select
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.checkpoint import disk, in_flight
 from rolemesh_durable.checkpoint.layout import SnapshotError
@@ -22,6 +21,7 @@ from rolemesh_durable.dataplane.shm import SlotPool, aligned_size
 from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.origin import OriginError
 from rolemesh_durable.rank.origin import Origin
+from rolemesh_runtime.values import combine, select
 
 P = 9
 INLINE = 4096

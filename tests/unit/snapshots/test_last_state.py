@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from rolemesh.api.batch import Shard
-from rolemesh.runs.digest import digest
 from rolemesh_console.kept import export_command, kept_lines
 from rolemesh_console.text import amount
 from rolemesh_durable.bundle import snapshot_plan
@@ -24,6 +23,7 @@ from rolemesh_durable.options import Snapshots
 from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.rank import last_state
+from rolemesh_runtime.digest import digest
 
 STATE = {
     "model": {

@@ -18,9 +18,9 @@ from hypothesis.extra import numpy as hnp
 from safetensors import safe_open
 
 from rolemesh.api.batch import Shard
-from rolemesh.runs.digest import digest
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
+from rolemesh_runtime.digest import digest
 
 
 def test_every_kind_of_state_comes_back(shm, every_kind):

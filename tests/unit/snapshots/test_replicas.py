@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import zmq
 
-from rolemesh.runs.digest import digest
 from rolemesh_durable.agent.replica_messages import DONE, IMAGE, OFFER, PIECE
 from rolemesh_durable.agent.replica_store import Image, ReplicaStore
 from rolemesh_durable.agent.replicas import Replicas
@@ -26,6 +25,7 @@ from rolemesh_durable.dataplane.codec import encode, flatten
 from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.protocol.messages import Stored
 from rolemesh_durable.transports import TransportKeys
+from rolemesh_runtime.digest import digest
 
 
 def make_keys() -> TransportKeys:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import trainer_group
 
-from rolemesh.runs.digest import digest
 from rolemesh_deepspeed import DeepSpeedOptions, DeepSpeedWorkload
 from rolemesh_durable.checkpoint.reshard import merge, reshard
+from rolemesh_runtime.digest import digest
 
 GRPO = {"loss": "rolemesh_training.losses:grpo"}
 SOAK = pytest.mark.soak

@@ -13,8 +13,8 @@ import trainer_group
 from transformers import AutoModelForCausalLM
 
 from rolemesh.errors import RolemeshError
-from rolemesh.runs.digest import digest
 from rolemesh_fsdp import FSDPOptions, FSDPWorkload
+from rolemesh_runtime.digest import digest
 from rolemesh_training.lora import adapt
 from rolemesh_training.options import LoRAOptions
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import trainer_group
 
-from rolemesh.runs.digest import digest
+from rolemesh_runtime.digest import digest
 
 GRPO = {"loss": "rolemesh_training.losses:grpo"}
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from rolemesh.api.batch import Batch, Ragged, Shard
 from rolemesh.api.workload import RankContext, Rendezvous
-from rolemesh.runs.digest import digest
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_runtime.digest import digest
 from rolemesh_training.workload import TrainerWorkload
 
 Scenario = Callable[..., Any]

@@ -9,7 +9,7 @@ import pytest
 
 from rolemesh import Shard, Sharded, Shards
 from rolemesh.graph.routes import route
-from rolemesh.graph.values import combine
+from rolemesh_runtime.values import combine
 from rolemesh_vllm import VLLMWorkload
 
 

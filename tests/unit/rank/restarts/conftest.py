@@ -20,7 +20,6 @@ import pytest
 import zmq
 
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.agent.openmp import end_threads
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.checkpoint import disk
@@ -33,6 +32,7 @@ from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.rank.main import main, prepare
 from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.transports import TransportKeys
+from rolemesh_runtime.metrics import Metrics
 
 HERE = Path(__file__).parent
 PATIENCE_S = 40

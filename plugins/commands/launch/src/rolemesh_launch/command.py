@@ -16,7 +16,6 @@ from rolemesh.api.command import Command
 from rolemesh.errors import JobFileError, NameInUseError
 from rolemesh.job.run import JobRun, engine_named, options_for
 from rolemesh.placement.nodes import this_machine
-from rolemesh.runs.claim import is_run
 from rolemesh.runs.run import RUNS_ENV
 from rolemesh_durable.api.jobs import SCRIPT_RUNS
 from rolemesh_launch.flags import (
@@ -39,6 +38,7 @@ from rolemesh_launch.remedies import with_own_remedies
 from rolemesh_launch.resuming import Note, decided, left_by
 from rolemesh_launch.watching import Printing, finish, say
 from rolemesh_launch.writes import Written, written
+from rolemesh_runtime.claim import is_run
 
 __all__ = ["Launch", "launch"]
 

@@ -14,8 +14,8 @@ from rolemesh.api.service import CalledBy, CallError, CallTimeoutError, ServiceS
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.errors import RolemeshError, nearest
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh.runs.operator_failure import summarize, user_traceback
 from rolemesh_inline.isolation import Isolated
+from rolemesh_runtime.operator_failure import summarize, user_traceback
 
 ENGINE = str(Path(__file__).parent) + "/"
 """The folder of this engine: tracebacks for users leave its frames out."""

@@ -30,14 +30,14 @@ from rolemesh.errors import EXIT_CODES, JobFileError, RolemeshError, raise_all
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.prepared import Prepared, instances
 from rolemesh.job_file.model import JobSpec
-from rolemesh.runs.claim import claim
-from rolemesh.runs.digest import digest
 from rolemesh.runs.jsonl import event_line, metrics_line
-from rolemesh.runs.metrics import LineBuilder, Metrics
-from rolemesh.runs.operator_failure import OperatorFailed, summarize, user_traceback
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE, write_job_file, write_json
 from rolemesh_inline.calls import ENGINE
 from rolemesh_inline.steps import InlineSteps
+from rolemesh_runtime.claim import claim
+from rolemesh_runtime.digest import digest
+from rolemesh_runtime.metrics import LineBuilder, Metrics
+from rolemesh_runtime.operator_failure import OperatorFailed, summarize, user_traceback
 
 READ = {"name", "flow", "steps", "until", "seed", "params", "roles", "metrics", "observers", "plugins", "engine"}
 """Keys of the job file that this engine reads."""

@@ -20,15 +20,15 @@ from msgspec.structs import replace
 from rolemesh.api.port import LocalPort
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.workload import RankContext, Workload
-from rolemesh.graph.items import Items, apart
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import Combine, Concat, Part, Route, Take, by_demand, route
 from rolemesh.graph.schedule import Activity, flow_order
-from rolemesh.graph.values import check_returned, combine, gather, join_chunks, select
-from rolemesh.runs.metrics import Metrics, collect
-from rolemesh.runs.operator_failure import OperatorFailed
 from rolemesh_inline.calls import InlineCalls
 from rolemesh_inline.isolation import Isolated
+from rolemesh_runtime.items import Items, apart
+from rolemesh_runtime.metrics import Metrics, collect
+from rolemesh_runtime.operator_failure import OperatorFailed
+from rolemesh_runtime.values import check_returned, combine, gather, join_chunks, select
 
 
 class InlineSteps:

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from rolemesh.runs.claim import ENDING_S, UnlockableError, fresh, in_use, lock_file, speaker
 from rolemesh_durable.control.lock import RunLock
 from rolemesh_durable.runs import Run
+from rolemesh_runtime.claim import ENDING_S, UnlockableError, fresh, in_use, lock_file, speaker
 
 __all__ = ["Claim", "claim"]
 

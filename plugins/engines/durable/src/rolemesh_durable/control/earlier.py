@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rolemesh.errors import JobFileError
-from rolemesh.runs.claim import is_run
 from rolemesh.runs.run import runs_folder
 from rolemesh_console.text import amount
+from rolemesh_runtime.claim import is_run
 
 __all__ = ["Earlier", "clean_command", "delete", "earlier_runs", "size_in_words", "size_of"]
 

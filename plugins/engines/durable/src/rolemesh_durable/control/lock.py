@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from rolemesh.errors import BackendError
-from rolemesh.runs.claim import PROBE_S, lock, lock_file, open_lock
+from rolemesh_runtime.claim import PROBE_S, lock, lock_file, open_lock
 
 __all__ = ["RunLock", "hold", "is_held"]
 

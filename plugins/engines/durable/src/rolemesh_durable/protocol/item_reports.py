@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from rolemesh.runs.metrics import Metrics
+from rolemesh_runtime.metrics import Metrics
 
 __all__ = ["ItemReports", "has_all_items", "reports_record", "settled"]
 

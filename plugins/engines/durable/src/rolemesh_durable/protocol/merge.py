@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from rolemesh.api.observer import StepMetrics
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh.runs.metrics import LineBuilder, Metrics, joined
 from rolemesh_durable.protocol.item_reports import has_all_items, settled
+from rolemesh_runtime.metrics import LineBuilder, Metrics, joined
 
 __all__ = ["LineAssembler", "MetricsMerger"]
 

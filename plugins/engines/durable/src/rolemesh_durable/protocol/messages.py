@@ -14,11 +14,11 @@ import msgspec
 
 from rolemesh.api.failures import Failure
 from rolemesh.api.rank_ref import OfRank, RankRef
-from rolemesh.runs.metrics import Metrics as Metrics
 from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.line_cuts import Cuts, united
 from rolemesh_durable.protocol.refs import OfStart, StartRef
+from rolemesh_runtime.metrics import Metrics as Metrics
 
 FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk", "zygote", "full", "stall", "clock"]
 """What a rehearsal may inject; `rolemesh_rehearsal.spec.Rehearsal` says what each does."""

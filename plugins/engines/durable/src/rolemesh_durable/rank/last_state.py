@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rolemesh.api.workload import State
 from rolemesh.errors import RolemeshError
-from rolemesh.runs.operator_failure import summarize
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.attempt import Attempt, Removed, Writer, write_state
 from rolemesh_durable.protocol.job import RankStart
 from rolemesh_durable.protocol.messages import Persisted
+from rolemesh_runtime.operator_failure import summarize
 
 __all__ = ["not_kept", "write_last"]
 

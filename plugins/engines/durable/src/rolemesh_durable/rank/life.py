@@ -11,8 +11,6 @@ import msgspec
 
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.schedule import Activity
-from rolemesh.runs.digest import digest
-from rolemesh.runs.operator_failure import OperatorFailed
 from rolemesh_durable.checkpoint.disk import load
 from rolemesh_durable.checkpoint.memory import MemorySnapshot, MemorySnapshots
 from rolemesh_durable.checkpoint.trust import written_by
@@ -42,6 +40,8 @@ from rolemesh_durable.rank.services import Extending, Rank, RankPlace
 from rolemesh_durable.rank.shortage import Shortage
 from rolemesh_durable.rank.snapshot_store import ProcessStore, StateSource, newest_snapshot, write_snapshot
 from rolemesh_durable.rank.takeover import Inheritance, ProcessRemains
+from rolemesh_runtime.digest import digest
+from rolemesh_runtime.operator_failure import OperatorFailed
 
 __all__ = ["Life"]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from rolemesh.api.workload import Workload
 from rolemesh.graph.logical import OpCall
-from rolemesh.runs.operator_failure import OperatorFailed
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Effects, Stopping
@@ -21,6 +20,7 @@ from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.snapshots import SnapshotTaker
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
+from rolemesh_runtime.operator_failure import OperatorFailed
 
 __all__ = ["Loop", "listens"]
 

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import msgspec
 
 from rolemesh.api.workload import RankContext
-from rolemesh.runs.metrics import Metrics, collect
 from rolemesh_durable.protocol.item_reports import ItemReports, reports_record
 from rolemesh_durable.protocol.line_cuts import Cuts, line_end
 from rolemesh_durable.protocol.messages import RankMetrics
 from rolemesh_durable.rank.port import port_of
+from rolemesh_runtime.metrics import Metrics, collect
 
 __all__ = ["LineLog", "Meter"]
 

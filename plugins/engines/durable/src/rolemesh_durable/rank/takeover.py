@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from rolemesh.runs.metrics import Metrics
 from rolemesh_durable.checkpoint import in_flight
 from rolemesh_durable.checkpoint.log_record import LogRecord
 from rolemesh_durable.dataplane.codec import flatten
 from rolemesh_durable.dataplane.shm import SlotPool, aligned_size, named
 from rolemesh_durable.dataplane.transport import Payload
 from rolemesh_durable.rank.values import INLINE_BYTES
+from rolemesh_runtime.metrics import Metrics
 
 __all__ = ["Inheritance", "ProcessRemains"]
 

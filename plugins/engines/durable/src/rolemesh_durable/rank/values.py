@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
-from rolemesh.graph import items
 from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Collate, Combine, Concat, Selection, Take, Whole
-from rolemesh.graph.values import combine, gather, join_chunks, select
 from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.dataplane.slot_reader import SlotReader
 from rolemesh_durable.dataplane.transport import Payload
 from rolemesh_durable.protocol.rank.effects import Reader
+from rolemesh_runtime import items
+from rolemesh_runtime.values import combine, gather, join_chunks, select
 
 __all__ = ["INLINE_BYTES", "PayloadValues", "SlotMemory"]
 

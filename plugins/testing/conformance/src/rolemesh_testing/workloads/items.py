@@ -9,7 +9,7 @@ from typing import Any
 
 from rolemesh.api.partition import Balanced
 from rolemesh.api.workload import OperatorSpec, RankContext
-from rolemesh.graph.items import Items, apart
+from rolemesh_runtime.items import Items, apart
 from rolemesh_testing.workloads.wire import Shared
 
 __all__ = ["made_items", "shared_by"]

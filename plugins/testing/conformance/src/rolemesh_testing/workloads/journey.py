@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from rolemesh.api.workload import OperatorSpec
-from rolemesh.runs.digest import digest
+from rolemesh_runtime.digest import digest
 from rolemesh_testing.workloads.ranks import Ranks
 from rolemesh_testing.workloads.role import Called, Role
 from rolemesh_testing.workloads.wire import Taken, unpacked

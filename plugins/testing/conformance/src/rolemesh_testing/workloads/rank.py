@@ -23,8 +23,8 @@ import msgspec
 from rolemesh.api.port import LocalPort
 from rolemesh.api.service import CalledBy
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
-from rolemesh.graph.values import join_chunks
-from rolemesh.runs.digest import digest
+from rolemesh_runtime.digest import digest
+from rolemesh_runtime.values import join_chunks
 from rolemesh_testing.subprocess_probe import still_running
 from rolemesh_testing.workloads.items import made_items
 from rolemesh_testing.workloads.listed import made

@@ -12,9 +12,9 @@ import msgspec
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.api.partition import Broadcast, Partial, Partition
 from rolemesh.api.workload import OperatorSpec
-from rolemesh.graph.items import assembled
 from rolemesh.graph.routes import declared, describe, route
-from rolemesh.graph.values import combine, select
+from rolemesh_runtime.items import assembled
+from rolemesh_runtime.values import combine, select
 from rolemesh_testing.workloads.items import shared_by
 from rolemesh_testing.workloads.ranks import Ranks
 from rolemesh_testing.workloads.wire import Returned, Shared, packed, unpacked

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
 
-from rolemesh.graph.items import Items, apart
 from rolemesh.graph.logical import OpCall
 from rolemesh.graph.routes import by_demand
 from rolemesh_durable.protocol.rank.effects import Stopping
@@ -16,6 +15,7 @@ from rolemesh_durable.protocol.rank.page import DONE
 from rolemesh_durable.rank.event_loop import Line
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
+from rolemesh_runtime.items import Items, apart
 
 __all__ = ["SharedRows"]
 

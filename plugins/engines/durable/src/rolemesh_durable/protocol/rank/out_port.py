@@ -8,11 +8,11 @@ from itertools import groupby
 from typing import Any, Generic, Protocol, TypeVar
 
 from rolemesh.graph.routes import Part, Selection
-from rolemesh.graph.values import check_returned
 from rolemesh_durable.protocol.rank.effects import Effects, Item, Log
 from rolemesh_durable.protocol.rank.out_edge import OutEdge, free
 from rolemesh_durable.protocol.rank.page import BLOCKED
 from rolemesh_durable.protocol.rank.shape import JobShape
+from rolemesh_runtime.values import check_returned
 
 __all__ = ["OutPort", "Room", "Sent"]
 

@@ -58,9 +58,7 @@ def joined(parts: Sequence[Metrics]) -> Metrics:
             _add_means(first.means.setdefault(label, {}), means)
         for label, sums in part.sums.items():
             _add_sums(first.sums.setdefault(label, {}), sums)
-        first.records.update(
-            {name: value for name, value in part.records.items() if name not in first.records}
-        )
+        first.records.update({name: value for name, value in part.records.items() if name not in first.records})
     return msgspec.structs.replace(first, ranks=sum(part.ranks for part in parts))
 
 
@@ -87,11 +85,7 @@ class LineBuilder:
         """The calls of each operator, in the order of the flow."""
         for op in graph.ops:
             self._calls.setdefault((op.role, op.operator), []).append(op.label)
-        self._lags = {
-            f"{labels[e.src]} → {labels[e.dst]}": float(e.lag)
-            for e in graph.edges
-            if e.lag and not e.newest
-        }
+        self._lags = {f"{labels[e.src]} → {labels[e.dst]}": float(e.lag) for e in graph.edges if e.lag and not e.newest}
 
     def build(self, found: Mapping[str, Sequence[Metrics]], wall: float) -> StepMetrics:
         """Return the line of one step. `found` has each role's part over all its ranks; `wall` is
@@ -103,9 +97,7 @@ class LineBuilder:
             part = joined(each)
             a, b, c = part.times
             scale = self._scales[role]
-            roles[role] = RoleTimes(
-                int(a * scale + 0.5) / 1e6, int(b * scale + 0.5) / 1e6, int(c * scale + 0.5) / 1e6
-            )
+            roles[role] = RoleTimes(int(a * scale + 0.5) / 1e6, int(b * scale + 0.5) / 1e6, int(c * scale + 0.5) / 1e6)
             said += [part] if part.means or part.sums or part.records else []
         means = {label: numbers for one in said for label, numbers in one.means.items()}
         sums = {label: numbers for one in said for label, numbers in one.sums.items()}
@@ -114,25 +106,15 @@ class LineBuilder:
         values = dict[str, float]()
         staleness = self._lags.copy()
         if means or sums:
-            operators = {
-                label: numbers
-                for label in self._labels
-                if (numbers := _numbers([label], means, sums))
-            }
+            operators = {label: numbers for label in self._labels if (numbers := _numbers([label], means, sums))}
             for labels in self._calls.values():
                 values = _numbers(labels, means, sums) | values
-            staleness |= {
-                label: one["staleness"] for label, one in operators.items() if "staleness" in one
-            }
-        return StepMetrics(
-            part.step, part.steps, wall, values, operators, roles, staleness, records
-        )
+            staleness |= {label: one["staleness"] for label, one in operators.items() if "staleness" in one}
+        return StepMetrics(part.step, part.steps, wall, values, operators, roles, staleness, records)
 
 
 def _numbers(
-    labels: Iterable[str],
-    means: Mapping[str, Mapping[str, list[float]]],
-    sums: Mapping[str, Mapping[str, float]],
+    labels: Iterable[str], means: Mapping[str, Mapping[str, list[float]]], sums: Mapping[str, Mapping[str, float]]
 ) -> dict[str, float]:
     """Return the metrics of the calls `labels` of one operator as if they were one call."""
     amounts: dict[str, list[float]] = {}

@@ -6,9 +6,10 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
+from rolemesh import errors
 from rolemesh.errors import RolemeshError
 
-_KERNEL = str(Path(__file__).parents[1]) + "/"
+_OURS = tuple(f"{folder}/" for folder in (Path(errors.__file__).parent, Path(__file__).parent))
 
 
 class OperatorFailed(Exception):
@@ -31,9 +32,9 @@ def summarize(error: BaseException) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def user_traceback(error: BaseException, engine: str = _KERNEL) -> str:
-    """Return the traceback as Python prints it, without frames of the kernel and of files in the
-    folder `engine`; empty if no frame is left."""
+def user_traceback(error: BaseException, engine: str) -> str:
+    """Return the traceback as Python prints it, without frames of the kernel, of this package and of
+    files in the folder `engine`; empty if no frame is left."""
     formatted = traceback.TracebackException.from_exception(error)
     seen: set[int] = set()
     todo: list[traceback.TracebackException | None] = [formatted]
@@ -43,7 +44,7 @@ def user_traceback(error: BaseException, engine: str = _KERNEL) -> str:
         if part is None or id(part) in seen:
             continue
         seen.add(id(part))
-        theirs = (frame for frame in part.stack if not frame.filename.startswith((_KERNEL, engine)))
+        theirs = (frame for frame in part.stack if not frame.filename.startswith((*_OURS, engine)))
         part.stack = traceback.StackSummary.from_list(theirs)
         found = found or bool(part.stack)
         todo += [part.__cause__, part.__context__]

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards, concat
-from rolemesh.graph import items, routes
+from rolemesh.graph import routes
+from rolemesh_runtime import items
 
 Box: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """Offsets and sizes of a block."""
@@ -65,17 +66,14 @@ def combine(parts: Sequence[Any], how: routes.Combine) -> Any:
             return _reduce(parts, op)
         case routes.Assemble():
             return {
-                name: _fill(name, shards[0].shape, shards, shards[0].data)
-                for name, shards in _by_name(parts).items()
+                name: _fill(name, shards[0].shape, shards, shards[0].data) for name, shards in _by_name(parts).items()
             }
         case routes.Pieces():
             named = _by_name([_as_shards(part) for part in parts])
             return {name: _pieces(name, shards[0].shape, shards) for name, shards in named.items()}
         case routes.Reshard(dim=dim, count=count):
             named = _by_name(parts)
-            return Shards(
-                {name: _reshard(name, shards, dim, count) for name, shards in named.items()}
-            )
+            return Shards({name: _reshard(name, shards, dim, count) for name, shards in named.items()})
         case routes.Collate():
             return gather([parts], how)
 
@@ -88,10 +86,7 @@ def check_returned(values: Iterable[Any]) -> None:
     """Raise `TypeError` if an operator returned or yielded None although a consumer waits for the
     value."""
     if any(value is None for value in values):
-        raise TypeError(
-            "it returned None, but another operator takes its value; return it, or leave "
-            "the call out"
-        )
+        raise TypeError("it returned None, but another operator takes its value; return it, or leave the call out")
 
 
 def join_chunks(chunks: Sequence[Any]) -> Any:
@@ -122,17 +117,11 @@ def _slice(value: Any, part: routes.Part) -> Any:
     if isinstance(value, Batch):
         if part.axis == 0:
             return value[slice(*part.bounds(value.rows))]
-        return Batch(
-            {name: _slice(column, part) for name, column in value.items()}, rows=value.rows
-        )
+        return Batch({name: _slice(column, part) for name, column in value.items()}, rows=value.rows)
     extent = items.extent(value, part.axis)
     if extent is None:
-        what = f"a {type(value).__name__} has no " + (
-            "rows" if part.axis == 0 else f"axis {part.axis}"
-        )
-        raise TypeError(
-            f"{what} to split; return a Batch, an array or a list, or declare returns=Broadcast()"
-        )
+        what = f"a {type(value).__name__} has no " + ("rows" if part.axis == 0 else f"axis {part.axis}")
+        raise TypeError(f"{what} to split; return a Batch, an array or a list, or declare returns=Broadcast()")
     rows = slice(*part.bounds(extent))
     return value[(slice(None),) * part.axis + (rows,)] if part.axis else value[rows]
 
@@ -147,15 +136,11 @@ def _reduce(parts: Sequence[Any], op: str) -> Any:
     if isinstance(first, Mapping):
         for other in parts[1:]:
             if not isinstance(other, Mapping) or other.keys() != first.keys():
-                raise ValueError(
-                    f"parts to reduce have different names: {_names(first)} and {_names(other)}"
-                )
+                raise ValueError(f"parts to reduce have different names: {_names(first)} and {_names(other)}")
         reduced = {name: _reduce([part[name] for part in parts], op) for name in first}
         return Batch(reduced, rows=first.rows) if isinstance(first, Batch) else reduced
     if isinstance(first, (str, bytes, list, tuple, Ragged)) or not hasattr(first, "__add__"):
-        raise TypeError(
-            f"a {type(first).__name__} cannot be added up; return numbers, arrays or dicts of them"
-        )
+        raise TypeError(f"a {type(first).__name__} cannot be added up; return numbers, arrays or dicts of them")
     shapes = {tuple(getattr(part, "shape", ())) for part in parts}
     if len(shapes) > 1:
         raise ValueError(f"parts to reduce have different shapes: {sorted(shapes)}")
@@ -189,34 +174,20 @@ def _block(value: Any, block: routes.Block) -> Shards:
         own = shard.offsets[dim]
         start = max(low, own)
         stop = min(high, own + int(shard.data.shape[dim]))
-        start, inside = (
-            (start, slice(start - own, stop - own)) if stop > start else (low, slice(0, 0))
-        )
+        start, inside = (start, slice(start - own, stop - own)) if stop > start else (low, slice(0, 0))
         data = shard.data[(slice(None),) * dim + (inside,)]
-        found[name] = Shard(
-            data, shard.shape, (*shard.offsets[:dim], start, *shard.offsets[dim + 1 :])
-        )
+        found[name] = Shard(data, shard.shape, (*shard.offsets[:dim], start, *shard.offsets[dim + 1 :]))
     return found
 
 
 def _as_shards(value: Any) -> Shards:
     """Return `value` with each array as a shard that covers it."""
     if not isinstance(value, Mapping) or isinstance(value, Batch):
-        raise TypeError(
-            f"a {type(value).__name__} has no named tensors; return Shards or a dict of arrays"
-        )
+        raise TypeError(f"a {type(value).__name__} has no named tensors; return Shards or a dict of arrays")
     for name, item in value.items():
         if not hasattr(item, "shape"):
-            raise TypeError(
-                f"{name!r} is a {type(item).__name__}, not an array; return Shards or a "
-                "dict of arrays"
-            )
-    return Shards(
-        {
-            n: a if isinstance(a, Shard) else Shard(a, a.shape, (0,) * len(a.shape))
-            for n, a in value.items()
-        }
-    )
+            raise TypeError(f"{name!r} is a {type(item).__name__}, not an array; return Shards or a dict of arrays")
+    return Shards({n: a if isinstance(a, Shard) else Shard(a, a.shape, (0,) * len(a.shape)) for n, a in value.items()})
 
 
 def _by_name(parts: Sequence[Any]) -> dict[str, list[Shard]]:
@@ -224,16 +195,11 @@ def _by_name(parts: Sequence[Any]) -> dict[str, list[Shard]]:
     named: dict[str, list[Shard]] = {}
     for part in parts:
         if not isinstance(part, Shards):
-            raise TypeError(
-                f"a {type(part).__name__} came where Shards were declared; return Shards"
-            )
+            raise TypeError(f"a {type(part).__name__} came where Shards were declared; return Shards")
         for name, shard in part.items():
             others = named.setdefault(name, [])
             if others and others[0].shape != shard.shape:
-                raise ValueError(
-                    f"{name!r} has global shape {others[0].shape} on one rank, "
-                    f"{shard.shape} on another"
-                )
+                raise ValueError(f"{name!r} has global shape {others[0].shape} on one rank, {shard.shape} on another")
             others.append(shard)
     return named
 
@@ -249,10 +215,7 @@ def _reshard(name: str, shards: Sequence[Shard], dim: int, count: int) -> Shard:
     start = start if start == shape[dim] else start // size * size
     sizes = (*shape[:dim], min(size, shape[dim] - start), *shape[dim + 1 :])
     offsets = (*(0,) * dim, start, *(0,) * (len(shape) - dim - 1))
-    inside = [
-        Shard(s.data, sizes, tuple(o - b for o, b in zip(s.offsets, offsets, strict=True)))
-        for s in filled
-    ]
+    inside = [Shard(s.data, sizes, tuple(o - b for o, b in zip(s.offsets, offsets, strict=True))) for s in filled]
     return Shard(_fill(name, sizes, inside, shards[0].data), shape, offsets)
 
 
@@ -273,15 +236,9 @@ def _pieces(name: str, shape: tuple[int, ...], shards: Sequence[Shard]) -> list[
     of it."""
     if whole := [shard for shard in shards if tuple(shard.data.shape) == shape]:
         return whole[:1]
-    blocks = {
-        (shard.offsets, tuple(shard.data.shape)): shard
-        for shard in shards
-        if prod(shard.data.shape)
-    }
+    blocks = {(shard.offsets, tuple(shard.data.shape)): shard for shard in shards if prod(shard.data.shape)}
     if problem := _uncovered(shape, tuple(sorted(blocks))):
-        raise ValueError(
-            f"{name!r}: {problem}; every rank must return its own block with the right offsets"
-        )
+        raise ValueError(f"{name!r}: {problem}; every rank must return its own block with the right offsets")
     return list(blocks.values())
 
 
@@ -295,9 +252,7 @@ def _uncovered(shape: tuple[int, ...], blocks: tuple[Box, ...]) -> str | None:
         return f"no rank has the block of shape {shape}"
     if covered != volume:
         return f"the blocks have {covered} elements, the tensor of shape {shape} has {volume}"
-    starts = np.array([offsets for offsets, _ in blocks], dtype=int).reshape(
-        len(blocks), len(shape)
-    )
+    starts = np.array([offsets for offsets, _ in blocks], dtype=int).reshape(len(blocks), len(shape))
     ends = starts + np.array([sizes for _, sizes in blocks], dtype=int).reshape(starts.shape)
     before = (starts[:, None] < ends[None]).all(axis=2)
     for one, other in np.argwhere(np.triu(before & before.T, 1)):

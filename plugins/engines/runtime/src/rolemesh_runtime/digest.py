@@ -35,10 +35,7 @@ def _feed(sha: Any, value: Any, path: str) -> None:
     elif isinstance(value, (np.ndarray, np.generic)):
         array = np.ascontiguousarray(value).reshape(np.shape(value))
         if array.dtype.hasobject:
-            raise TypeError(
-                f"{path} is an array of objects, which has no canonical bytes; store arrays "
-                "of numbers"
-            )
+            raise TypeError(f"{path} is an array of objects, which has no canonical bytes; store arrays of numbers")
         sha.update(f"array:{array.dtype.str}:{array.shape}:".encode())
         if array.size:
             sha.update(array.reshape(-1).view(np.uint8).data)
@@ -65,7 +62,4 @@ def _feed(sha: Any, value: Any, path: str) -> None:
         for index, item in enumerate(value):
             _feed(sha, item, f"{path}[{index}]")
     else:
-        raise TypeError(
-            f"{path} is a {type(value).__qualname__}, which has no canonical bytes; store "
-            "arrays or bytes"
-        )
+        raise TypeError(f"{path} is a {type(value).__qualname__}, which has no canonical bytes; store arrays or bytes")

@@ -50,11 +50,7 @@ def claim(run_dir: Path) -> Iterator[Path | None]:
     """
     with open(open_lock(lock_file(run_dir)), "rb") as held:
         with suppress(UnlockableError):
-            if not lock(
-                held.fileno(),
-                fcntl.LOCK_EX,
-                ENDING_S if (run_dir / RESULT_FILE).exists() else PROBE_S,
-            ):
+            if not lock(held.fileno(), fcntl.LOCK_EX, ENDING_S if (run_dir / RESULT_FILE).exists() else PROBE_S):
                 raise in_use(run_dir, f"is running (pid {speaker(run_dir)})")
         yield fresh(run_dir)
 
@@ -73,9 +69,7 @@ def fresh(run_dir: Path) -> Path | None:
     """
     if os.path.lexists(run_dir) and not is_run(run_dir):
         what = f"{run_dir.name!r} exists and was not made by rolemesh, so it stays as it is"
-        raise NameInUseError(
-            what, where=str(run_dir), remedy=f"choose another runs folder: --runs-dir or {RUNS_ENV}"
-        )
+        raise NameInUseError(what, where=str(run_dir), remedy=f"choose another runs folder: --runs-dir or {RUNS_ENV}")
     try:
         earlier = _set_aside(run_dir) if run_dir.exists() else None
         run_dir.mkdir(mode=0o755)  # whatever the umask: only then its job file is this user's word

@@ -58,10 +58,7 @@ class Items:
                 yield hand
             except Exception as error:
                 which = f"row {start}" if rows == 1 else f"rows {start} to {start + rows - 1}"
-                where = (
-                    f"{which} of step {ctx.step} (item {number} of {count}), role "
-                    f"{ctx.role}, rank {ctx.rank}"
-                )
+                where = f"{which} of step {ctx.step} (item {number} of {count}), role {ctx.role}, rank {ctx.rank}"
                 error.add_note(f"in {where}")
                 bug = isinstance(error, BdbQuit) or (
                     isinstance(error, RolemeshError) and not isinstance(error, CallError)
@@ -71,10 +68,7 @@ class Items:
                 ctx.log.warning("left out: %s", where, exc_info=error)
                 ctx.count(rows_left_out=rows)
                 if not self._warned:
-                    ctx.warn(
-                        f"{where}: left out after {type(error).__name__}: {error}; the log has "
-                        "further ones"
-                    )
+                    ctx.warn(f"{where}: left out after {type(error).__name__}: {error}; the log has further ones")
                 hand.made = given[:0] if self._none is None else self._none
                 self._warned = True
             else:
@@ -84,9 +78,7 @@ class Items:
                 self._none = hand.made[:0]
         hand.sent = number, count, start, total, hand.made
 
-    def run(
-        self, method: Callable[..., Any], arguments: Mapping[str, Any], chosen: Iterable[int]
-    ) -> Iterator[Any]:
+    def run(self, method: Callable[..., Any], arguments: Mapping[str, Any], chosen: Iterable[int]) -> Iterator[Any]:
         """Call `method` with each of the `chosen` items in turn, and yield what is sent of each.
 
         Raises the errors of `method`, and `ValueError` if it does not return one row per row.
@@ -132,7 +124,5 @@ def extent(value: Any, axis: int) -> int | None:
 
 def _rows(value: Any) -> int:
     if (rows := extent(value, 0)) is None:
-        raise TypeError(
-            f"a {type(value).__name__} has no rows to share out; use a Batch, an array or a list"
-        )
+        raise TypeError(f"a {type(value).__name__} has no rows to share out; use a Batch, an array or a list")
     return rows
