@@ -1,8 +1,8 @@
-"""The master's machine: how a job begins, goes on and ends, as a function of what its master hears.
+"""The master's machine: it decides how a job begins, goes on and ends, from the events that its master hears.
 
-`MasterMachine.turn` takes events and the present time and returns effects, in order. It never waits and never reads a
-clock; events may come at any time and in any order, messages of agents may be lost, late or repeated. All that it
-decides by time it decides by its own (`own_time`), which does not pass while it has no turn.
+`MasterMachine.turn` takes events and the present time, and returns effects in order. It never waits and reads no clock.
+Events come at any time and in any order; messages of agents may be lost, late or repeated. The machine measures time
+with its own clock (`own_time`), which stands still while the machine has no turn.
 
     starting ──all ranks ready──▶ running ──all ranks done, all persisted──▶ stopping ──all agents gone──▶ ended
         └──────── a failure without a plan, stop, lost owner ──────────────────▲
@@ -29,11 +29,15 @@ from rolemesh_durable.protocol.master_config import MasterConfig, known
 __all__ = ["MasterMachine"]
 
 OWNER_START_S = 15.0
-"""How long, at least, a driver may be silent before its first word: it has to load what shows the job."""
+"""The least number of seconds that a driver may be silent before its first word: it loads the live view first."""
 
 
 class MasterMachine:
-    """One job's control, as a function of its events; `state` is what the journal says of it."""
+    """Controls one job. `state` is the job as the journal tells it, with the newest reports of its agents.
+
+    The parts of the core share a `MasterContext`. `extensions` make the other parts, in their order; see
+    `MasterExtension`.
+    """
 
     def __init__(
         self,
