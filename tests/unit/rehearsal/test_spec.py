@@ -30,9 +30,9 @@ def test_what_is_not_said_has_a_default() -> None:
         ("kills=many", "whole number"),
         ("targets=rank,mster", "'mster'"),
         ("targets=work/one", "'work/one'"),
-        ("targets=master:work/1", "names nobody"),
-        ("targets=stop:node0", "names nobody"),
-        ("targets=agent:", "names nobody"),
+        ("targets=master:work/1", "names no process"),
+        ("targets=stop:node0", "names no process"),
+        ("targets=agent:", "names no process"),
     ],
 )
 def test_a_mistake_is_named(text: str, what: str) -> None:
