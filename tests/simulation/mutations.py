@@ -73,6 +73,7 @@ from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
 from rolemesh_durable.protocol.owing import Appointments
 from rolemesh_durable.protocol.rank import ports, version_port
+from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
 from rolemesh_durable.protocol.rank.machine import RankMachine
 from rolemesh_durable.protocol.rank.mates import Mates
 from rolemesh_durable.protocol.rank.origin import StoredValues
@@ -853,6 +854,12 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(CalleeState, "resized", lambda original: lambda self, role, size: None)),
     Mutation("ranks are granted more while the layout is to change", "one layout a step", "resize calm",
              method(Progress, "_grant", _grants_on)),
+    Mutation("a rank that waits for a new layout does not have its snapshot persisted", "no deadlock",
+             "resize calm", method(SnapshotTaker, "end", lambda original: lambda self, step: None)),
+    Mutation("a rank that waits for a grant does not take up a new layout", "a resize restarts its roles only",
+             "resize calm", method(LayoutChanges, "is_due", lambda original: lambda self, finished: False)),
+    Mutation("a rank of a new layout does not get what was in flight", "asks are answered", "resize calm",
+             lambda: patch.object(sim_rank, "restore_inputs", lambda *arguments: None)),
     Mutation("a resize starts everybody again", "a resize restarts its roles only", "resize calm",
              method(Coordinator, "restart", _resizes_all)),
     Mutation("what ranks of an earlier layout have in memory is taken for the present one's",
