@@ -89,6 +89,11 @@ def test_where_a_fault_shows_first_is_known_of_faults_that_there_are() -> None:
     assert first_schedules().keys() <= {mutation.name for mutation in MUTATIONS}
 
 
+def test_each_fault_has_a_name_of_its_own() -> None:
+    names = [mutation.name for mutation in MUTATIONS]
+    assert len(set(names)) == len(names)
+
+
 def test_every_invariant_has_a_fault_that_it_finds() -> None:
     assert {mutation.invariant for mutation in MUTATIONS} == set(INVARIANTS)
 
