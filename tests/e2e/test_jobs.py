@@ -30,7 +30,7 @@ def test_a_job_ends_done_and_leaves_its_files(make_job: Make, backend: tuple[str
     assert (result["status"], result["committed_steps"]) == ("done", 20)
     assert result["state_sha256"]["work"] is None
     assert len(result["state_sha256"]["sink"]) == 64
-    assert result["plugins"]["function"]["distribution"] == "rolemesh"
+    assert result["plugins"]["function"]["distribution"] == "rolemesh-function"
     assert result["wall_s"] > 0
     metrics = job.metrics()
     assert [line["step"] for line in metrics] == list(range(20))

@@ -10,11 +10,11 @@ import sys
 
 KERNEL_NAMES = (
     "attach", "backends", "backlog", "bottleneck", "check", "checkpoint", "checks", "clean", "collocation",
-    "console", "ddp", "deepspeed", "disk", "doctor", "drain", "durable", "events", "extensions", "failover-job",
-    "failover-more-memory", "failover-node", "failover-process", "failover-shrink", "files", "fsdp", "function",
-    "inline", "job", "launch", "local", "lock", "logs", "mariadb", "matmul", "memory", "more-memory", "mysql",
-    "nats", "network", "new", "node", "notebook", "pack", "pd", "plot", "postgresql", "process", "ray",
-    "reasoning-gym", "reasoning-gym-reward", "redis", "rehearsal", "room", "scale", "scaler-backlog",
+    "console", "ddp", "deepspeed", "disk", "doctor", "drain", "durable", "engines", "events", "extensions",
+    "failover-job", "failover-more-memory", "failover-node", "failover-process", "failover-shrink", "files", "fsdp",
+    "function", "inline", "job", "launch", "local", "lock", "logs", "mariadb", "matmul", "memory", "more-memory",
+    "mysql", "nats", "network", "new", "node", "notebook", "pack", "pd", "plot", "postgresql", "process", "ray",
+    "reasoning-gym", "reasoning-gym-reward", "redis", "rehearsal", "room", "runtime", "scale", "scaler-backlog",
     "scaler-bottleneck", "scalers", "schema", "script", "separation", "shm", "shrink", "source", "sources", "sql",
     "sqlite", "stage", "standard", "status", "stop", "stores", "subgraph", "submit", "tcp", "testing", "torch",
     "training", "transports", "vllm", "vllm-decode", "vllm-prefill",

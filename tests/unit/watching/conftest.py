@@ -77,9 +77,7 @@ class MasterOutside:
             events=lambda: self._events,
             lines=lambda: self._lines,
             put=lambda event: None,
-            inject=lambda kind, target: None,
-            refuse=lambda sizes: "",
-            keeps=lambda node, back: "",
+            others={},
         )
         self._answers.requests = self.requests
         control = Control(self.name, self._job_id, "local", path, 4242, self._started)
