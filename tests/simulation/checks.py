@@ -547,7 +547,8 @@ class Checks:
         there = {item.step for item in kept}
         floor = max(from_step, rank.launch.origin_step + 1 if rank.launch.restore != "memory" else from_step)
         for step in range(floor, rank.finished + 1):
-            if job.activity.consumed(edge, step, job.steps) and step not in there:
+            made = job.activity.active(edge.src, step) and job.activity.consumed(edge, step, job.steps)
+            if made and step not in there:
                 self.world.fail(
                     "asks are answered",
                     f"{rank.name} has no value of step {step} of edge {edge.id} for rank {consumer}, "

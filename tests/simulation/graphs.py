@@ -11,7 +11,7 @@ from rolemesh.api.partition import Balanced, Broadcast, Partition, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
 
-__all__ = ["apart_job", "chain_job", "grpo", "random_job", "shared_job", "versions_group", "versions_job",
+__all__ = ["apart_job", "chain_job", "grpo", "random_job", "seldom_job", "shared_job", "versions_group", "versions_job",
            "versions_shared"]  # fmt: skip
 
 
@@ -150,6 +150,21 @@ def apart_job(rng: random.Random, steps: int) -> Job:
         sizes |= {"data": 1, "sink": rng.choice((1, 2))}
         kinds |= {"data": "source", "sink": "stateful"}
     return Job(LogicalGraph("apart", tuple(ops), tuple(edges)), sizes, kinds, steps)
+
+
+def seldom_job(rng: random.Random, steps: int) -> Job:
+    """A role that makes a value in some steps only, and a sink that takes the newest of them or an initial one."""
+    every = rng.choice((2, 2, 3))
+    part = rng.choice((Split(), Broadcast()))
+    ops = (
+        OpCall(0, "r0", "make", "r0.make", part, every=every, at=rng.randrange(every)),
+        OpCall(1, "r1", "take", "r1.take", None, every=rng.choice((1, 1, 2))),
+    )
+    lag = max(every - 1, rng.choice((1, 2)))
+    edges = (Edge(0, 0, 1, "newest", part, part, lag, rng.choice((1, 2)), (0,), newest=True),)
+    kinds: dict[str, Kind] = {"r0": rng.choice(("stateful", "stateless")), "r1": rng.choice(("stateless", "loader"))}
+    sizes = {role: rng.choice((1, 1, 2)) for role in kinds}
+    return Job(LogicalGraph("seldom", ops, edges), sizes, kinds, steps)
 
 
 def random_job(rng: random.Random, steps: int) -> Job:

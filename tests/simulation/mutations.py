@@ -360,8 +360,8 @@ def _overwrites_at_once(original: Any) -> Any:
     return lambda self, step: True
 
 
-def _those_that_have_one(newest: Any) -> int:
-    return min((step for step in newest if step >= 0), default=-1)
+def _newest_of_any(newest: Any) -> int:
+    return max(newest, default=-1)
 
 
 def _hears_on(original: Any) -> Any:
@@ -983,7 +983,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a restored rank asks for values that are too old for its next call", "no deadlock", "drain",
              method(Delivery, "first_needed", _from_the_next_step)),
     Mutation("a restarted rank does not ask for what its last call took beside the initial value", "no deadlock",
-             "process", method(Delivery, "first_needed", _lag_is_exact)),
+             "seldom", method(Delivery, "first_needed", _lag_is_exact)),
     Mutation("a rank hears of a neighbour's new place only at its own start", "no deadlock", "process",
              method(AddressBook, "_tell", _wired_once)),
     Mutation("a master that has heard nothing for a moment takes an agent for dead",
@@ -1021,8 +1021,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(AgentMachine, "handle", _leaves_without_a_word)),
     Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",
              method(GroupSnapshots, "has", _overwrites_at_once)),
-    Mutation("a snapshot is copied before all mates have one", "the smallest restart", "lost",
-             lambda: patch.object(agent, "shared_by_mates", _those_that_have_one)),
+    Mutation("mates copy a snapshot that not all of them have", "no deadlock", "lost",
+             lambda: patch.object(agent, "shared_by_mates", _newest_of_any)),
     Mutation("a new incarnation forgets a timeline's snapshots", "memory is forgotten once a timeline", "back",
              method(AgentMachine, "__init__", _timeline_is_forgotten)),
     Mutation("the end is not told again after the master's death", "no deadlock", "master",

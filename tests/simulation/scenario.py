@@ -12,6 +12,7 @@ from tests.simulation.graphs import (
     chain_job,
     grpo,
     random_job,
+    seldom_job,
     shared_job,
     versions_group,
     versions_job,
@@ -91,6 +92,7 @@ FAMILIES: dict[str, dict[str, float]] = {
     "room group calm": {},
     "apart": {"rank": 4, "ranks": 1, "agent": 2, "node": 1, "master": 1, "leave": 1},
     "apart calm": {},
+    "seldom": {"rank": 3, "ranks": 1},
     "last": {"agent": 3, "master": 3, "zombie": 1, "freeze_agent": 1, "freeze_master": 1},
     "versions": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
     "versions group": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
@@ -159,6 +161,8 @@ class Scenario:
             self.job = shared_job(rng, self.steps, first=first, behind=behind)
         if kind == "apart":
             self.is_grpo, self.job = False, apart_job(rng, self.steps)
+        if kind == "seldom":
+            self.is_grpo, self.job = False, seldom_job(rng, self.steps)
         if self.family.startswith("room"):
             self.is_grpo, self.job = False, chain_job(rng, self.steps, groups="group" in self.family)
         if kind == "versions":
