@@ -169,8 +169,9 @@ class JobView(msgspec.Struct, frozen=True):
         if failure.rank >= 0:
             known = failure.ref in {r.ref for r in self.ranks}
             return self.group(failure.role, failure.rank) if known else ()
-        groups = (self.group(*r.ref) for r in self.ranks if r.node == failure.node)
-        return tuple(dict.fromkeys(mate for group in groups for mate in group))
+        here = {r.role for r in self.ranks if r.node == failure.node}
+        groups = here.intersection(self.collective)
+        return tuple(r.ref for r in self.ranks if r.node == failure.node or r.role in groups)
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True):

@@ -40,15 +40,14 @@ class NodeLevel(FailoverLevel):
     @hookimpl
     def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
         """Leave the node. Return None if the failure names neither a node nor a rank of the job."""
-        at = failure.ref
-        node = next((r.node for r in view.ranks if r.ref == at), failure.node)
-        leaving = [r for r in view.ranks if r.node == node]
-        if not leaving:
+        at = (failure.role, failure.rank)
+        node = next((r.node for r in view.ranks if (r.role, r.rank) == at), failure.node)
+        restart = view.lost_with(Failure("node_lost", node=node))
+        if not restart:
             return None
-        restart = dict.fromkeys(mate for r in leaving for mate in view.group(r.role, r.rank))
         return RecoveryPlan(
             "node",
-            tuple(restart),
+            restart,
             avoid=(node,),
             wait_s=self.options.node_wait_s if self.options.when_full == "wait" else 0.0,
             reason=f"the ranks of node {node} move to other nodes",
