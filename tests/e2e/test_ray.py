@@ -136,4 +136,4 @@ def test_a_breakpoint_says_what_to_do_although_ray_has_a_debugger(make_job: Make
     (job.folder / "roles.py").write_text(roles.replace(first, f"{first}\n        breakpoint()", 1))
     ended = job.run()
     assert ended.returncode == 1
-    assert "--engine=inline" in ended.stdout + ended.stderr
+    assert "--engine inline" in ended.stdout + ended.stderr
