@@ -46,7 +46,7 @@ def test_the_list_shows_where_each_comes_from(environment: Installed, folder: Pa
     assert ["workloads", "replay-buffer", "rolemesh-fieldkit", "0.3.0", "available"] in rows
     assert ["schedulers", "spread", "rolemesh-fieldkit", "0.3.0", "available"] in rows
     assert ["failover", "quarantine", "rolemesh-fieldkit", "0.3.0", "available"] in rows
-    assert ["workloads", "function", "rolemesh"] in [row[:3] for row in rows]
+    assert ["workloads", "function", "rolemesh-function"] in [row[:3] for row in rows]
     assert ["failover", "job", "rolemesh-failover-job"] in [row[:3] for row in rows]
 
 

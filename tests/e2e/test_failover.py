@@ -358,7 +358,7 @@ def test_an_operator_that_takes_three_times_what_is_allowed_comes_through(make_j
         (("--chaos", "kils=3"), ("--chaos", "'kils'", "kills")),
         (("--chaos", "targets=rank,agnet"), ("--chaos", "'agnet'", "agent")),
         (("--chaos", "kills=1", "--detach"), ("--chaos", "--detach")),
-        (("--chaos", "kills=1", "--engine=inline"), ("--chaos", "--engine=inline")),
+        (("--chaos", "kills=1", "--engine=inline"), ("--chaos", "--engine inline")),
         (("--chaos-compare",), ("--chaos-compare", "--chaos kills=5")),
         (("--chaos", "targets=stop", "engine.options.hang.after_s=null"), ("stopped rank", "hang.after_s")),
         (("--chaos", "targets=node"), ("only node", "targets")),
