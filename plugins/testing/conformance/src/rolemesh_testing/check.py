@@ -1,4 +1,4 @@
-"""Running the kit against an installed plugin, or a plugin's folder, in a process of its own: the certificate."""
+"""Runs the kit in a process of its own, against an installed plugin or a plugin's folder, and returns certificates."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Progress: TypeAlias = Callable[[str], None]
 
 
 def _silent(line: str) -> None:
-    """Nobody watches."""
+    """Ignore progress reports."""
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """A standard test: its outcome, and why it failed, was skipped or was replaced."""
+    """A standard test: its outcome, and the reason if it failed, was skipped or was replaced."""
 
     test: str
     outcome: str
@@ -46,9 +46,9 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 class Certificate(msgspec.Struct, frozen=True):
-    """What the kit found in one plugin. `requires` is what its distribution says of kernels it fits.
+    """The kit's results for one plugin. `requires` is the range of kernels that its distribution requires.
 
-    `bare`: nobody has said what to ask of it, so that only what is asked of every plugin of its kind has been.
+    `bare` is true if no test class of the plugin's own was found. Then only the tests that need no details ran.
     """
 
     kind: str
@@ -62,25 +62,25 @@ class Certificate(msgspec.Struct, frozen=True):
     bare: bool = False
 
     def count(self, outcome: str) -> int:
-        """How many tests ended so: passed, failed, overridden or skipped."""
+        """Return the number of tests with this outcome: passed, failed, overridden or skipped."""
         return sum(test.outcome == outcome for test in self.tests)
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed, and something was tested."""
+        """True if at least one test ran and none failed."""
         return self.fits and not self.count("failed") and bool(self.count("passed"))
 
 
 def check_plugin(record: PluginRecord, progress: Progress = _silent) -> list[Certificate]:
-    """Run the kit against an installed plugin, or the declaration of a kind (see `declared`).
+    """Run the kit against an installed plugin, or against the declaration of a kind (see `declared`).
 
-    `progress` is told each test that has ended.
+    The function calls `progress` after each test.
 
-    Its conformance class is the one that its distribution names in `GROUP`; that in the tests of the folder from which
-    it is installed (``pip install -e``); or, if there is none, the bare class of its kind, which cannot know what to do
-    with a workload's operators. A kind without a class of its own has that of all kinds.
+    The plugin's distribution names the conformance class in `GROUP`. If it names none, the class in the tests of the
+    plugin's folder counts (``pip install -e``). If there is none either, the bare class of the kind runs. It cannot
+    call a workload's operators. A kind without a class gets the tests that hold for all kinds.
 
-    Raises `PluginError` where the kit is not installed, or the tests cannot be run.
+    Raises `PluginError` if the kit is not installed, or if the tests cannot be run.
     """
     _check_kit()
     for point in _named(record):
@@ -99,7 +99,9 @@ def check_plugin(record: PluginRecord, progress: Progress = _silent) -> list[Cer
 
 
 def _named(record: PluginRecord) -> list[EntryPoint]:
-    """Entry points in which the distribution names conformance classes, with the kind first: ``<kind>.<name>``."""
+    """Return the entry points in which the distribution names conformance classes. Their names begin with the kind:
+    ``<kind>.<name>``.
+    """
     names = (f"{record.kind}.{record.name}", record.name)
     found = [point for point in entry_points() if point.group == GROUP and point.name in names and point.dist]
     ours = [point for point in found if point.dist is not None and point.dist.name == record.distribution]
@@ -107,7 +109,9 @@ def _named(record: PluginRecord) -> list[EntryPoint]:
 
 
 def _bare(record: PluginRecord) -> tuple[str, str]:
-    """The import of the class of its kind, and what its body begins with; of a kind without one, the class of all."""
+    """Return the import of the kind's class and the first lines of its body. A kind without a class gets the class for
+    all kinds.
+    """
     kit = "rolemesh_testing:KindConformance" if record.kind == KINDS else kind_named(record.kind).conformance
     if kit:
         module, _, name = kit.partition(":")
@@ -116,10 +120,10 @@ def _bare(record: PluginRecord) -> tuple[str, str]:
 
 
 def check_class(reference: str, kind: str | None, progress: Progress = _silent) -> list[Certificate]:
-    """Run the bare class of its kind against a class of a job's own: ``file.py:Class``, or ``module:Class``.
+    """Run the bare class of the kind against a job's own class: ``file.py:Class``, or ``module:Class``.
 
-    The kind is that of its base class, where `kind` does not say it. Raises `PluginError` if there is no such class, or
-    it is no plugin.
+    If `kind` is not given, the base class decides the kind. Raises `PluginError` if the class does not exist or is no
+    plugin.
     """
     _check_kit()
     module, _, name = reference.rpartition(":")
@@ -141,9 +145,9 @@ def check_class(reference: str, kind: str | None, progress: Progress = _silent) 
 
 
 def check_folder(path: Path, records: Sequence[PluginRecord], progress: Progress = _silent) -> list[Certificate]:
-    """Run the conformance classes in the tests below `path`; `records` are the installed plugins.
+    """Run the conformance classes in the tests below `path`. `records` are the installed plugins.
 
-    Raises `PluginError` if there are none, or if pytest could not collect them.
+    Raises `PluginError` if there are none, or if pytest cannot collect them.
     """
     _check_kit()
     found = _run([str(path), "--conformance-only"], progress)
@@ -162,7 +166,7 @@ def _check_kit() -> None:
 
 
 def _editable(record: PluginRecord) -> Path | None:
-    """The project's folder, if the distribution is installed from one (PEP 610); the kernel has tests of its own."""
+    """Return the project's folder if the distribution is installed from one (PEP 610). The kernel has tests of its own."""
     told = distribution(record.distribution).read_text("direct_url.json")
     about = json.loads(told) if told else {}
     if not about.get("dir_info", {}).get("editable") or record.distribution == "rolemesh":
@@ -179,7 +183,7 @@ def _run_class(start: str, body: str, progress: Progress, *arguments: str) -> li
 
 
 def _run(arguments: Sequence[str], progress: Progress) -> list[dict[str, Any]]:
-    """pytest in a process of its own; what the kit's plugin has reported."""
+    """Run pytest in a process of its own, and return the report of the kit's pytest plugin."""
     with tempfile.TemporaryDirectory(prefix="rolemesh-check-") as folder:
         report = Path(folder, "report.json")
         command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--conformance-report={report}"]
@@ -203,7 +207,7 @@ def _run(arguments: Sequence[str], progress: Progress) -> list[dict[str, Any]]:
 
 
 def _certificates(results: Sequence[dict[str, Any]], records: Sequence[PluginRecord]) -> list[Certificate]:
-    """A certificate for each plugin that has results, in the order in which they came."""
+    """Return a certificate for each plugin that has results, in the order of the first results."""
     by_plugin: dict[tuple[str, str], list[Checked]] = {}
     for result in results:
         test = Checked(result["test"], result["outcome"], result["message"], result["reason"], result["seconds"])

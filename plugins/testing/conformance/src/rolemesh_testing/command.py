@@ -27,19 +27,19 @@ __all__ = ["Check", "check"]
 
 OUTCOMES = ("passed", "failed", "overridden", "skipped")
 MOST_NAMES = 6
-"""Of more tests with one reason the certificate says the number alone."""
+"""Maximum number of tests that the certificate lists for one reason. For more tests it prints their number."""
 GIVEN = "the test class"
-"""These words begin the reason of a skipped test that would run if its test class gave something."""
+"""Beginning of the reason of a skipped test that runs once the test class sets an attribute."""
 
 
 class Check(Command):
-    """`rolemesh plugins check`."""
+    """The verb ``rolemesh plugins check``."""
 
     help: ClassVar[str] = "Run the conformance kit against a plugin."
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
-        """The verb."""
+        """Return the verb."""
         return check
 
 
@@ -77,7 +77,9 @@ def check(
 
 
 def _named(name: str, kind: str | None) -> list[PluginRecord]:
-    """The installed plugins and the declarations of kinds that `name` means. Raises `PluginError` if there is none."""
+    """Return the installed plugins and the declarations of kinds that `name` means. Raises `PluginError` if there is
+    none.
+    """
     if kind == KINDS:
         return declared(name)
     kinds = [record for record in declared() if kind is None and record.is_called(name)]
@@ -111,7 +113,7 @@ def _certificate(one: Certificate) -> str:
 
 
 def _is_class(plugin: str) -> bool:
-    """Whether it is ``file.py:Class`` or ``module:Class``, and no installed ``distribution:name``."""
+    """True if the text is ``file.py:Class`` or ``module:Class``, and not an installed ``distribution:name``."""
     module, _, name = plugin.rpartition(":")
     if not module or not name or any(record.is_called(plugin) for record in (*discover(), *declared())):
         return False
@@ -123,6 +125,6 @@ def _tests(count: int) -> str:
 
 
 def _print_progress(text: str) -> None:
-    """A line on stderr that the next one replaces, for a person who waits; "" removes it. Nothing elsewhere."""
+    """Show a line on stderr that the next one replaces; "" removes it. Does nothing if stderr is not a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)

@@ -1,4 +1,6 @@
-"""What every plugin is tested for, whatever its kind: found, light, described, with options that say what is wrong."""
+"""The tests for plugins of every kind: rolemesh finds the plugin, its import is light, and its options are described
+and checked.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,20 @@ from rolemesh_testing.overriding import check_overrides
 __all__ = ["HEAVY", "InstalledConformance", "PluginConformance", "modules_after", "needed", "once"]
 
 HEAVY = ("torch", "ray", "vllm", "deepspeed", "transformers", "tensorflow", "jax", "sklearn", "matplotlib", "pandas")
-"""Packages that importing a plugin must not import: every driver that traces a flow would wait for them."""
+"""Packages that importing a plugin must not import: they would slow down every driver that traces a flow."""
 
 T = TypeVar("T")
 _MADE = pytest.StashKey[dict[tuple[Any, str], Any]]()
-"""What the tests of a class share, by class and a sentence that says that it is missing."""
+"""Values that the tests of a class share, by class and name; and a sentence for tests that lack the value."""
 _FAILED = pytest.StashKey[dict[tuple[Any, str], str]]()
-"""The test of a class in which something that its other tests need has failed, by class and what it was."""
+"""Failures of values that several tests of a class need: the test that failed first and its error, by class."""
 
 
 def needed(request: pytest.FixtureRequest, what: str, make: Callable[[], T]) -> T:
-    """What `make` returns, which many tests of a class need; `what` says it in a sentence.
+    """Return the value of `make`, which many tests of a class need. `what` names it in a sentence.
 
-    What it raises passes in the first test of the class. The others are skipped: the same error says no more there.
+    If `make` raises, the first test of the class fails with its error. The other tests are skipped, since the same
+    error says no more there.
     """
     failed = request.session.stash.setdefault(_FAILED, {})
     if (request.cls, what) in failed:
@@ -48,7 +51,7 @@ def needed(request: pytest.FixtureRequest, what: str, make: Callable[[], T]) -> 
 
 
 def once(request: pytest.FixtureRequest, what: str, make: Callable[[], T]) -> T:
-    """As `needed`, but `make` is called once for all tests of the class, which share what it returns."""
+    """Like `needed`, but all tests of the class share one value, and `make` runs once."""
     made = request.session.stash.setdefault(_MADE, {})
     if (request.cls, what) not in made:
         made[request.cls, what] = needed(request, what, make)
@@ -56,14 +59,14 @@ def once(request: pytest.FixtureRequest, what: str, make: Callable[[], T]) -> T:
 
 
 class InstalledConformance:
-    """Base of all classes of the kit: what holds for whatever an entry point of a distribution names."""
+    """Base of all classes of the kit, with the tests that hold for every entry point."""
 
     kind: ClassVar[str]
-    """The kind's name, which is the last part of the entry-point group. The class of each kind sets it."""
+    """The kind's name, which is the last part of the entry-point group. Each kind's class sets it."""
     plugin: ClassVar[str | type[Any]]
     """The plugin under test: its name, or the class itself."""
     timeout_s: ClassVar[float] = 120.0
-    """How long the plugin may take for what it is asked, in seconds. A whole test may take three times as long."""
+    """Time limit of one question to the plugin, in seconds. A whole test may take three times as long."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -71,7 +74,7 @@ class InstalledConformance:
 
     @pytest.fixture
     def record(self, request: pytest.FixtureRequest) -> PluginRecord:
-        """The plugin as the kernel finds it."""
+        """The plugin's record, as the kernel finds it."""
         return needed(request, "the plugin is not found", self.found)
 
     @pytest.fixture
@@ -80,14 +83,16 @@ class InstalledConformance:
         return needed(request, "the plugin cannot be used", lambda: self.load(record))
 
     def found(self) -> PluginRecord:
-        """The record of `plugin`. Raises `PluginError` if it is not installed."""
+        """Return the record of `plugin`. Raises `PluginError` if it is not installed."""
         if isinstance(self.plugin, str):
             return find(self.kind, self.plugin, discover((self.kind,)))
         target = f"{self.plugin.__module__}:{self.plugin.__qualname__}"
         return PluginRecord(self.kind, self.plugin.__name__, "", "", target)
 
     def load(self, record: PluginRecord) -> Any:
-        """What `record` names. Raises `AssertionError` if its import ends the process, `PluginError` if it fails."""
+        """Import the object that `record` names. Raises `AssertionError` if the import ends the process, `PluginError`
+        if it fails.
+        """
         if not record.distribution:
             return self.plugin
         imported(record.target, self.timeout_s)
@@ -96,13 +101,13 @@ class InstalledConformance:
     # --------------------------------------------------------------------------------------------------- declaration
 
     def test_the_kernel_finds_it_by_its_name(self, record: PluginRecord, loaded: Any) -> None:
-        """One installed distribution offers it, and says so in an entry point that can be imported."""
+        """Exactly one installed distribution offers the plugin, in an entry point that can be imported."""
         _installed(record)
         assert record.status == "available"
         assert loaded is not None
 
     def test_its_distribution_says_which_kernels_it_fits(self, record: PluginRecord) -> None:
-        """Requires-Dist has rolemesh with a lower and an upper bound: a later kernel may have another API."""
+        """Requires-Dist contains rolemesh with a lower and an upper bound: a later kernel may have another API."""
         _installed(record)
         if record.distribution == "rolemesh":
             pytest.skip("it is part of the kernel")
@@ -113,14 +118,18 @@ class InstalledConformance:
 
     @pytest.mark.usefixtures("loaded")
     def test_importing_it_is_light(self, record: PluginRecord) -> None:
-        """The driver imports it to check a job; what computes is imported in the rank, the agent or the hook."""
+        """The driver imports the plugin to check a job. Import libraries for computation in the rank, the agent or the
+        hook.
+        """
         heavy = set(HEAVY) & imported(record.target, self.timeout_s).modules
         module = record.target.partition(":")[0]
         assert not heavy, f"import {module} imports {', '.join(sorted(heavy))}; import them where they are used"
 
     @pytest.mark.usefixtures("loaded")
     def test_importing_it_does_nothing_but_define(self, record: PluginRecord) -> None:
-        """No exception, output, thread or process: every process that looks at the plugin repeats the import."""
+        """The import raises nothing, prints nothing, and starts no thread or process. Every process that uses the
+        plugin repeats it.
+        """
         module, seen = record.target.partition(":")[0], imported(record.target, self.timeout_s)
         assert not seen.error, f"import {module} fails in a fresh process: {seen.error}"
         started = f"{seen.threads} threads and {seen.children} processes"
@@ -130,18 +139,18 @@ class InstalledConformance:
 
 
 class PluginConformance(InstalledConformance):
-    """Base of the kinds' classes. `plugin` is what is tested: its name as in ``use:``, or the class itself."""
+    """Base of the kinds' classes. `plugin` is the plugin under test: its name as in ``use:``, or the class itself."""
 
     options: ClassVar[dict[str, Any]] = {}
-    """The plugin's options in all tests, as a job file has them."""
+    """The plugin's options in all tests, in the form that a job file has."""
     bad_options: ClassVar[Sequence[dict[str, Any]]] = ()
-    """Options, each wrong in its own way, that must be refused with an error that names a remedy."""
+    """Wrong options. The plugin must refuse each of them with an error that names a remedy."""
 
     # ------------------------------------------------------------------------------------------------------ fixtures
 
     @pytest.fixture
     def base(self, tmp_path: Path) -> Path:
-        """The job file's folder, to which relative paths in options refer."""
+        """The job file's folder. Relative paths in options refer to it."""
         return tmp_path
 
     @pytest.fixture
@@ -163,47 +172,47 @@ class PluginConformance(InstalledConformance):
     # --------------------------------------------------------------------------------------------------- declaration
 
     def test_it_has_the_base_class_of_its_kind(self, cls: type[Any]) -> None:
-        """And an `api_version` that this kernel knows."""
+        """The class also has an `api_version` that this kernel knows."""
         base = kind_named(self.kind).base_class()
         assert issubclass(cls, base)
         assert isinstance(cls.api_version, int)
         assert 1 <= cls.api_version <= base.api_version
 
     def test_it_says_what_it_is(self, cls: type[Any]) -> None:
-        """The class has a docstring of its own: it is what `rolemesh plugins show` prints."""
+        """The class has a docstring of its own. `rolemesh plugins show` prints it."""
         assert inspect.cleandoc(vars(cls).get("__doc__") or ""), f"{cls.__name__} has no docstring"
 
     # ------------------------------------------------------------------------------------------------------- options
 
     def test_its_options_are_accepted(self, checked_options: BaseModel) -> None:
-        """Those that the test gives."""
+        """The plugin accepts the test class's `options`."""
         assert isinstance(checked_options, BaseModel)
 
     def test_a_misspelled_option_is_an_error(self, cls: type[Any], base: Path) -> None:
-        """Silence would let a job run for hours with a default."""
+        """If a misspelled option were accepted, the job would run for hours with a default."""
         given = {**self.options, "no_such_option": 1}
         refusal = self._refusal(cls, given, base)
         named = refusal is not None and "no_such_option" in str(refusal)
         assert named, f'{given} was accepted; write class {cls.Options.__name__}(BaseModel, extra="forbid")'
 
     def test_every_option_is_described(self, cls: type[Any]) -> None:
-        """``Field(description=...)``: it is what `rolemesh plugins show` and the job file's schema say."""
+        """Use ``Field(description=...)``. `rolemesh plugins show` and the job file's schema print it."""
         nameless = [name for name, field in cls.Options.model_fields.items() if not field.description]
         assert not nameless, f"no description: {', '.join(nameless)}"
 
     def test_its_options_have_a_schema(self, cls: type[Any]) -> None:
-        """As JSON, for editors and for `rolemesh schema`; the same each time."""
+        """The schema is JSON, for editors and for `rolemesh schema`, and the same each time."""
         schema = json.dumps(cls.Options.model_json_schema(by_alias=True), sort_keys=True)
         assert schema == json.dumps(cls.Options.model_json_schema(by_alias=True), sort_keys=True)
 
     def test_its_options_survive_json(self, cls: type[Any], checked_options: BaseModel, base: Path) -> None:
-        """They travel to other processes, and into the run's folder, as JSON."""
+        """Options travel to other processes, and into the run's folder, as JSON."""
         dumped = json.loads(json.dumps(checked_options.model_dump(mode="json", by_alias=True)))
         again = type(checked_options).model_validate(dumped, context={"base": str(base)})
         assert again.model_dump(mode="json") == checked_options.model_dump(mode="json")
 
     def test_defaults_are_not_shared(self, cls: type[Any], checked_options: BaseModel, base: Path) -> None:
-        """Two roles with the same plugin do not write into each other's options."""
+        """Two roles with the same plugin do not share a mutable default."""
         given = checked_options.model_dump(mode="json", by_alias=True, exclude_unset=True)
         one, other = checked_options, type(checked_options).model_validate(given, context={"base": str(base)})
         for name in cls.Options.model_fields:
@@ -212,7 +221,7 @@ class PluginConformance(InstalledConformance):
                 assert value is not getattr(other, name), f"the default of {name} is one object for all"
 
     def test_bad_options_are_refused_with_a_remedy(self, cls: type[Any], base: Path) -> None:
-        """Each of `bad_options`, by the model or, for a workload, by `check`; never by an arbitrary exception."""
+        """The model or, for a workload, `check` refuses each of `bad_options`, and never with an arbitrary exception."""
         if not self.bad_options:
             pytest.skip("the test class has no bad_options")
         for bad in self.bad_options:
@@ -229,7 +238,7 @@ class PluginConformance(InstalledConformance):
         return None
 
     def check_options(self, cls: type[Any], options: BaseModel, base: Path) -> None:
-        """Look at options beyond their model."""
+        """Check options beyond their model. Subclasses override it."""
         if self.kind != "workloads":
             cls(options)
 
@@ -240,7 +249,7 @@ def _installed(record: PluginRecord) -> None:
 
 
 def modules_after(code: str) -> set[str]:
-    """Top-level modules that are there after `code`, which prints ``sys.modules``."""
+    """Return the top-level modules that are loaded after `code`, which prints ``sys.modules``."""
     done = fresh_python(code)
     assert done.returncode == 0, done.stderr
     return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}

@@ -1,4 +1,4 @@
-"""Which files a plugin writes outside of the folders that are its own."""
+"""Finds files that a plugin writes outside of its own folders."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ CACHES = ("~/.cache", "~/.config", "/dev", "/proc")
 """Folders in which every process may write."""
 
 IMPORTING = "<frozen importlib._bootstrap>"
-"""The file of the frame that executes a module which is imported."""
+"""File name of the frame that executes an imported module."""
 
 
 class Guard:
-    """An audit hook that notes every path outside of `inside` that is written to, made, renamed or removed.
+    """An audit hook that records every path outside of `inside` that is written, made, renamed or removed.
 
-    It does not note what the import of another package than the plugin's writes in the temporary folder. `wrote` gets
-    the paths.
+    It ignores temporary files that the import of another package writes. It adds the paths to `wrote`.
     """
 
     _EVENTS = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.truncate")
@@ -53,7 +52,7 @@ class Guard:
                 self._wrote.append(str(whole))
 
     def _imports_another(self) -> bool:
-        """Whether the innermost module that is being imported here belongs to another package than the plugin."""
+        """True if the module that this thread currently imports belongs to another package than the plugin."""
         frame = sys._getframe(2)
         while frame is not None:
             above = frame.f_back

@@ -1,4 +1,4 @@
-"""A plugin that does not come back: each test has a time limit, and one that has hung often is not asked again."""
+"""Time limits for plugins that do not answer. After several hangs the kit asks a plugin no further questions."""
 
 from __future__ import annotations
 
@@ -11,37 +11,39 @@ from typing import Any
 __all__ = ["HANGS", "IMPORT_S", "Hung", "Limit", "communicated", "fresh_python", "has_hung", "limit_of"]
 
 HANGS = 3
-"""After so many tests of a class that have hung, its others fail at once: each would take as long."""
+"""Number of hung tests of a class after which its other tests fail at once. Each would take as long."""
 IMPORT_S = 60.0
-"""The limit of an import in seconds, which is to take well under one."""
+"""Time limit of an import in seconds. A good import takes less than one."""
 
 
 class Hung(AssertionError):
-    """What was asked of the plugin has not ended in time."""
+    """The plugin did not answer in time."""
 
 
 def has_hung(error: BaseException) -> bool:
-    """Whether a test failed because something did not end: the kit says so, or pytest-timeout."""
+    """True if a test failed because something did not end, as the kit or pytest-timeout reports."""
     return isinstance(error, Hung) or str(error).startswith("Timeout (>")
 
 
 class Limit:
-    """The time limit of another process. The time in which that waits for a processor does not count, so that a busy
-    machine makes nothing hang."""
+    """The time limit of another process.
+
+    The time in which that process waits for a processor does not count. A busy machine therefore causes no hang.
+    """
 
     def __init__(self, pid: int, limit_s: float) -> None:
         self._pid, self._until = pid, monotonic() + limit_s - _queued_s(pid)
 
     @property
     def left_s(self) -> float:
-        """The seconds until the limit; 0 from then on."""
+        """Seconds until the limit; 0 after it."""
         return max(0.0, self._until + _queued_s(self._pid) - monotonic())
 
 
 def _queued_s(pid: int) -> float:
-    """How long the main thread of a process has been ready to run on a processor that others used; 0.0 if nobody knows.
+    """Return the seconds for which a process's main thread was ready to run but had no processor; 0.0 if unknown.
 
-    From Linux' ``/proc/PID/schedstat``, described in its Documentation/scheduler/sched-stats.rst.
+    The source is Linux' ``/proc/PID/schedstat``, described in its Documentation/scheduler/sched-stats.rst.
     """
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) * 1e-9
@@ -50,9 +52,9 @@ def _queued_s(pid: int) -> float:
 
 
 def communicated(process: subprocess.Popen[bytes], limit_s: float, data: bytes | None = None) -> tuple[bytes, bytes]:
-    """Stdout and stderr of a process that gets `data`, once it has ended.
+    """Send `data` to a process, wait for its end, and return its stdout and stderr.
 
-    Raises `subprocess.TimeoutExpired` with its output if it does not end within `limit_s` seconds; then it is killed.
+    Kills the process and raises `subprocess.TimeoutExpired` with its output if it takes longer than `limit_s` seconds.
     """
     limit, given = Limit(process.pid, limit_s), data
     while (left := limit.left_s) > 0:
@@ -65,7 +67,7 @@ def communicated(process: subprocess.Popen[bytes], limit_s: float, data: bytes |
 
 
 def fresh_python(code: str, limit_s: float = IMPORT_S) -> subprocess.CompletedProcess[str]:
-    """`code` in a fresh process with this one's import path. Raises `Hung` if it does not end."""
+    """Run `code` in a fresh process with this one's import path. Raises `Hung` if it does not end."""
     start = f"import sys; sys.path[:] = {[*filter(None, sys.path)]!r}; "
     command = [sys.executable, "-c", start + code]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -77,5 +79,5 @@ def fresh_python(code: str, limit_s: float = IMPORT_S) -> subprocess.CompletedPr
 
 
 def limit_of(cls: Any) -> float:
-    """The limit of a standard test of the class `cls` in seconds: what three answers may take."""
+    """Return the time limit of a standard test of the class `cls`, in seconds: the time for three answers."""
     return float(3 * cls.timeout_s)

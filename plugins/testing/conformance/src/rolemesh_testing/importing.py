@@ -1,4 +1,4 @@
-"""What an import does: seen in a fresh process, once for all tests that ask."""
+"""Observes the effects of an import in a fresh process, once for all tests that need it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ print(json.dumps([error, modules, threads, len(psutil.Process().children())]))
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What importing a module has raised ("" for nothing), loaded (top-level modules), started and printed."""
+    """The effects of importing a module: its error ("" if none), loaded top-level modules, threads, processes and
+    output.
+    """
 
     error: str
     modules: frozenset[str]

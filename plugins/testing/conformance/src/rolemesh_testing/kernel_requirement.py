@@ -1,4 +1,4 @@
-"""Which kernels a plugin's distribution says that it fits."""
+"""Reads which kernels a plugin's distribution requires."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ __all__ = ["kernel_requirements"]
 
 
 def kernel_requirements(name: str) -> list[Requirement]:
-    """What the installed distribution `name` requires of rolemesh; what only its extras require does not count."""
+    """Return the requirement on rolemesh of the installed distribution `name`. Requirements of its extras do not count."""
     every = [Requirement(need) for need in distribution(name).requires or ()]
     return [need for need in every if canonicalize_name(need.name) == "rolemesh" and not need.marker]

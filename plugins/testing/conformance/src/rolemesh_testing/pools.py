@@ -1,4 +1,4 @@
-"""Drawn questions to plugins: many that differ, the same in every run, and the simplest where an answer is wrong."""
+"""Draws inputs for plugins: the same in every run. For a wrong answer it searches the simplest input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Pool(Generic[T]):
-    """`size` values that ``draw(random)`` gives, each time they are asked for with objects of their own."""
+    """`size` values that ``draw(random)`` makes. Each iteration makes new objects."""
 
     def __init__(self, kind: type[T], draw: Callable[[Random], T], size: int) -> None:
         """`kind` is a msgspec struct, which survives MessagePack."""
@@ -26,7 +26,9 @@ class Pool(Generic[T]):
             yield msgspec.msgpack.decode(data, type=self._kind)
 
     def check(self, check: Callable[[T], None], *, simplify: bool = True) -> None:
-        """Call `check` with each value. Raises what it raises; with `simplify` for the simplest value that is found."""
+        """Call `check` with each value, and raise its exception. With `simplify`, raise it for the simplest value
+        found.
+        """
         for value in self:
             try:
                 check(value)
@@ -36,7 +38,9 @@ class Pool(Generic[T]):
                 raise
 
     def _search(self, check: Callable[[T], None]) -> None:
-        """Raise what `check` raises for a value that hypothesis finds, with the fewest and smallest choices."""
+        """Search a value with hypothesis for which `check` raises, with the fewest and smallest choices; raise its
+        exception.
+        """
         from hypothesis import HealthCheck, Phase, given, settings
         from hypothesis import strategies as st
 
@@ -61,7 +65,7 @@ _POOLS: dict[Hashable, Pool[Any]] = {}
 
 
 def pooled(kind: type[T], draw: Callable[[Random], T], size: int, *key: Hashable) -> Pool[T]:
-    """The pool of what `draw` gives, which depends on nothing but `key`; made once in a process."""
+    """Return the pool for `draw`, which depends on `key` only. A process makes it once."""
     whole: Hashable = (kind.__qualname__, size, *key)
     if whole not in _POOLS:
         _POOLS[whole] = Pool(kind, draw, size)

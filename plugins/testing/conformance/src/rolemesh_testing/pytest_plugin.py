@@ -1,6 +1,6 @@
-"""The kit's side of pytest: collects what the standard tests found, prints overrides, writes the report.
+"""The kit's pytest plugin: it collects the results of the standard tests, prints overrides, and writes the report.
 
-It is loaded in every pytest run of an environment that has rolemesh, so it imports nothing heavy.
+Every pytest run of an environment with rolemesh loads it, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ for _asserting in _ASSERTING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--conformance-only``, ``--conformance-plugin``, ``--conformance-kind`` and ``--conformance-report``."""
+    """Add ``--conformance-only``, ``--conformance-plugin``, ``--conformance-kind`` and ``--conformance-report``."""
     group = parser.getgroup("rolemesh", "rolemesh conformance")
     group.addoption("--conformance-only", action="store_true", help="Run the conformance classes, no other tests.")
     group.addoption("--conformance-plugin", metavar="NAME", help="Of those, only the ones of this plugin.")
@@ -38,13 +38,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have results collected where there may be some."""
+    """Register the collector of results."""
     config.pluginmanager.register(Conformance(config), "rolemesh-conformance-results")
 
 
 @pytest.fixture(scope="session")
 def rolemesh_stages() -> Iterator[Stages]:
-    """The processes that ranks under test are forked from, shared by all tests of the session."""
+    """The processes from which ranks under test are forked. All tests of the session share them."""
     from rolemesh_testing.workloads.ranks import Stages
 
     stages = Stages()
@@ -65,7 +65,7 @@ class Conformance:
         self.results: list[dict[str, Any]] = []
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out other tests, if asked to; limit the time of those that the project sets no limit for."""
+        """Deselect other tests on request. Limit the time of each test if the project sets no limit."""
         if self._only:
             others = [item for item in items if not self._wanted(item)]
             items[:] = [item for item in items if self._wanted(item)]
@@ -76,7 +76,7 @@ class Conformance:
                     item.add_marker(pytest.mark.timeout(limit_of(cls)))
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Do not ask a plugin again that has hung often."""
+        """Skip the question if the plugin has hung often."""
         hung = self._hung.get(_class(item), [])
         if len(hung) >= HANGS:
             pytest.fail(f"not run, since these have not ended: {', '.join(hung)}", pytrace=False)
@@ -90,7 +90,7 @@ class Conformance:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Write a conformance test's outcome into its report, in which pytest-xdist takes it to the main process."""
+        """Write a conformance test's outcome into its report. pytest-xdist sends the report to the main process."""
         report = yield
         cls = _class(item)
         if cls is not None and call.excinfo is not None and has_hung(call.excinfo.value):
@@ -111,12 +111,12 @@ class Conformance:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Remember a conformance test's outcome."""
+        """Record a conformance test's outcome."""
         if (result := getattr(report, "rolemesh_conformance", None)) is not None:
             self.results.append(result)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """A line per class, and why standard tests were replaced."""
+        """Print a line per class, and the reasons of replaced standard tests."""
         by_class: dict[tuple[str, str], list[dict[str, Any]]] = {}
         for result in self.results:
             by_class.setdefault((result["class"], result["plugin"]), []).append(result)
@@ -134,24 +134,24 @@ class Conformance:
                     terminalreporter.write_line(f"  overridden: {result['test']}: {result['reason']}")
 
     def pytest_sessionfinish(self) -> None:
-        """Write the report; where pytest-xdist has several processes, the main one does."""
+        """Write the report. With pytest-xdist only the main process does."""
         if self._report is not None and not self._is_worker:
             self._report.write_text(json.dumps(self.results, indent=2) + "\n", encoding="utf-8")
 
 
 def _has_timeout(config: pytest.Config) -> bool:
-    """Whether the project has a limit of its own for its tests (pytest-timeout)."""
+    """True if the project limits the time of its tests (pytest-timeout)."""
     return bool(config.getoption("timeout", None) or config.getini("timeout") or os.environ.get("PYTEST_TIMEOUT"))
 
 
 def _class(item: pytest.Item) -> Any:
-    """The conformance class that a test belongs to, or None."""
+    """Return the conformance class of a test, or None."""
     cls = getattr(item, "cls", None)
     return cls if cls is not None and hasattr(cls, "kind") and hasattr(cls, "timeout_s") else None
 
 
 def _name(cls: Any) -> str:
-    """What a conformance class tests."""
+    """Return the plugin under test of a conformance class."""
     if isinstance(cls.plugin, str):
         return cls.plugin.rpartition(":")[2]
     return str(getattr(cls.plugin, "__name__", None) or cls.plugin.name)  # of the record that declares a kind

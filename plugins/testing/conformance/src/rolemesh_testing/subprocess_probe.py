@@ -1,4 +1,4 @@
-"""Asks a plugin in another process, so that nothing of this one can have a part in the answer."""
+"""Asks a plugin in another process, so that nothing in this process influences the answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Subject(msgspec.Struct, frozen=True):
     base: str
 
     def loaded(self) -> tuple[type[Any], Any]:
-        """Its class, and its options as the class takes them."""
+        """Return the plugin's class and its checked options."""
         found: type[Any] = self.record.entry_point.load()
         return found, found.Options.model_validate(self.options, context={"base": self.base})
 
@@ -54,9 +54,9 @@ def ask_elsewhere(
     cwd: str | Path | None = None,
     timeout_s: float = 120.0,
 ) -> bytes:
-    """What a module's function answers in a fresh process with the hash seed `hash_seed`, in the folder `cwd`.
+    """Return the result of a module's function in a fresh process with the hash seed `hash_seed`, in the folder `cwd`.
 
-    Raises `AssertionError`, with what it printed, if the process fails; `Hung` if it does not end within `timeout_s`.
+    Raises `AssertionError` with the process's output if it fails; `Hung` if it takes longer than `timeout_s` seconds.
     """
     main = _MAIN.format(path=[*filter(None, sys.path)], module=function.__module__, name=function.__qualname__)
     process = subprocess.Popen(
@@ -77,7 +77,7 @@ def ask_elsewhere(
 
 
 def still_running() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Threads that would keep this process from ending, and its child processes with their own."""
+    """Return threads that would keep this process from ending, and its child processes with their threads."""
     threads = tuple(t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread())
     children = psutil.Process().children(recursive=True)
     return threads, tuple(" ".join(child.cmdline()) or child.name() for child in children)
@@ -89,7 +89,7 @@ def _tail(said: bytes) -> str:
 
 
 def _answer(module: str, name: str) -> None:
-    """The other process. What the plugin prints goes to stderr: stdout is for the answer alone."""
+    """Run as the other process. The plugin's output goes to stderr, since stdout carries the answer."""
     answers = os.dup(1)
     os.dup2(2, 1)
     question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Question)

@@ -1,4 +1,4 @@
-"""Conformance of a backend: a real job lives there, loses its processes there, and leaves nothing there."""
+"""Conformance of a backend: the kit runs a real job on it, kills the job's processes, and checks that nothing is left."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Running = Callable[..., "_Live"]
 
 
 class _Live:
-    """A job under way, for which a thread waits."""
+    """A running job, and a thread that waits for its end."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -36,7 +36,7 @@ class _Live:
         self._thread.start()
 
     def until(self, what: str, timeout_s: float, true: Callable[[JobStatus], bool]) -> JobStatus:
-        """Its status once it is as asked."""
+        """Wait until the status fulfils a condition, and return it."""
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             status = self.handle.status()
@@ -47,7 +47,7 @@ class _Live:
         raise AssertionError(f"{what}: not within {timeout_s:g} s")
 
     def end(self, timeout_s: float) -> dict[str, Any]:
-        """The result."""
+        """Wait for the job's end, and return its result."""
         self._thread.join(timeout_s)
         assert self._ended, f"the job has not ended within {timeout_s:g} s"
         assert self._ended[0] is not None, "the job has died without a result"
@@ -55,9 +55,9 @@ class _Live:
 
 
 class BackendConformance(PluginConformance):
-    """Subclass it with `plugin` and `options`; the engine ``durable`` runs its jobs there.
+    """Subclass it with `plugin` and `options`. The engine ``durable`` runs the jobs.
 
-    Processes are killed by their pids, so its nodes must be on this machine.
+    The tests kill processes by their pids, so the backend's nodes must be on this machine.
     """
 
     kind = "backends"
@@ -67,7 +67,7 @@ class BackendConformance(PluginConformance):
 
     @pytest.fixture
     def running(self, checked_options: BaseModel, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
-        """``running(steps=…, pause_s=…)``: a job on the backend."""
+        """``running(steps=…, pause_s=…)`` starts a job on the backend."""
         live: list[_Live] = []
         chosen = {name: str(value) for name, value in self.options.items()} | {"backend": str(self.plugin)}
         options = DurableEngine.options_for(chosen)(backend=str(self.plugin), **self.options)
@@ -87,7 +87,7 @@ class BackendConformance(PluginConformance):
             each.handle.close()
 
     def check_options(self, cls: type[Any], options: BaseModel, base: Path) -> None:
-        """Beyond the model: a backend of these can be made."""
+        """The options also pass checks beyond the model: a backend can be made with them."""
         cls(options).close()
 
     # --------------------------------------------------------------------------------------------------------- tests
@@ -95,7 +95,7 @@ class BackendConformance(PluginConformance):
     def test_its_nodes_can_be_told_apart_and_have_something(
         self, cls: type[Backend], checked_options: BaseModel
     ) -> None:
-        """The same nodes each time it is asked, in the same order; with what a strategy needs to know."""
+        """Every call returns the same nodes in the same order, with the values that placement strategies need."""
         backend = cls(checked_options)
         try:
             view = backend.cluster()
@@ -110,11 +110,11 @@ class BackendConformance(PluginConformance):
             backend.close()
 
     def test_it_is_called_as_it_is_chosen(self, cls: type[Backend]) -> None:
-        """The journal and ``run.json`` say its name."""
+        """The journal and ``run.json`` contain the backend's name."""
         assert cls.name == self.plugin
 
     def test_a_job_runs_there_and_leaves_nothing(self, running: Running) -> None:
-        """When `close` has returned, none of its processes lives."""
+        """After `close` has returned, none of the backend's processes is alive."""
         live = running(steps=200, pause_s=0.02)
         status = live.until("its ranks run", self.timeout_s, lambda status: status.committed >= 1)
         assert status.master_pid > 0
@@ -127,7 +127,7 @@ class BackendConformance(PluginConformance):
         assert not left, f"processes {left} live on"
 
     def test_a_master_that_is_killed_is_there_again(self, running: Running) -> None:
-        """Another one goes on with the same agents and ranks."""
+        """A new master goes on with the same agents and ranks."""
         live = running(steps=400, pause_s=0.02)
         before = live.until("its ranks run", self.timeout_s, lambda status: status.committed >= 1)
         os.kill(before.master_pid, signal.SIGKILL)
@@ -138,7 +138,7 @@ class BackendConformance(PluginConformance):
         assert [rank.generation for rank in going.ranks] == [rank.generation for rank in before.ranks]
 
     def test_an_agent_that_is_killed_has_a_successor_and_no_rank_restarts(self, running: Running) -> None:
-        """The master hears of it at once, and has another one started there, which takes the ranks over."""
+        """The master notices the loss at once. It starts another agent on the same node, which adopts the ranks."""
         live = running(steps=100_000, pause_s=0.02)
         before = live.until("its ranks run", self.timeout_s, lambda status: status.committed >= 1)
         os.kill(before.agents[0].pid, signal.SIGKILL)
@@ -151,7 +151,7 @@ class BackendConformance(PluginConformance):
 
 
 def _left(born: dict[int, float]) -> list[int]:
-    """Which of these processes are there, a moment after they were told to end."""
+    """Return those of these processes that are still alive shortly after they were asked to end."""
     until = time.monotonic() + 10
     while (left := [pid for pid, when in born.items() if _alive(pid, when)]) and time.monotonic() < until:
         time.sleep(0.05)

@@ -1,1 +1,1 @@
-"""The standard tests of checks, and what they are made with."""
+"""The standard tests of checks, and their helpers."""

@@ -1,4 +1,4 @@
-"""Conformance of a check: it measures this machine in a process of its own, as an agent has it, and leaves nothing."""
+"""Conformance of a check: it runs in a process of its own, as an agent runs it, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["CheckConformance"]
 
 
 class _Found(msgspec.Struct):
-    """What a check has measured (not all of it need be numbers), or raised, and what its process was left with."""
+    """The measurements of a check (not all need be numbers) or its exception, and what still runs in its process."""
 
     values: Any = None
     raised: str = ""
@@ -35,11 +35,13 @@ class _Found(msgspec.Struct):
 
 
 class CheckConformance(PluginConformance):
-    """Subclass it with `plugin` and `options`: of little work, and for this machine, where the tests run."""
+    """Subclass it with `plugin` and `options`. The options should ask for little work and fit the machine that runs the
+    tests.
+    """
 
     kind = "checks"
     alone: ClassVar[bool] = True
-    """Whether it measures something on a node that is measured alone. The kit always measures two together as well."""
+    """True if the check measures something on a node alone. The kit always measures two nodes together as well."""
 
     @pytest.fixture
     def subject(self, record: PluginRecord, base: Path, checked_options: BaseModel) -> Subject:
@@ -48,7 +50,7 @@ class CheckConformance(PluginConformance):
 
     @pytest.fixture
     def node(self, tmp_path: Path) -> CheckedNode:
-        """This machine as a node on which checks run alone."""
+        """This machine, as a node that is checked alone."""
         run_dir, shm_dir = tmp_path / "run", tmp_path / "shm"
         for folder in (run_dir, shm_dir):
             folder.mkdir()
@@ -56,12 +58,14 @@ class CheckConformance(PluginConformance):
 
     @pytest.fixture
     def measured(self, subject: Subject, node: CheckedNode, request: pytest.FixtureRequest) -> _Found:
-        """What it finds here, alone."""
+        """The check's measurements on this machine alone."""
         return once(request, "it does not measure this machine", lambda: self.measure(subject, node))
 
     def measure(self, subject: Subject, node: CheckedNode) -> _Found:
-        """Run the check in a process of its own. Raises `AssertionError` for what it raises, and if it is not done in
-        the seconds of its `timeout_s`."""
+        """Run the check in a process of its own.
+
+        Raises `AssertionError` if the check raises, or if it takes longer than its `timeout_s` seconds.
+        """
         limit_s = min(self.timeout_s, subject.loaded()[1].timeout_s)
         answer = ask_elsewhere(_measure_there, subject, msgspec.json.encode(node), cwd=node.run_dir, timeout_s=limit_s)
         found = msgspec.json.decode(answer, type=_Found)
@@ -71,34 +75,34 @@ class CheckConformance(PluginConformance):
     # --------------------------------------------------------------------------------------------------- declaration
 
     def test_its_options_are_a_checks(self, cls: type[Check]) -> None:
-        """`at_least`, `slower` and `timeout_s` say which nodes fail."""
+        """`at_least`, `slower` and `timeout_s` decide which nodes fail."""
         name = cls.Options.__name__
         assert issubclass(cls.Options, CheckOptions), f"write class {name}(CheckOptions), from rolemesh_durable.checks"
 
     # ------------------------------------------------------------------------------------------------------ measuring
 
     def test_it_measures_finite_numbers_by_name(self, measured: _Found) -> None:
-        """They are compared with `at_least`, and with those of other nodes; nan is neither more nor less."""
+        """The engine compares the numbers with `at_least` and with those of other nodes. A nan cannot be compared."""
         _numbers(measured.values)
         assert measured.values or not self.alone, "measure() returned no number; say alone = False if it needs others"
 
     def test_its_numbers_have_the_same_names_each_time(
         self, measured: _Found, subject: Subject, node: CheckedNode
     ) -> None:
-        """A node is compared with the others by the names of its numbers."""
+        """The engine compares nodes by the names of their numbers."""
         again = self.measure(subject, node).values
         assert again.keys() == measured.values.keys(), f"{sorted(measured.values)} one time, {sorted(again)} the next"
 
     def test_its_limits_name_numbers_that_it_measures(
         self, measured: _Found, checked_options: BaseModel, subject: Subject, node: CheckedNode
     ) -> None:
-        """A limit in `at_least` on another name would never be held against anything."""
+        """A limit in `at_least` for a name that the check never measures has no effect."""
         limits: dict[str, float] = checked_options.at_least  # type: ignore[attr-defined]
         unknown = sorted(limits.keys() - measured.values.keys()) if self.alone else []
         assert not unknown, f"at_least names {', '.join(unknown)}; it measures {', '.join(sorted(measured.values))}"
 
     def test_two_nodes_are_measured_together(self, subject: Subject, node: CheckedNode) -> None:
-        """At the same time, in one folder: neither is in the other's way, and both have the same numbers."""
+        """Two checks run at the same time in one folder. They do not disturb each other, and return the same names."""
         pair = tuple(msgspec.structs.replace(node, id=each, together=("a", "b"), attempt="2") for each in ("a", "b"))
         found: dict[str, _Found] = {}
         raised: list[BaseException] = []
@@ -122,15 +126,17 @@ class CheckConformance(PluginConformance):
         assert found["a"].values.keys() == found["b"].values.keys(), "two nodes have numbers of different names"
 
     def test_it_leaves_no_file(self, measured: _Found) -> None:
-        """Neither on disk nor in shared memory, which the job's ranks need next."""
+        """The check leaves no file on disk or in shared memory. The job's ranks need both afterwards."""
         assert not measured.left, f"it leaves {', '.join(measured.left)}; remove what you write"
 
     def test_it_writes_in_the_nodes_folders_only(self, measured: _Found) -> None:
-        """`CheckedNode.run_dir` and `CheckedNode.shm_dir`: if it is killed, nobody removes what lies elsewhere."""
+        """It writes in `CheckedNode.run_dir` and `CheckedNode.shm_dir` only. If a check is killed, files elsewhere stay
+        for ever.
+        """
         assert not measured.wrote, f"it writes outside of run_dir and shm_dir: {', '.join(measured.wrote[:5])}"
 
     def test_it_leaves_nothing_running(self, measured: _Found) -> None:
-        """No process, and no thread that would keep its process from ending: ranks come next."""
+        """It leaves no process, and no thread that keeps its process from ending. The ranks start afterwards."""
         threads, children = ", ".join(measured.threads), ", ".join(measured.children)
         assert not threads, f"after measure() the threads {threads} run on; join them, or daemon=True"
         assert not children, f"after measure() the processes {children} run on"
@@ -161,7 +167,7 @@ def _measure_there(subject: Subject, order: bytes) -> bytes:
 
 
 def _told(value: Any) -> Any:
-    """A number as it is; anything else, and what JSON cannot say, in words."""
+    """Return a number as it is. Anything else, nan and infinity included, becomes text, as JSON cannot represent it."""
     try:
         number = float(value)
     except (TypeError, ValueError):

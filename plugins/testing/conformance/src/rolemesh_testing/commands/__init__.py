@@ -1,1 +1,1 @@
-"""The standard tests of commands, and what they are made with."""
+"""The standard tests of commands, and their helpers."""

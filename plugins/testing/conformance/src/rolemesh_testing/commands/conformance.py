@@ -1,4 +1,6 @@
-"""Conformance of a command: its verb can be found, read about and mistyped; its options do not get in anybody's way."""
+"""Conformance of a command: rolemesh finds and describes its verb, refuses mistyped options, and its options clash with
+no others.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,14 @@ __all__ = ["CommandConformance"]
 
 VERB = "it"
 SIDES = {"run.": RunOption, "plan.": PlanOption}
-"""The beginnings of names that add options to another verb, and the classes of such commands."""
+"""Prefixes of the names of commands that add options to another verb, and the classes of such commands."""
 
 
 class CommandConformance(PluginConformance):
     """Subclass it with `plugin`: the name of an installed command, such as ``tidy``, ``plugins.sign`` or ``run.quiet``.
 
-    A verb is not run, since only its author knows what it does; its help, its arguments and its options are looked at.
+    The kit does not run a verb, since only its author knows its effects. It looks at the verb's help, arguments and
+    options.
     """
 
     kind = "commands"
@@ -42,12 +45,12 @@ class CommandConformance(PluginConformance):
 
     @pytest.fixture
     def verb(self, cls: type[Command]) -> Any:
-        """The command as it is typed. Skips what adds options to another verb."""
+        """The command as it is typed. Skips a plugin that adds options to another verb."""
         return _typed(_verb(cls))
 
     @pytest.fixture
     def extra(self, cls: type[Command]) -> type[Command]:
-        """What adds options to ``rolemesh run`` or ``rolemesh plan``. Skips verbs."""
+        """The plugin that adds options to ``rolemesh run`` or ``rolemesh plan``. Skips verbs."""
         if not issubclass(cls, (RunOption, PlanOption)):
             pytest.skip("it is a verb")
         return cls
@@ -65,7 +68,9 @@ class CommandConformance(PluginConformance):
         )
 
     def test_its_name_is_free(self, record: PluginRecord) -> None:
-        """A verb of the kernel's own goes before an installed one of its name; below a verb there must be that verb."""
+        """The kernel's own verbs win over installed ones of the same name. A name with a dot needs the verb before the
+        dot.
+        """
         assert record.name not in OWN, f"rolemesh has a verb {record.name!r} already, which goes before yours"
         group, _, last = record.name.rpartition(".")
         if record.distribution:
@@ -76,7 +81,7 @@ class CommandConformance(PluginConformance):
     # ---------------------------------------------------------------------------------------------------------- verbs
 
     def test_the_list_of_verbs_says_what_it_does(self, cls: type[Command], record: PluginRecord) -> None:
-        """`help` is read from the source of the class, so that ``rolemesh --help`` imports no command."""
+        """The kernel reads `help` from the source of the class, so that ``rolemesh --help`` imports no command."""
         _verb(cls)
         assert cls.help.strip(), f"{cls.__name__} has no help; write help: ClassVar[str] = '...' in its body"
         assert "\n" not in cls.help.strip(), "help is more than a line"
@@ -84,14 +89,14 @@ class CommandConformance(PluginConformance):
         assert written == cls.help, "help is not written as text in the class's body, so the list of verbs is empty"
 
     def test_its_help_is_printed(self, cls: type[Command]) -> None:
-        """By ``--help``, with what the verb does, which stands in its docstring."""
+        """``--help`` prints the verb's docstring."""
         done = CliRunner().invoke(_app(_verb(cls)), [VERB, "--help"])
         assert done.exit_code == 0, f"--help ends with {done.exit_code}: {done.output}{done.exception or ''}"
         found = _typed(_verb(cls))
         assert (found.help or "").strip() or hasattr(found, "commands"), "its function has no docstring"
 
     def test_its_help_is_quick(self, cls: type[Command], record: PluginRecord) -> None:
-        """`function` imports nothing heavy: who asks for help would wait for it."""
+        """`function` imports nothing heavy, so that ``--help`` answers at once."""
         _verb(cls)
         module, _, name = record.target.partition(":")
         code = (
@@ -103,37 +108,37 @@ class CommandConformance(PluginConformance):
         assert not heavy, f"function() imports {', '.join(sorted(heavy))}; import them where the verb needs them"
 
     def test_its_arguments_and_options_are_described(self, verb: Any) -> None:
-        """``Annotated[str, typer.Option(help=...)]``: it is all that ``--help`` says of them."""
+        """Use ``Annotated[str, typer.Option(help=...)]``: ``--help`` prints nothing else about an option."""
         nameless = [f"{name} of {each.name}" for each in _commands(verb) for name in _nameless(each)]
         assert not nameless, f"no help: {', '.join(nameless)}"
 
     def test_a_misspelled_option_of_the_verb_is_refused(self, cls: type[Command]) -> None:
-        """With exit code 2, before anything is done."""
+        """The verb exits with code 2 before it does anything."""
         done = CliRunner().invoke(_app(_verb(cls)), [VERB, "--no-such-option-of-it"])
         assert done.exit_code == EXIT_NOT_STARTED, f"--no-such-option-of-it ends with {done.exit_code}: {done.output}"
 
     # ------------------------------------------------------------------------------------------ options of run and plan
 
     def test_its_options_have_defaults(self, extra: type[Command]) -> None:
-        """Nobody has to give them: the verb is there without it, too."""
+        """All options are optional: the verb also works without them."""
         required = [name for name, field in extra.Options.model_fields.items() if field.is_required()]
         assert not required, f"no default: {', '.join(required)}"
 
     def test_it_is_not_wanted_unless_it_is_asked_for(self, extra: type[Command]) -> None:
-        """With no option given, `rolemesh run` runs the job itself."""
+        """If no option is given, `rolemesh run` runs the job itself."""
         if not issubclass(extra, RunOption):
             pytest.skip("it adds options to rolemesh plan")
         assert not extra(extra.Options()).wanted(), "wanted() is true with no option given"
 
     def test_it_does_what_its_options_are_for(self, extra: type[Command]) -> None:
-        """One of the methods that the verb calls is its own."""
+        """The class overrides at least one of the methods that the verb calls."""
         base = next(each for each in SIDES.values() if issubclass(extra, each))
         calls = ("run", "admission") if base is RunOption else ("tell", "overrides")
         own = [name for name in calls if getattr(extra, name) is not getattr(base, name)]
         assert own, f"none of {', '.join(calls)} is defined, so its options do nothing"
 
     def test_its_options_are_nobody_elses(self, extra: type[Command], record: PluginRecord) -> None:
-        """Of two options with one name, only one could be given."""
+        """If two options had one name, the user could give only one of them."""
         side, fixed = ("run.", run.fixed) if issubclass(extra, RunOption) else ("plan.", plan.fixed)
         taken = dict.fromkeys(inspect.signature(fixed).parameters, f"rolemesh {side[:-1]}")
         if side == "run.":
@@ -147,7 +152,7 @@ class CommandConformance(PluginConformance):
         assert not twice, f"there is such an option already: {', '.join(twice)}"
 
     def check_options(self, cls: type[Any], options: BaseModel, base: Any) -> None:
-        """One with these options can be made."""
+        """A plugin can be made with these options."""
         cls(options)
 
 
@@ -185,7 +190,7 @@ def _nameless(verb: Any) -> Iterator[str]:
 
 
 def _written(cls: type[Command]) -> str:
-    """`help` as the class's own source gives it; "" if it does not."""
+    """Return `help` as the source of the class defines it; "" if it does not."""
     (body,) = ast.parse(dedent(inspect.getsource(cls))).body
     for node in body.body if isinstance(body, ast.ClassDef) else ():
         value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None

@@ -1,4 +1,4 @@
-"""Conformance of a diagnoser: it says what it makes of a failure, or nothing; it never raises."""
+"""Conformance of a diagnoser: it returns a verdict on a failure, or None, and never raises."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["DiagnoserConformance"]
 
 
 class _Asked:
-    """One instance of the diagnoser, asked as the master asks it."""
+    """One instance of the diagnoser. It calls hooks as the master does."""
 
     def __init__(self, record: PluginRecord, cls: type[Any], options: Any) -> None:
         self._made_of, self._name = (record, cls, options), record.name
@@ -41,16 +41,16 @@ class _Asked:
 class DiagnoserConformance(PluginConformance):
     """Subclass it with `plugin` and `options`.
 
-    It is asked about the drawn jobs in trouble that failover levels are asked about.
+    The diagnoser gets the same drawn failures that failover levels get.
     """
 
     kind = "diagnosers"
     examples: ClassVar[int] = 150
-    """How many jobs in trouble are drawn."""
+    """Number of drawn failures."""
     roles: ClassVar[Sequence[str]] = ROLES
-    """The names of the roles that drawn jobs have, from the first on: for who knows of some by their names."""
+    """Names of the roles in drawn jobs, the first ones first. Set it if the plugin knows roles by name."""
     simplify: ClassVar[bool] = True
-    """Whether to look for the simplest trouble where a test fails, which takes seconds."""
+    """True to search for the simplest input when a test fails, which takes seconds."""
 
     @pytest.fixture
     def diagnoser(
@@ -60,25 +60,27 @@ class DiagnoserConformance(PluginConformance):
         return needed(request, "it cannot be created", lambda: _Asked(record, cls, checked_options))
 
     def pool(self) -> Pool[Trouble]:
-        """What is drawn for all tests of the class."""
+        """The drawn failures, the same for all tests of the class."""
         roles = tuple(self.roles)
         return pooled(Trouble, lambda random: trouble(random, roles), self.examples, roles)
 
     def test_it_has_the_hook_that_diagnoses(self, cls: type[object]) -> None:
-        """``diagnose``, marked with `rolemesh.hookimpl`; without the mark nobody would ever call it."""
+        """The plugin has ``diagnose``, marked with `rolemesh.hookimpl`. Without the mark the engine never calls it."""
         assert "diagnose" in hooks_of(cls), "no method diagnose is marked with @hookimpl, so it is never called"
 
     def test_it_judges_every_kind_of_failure(self, diagnoser: _Asked) -> None:
-        """A verdict, or None if it cannot tell: every cause, of everybody."""
+        """It returns a verdict, or None if it cannot tell, for every cause and every component."""
         for kind, each in each_kind(self.roles):
             _answer(kind, lambda each=each: diagnoser.diagnose(each.failure, each.view))  # type: ignore[misc]
 
     def test_it_judges_in_every_situation(self, diagnoser: _Asked) -> None:
-        """Whatever state ranks are in, whatever has been tried before, also who the job does not have."""
+        """The states of the ranks, the earlier attempts and the failed component vary. The job may not even have that
+        component.
+        """
         self._for_all(lambda at: _answer(describe(at.failure), lambda: diagnoser.diagnose(at.failure, at.view)))
 
     def test_its_verdicts_have_a_reason(self, diagnoser: _Asked) -> None:
-        """It is what the person reads who wonders why the job was not brought back."""
+        """A user who asks why the job was not restarted reads the reason."""
 
         def check(at: Trouble) -> None:
             verdict = diagnoser.diagnose(at.failure, at.view)
@@ -95,7 +97,7 @@ class DiagnoserConformance(PluginConformance):
         _answer("a job of 10,000 ranks", lambda: diagnoser.diagnose(failure, view))
 
     def test_the_same_failure_has_the_same_verdict(self, diagnoser: _Asked) -> None:
-        """A master that was killed asks again after its restart: no randomness, no clock but `view.now`, no memory."""
+        """A restarted master asks again. The answer may use no randomness, no clock except `view.now`, and no memory."""
         used, fresh = diagnoser.renewed(), diagnoser.renewed()
         troubles = list(self.pool())
         first = [used.diagnose(at.failure, at.view) for at in troubles]
@@ -104,7 +106,7 @@ class DiagnoserConformance(PluginConformance):
             assert fresh.diagnose(at.failure, at.view) == verdict == used.diagnose(at.failure, at.view), what
 
     def test_another_process_has_the_same_verdict(self, record: PluginRecord, diagnoser: _Asked) -> None:
-        """With another order of hashes: it must not depend on the order of a set."""
+        """The other process has another hash seed: the answer must not depend on the order of a set."""
         payload = msgspec.json.encode(list(self.pool())[:50])
         subject = Subject(record, dict(self.options), "")
         one, other = (ask_elsewhere(_diagnose_there, subject, payload, hash_seed=seed) for seed in (1, 2))

@@ -1,1 +1,1 @@
-"""The standard tests of engines, and the job that they run."""
+"""The standard tests of engines, and the jobs that they run."""

@@ -1,4 +1,4 @@
-"""Conformance of an engine: it runs a job as its file says, tells what happens, and leaves a run behind."""
+"""Conformance of an engine: it runs a job as the job file says, reports events, and leaves a run's folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Start = Callable[..., RunHandle]
 class EngineConformance(PluginConformance):
     """Subclass it with `plugin` and `options`, which are those of a run. `job_options` are those of the job file.
 
-    It runs a job of three ranks in two roles, to its end, into a failure, and until somebody stops it.
+    The tests run a job of three ranks in two roles: to its end, into a failure, and until a user stops it.
     """
 
     kind = "engines"
@@ -40,7 +40,7 @@ class EngineConformance(PluginConformance):
 
     @pytest.fixture
     def checked_options(self, cls: type[Engine], base: Path) -> BaseModel:
-        """`job_options` as a job file gives them."""
+        """`job_options` in the form that a job file has."""
         found: BaseModel = cls.Options.model_validate(self.job_options, context={"base": str(base)})
         return found
 
@@ -54,7 +54,7 @@ class EngineConformance(PluginConformance):
     def start(
         self, cls: type[Engine], run_options: BaseModel, tmp_path: Path, request: pytest.FixtureRequest
     ) -> Iterator[Start]:
-        """``start(job)``: a handle, in ``runs/NAME`` below the test's folder; closed at the end of the test."""
+        """``start(job)`` returns a handle. The run is in ``runs/NAME`` below the test's folder, and ends with the test."""
         handles: list[RunHandle] = []
 
         def begin(job: Job, *, detached: bool = False) -> RunHandle:
@@ -75,7 +75,7 @@ class EngineConformance(PluginConformance):
     # --------------------------------------------------------------------------------------------------------- tests
 
     def test_a_job_runs_to_its_end(self, start: Start, tmp_path: Path) -> None:
-        """All steps, with a result, the events and the metrics of each step in the run's folder."""
+        """All steps run. The run's folder contains a result, the events, and the metrics of each step."""
         handle = start(summing("job", tmp_path))
         result = self._end(handle)
         assert (result["status"], result["exit_code"], result["committed_steps"]) == ("done", EXIT_DONE, 10)
@@ -87,7 +87,7 @@ class EngineConformance(PluginConformance):
         assert (handle.run_dir / "job.yaml").exists()
 
     def test_values_and_states_are_those_of_any_engine(self, start: Start, cls: type[Engine], tmp_path: Path) -> None:
-        """What a job computes does not depend on who runs it: compared with the engine in one process."""
+        """A job's results do not depend on the engine. The test compares them with those of the engine in one process."""
         if cls is InlineEngine:
             pytest.skip("it is what others are compared with")
         job = summing("job", tmp_path)
@@ -98,7 +98,7 @@ class EngineConformance(PluginConformance):
         assert [line["total"] for line in ours] == [line["total"] for line in theirs]
 
     def test_the_context_of_a_rank_does_what_it_says(self, start: Start, tmp_path: Path) -> None:
-        """Metrics, records, notes, progress, calls and `finish`: the engine's `RankPort` answers as documented."""
+        """Metrics, records, notes, progress, calls and `finish`: the engine's `RankPort` behaves as documented."""
         result = self._end(start(asking("job", tmp_path, last=2)))
         assert (result["status"], result["reason"]) == ("done", "asker/0: enough")
         assert 3 <= result["committed_steps"] < 100_000
@@ -111,7 +111,7 @@ class EngineConformance(PluginConformance):
         assert [line["records"].get("warning asker/0 #1") for line in lines[:2]] == ["be careful", None]
 
     def test_an_operator_that_raises_is_a_failed_job(self, start: Start, tmp_path: Path) -> None:
-        """With the role, the step and the user's own lines; not an exception in the thread that waits."""
+        """The error names the role, the step and the user's lines. The waiting thread gets no other exception."""
         result = self._end(start(summing("job", tmp_path, fail_at=3)))
         failure = result["failure"]
         assert (result["status"], result["exit_code"]) == ("failed", EXIT_FAILED)
@@ -120,7 +120,7 @@ class EngineConformance(PluginConformance):
         assert "in numbers" in failure["traceback"]
 
     def test_it_tells_how_the_job_is_and_ends_it_when_asked(self, start: Start, tmp_path: Path) -> None:
-        """`status` while another thread waits; `stop` ends the job early, which is no failure."""
+        """One thread calls `status` while another waits. `stop` ends the job early, and the result is no failure."""
         handle = start(summing("job", tmp_path, steps=100_000, pause_s=0.02))
         seen: list[JobStatus] = []
 
@@ -145,7 +145,7 @@ class EngineConformance(PluginConformance):
         assert handle.status() is None
 
     def test_an_earlier_run_of_the_name_is_set_aside(self, start: Start, tmp_path: Path) -> None:
-        """Nothing of it is lost, and nothing of it is taken for the new one's."""
+        """The earlier run keeps all its files, and the new run uses none of them."""
         first = self._end(start(summing("job", tmp_path, steps=3)))
         second = self._end(start(summing("job", tmp_path, steps=5)))
         assert (first["committed_steps"], second["committed_steps"]) == (3, 5)
@@ -153,7 +153,7 @@ class EngineConformance(PluginConformance):
         assert sorted(result["committed_steps"] for result in kept) == [3, 5]
 
     def test_a_job_that_is_alive_keeps_its_name(self, start: Start, tmp_path: Path) -> None:
-        """Who starts another one in its folder is refused, and the job goes on."""
+        """A second start in the same folder is refused, and the running job goes on."""
         handle = start(summing("job", tmp_path, steps=100_000, pause_s=0.02))
         waiting = threading.Thread(target=handle.wait)
         waiting.start()
@@ -169,7 +169,7 @@ class EngineConformance(PluginConformance):
             waiting.join(self.timeout_s)
 
     def test_a_job_that_outlives_its_starter_does(self, start: Start, cls: type[Engine], tmp_path: Path) -> None:
-        """`leave` returns when the job runs; it ends by itself."""
+        """`leave` returns while the job runs. The job then runs to its end."""
         if not cls.outlives:
             pytest.skip("its jobs live in the process that waits for them")
         handle = start(summing("job", tmp_path, steps=20, pause_s=0.02), detached=True)
@@ -193,4 +193,4 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _silent(text: str) -> None:
-    """Nobody watches."""
+    """Ignore the log."""

@@ -1,4 +1,4 @@
-"""Small jobs for engines and backends: one adds numbers up, the other uses all that a rank can ask of its engine."""
+"""Small jobs for engines and backends: one adds up numbers, the other uses every method of a rank's context."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HERE = "rolemesh_testing.engines.job"
 
 
 def numbers(ctx: RankContext[Any], pause_s: float = 0.0, fail_at: int = -1) -> Batch:
-    """Four numbers a step."""
+    """Makes four numbers per step."""
     time.sleep(pause_s)
     if ctx.step == fail_at:
         raise ValueError("it was asked to fail")
@@ -22,34 +22,34 @@ def numbers(ctx: RankContext[Any], pause_s: float = 0.0, fail_at: int = -1) -> B
 
 
 class Sum:
-    """Adds up what reaches this rank."""
+    """Adds up the numbers that this rank receives."""
 
     def __init__(self, ctx: RankContext[Any]) -> None:
         self.ctx = ctx
         self.total = 0
 
     def add(self, numbers: Batch) -> None:
-        """Add this rank's part."""
+        """Add this rank's numbers."""
         self.total += sum(numbers["number"])
         self.ctx.count(total=self.total)
 
     def snapshot(self) -> dict[str, int]:
-        """The sum."""
+        """Return the sum."""
         return {"total": self.total}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Go on from it."""
+        """Restore the sum."""
         self.total = state["total"]
 
 
 @flow
 def counting(job: Any) -> None:
-    """What happens in a step."""
+    """The flow of one step."""
     job.sink.add(job.source.numbers())
 
 
 def summing(name: str, base: Path, *, steps: int = 10, pause_s: float = 0.0, fail_at: int = -1) -> Job:
-    """The job, with a source that takes `pause_s` for a step and raises at step `fail_at`."""
+    """Return the job. Its source takes `pause_s` seconds per step and raises at step `fail_at`."""
     kwargs = {"pause_s": pause_s, "fail_at": fail_at}
     return (
         Job(name, base=base, steps=steps, observers=[])
@@ -67,7 +67,7 @@ class Tool:
 
     @service
     def double(self, number: int) -> dict[str, Any]:
-        """Twice the number, and the caller."""
+        """Return twice the number, and the caller."""
         by = self.ctx.called_by
         assert by is not None
         return {"answer": 2 * number, "caller": str(by.ref), "step": by.step}
@@ -81,7 +81,7 @@ class Asker:
         self.last = last
 
     def ask(self) -> None:
-        """One step."""
+        """Use the context in one step."""
         ctx = self.ctx
         noted = dict(ctx.notes)
         ctx.notes["step"] = ctx.step
@@ -100,12 +100,12 @@ class Asker:
 
 @flow
 def questions(job: Any) -> None:
-    """Ask once in each step."""
+    """Call the service once per step."""
     job.asker.ask(calls=[job.tool])
 
 
 def asking(name: str, base: Path, last: int) -> Job:
-    """The job. It ends soon after step `last`, long before its last step."""
+    """Return the job. It ends soon after step `last`, long before its last step."""
     options = {"target": f"{HERE}:Asker", "kwargs": {"last": last}}
     return (
         Job(name, base=base, steps=100_000, observers=[])

@@ -1,1 +1,1 @@
-"""The standard tests of examinations, and what they are made with."""
+"""The standard tests of examinations, and their helpers."""

@@ -1,4 +1,4 @@
-"""Conformance of an examination of `rolemesh doctor`: findings that help, soon, whatever the machine is like."""
+"""Conformance of an examination of `rolemesh doctor`: it returns useful findings in time on every machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rolemesh_testing.subprocess_probe import Subject, ask_elsewhere, still_runn
 __all__ = ["ExaminationConformance"]
 
 LIMIT_S = 5.0
-"""`rolemesh doctor` kills an examination after so many seconds."""
+"""Seconds after which `rolemesh doctor` kills an examination."""
 
 
 class _Found(msgspec.Struct):
@@ -30,7 +30,9 @@ class _Found(msgspec.Struct):
 
 
 class ExaminationConformance(PluginConformance):
-    """Subclass it with `plugin`. The examination looks at this machine, as it is and with an empty environment."""
+    """Subclass it with `plugin`. The examination looks at this machine, once as it is and once with an empty
+    environment.
+    """
 
     kind = "doctor"
 
@@ -41,23 +43,23 @@ class ExaminationConformance(PluginConformance):
 
     @pytest.fixture
     def examined(self, subject: Subject, request: pytest.FixtureRequest) -> _Found:
-        """What it finds here."""
+        """The findings on this machine."""
         return once(request, "it does not examine this machine", lambda: self.examine(subject, "as it is"))
 
     def examine(self, subject: Subject, how: str) -> _Found:
-        """Run the examination in a process of its own. Raises `AssertionError` for what it raises."""
+        """Run the examination in a process of its own. Raises `AssertionError` if the examination raises."""
         answer = ask_elsewhere(_examine_there, subject, how.encode(), timeout_s=self.timeout_s)
         found = msgspec.json.decode(answer, type=_Found)
         assert not found.raised, f"examine() raises {found.raised} {how}; a finding says what is wrong and what to do"
         return found
 
     def test_it_is_made_without_options(self, cls: type[Examination]) -> None:
-        """Nobody could give any: `rolemesh doctor` makes every examination that is installed."""
+        """The user cannot give options: `rolemesh doctor` runs every installed examination."""
         required = [name for name, field in cls.Options.model_fields.items() if field.is_required()]
         assert not required, f"nobody gives {', '.join(required)}; read it from the environment"
 
     def test_its_findings_are_sentences_under_a_name(self, examined: _Found) -> None:
-        """At least one: also where all is well, so that a person sees what was looked at."""
+        """There is at least one finding, even if all is well. It shows the user what was examined."""
         assert examined.findings, "examine() found nothing; say with the status ok what it has looked at"
         for finding in examined.findings:
             assert finding.name.strip(), f"{finding} has no name"
@@ -65,17 +67,17 @@ class ExaminationConformance(PluginConformance):
             assert finding.status in ("ok", "warning", "error"), f"{finding} has the status {finding.status!r}"
 
     def test_what_is_wrong_has_a_remedy(self, examined: _Found, subject: Subject) -> None:
-        """Whatever is no ``ok`` says what to do, a command if there is one."""
+        """Every finding other than ``ok`` has a remedy, with a command if there is one."""
         bare = self.examine(subject, "with an empty environment")
         for finding in (*examined.findings, *bare.findings):
             assert finding.status == "ok" or finding.remedy.strip(), f"{finding.name}: {finding.what}: no remedy"
 
     def test_it_ends_in_time(self, examined: _Found) -> None:
-        """After five seconds it is killed, and what it has found is lost."""
+        """After five seconds `rolemesh doctor` kills the examination, and its findings are lost."""
         assert examined.seconds < LIMIT_S, f"it took {examined.seconds:.1f} s of {LIMIT_S:g} s"
 
     def test_it_leaves_nothing_running(self, examined: _Found) -> None:
-        """No process and no thread: looking at a machine changes nothing."""
+        """The examination leaves no process and no thread, and changes nothing on the machine."""
         assert not examined.threads, f"after examine() the threads {', '.join(examined.threads)} run on"
         assert not examined.children, f"after examine() the processes {', '.join(examined.children)} run on"
 

@@ -34,7 +34,7 @@ class ExtensionConformance(PluginConformance):
         raise AssertionError(f"it overrides none of {', '.join(hooks)}; {nearest((public or ['hook'])[0], hooks)}")
 
     def test_its_part_is_a_rank_extension(self, extension: Extension) -> None:
-        """`in_rank` returns a `RankExtension`, or None in a rank that has no part of it."""
+        """`in_rank` returns a `RankExtension`, or None if the extension does nothing in this rank."""
         part = _lived(extension, LoneRank())
         assert part is None or isinstance(part, RankExtension), f"in_rank() returned {part!r}"
 
@@ -56,7 +56,7 @@ class ExtensionConformance(PluginConformance):
 
 
 def _lived(extension: Extension, rank: LoneRank) -> object:
-    """What `live` returns; None if a hook raises, which another test finds."""
+    """Return the value of `live`; None if a hook raises, which another test reports."""
     try:
         return live(extension, rank)
     except Exception:

@@ -25,7 +25,7 @@ class Work(Workload):
 
 
 class LoneRank(Rank):
-    """The only rank of a job. It keeps what its extension records and sends."""
+    """The only rank of a job. It keeps the extension's records and messages."""
 
     def __init__(self) -> None:
         ctx: RankContext[Any] = RankContext(options=NoOptions(), role="worker", steps=STEPS)
@@ -46,7 +46,7 @@ class LoneRank(Rank):
         self.recorded.append(dict(values))
 
     def open_channel(self, name: str, receive: Receive) -> Send:
-        """Open a channel on which messages are lost."""
+        """Open a channel that drops its messages."""
         self.channels_of.add(name)
         return lambda role, rank, body: None
 

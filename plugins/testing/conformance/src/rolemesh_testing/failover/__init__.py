@@ -1,1 +1,1 @@
-"""The standard tests of failover levels, and what they are made with."""
+"""The standard tests of failover levels, and their helpers."""

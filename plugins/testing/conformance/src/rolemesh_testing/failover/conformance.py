@@ -1,4 +1,4 @@
-"""Conformance of a failover level: it proposes what can be executed, or passes the failure on; it never raises."""
+"""Conformance of a failover level: it returns plans that can be executed, or passes the failure on, and never raises."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ __all__ = ["FailoverConformance"]
 class FailoverConformance(PluginConformance):
     """Subclass it with `plugin` and `options`.
 
-    A level is asked about drawn jobs in trouble: every cause, of ranks, agents and nodes, also of such that the job
-    does not have; with collective and stateful roles, dead nodes, ranks in every state, and a history of recoveries.
+    The level gets drawn failures: every cause, of ranks, agents and nodes, including some that the job does not have.
+    The jobs have collective and stateful roles, dead nodes, ranks in every state, and a history of recoveries.
     """
 
     kind = "failover"
     examples: ClassVar[int] = 150
-    """How many jobs in trouble are drawn."""
+    """Number of drawn failures."""
     roles: ClassVar[Sequence[str]] = ROLES
-    """The names of the roles that drawn jobs have, from the first on: for who knows of some by their names."""
+    """Names of the roles in drawn jobs, the first ones first. Set it if the plugin knows roles by name."""
     max_attempts: ClassVar[int] = 3
-    """The budget that is tried out: of a level that refuses this one, another."""
+    """The budget that a test sets in the options. Give another one if the level refuses this one."""
     simplify: ClassVar[bool] = True
-    """Whether to look for the simplest trouble where a test fails, which takes seconds."""
+    """True to search for the simplest input when a test fails, which takes seconds."""
 
     @pytest.fixture
     def level(
@@ -56,25 +56,26 @@ class FailoverConformance(PluginConformance):
         return Subject(record, dict(self.options), "")
 
     def pool(self) -> Pool[Trouble]:
-        """What is drawn for all tests of the class."""
+        """The drawn failures, the same for all tests of the class."""
         roles = tuple(self.roles)
         return pooled(Trouble, lambda random: trouble(random, roles), self.examples, roles)
 
     # --------------------------------------------------------------------------------------------------- declaration
 
     def test_it_has_the_hook_that_recovers(self, cls: type[object]) -> None:
-        """``recover``, marked with `rolemesh.hookimpl`; without the mark nobody would ever call it."""
+        """The plugin has ``recover``, marked with `rolemesh.hookimpl`. Without the mark the engine never calls it."""
         assert "recover" in hooks_of(cls), "no method recover is marked with @hookimpl, so it is never called"
 
     def test_its_options_are_a_budget(self, cls: type[Any]) -> None:
-        """The coordinator reads from them how often the level may be tried."""
+        """The coordinator reads from the options how often it may try the level."""
         assert issubclass(cls.Options, Budget), f"{cls.Options.__name__} does not derive from rolemesh.Budget"
 
     def test_its_budget_is_what_the_job_file_says(
         self, record: PluginRecord, cls: type[Any], checked_options: BaseModel
     ) -> None:
-        """`max_attempts` and `window_s`: after so many recoveries of a rank in so many seconds the next level's turn
-        comes."""
+        """`max_attempts` and `window_s`: after `max_attempts` recoveries of a rank within `window_s` seconds the ladder
+        asks the next level.
+        """
         most, window_s = self.max_attempts, 23.0
         given = checked_options.model_dump(mode="json") | {"max_attempts": most, "window_s": window_s}
         level = Level(record, cls, cls.Options.model_validate(given))
@@ -89,23 +90,26 @@ class FailoverConformance(PluginConformance):
                 assert propose([at.failure], view, [level.on_ladder], []).plan is None
 
     def test_its_scope_is_one_of_the_ladders(self, cls: type[Any]) -> None:
-        """process, node or job: a failure of a node starts at the first level whose scope is at least node."""
+        """The scope is process, node or job. A failure of a node starts at the first level whose scope is at least
+        node.
+        """
         assert cls.scope in get_args(Scope), f"scope is {cls.scope!r}, none of {', '.join(get_args(Scope))}"
 
     # ------------------------------------------------------------------------------------------------------- answers
 
     def test_it_answers_every_kind_of_failure(self, level: Level) -> None:
-        """With a plan, or with None. What it raises would stop its own job's recovery, not only itself."""
+        """The answer is a plan or None. An exception would stop the job's recovery."""
         for kind, each in each_kind(self.roles):
             _answer(kind, lambda each=each: level.recover(each.failure, each.view))  # type: ignore[misc]
 
     def test_it_answers_in_every_situation(self, level: Level) -> None:
-        """Whatever state ranks are in, whatever has been tried before; with a plan or None, and never by raising."""
+        """The states of the ranks and the earlier attempts vary. The answer is a plan or None, and the level never
+        raises.
+        """
         self._for_all(lambda at: _answer(describe(at.failure), lambda: level.recover(at.failure, at.view)))
 
     def test_what_it_does_not_know_is_passed_on(self, level: Level) -> None:
-        """A failure of a rank or a node that the job does not have is for the next level; or for a level that restarts
-        the whole job."""
+        """A failure of an unknown rank or node belongs to the next level, or to a level that restarts the whole job."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             if at.unknown and set(plan.restart) != {r.ref for r in at.view.ranks}:
@@ -114,7 +118,7 @@ class FailoverConformance(PluginConformance):
         self._find(level, problems)
 
     def test_it_judges_every_kind_of_failure(self, level: Level) -> None:
-        """`diagnose`, if it has one: a verdict, or None if it cannot tell."""
+        """`diagnose`, if the level has it, returns a verdict, or None if it cannot tell."""
         if not level.diagnoses:
             pytest.skip("it has no hook diagnose()")
         for kind, each in each_kind(self.roles):
@@ -136,7 +140,7 @@ class FailoverConformance(PluginConformance):
     # --------------------------------------------------------------------------------------------------------- plans
 
     def test_it_restarts_ranks_of_the_job(self, level: Level) -> None:
-        """At least one, each once, and none that there is not."""
+        """A plan restarts at least one rank, each rank once, and only ranks of the job."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             ranks = {r.ref for r in at.view.ranks}
@@ -151,7 +155,7 @@ class FailoverConformance(PluginConformance):
         self._find(level, problems)
 
     def test_it_restarts_all_that_the_failure_takes(self, level: Level) -> None:
-        """`JobView.lost_with`: the rank that failed, its group; with an agent or a node everybody there."""
+        """`JobView.lost_with` lists the failed rank and its group; for an agent or a node, all its ranks."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             lost = () if at.unknown else at.view.lost_with(at.failure)
@@ -162,7 +166,7 @@ class FailoverConformance(PluginConformance):
         self._find(level, problems)
 
     def test_it_restarts_whole_groups(self, level: Level) -> None:
-        """Ranks of a collective role live and die together."""
+        """The ranks of a collective role restart together."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             for role, rank in _mates(at.view, plan):
@@ -172,7 +176,7 @@ class FailoverConformance(PluginConformance):
         self._find(level, problems)
 
     def test_it_avoids_nodes_that_the_job_knows(self, level: Level) -> None:
-        """Another name is a mistake that nobody would notice."""
+        """The engine would silently ignore an unknown name."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             known = {node.node for node in at.view.nodes} | {r.node for r in at.view.ranks}
@@ -181,7 +185,7 @@ class FailoverConformance(PluginConformance):
         self._find(level, problems)
 
     def test_who_is_on_a_node_that_it_avoids_restarts(self, level: Level) -> None:
-        """They get new places; a plan that leaves them running cannot be executed."""
+        """These ranks get new places. The engine cannot execute a plan that leaves them running."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             for r in at.view.ranks:
@@ -191,7 +195,9 @@ class FailoverConformance(PluginConformance):
         self._find(level, problems)
 
     def test_its_plans_are_within_its_scope(self, level: Level) -> None:
-        """process: where they are, from memory; node: from memory; job: anything. The ladder relies on that."""
+        """process: ranks stay and restore from memory; node: ranks restore from memory; job: anything. The ladder
+        relies on it.
+        """
         scope = level.instance.scope
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
@@ -203,7 +209,7 @@ class FailoverConformance(PluginConformance):
         self._find(level, problems)
 
     def test_from_disk_everybody_restarts(self, level: Level) -> None:
-        """The newest persisted snapshot is older than what ranks have in memory, and they must agree."""
+        """The newest persisted snapshot is older than the states in memory, and all ranks must agree."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             if plan.source == "disk":
@@ -213,7 +219,7 @@ class FailoverConformance(PluginConformance):
         self._find(level, problems)
 
     def test_it_resizes_within_limits(self, level: Level) -> None:
-        """From disk, roles that have limits (`JobView.ranges`), to a number of ranks that is within them."""
+        """A plan resizes only from disk, only roles that have limits (`JobView.ranges`), and stays within them."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             if plan.resize and plan.source != "disk":
@@ -226,7 +232,9 @@ class FailoverConformance(PluginConformance):
         self._find(level, problems)
 
     def test_it_gives_no_more_than_a_role_may_have(self, level: Level) -> None:
-        """`resources` are per rank, up to `JobView.most`; of what has no limit no more than there is."""
+        """`resources` are per rank, at most `JobView.most`. A resource without a limit stays within the cluster's
+        total.
+        """
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             for role, amounts in plan.resources.items():
@@ -238,7 +246,7 @@ class FailoverConformance(PluginConformance):
         self._find(level, problems)
 
     def test_it_waits_for_a_finite_time(self, level: Level) -> None:
-        """`wait_s` and `delay_s`: seconds from 0, for which the job may stand still."""
+        """`wait_s` and `delay_s` are finite numbers of seconds from 0 on. The job may stand still meanwhile."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             if not (isfinite(plan.wait_s) and plan.wait_s >= 0):
@@ -249,11 +257,11 @@ class FailoverConformance(PluginConformance):
         self._find(level, problems)
 
     def test_plans_have_a_reason(self, level: Level) -> None:
-        """It is what the person reads who finds the job restarted in the morning."""
+        """A user who finds the job restarted reads the reason."""
         self._find(level, lambda at, plan: () if plan.reason.strip() else ("gives no reason",))
 
     def test_the_end_of_a_job_has_a_reason(self, level: Level) -> None:
-        """`GiveUp.reason` is all that the failed job says about why nobody has tried further."""
+        """The failed job prints `GiveUp.reason` and nothing else about the level's decision."""
 
         def check(at: Trouble) -> None:
             answer = level.answer(at.failure, at.view)
@@ -265,7 +273,7 @@ class FailoverConformance(PluginConformance):
     # -------------------------------------------------------------------------------------------------------- purity
 
     def test_the_same_failure_has_the_same_answer(self, level: Level) -> None:
-        """A master that was killed asks again after its restart."""
+        """A restarted master asks again and must get the same answer."""
         one, other = level.renewed(), level.renewed()
 
         def check(at: Trouble) -> None:
@@ -275,7 +283,7 @@ class FailoverConformance(PluginConformance):
         self._for_all(check)
 
     def test_it_keeps_nothing_from_failure_to_failure(self, level: Level) -> None:
-        """What has happened before is in `JobView.failures` and `JobView.attempts`, also after a restart."""
+        """The history is in `JobView.failures` and `JobView.attempts`, also after the master's restart."""
         used = level.renewed()
         troubles = list(self.pool())
         answers = [level.answers(at.failure, at.view) for at in troubles]
@@ -284,7 +292,7 @@ class FailoverConformance(PluginConformance):
             assert same, f"{describe(at.failure)}: the answer depends on what it has been asked before"
 
     def test_another_process_has_the_same_answer(self, level: Level, subject: Subject) -> None:
-        """With another order of hashes: plans must not depend on the order of a set."""
+        """The other process has another hash seed: plans must not depend on the order of a set."""
         payload = msgspec.json.encode(list(self.pool())[:50])
         one, other = (
             msgspec.json.decode(ask_elsewhere(recover_there, subject, payload, hash_seed=seed)) for seed in (1, 2)
@@ -296,7 +304,7 @@ class FailoverConformance(PluginConformance):
         self.pool().check(check, simplify=self.simplify)
 
     def _find(self, level: Level, problems: Callable[[Trouble, RecoveryPlan], Iterable[str]]) -> None:
-        """Fail with the first of the problems that a plan has."""
+        """Fail with the first problem of a plan."""
 
         def check(at: Trouble) -> None:
             try:
@@ -319,5 +327,5 @@ def _answer(what: str, ask: Callable[[], object], hook: str = "recover") -> None
 
 
 def _mates(view: JobView, plan: RecoveryPlan) -> dict[tuple[str, int], None]:
-    """All ranks of the collective roles that a plan restarts a part of."""
+    """Return all ranks of the collective roles of which a plan restarts a rank."""
     return {mate: None for role, rank in plan.restart if role in view.collective for mate in view.group(role, rank)}

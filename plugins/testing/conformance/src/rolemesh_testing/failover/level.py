@@ -1,4 +1,4 @@
-"""A failover level as the master asks it: through its hooks, each call with the time limit that it has there."""
+"""Calls a failover level through its hooks, as the master does, with the master's time limits."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ class Level:
 
     @property
     def diagnoses(self) -> bool:
-        """Whether it has the hook `diagnose`."""
+        """True if the plugin has the hook `diagnose`."""
         return "diagnose" in hooks_of(self._made_of[1])
 
     @property
     def on_ladder(self) -> LadderLevel:
-        """As the only level of a job's ladder."""
+        """The job's plugins, with this level as its only one."""
         options = self.instance.options
         return LadderLevel(self.name, self.instance.scope, options.max_attempts, options.window_s, self.recover)
 
     def renewed(self) -> Level:
-        """A fresh instance."""
+        """Return a new instance."""
         return Level(*self._made_of)
 
     def answer(self, failure: Failure, view: JobView) -> RecoveryPlan | Pass | GiveUp | None:
-        """What the hook `recover` answers. Raises `PluginError` where it answers anything else, or raises."""
+        """Return the answer of the hook `recover`. Raises `PluginError` if the hook raises or returns another type."""
         answer: Any = asked(self._plugins, self.name, "recover", RecoveryPlan, Pass, GiveUp, failure=failure, view=view)
         found: RecoveryPlan | Pass | GiveUp | None = answer
         return found
 
     def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
-        """The plan that the hook `recover` answers with, None also for a `Pass` or `GiveUp`. Raises as `answer`."""
+        """Return the plan of the hook `recover`; None for a `Pass` or `GiveUp`. Raises like `answer`."""
         answer = self.answer(failure, view)
         return answer if isinstance(answer, RecoveryPlan) else None
 
     def diagnose(self, failure: Failure, view: JobView) -> Verdict | None:
-        """What the hook `diagnose` answers; None also if there is no such hook. Raises as `recover`."""
+        """Return the verdict of the hook `diagnose`; None if there is no such hook. Raises like `recover`."""
         return asked(self._plugins, self.name, "diagnose", Verdict, failure=failure, view=view)
 
     def answers(self, failure: Failure, view: JobView) -> tuple[Any, Any]:
-        """What both hooks say, or the text of what they raise."""
+        """Return the answers of both hooks as text; for an exception, its text."""
         return self._said(self.answer, failure, view), self._said(self.diagnose, failure, view)
 
     @staticmethod
@@ -75,7 +75,7 @@ class _Question(msgspec.Struct):
 
 
 def recover_there(subject: Subject, troubles: bytes) -> bytes:
-    """In another process: the answers to all troubles (their `failure` and `view`), as JSON."""
+    """Answer all failures in another process: each with its `failure` and `view`, as JSON."""
     level = Level(subject.record, *subject.loaded())
     asked = msgspec.json.decode(troubles, type=list[_Question])
     return msgspec.json.encode([level.answers(question.failure, question.view) for question in asked])

@@ -1,4 +1,4 @@
-"""Jobs in trouble, as a failover level sees them: drawn at random, or of one kind."""
+"""Draws failed jobs as a failover level sees them: at random, or of one kind."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ REASONS = ("drawn", "out of memory", "out of memory on the GPU")
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """A failure, and the job that has it."""
+    """A failure, and the job in which it happened."""
 
     failure: Failure
     view: JobView
 
     @property
     def unknown(self) -> bool:
-        """Whether it is of a rank or node that the job does not have."""
+        """True if the job does not have the failed rank or node."""
         failure, view = self.failure, self.view
         if failure.rank >= 0:
             return all(r.ref != failure.ref for r in view.ranks)
@@ -37,7 +37,9 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 def job(random: Random, most: int = 4, roles: Sequence[str] = ROLES) -> JobView:
-    """A job of some of `roles`, collective or not, stateful or not, on 1 to `most` nodes, in the middle of anything."""
+    """Draw a job of some of `roles` on 1 to `most` nodes. Roles may be collective or stateful, and the job is at any
+    point.
+    """
     nodes = [f"node-{number}" for number in range(random.randint(1, most))]
     sizes = {role: random.randint(1, most) for role in roles[: random.randint(1, len(roles))]}
     persisted, calm = random.choice((-1, 0, 7)), random.choice((True, False))
@@ -74,7 +76,7 @@ def job(random: Random, most: int = 4, roles: Sequence[str] = ROLES) -> JobView:
 
 
 def failed(random: Random, view: JobView, cause: Cause, who: str) -> Failure:
-    """A failure of `cause` in `view`, of one of `WHO`."""
+    """Draw a failure of `cause` in `view`. `who` is one of `WHO`."""
     victim = random.choice(view.ranks)
     message = random.choice(("", "boom", "CUDA error: uncorrectable ECC error", "Connection reset by peer\n" * 3))
     step = random.randint(-1, 12)
@@ -104,7 +106,7 @@ def failed(random: Random, view: JobView, cause: Cause, who: str) -> Failure:
 
 
 def trouble(random: Random, roles: Sequence[str] = ROLES) -> Trouble:
-    """Any failure in any job, with what has failed and been tried before."""
+    """Draw any failure in any job, with earlier failures and attempts."""
     view = job(random, roles=roles)
     earlier = tuple(failed(random, view, random.choice(CAUSES), "a rank") for _ in range(random.randint(0, 3)))
     attempts = tuple(
@@ -123,7 +125,7 @@ def trouble(random: Random, roles: Sequence[str] = ROLES) -> Trouble:
 
 
 def each_kind(roles: Sequence[str] = ROLES) -> Iterator[tuple[str, Trouble]]:
-    """Every cause, of everybody, in a few jobs; with what it is in words."""
+    """Return every cause for every component in a few jobs, each with a description."""
     for cause in CAUSES:
         for who in WHO:
             for seed in range(3):

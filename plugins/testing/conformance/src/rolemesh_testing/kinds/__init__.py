@@ -1,1 +1,1 @@
-"""The standard tests of the declaration of a kind, and what they are made with."""
+"""The standard tests of the declaration of a kind, and their helpers."""

@@ -1,4 +1,4 @@
-"""Conformance of the declaration of a kind: plugins of it can be found, checked, tested and selected."""
+"""Conformance of the declaration of a kind: rolemesh can find, check, test and select its plugins."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class KindConformance(InstalledConformance):
         return records[0]
 
     def load(self, record: PluginRecord) -> Any:
-        """What the entry point names. Raises what its import raises."""
+        """Import the object that the entry point names. Raises the import's exception."""
         if not record.distribution:
             return self.plugin
         imported(record.target, self.timeout_s)
@@ -58,22 +58,22 @@ class KindConformance(InstalledConformance):
     # --------------------------------------------------------------------------------------------------- declaration
 
     def test_its_entry_point_names_a_kind(self, declared: Kind) -> None:
-        """A record of the class `rolemesh.kinds.Kind`, at a module's top level."""
+        """The entry point names a record of the class `rolemesh.kinds.Kind` at a module's top level."""
         assert isinstance(declared, Kind)
 
     def test_it_is_called_as_its_entry_point(self, declared: Kind, record: PluginRecord) -> None:
-        """The entry-point group of its plugins is ``rolemesh.<name>``; a record with another name is left out."""
+        """The entry-point group of its plugins is ``rolemesh.<name>``. The kernel ignores a record with another name."""
         assert declared.name == record.name, (
             f"the entry point is {record.name!r}, and the Kind's name {declared.name!r}"
         )
 
     def test_its_name_can_be_a_group_and_a_key(self, declared: Kind) -> None:
-        """Of entry points, and of job files (``plugins.<name>``)."""
+        """The name is valid in entry points and as a key of job files (``plugins.<name>``)."""
         good = declared.name.replace("_", "").isalnum() and declared.name.isascii() and declared.name.islower()
         assert good, f"{declared.name!r} is no name of an entry-point group; use lower-case letters, digits and _"
 
     def test_nobody_else_declares_it(self, declared: Kind, record: PluginRecord) -> None:
-        """Of two kinds with one name the later is left out, with a line in the log."""
+        """If two kinds have one name, the kernel ignores the later one and logs a line."""
         taken = declared.name in KERNEL or declared.name in ("conformance", KINDS)
         assert not taken, f"rolemesh has an entry-point group {declared.group} already"
         if record.distribution:
@@ -81,38 +81,42 @@ class KindConformance(InstalledConformance):
             assert there == declared, f"another distribution declares {declared.name!r} as {there}"
 
     def test_messages_can_name_one_of_it(self, declared: Kind) -> None:
-        """`Kind.singular`: the scaler 'backlog'."""
+        """Messages use `Kind.singular`: the scaler 'backlog'."""
         assert declared.singular.strip(), "singular is empty; say what one of its plugins is called"
         assert declared.singular.strip() == declared.singular, f"singular is {declared.singular!r}"
 
     def test_it_says_where_its_plugins_run(self, declared: Kind) -> None:
-        """`Kind.runs_in`: processes that rolemesh has. There their versions are compared."""
+        """`Kind.runs_in` lists processes of rolemesh. They compare the versions of the plugins."""
         unknown = set(declared.runs_in) - set(get_args(Place))
         assert declared.runs_in, f"runs_in is empty; name some of {', '.join(get_args(Place))}"
         assert not unknown, f"runs_in names {', '.join(sorted(unknown))}; there are {', '.join(get_args(Place))}"
 
     def test_its_hooks_are_rolemeshs(self, declared: Kind) -> None:
-        """Those of `rolemesh.hookspecs`; a kind of one's own calls methods of its base class."""
+        """The hooks are those of `rolemesh.hookspecs`. An engine calls other kinds through methods of their base class."""
         unknown = [hook for hook in declared.hooks if not hasattr(getattr(hookspecs, hook, None), "rolemesh_spec")]
         assert not unknown, f"there is no hook {', '.join(unknown)}; declare a method in the base class"
         missing = set(declared.required) - set(declared.hooks)
         assert not missing, f"{', '.join(sorted(missing))} is required and not among hooks"
 
     def test_it_has_no_key_of_the_job_file(self, declared: Kind) -> None:
-        """`Kind.job_key` belongs to the kernel's kinds: job files list plugins of others under ``plugins.<name>``."""
+        """Only the kernel's kinds have a `Kind.job_key`. Job files list plugins of other kinds under
+        ``plugins.<name>``.
+        """
         assert not declared.job_key, f"job_key is {declared.job_key!r}; leave it out"
 
     # ------------------------------------------------------------------------------------------------------ base class
 
     def test_its_base_class_is_a_plugin(self, base: type[Any]) -> None:
-        """Derived from `rolemesh.api.plugin.Plugin`: made with options, of a version that grows with its interface."""
+        """It derives from `rolemesh.api.plugin.Plugin`. The kernel makes plugins with options, and the class has a
+        version.
+        """
         assert isinstance(base, type), f"base names {base!r}, which is no class"
         assert issubclass(base, Plugin), f"write class {base.__name__}(Plugin), from rolemesh.api.plugin import Plugin"
         assert type(base.api_version) is int, f"api_version is {base.api_version!r}"
         assert base.api_version >= 1, f"api_version is {base.api_version!r}"
 
     def test_its_base_class_lies_where_the_kind_says(self, base: type[Any], declared: Kind) -> None:
-        """Messages name the module that an author imports it from."""
+        """Messages name the module from which an author imports it."""
         module, _, name = declared.base.partition(":")
         assert f"{base.__module__}:{base.__qualname__}" == f"{module}:{name}", (
             f"base is {declared.base!r}, and the class is {base.__module__}:{base.__qualname__}"
@@ -124,7 +128,7 @@ class KindConformance(InstalledConformance):
         assert not heavy, f"import {declared.base.partition(':')[0]} imports {', '.join(sorted(heavy))}"
 
     def test_its_base_class_is_described(self, base: type[Any]) -> None:
-        """Its docstring, and that of each method that a plugin writes, are what an author has."""
+        """The docstrings of the class and of each method that a plugin overrides are the author's documentation."""
         methods = {
             name: value
             for name, value in vars(base).items()
@@ -136,7 +140,7 @@ class KindConformance(InstalledConformance):
         assert methods or inspect.isabstract(base), f"{base.__name__} declares no method, so its plugins can do nothing"
 
     def test_its_plugins_can_have_options(self, base: type[Any]) -> None:
-        """A pydantic model that refuses what it does not know; a plugin derives from it or gives one of its own."""
+        """`Options` is a pydantic model that refuses unknown options. A plugin derives from it or defines its own."""
         assert issubclass(base.Options, BaseModel), "Options is no pydantic model"
         assert base.Options.model_config.get("extra") == "forbid", (
             f'{base.Options.__name__} accepts anything; write class {base.Options.__name__}(BaseModel, extra="forbid")'
@@ -145,7 +149,9 @@ class KindConformance(InstalledConformance):
     # ------------------------------------------------------------------------------------------------------------- kit
 
     def test_it_has_a_kit(self, declared: Kind) -> None:
-        """`Kind.conformance` names the class that tests its plugins. Without it they get the tests of all kinds."""
+        """`Kind.conformance` names the class that tests the kind's plugins. Without it they get the tests for all
+        kinds.
+        """
         if not declared.conformance:
             pytest.skip("it names no conformance class, so its plugins get the tests of all kinds only")
         module, _, name = declared.conformance.partition(":")

@@ -1,4 +1,4 @@
-"""Kinds of plugins that installed distributions declare, as records like those of plugins."""
+"""Reads the kinds that installed distributions declare, as records like those of plugins."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rolemesh.plugins.discovery import PluginRecord
 __all__ = ["KINDS", "declared", "singular"]
 
 KINDS = DECLARED.partition(".")[2]
-"""What the kit calls the kind of a declaration: its entry-point group without ``rolemesh.``."""
+"""The kit's name for the kind of a declaration: its entry-point group without ``rolemesh.``."""
 
 
 def declared(name: str | None = None) -> list[PluginRecord]:
-    """The declarations in the entry-point group ``rolemesh.kinds``, or those that are called `name`.
+    """Return the declarations in the entry-point group ``rolemesh.kinds``, or only those with the name `name`.
 
     `name` may be ``distribution:name``. Raises `PluginError` if there is none of that name.
     """
@@ -32,5 +32,5 @@ def declared(name: str | None = None) -> list[PluginRecord]:
 
 
 def singular(kind: str) -> str:
-    """What one of a kind is called in messages."""
+    """Return the name of a plugin of the kind in messages."""
     return "kind" if kind == KINDS else kind_named(kind).singular

@@ -1,1 +1,1 @@
-"""The standard tests of observers, and what they are made with."""
+"""The standard tests of observers, and their helpers."""

@@ -1,5 +1,4 @@
-"""Conformance of an observer: it is told every kind of life, raises nothing, and leaves nothing but files in the run's
-folder."""
+"""Conformance of an observer: it takes every notification, raises nothing, and writes only in the run's folder."""
 
 from __future__ import annotations
 
@@ -26,17 +25,17 @@ __all__ = ["ObserverConformance"]
 
 
 class ObserverConformance(PluginConformance):
-    """Subclass it with `plugin` and `options`. Hooks are called as the master and the driver call them."""
+    """Subclass it with `plugin` and `options`. The tests call hooks as the master and the driver do."""
 
     kind = "observers"
     examples: ClassVar[int] = 60
-    """How many lives are drawn."""
+    """Number of drawn lives of jobs."""
     simplify: ClassVar[bool] = True
-    """Whether to look for the simplest life where a test fails, which takes seconds."""
+    """True to search for the simplest life when a test fails, which takes seconds."""
 
     @pytest.fixture
     def run_dir(self, tmp_path: Path) -> Path:
-        """The folder of a run."""
+        """The run's folder."""
         folder = tmp_path / "runs" / "job"
         folder.mkdir(parents=True)
         return folder
@@ -50,7 +49,7 @@ class ObserverConformance(PluginConformance):
 
     @pytest.fixture
     def another(self, record: PluginRecord, cls: type[Any], checked_options: BaseModel) -> Watcher:
-        """Another instance of it, with the same options."""
+        """Another instance of the observer with the same options."""
         return Watcher(record, cls, checked_options)
 
     @pytest.fixture
@@ -59,29 +58,33 @@ class ObserverConformance(PluginConformance):
         return Subject(record, dict(self.options), "")
 
     def pool(self) -> Pool[Life]:
-        """The lives that are drawn for all tests of the class."""
+        """The drawn lives, the same for all tests of the class."""
         return pooled(Life, drawn_metrics, self.examples)
 
     # --------------------------------------------------------------------------------------------------- declaration
 
     def test_it_has_hooks_of_an_observer(self, cls: type[object]) -> None:
-        """At least one of them, marked with `rolemesh.hookimpl`; without the mark nobody would ever call it."""
+        """The plugin has at least one hook of observers, marked with `rolemesh.hookimpl`. Without the mark nobody calls
+        it.
+        """
         assert set(hooks_of(cls)) & set(HOOKS), f"none of {', '.join(HOOKS)} is marked with @hookimpl"
 
     def test_it_is_on_one_side(self, cls: type[Any]) -> None:
-        """master: sees everything exactly once; driver: where a person watches."""
+        """master: the observer gets every notification exactly once; driver: it runs where the user watches."""
         assert cls.side in ("master", "driver"), f"side is {cls.side!r}, neither 'master' nor 'driver'"
 
     # --------------------------------------------------------------------------------------------------------- lives
 
     @pytest.mark.parametrize("outcome", get_args(Outcome))
     def test_a_whole_life_is_watched(self, watcher: Watcher, run_dir: Path, outcome: Outcome) -> None:
-        """From the start over six steps to the end; done, failed or interrupted."""
+        """The job starts, runs six steps, and ends as done, failed or interrupted."""
         watcher.tell(told(str(run_dir), _six(), outcome=outcome))
         _calm(watcher)
 
     def test_every_kind_of_event_is_taken(self, watcher: Watcher, run_dir: Path) -> None:
-        """All that are journalled, and one that only a later kernel knows: pass over what you do not know."""
+        """The test sends all journalled kinds, and one that only a later kernel knows. The observer must ignore unknown
+        kinds.
+        """
         watcher.tell(whole_life(str(run_dir)))
         _calm(watcher)
 
@@ -89,7 +92,7 @@ class ObserverConformance(PluginConformance):
     def test_metrics_of_any_kind_are_taken(
         self, record: PluginRecord, cls: type[Any], checked_options: BaseModel, run_dir: Path
     ) -> None:
-        """None at all, new ones, no numbers, infinite and huge ones, steps that are missing, names like ``../x``."""
+        """No metrics, new ones, no numbers, infinite and huge ones, missing steps, and names like ``../x``."""
 
         def check(life: Life) -> None:
             watcher = Watcher(record, cls, checked_options)
@@ -99,7 +102,7 @@ class ObserverConformance(PluginConformance):
         self.pool().check(check, simplify=self.simplify)
 
     def test_a_job_without_steps_is_watched(self, watcher: Watcher, run_dir: Path) -> None:
-        """One that fails before its first step has no metrics, and no step that is the last."""
+        """A job that fails before its first step has no metrics and no last step."""
         watcher.tell(told(str(run_dir), (), outcome="failed"))
         _calm(watcher)
 
@@ -109,7 +112,7 @@ class ObserverConformance(PluginConformance):
         _calm(watcher)
 
     def test_it_goes_on_after_the_masters_restart(self, watcher: Watcher, another: Watcher, run_dir: Path) -> None:
-        """A new process begins again in a folder in which the old one was killed in the middle."""
+        """A new process starts in the folder in which the old one was killed."""
         life = whole_life(str(run_dir))
         watcher.tell(life[: len(life) - 3])
         another.tell([life[0], *life[len(life) - 3 :]])
@@ -120,7 +123,9 @@ class ObserverConformance(PluginConformance):
     def test_hooks_in_any_order_are_taken(
         self, record: PluginRecord, cls: type[Any], checked_options: BaseModel, run_dir: Path
     ) -> None:
-        """Whoever joins late, or leaves early, is told a part; only that `job_started` comes first is sure."""
+        """An observer that joins late or leaves early gets a part of the notifications. Only `job_started` always comes
+        first.
+        """
 
         def check(life: Life) -> None:
             random = Random(life.shuffle)
@@ -133,7 +138,7 @@ class ObserverConformance(PluginConformance):
         self.pool().check(check, simplify=False)
 
     def test_one_instance_watches_twice(self, watcher: Watcher, run_dir: Path) -> None:
-        """A second life finds nothing of the first in its way, and none of its numbers."""
+        """The first life does not disturb the second one, and none of its numbers appear there."""
         for name in ("first", "second"):
             (run_dir / name).mkdir()
             watcher.tell(told(str(run_dir / name), _six()))
@@ -141,7 +146,7 @@ class ObserverConformance(PluginConformance):
         assert _files(run_dir / "first") == _files(run_dir / "second"), "the second life has left other files"
 
     def test_two_jobs_in_one_process_do_not_mix(self, watcher: Watcher, another: Watcher, run_dir: Path) -> None:
-        """In a notebook, or in tests; each has its own instance and its own folder."""
+        """This happens in a notebook, or in tests. Each job has its own instance and its own folder."""
         lives = []
         for name in ("first", "second"):
             (run_dir / name).mkdir()
@@ -154,7 +159,7 @@ class ObserverConformance(PluginConformance):
         assert _files(run_dir / "first") == _files(run_dir / "second"), "two jobs at once leave different files"
 
     def test_a_status_is_taken_many_times(self, watcher: Watcher, run_dir: Path) -> None:
-        """A few times a second, for days; none of them may cost a thread or a file descriptor."""
+        """A status comes several times per second, for days. None may cost a thread or a file descriptor."""
         calls = whole_life(str(run_dir))
         status = next(call for call in calls if call[0] == "status")
         watcher.tell([calls[0], *[status] * 20])
@@ -167,7 +172,7 @@ class ObserverConformance(PluginConformance):
         assert not grown, f"500 statuses later threads and file descriptors are {after}, before {before}"
 
     def test_what_it_is_given_stays_as_it_is(self, watcher: Watcher, run_dir: Path) -> None:
-        """Events, metrics and the result are shared with the other observers, and written to files after them."""
+        """All observers share the events, metrics and result, and the engine writes them to files afterwards."""
         calls = whole_life(str(run_dir))
         before = [_frozen(call) for call in calls]
         watcher.tell(calls)
@@ -177,12 +182,12 @@ class ObserverConformance(PluginConformance):
     # ------------------------------------------------------------------------------------------------ another process
 
     def test_it_writes_in_the_runs_folder_only(self, subject: Subject, tmp_path: Path) -> None:
-        """`RunInfo.run_dir`; the working folder is somebody's project, and may be another one after a restart."""
+        """Use `RunInfo.run_dir`. The working folder is the user's project, and may differ after a restart."""
         seen = self._seen(subject, tmp_path)
         assert not seen.wrote, f"it writes outside of the run's folder: {', '.join(sorted(set(seen.wrote))[:5])}"
 
     def test_it_leaves_nothing_running(self, subject: Subject, tmp_path: Path) -> None:
-        """No process, and no thread that would keep the master from ending."""
+        """The observer leaves no process, and no thread that keeps the master from ending."""
         seen = self._seen(subject, tmp_path)
         assert not seen.threads, (
             f"after job_ended the threads {', '.join(seen.threads)} run on; join them, or daemon=True"
@@ -190,15 +195,17 @@ class ObserverConformance(PluginConformance):
         assert not seen.children, f"after job_ended the processes {', '.join(seen.children)} run on"
 
     def test_a_folder_that_vanishes_does_not_end_the_process(self, subject: Subject, tmp_path: Path) -> None:
-        """Somebody tidies up. It may raise, which is logged; it must not end the process, or hang."""
+        """A user removes the folder. The observer may raise, which the engine logs. It must not end the process, or
+        hang.
+        """
         self._survive(subject, tmp_path, "vanished")
 
     def test_a_folder_that_is_none_does_not_end_the_process(self, subject: Subject, tmp_path: Path) -> None:
-        """Nothing can be written from the start."""
+        """The folder cannot be written from the start."""
         self._survive(subject, tmp_path, "no folder")
 
     def test_a_full_disk_does_not_end_the_process(self, subject: Subject, tmp_path: Path) -> None:
-        """Every write raises `OSError` from some point on."""
+        """From some point on every write raises `OSError`."""
         self._survive(subject, tmp_path, "full")
 
     def _survive(self, subject: Subject, tmp_path: Path, trouble: Trouble) -> None:

@@ -1,4 +1,4 @@
-"""Lives of jobs, as observers are told of them: one with everything in it, and ones with the strangest numbers."""
+"""Lives of jobs, as observers see them: one with every notification, and some with unusual numbers."""
 
 from __future__ import annotations
 
@@ -104,18 +104,18 @@ EVENTS: dict[str, dict[str, Any]] = {
     "job_ended": {"status": "done", "message": "", "committed": 5},
     "a_kind_of_a_later_kernel": {"anything": [1, {"deep": None}]},
 }
-"""The data of an event of every kind that is journalled, and of one that this kernel does not know."""
+"""Data of an event of every journalled kind, and of one kind that this kernel does not know."""
 
 
 class Life(msgspec.Struct, frozen=True):
-    """What a job reports: metrics of its steps; `shuffle` is a seed for the order of hooks in a disorderly life."""
+    """The metrics of a job's steps. `shuffle` is the seed for the order of hooks in a disorderly life."""
 
     metrics: tuple[StepMetrics, ...]
     shuffle: int = 0
 
 
 def run(run_dir: str, steps: int = 6, origin: str = "", backend: str = "local") -> RunInfo:
-    """A run of two roles."""
+    """Return a run of two roles."""
     return RunInfo("job", run_dir, steps, dict(ROLES), OPERATORS, backend, origin)
 
 
@@ -126,7 +126,7 @@ def _metrics(step: int, steps: int = 6, values: dict[str, float] | None = None) 
 
 
 def result(run_dir: str, outcome: Outcome = "done", steps: int = 6) -> dict[str, Any]:
-    """The content of ``result.json``."""
+    """Return the content of ``result.json``."""
     found: dict[str, Any] = {
         "name": "job",
         "job_id": "job-1",
@@ -151,7 +151,7 @@ def result(run_dir: str, outcome: Outcome = "done", steps: int = 6) -> dict[str,
 
 
 def told(run_dir: str, metrics: tuple[StepMetrics, ...], *, outcome: Outcome = "done", origin: str = "") -> list[Told]:
-    """A life with these metrics, a line at a time, in the usual order."""
+    """Return a life with these metrics, one line at a time, in the usual order."""
     steps = metrics[-1].steps if metrics else 0
     ranks = tuple(RankStatus(role, n, "node-0", 11, "running", 0) for role, size in ROLES.items() for n in range(size))
     agents = (AgentStatus("node-0/0", "node-0", 10, "up"),)
@@ -164,7 +164,7 @@ def told(run_dir: str, metrics: tuple[StepMetrics, ...], *, outcome: Outcome = "
 
 
 def whole_life(run_dir: str, outcome: Outcome = "done") -> list[Told]:
-    """A life with an event of every kind and six steps."""
+    """Return a life with six steps and an event of every kind."""
     calm = told(run_dir, tuple(_metrics(step) for step in range(6)), outcome=outcome)
     missed = Missed(events=2, first_event=3, last_event=4, lines=1, first_step=0, last_step=0)
     return [*calm[:3], *_events(), ("missed", {"missed": missed}), *calm[3:]]
@@ -177,7 +177,7 @@ def _events() -> Iterator[Told]:
 
 
 def drawn_metrics(random: Random) -> Life:
-    """Steps with metrics that come and go, with values that are no numbers, of any size, under any name."""
+    """Draw metrics that come and go. Their values may be no numbers, of any size, and under any name."""
 
     def number() -> float:
         return random.choice((random.random(), 0.0, -1.0, nan, inf, -inf, 1e300, -1e300, 1e-300, 123456789.0))

@@ -1,4 +1,4 @@
-"""An observer as the master or the driver calls it; what it raises is collected, and what it does to its process."""
+"""Calls an observer as the master or the driver does, and collects its exceptions and its effects on the process."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from rolemesh_testing.subprocess_probe import Subject, still_running
 __all__ = ["Order", "Seen", "Trouble", "Watcher", "watch_there"]
 
 Trouble: TypeAlias = Literal["", "vanished", "no folder", "full"]
-"""What befalls the run's folder: it is removed after the start, was never one, or takes no more bytes."""
+"""Damage to the run's folder: removed after the start, never a folder, or full."""
 
 
 class Watcher(logging.Handler):
-    """One instance of the observer. `raised` has what its hooks have raised, `fatal` what would have ended a master."""
+    """One instance of the observer. `raised` has the exceptions of its hooks, `fatal` those that would have ended a
+    master.
+    """
 
     def __init__(self, record: PluginRecord, cls: type[Any], options: Any) -> None:
         super().__init__()
@@ -38,7 +40,7 @@ class Watcher(logging.Handler):
         self._hook = ""
 
     def tell(self, told: Iterable[Told]) -> None:
-        """Call hooks in order, as `JobPlugins.broadcast` does it."""
+        """Call hooks in order, like `JobPlugins.broadcast`."""
         log = logging.getLogger("rolemesh.plugins")
         log.addHandler(self)
         propagates, log.propagate = log.propagate, False
@@ -55,20 +57,20 @@ class Watcher(logging.Handler):
             log.removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take what `broadcast` has logged instead of raising it."""
+        """Collect the exceptions that `broadcast` logs."""
         error = record.exc_info[1] if record.exc_info else None
         self.raised.append(f"{self._hook}() raises {type(error).__name__}: {error}")
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A life to watch in another process: in the folder `run_dir`, and what befalls that."""
+    """A life to watch in another process. It gives the folder `run_dir` and the damage to it."""
 
     run_dir: str
     trouble: Trouble = ""
 
 
 class Seen(msgspec.Struct):
-    """What a life has done to its process: `wrote` has paths outside of the run's folder."""
+    """The effects of a life on its process. `wrote` has the paths outside of the run's folder."""
 
     raised: list[str] = []
     fatal: list[str] = []
@@ -78,7 +80,7 @@ class Seen(msgspec.Struct):
 
 
 def watch_there(subject: Subject, order: bytes) -> bytes:
-    """In another process: watch a whole life, and tell what came of it."""
+    """Watch a whole life in another process, and return the effects."""
     asked = msgspec.msgpack.decode(order, type=Order)
     watcher = Watcher(subject.record, *subject.loaded())
     seen = Seen()
@@ -104,7 +106,7 @@ def watch_there(subject: Subject, order: bytes) -> bytes:
 
 
 def _left(patience_s: float = 2.0) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Threads that keep the process alive, and its children, once those that are about to end have ended."""
+    """Return threads that keep the process alive, and its children, after a wait for those that are about to end."""
     deadline = monotonic() + patience_s
     while True:
         threads, children = still_running()

@@ -1,1 +1,1 @@
-"""The standard tests of scalers, and what they are made with."""
+"""The standard tests of scalers, and their helpers."""

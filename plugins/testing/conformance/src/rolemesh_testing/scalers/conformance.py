@@ -1,4 +1,4 @@
-"""Conformance of a scaler: it answers every load with sizes that a job can be given, or with None, and always alike."""
+"""Conformance of a scaler: for every load it returns possible sizes or None, and the same answer each time."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from rolemesh_testing.subprocess_probe import Subject, ask_elsewhere
 __all__ = ["ScalerConformance"]
 
 LATE_S = 30.0
-"""The master warns of a scaler that has not answered for so many seconds."""
+"""Seconds after which the master warns of a scaler that does not answer."""
 
 
 class ScalerConformance(PluginConformance):
-    """Subclass it with `plugin` and `options`. The scaler is asked about drawn loads."""
+    """Subclass it with `plugin` and `options`. The scaler gets drawn loads."""
 
     kind = "scalers"
     examples: ClassVar[int] = 200
-    """How many loads are drawn."""
+    """Number of drawn loads."""
     roles: ClassVar[Sequence[str]] = ("data", "rollout", "reward", "trainer")
-    """The names of the roles that drawn jobs have, from the first on: for a scaler whose options name roles."""
+    """Names of the roles in drawn jobs, the first ones first. Set it if the scaler's options name roles."""
     simplify: ClassVar[bool] = True
-    """Whether to look for the simplest load where a test fails, which takes seconds."""
+    """True to search for the simplest load when a test fails, which takes seconds."""
 
     @pytest.fixture
     def scaler(self, cls: type[Scaler], checked_options: BaseModel, request: pytest.FixtureRequest) -> Scaler:
@@ -40,14 +40,14 @@ class ScalerConformance(PluginConformance):
         return needed(request, "it cannot be created", lambda: cls(checked_options))
 
     def pool(self) -> Pool[Load]:
-        """What is drawn for all tests of the class."""
+        """The drawn loads, the same for all tests of the class."""
         roles = tuple(self.roles)
         return pooled(Load, lambda random: load(random, roles), self.examples, roles)
 
     # --------------------------------------------------------------------------------------------------- declaration
 
     def test_its_options_are_a_scalers(self, cls: type[Scaler]) -> None:
-        """`period_s`, `agree` and `cool_down_s` say when the master asks it, and which of its answers count."""
+        """`period_s`, `agree` and `cool_down_s` say when the master asks the scaler, and which answers count."""
         name = cls.Options.__name__
         assert issubclass(cls.Options, ScalerOptions), (
             f"write class {name}(ScalerOptions), from rolemesh_durable.scalers"
@@ -56,7 +56,7 @@ class ScalerConformance(PluginConformance):
     # ------------------------------------------------------------------------------------------------------- answers
 
     def test_it_answers_every_load(self, scaler: Scaler) -> None:
-        """With `Wanted`, or with None: roles without a range, without room, without edges, idle and busy ones."""
+        """The answer is `Wanted` or None. Roles may lack a range, free resources or edges, and may be idle or busy."""
 
         def check(at: Load) -> None:
             _answer(scaler, at)
@@ -64,7 +64,7 @@ class ScalerConformance(PluginConformance):
         self._for_all(check)
 
     def test_it_wants_sizes_that_a_role_can_have(self, scaler: Scaler) -> None:
-        """Whole numbers from 1 on, for roles that have a range. The master passes over all others, and says nothing."""
+        """The answer has whole numbers from 1 on, for roles that have a range. The master silently ignores all others."""
 
         def check(at: Load) -> None:
             wanted = _answer(scaler, at)
@@ -79,7 +79,7 @@ class ScalerConformance(PluginConformance):
         self._for_all(check)
 
     def test_its_answers_have_a_reason(self, scaler: Scaler) -> None:
-        """The journal keeps it, for the person who asks later why the job was resized."""
+        """The journal keeps the reason, for a user who asks later why the job was resized."""
 
         def check(at: Load) -> None:
             wanted = _answer(scaler, at)
@@ -92,8 +92,10 @@ class ScalerConformance(PluginConformance):
     def test_the_same_load_has_the_same_answer(
         self, cls: type[Scaler], checked_options: BaseModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A master that was killed asks again, and `agree` counts equal answers: no chance, no memory, and no clock but
-        `Load.now`."""
+        """A restarted master asks again, and `agree` counts equal answers.
+
+        The answer may use no randomness, no memory, and no clock except `Load.now`.
+        """
         used, fresh = cls(checked_options), cls(checked_options)
         loads = list(self.pool())
         first = [_answer(used, at) for at in loads]
@@ -105,7 +107,7 @@ class ScalerConformance(PluginConformance):
             assert same, "the answer depends on what it was asked before, on a clock, or on chance"
 
     def test_another_process_has_the_same_answer(self, record: PluginRecord, cls: type[Scaler]) -> None:
-        """With another order of hashes: it must not depend on the order of a set."""
+        """The other process has another hash seed: the answer must not depend on the order of a set."""
         payload = msgspec.json.encode(list(self.pool())[:50])
         subject = Subject(record, dict(self.options), "")
         # The seeds 1 and 2 order some small sets alike.
@@ -113,14 +115,14 @@ class ScalerConformance(PluginConformance):
         assert len(answers) == 1, "the answer depends on the order of hashes: sort your sets"
 
     def test_it_does_not_write_to_the_load(self, scaler: Scaler) -> None:
-        """Every scaler of the job is given the same one."""
+        """All scalers of the job get the same object."""
         for at in self.pool():
             before = msgspec.msgpack.encode(at)
             _answer(scaler, at)
             assert msgspec.msgpack.encode(at) == before, "decide() writes to its argument; copy it first"
 
     def test_it_answers_in_time_for_sixty_roles(self, scaler: Scaler) -> None:
-        """The master warns after 30 s, and asks no other question meanwhile."""
+        """The master warns after 30 s, and sends no other question meanwhile."""
         roles, began = large(), time.monotonic()
         _answer(scaler, roles, names=False)
         took = time.monotonic() - began
@@ -137,7 +139,10 @@ def _decide_there(subject: Subject, loads: bytes) -> bytes:
 
 
 def _answer(scaler: Scaler, at: Load, names: bool = True) -> Wanted | None:
-    """What it says. Raises `AssertionError` for an exception; for an error in the names of roles only with `names`."""
+    """Return the answer.
+
+    Raises `AssertionError` if the scaler raises. An error about the names of roles counts only with `names`.
+    """
     try:
         wanted: Any = scaler.decide(at)
     except Exception as error:

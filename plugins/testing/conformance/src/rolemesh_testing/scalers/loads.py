@@ -1,4 +1,4 @@
-"""Loads of jobs, as a scaler is told of them, drawn at random."""
+"""Loads of jobs for scalers, drawn at random."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ SHARES = (0.0, 0.01, 0.3, 0.5, 0.7, 0.95, 1.0)
 
 
 def load(random: Random, roles: Sequence[str]) -> Load:
-    """The load of a job of some of `roles`, with or without a range and room, on edges with and without lag."""
+    """Draw the load of a job of some of `roles`, with or without a range and free resources, on edges with and without
+    lag.
+    """
     chosen = roles[: random.randint(1, len(roles))]
     found = []
     for role in chosen:
@@ -37,7 +39,9 @@ def load(random: Random, roles: Sequence[str]) -> Load:
 
 
 def large(count: int = 60) -> Load:
-    """A job of `count` roles in a ring, each of which waits for the one before it, with the most metrics there are."""
+    """Return a job of `count` roles in a ring, with the largest number of metrics. Each role waits for the one before
+    it.
+    """
     names = [f"role-{number}" for number in range(count)]
     roles = tuple(RoleLoad(name, 8, 1, 64, 64, 0.9) for name in names)
     edges = tuple(

@@ -1,4 +1,4 @@
-"""Conformance of a placement strategy: its plans are possible, the same everywhere, and leave alone what is decided."""
+"""Conformance of a placement strategy: its plans are possible, deterministic, and keep earlier decisions."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["SchedulerConformance"]
 
 
 class SchedulerConformance(LossConformance):
-    """Subclass it with `plugin` and `options`; with `roles` and `labels` where the options name some.
+    """Subclass it with `plugin` and `options`. Set `roles` and `labels` if the options name some.
 
-    A strategy may refuse a request, by an error with a remedy, but not `asked`.
+    A strategy may refuse a request with an error that has a remedy, but it must plan `asked`.
     """
 
     # ------------------------------------------------------------------------------------------------------- answers
 
     def test_it_has_the_hook_that_places(self, cls: type[object]) -> None:
-        """``place``, marked with `rolemesh.hookimpl`; without the mark nobody would ever call it."""
+        """The plugin has ``place``, marked with `rolemesh.hookimpl`. Without the mark the kernel never calls it."""
         assert "place" in hooks_of(cls), "no method place is marked with @hookimpl, so it is never called"
 
     def test_it_answers_with_a_plan_or_refuses(self, planner: Planner) -> None:
-        """A plan, None to pass, or an error that is made for people; any other exception names no remedy."""
+        """The strategy returns a plan, passes with None, or raises an error for users. Other exceptions name no remedy."""
 
         def check(at: Situation) -> None:
             try:
@@ -47,7 +47,7 @@ class SchedulerConformance(LossConformance):
     def test_it_answers_on_every_kind_of_cluster(
         self, planner: Planner, asked: PlacementRequest, shapes: Mapping[str, ClusterView]
     ) -> None:
-        """Also where there is no node, nothing free, no GPU, no label, or one label that no other node has."""
+        """The cluster may have no node, nothing free, no GPU, no label, or a label that only one node has."""
         for shape, cluster in shapes.items():
             for request in multiplied(asked, (1, 4)):
                 try:
@@ -60,7 +60,7 @@ class SchedulerConformance(LossConformance):
     def test_a_refusal_says_what_to_do(
         self, planner: Planner, asked: PlacementRequest, shapes: Mapping[str, ClusterView]
     ) -> None:
-        """The error has a `remedy`: the author of the job file has nothing else to go by."""
+        """The error has a `remedy`. The author of the job file has no other hint."""
 
         def check(at: Situation) -> None:
             said = None
@@ -80,7 +80,9 @@ class SchedulerConformance(LossConformance):
     def test_all_have_a_place_where_there_is_room(
         self, planner: Planner, asked: PlacementRequest, roomy: ClusterView
     ) -> None:
-        """By this strategy or, if it leaves them, by `pack` after it. Replace the fixture `asked`, if it cannot."""
+        """The strategy places all ranks, or `pack` places them after it. Replace the fixture `asked` if this is
+        impossible.
+        """
         for request in multiplied(asked, (1, 2, 3)):
             try:
                 planner.place(request, roomy)
@@ -95,7 +97,7 @@ class SchedulerConformance(LossConformance):
                 assert not without, f"there is room for {_told(request)}, but no place for {next(iter(without))}"
 
     def test_a_thousand_nodes_are_planned_in_time(self, planner: Planner, asked: PlacementRequest) -> None:
-        """Within the time limit of the hook: a strategy that tries all combinations ends for small jobs only."""
+        """The plan is ready within the hook's time limit. A strategy that tries all combinations is too slow."""
         cluster = ClusterView(tuple(self._node(number, cpu=4.0, gpu=2) for number in range(1000)))
         factor = 2000 // sum(role.world_size for role in asked.roles)
         (request, *_) = multiplied(asked, (factor,))
@@ -109,11 +111,13 @@ class SchedulerConformance(LossConformance):
     # --------------------------------------------------------------------------------------------------------- plans
 
     def test_plans_stay_within_capacity(self, planner: Planner) -> None:
-        """Cores, devices one by one, shares of a device, and every other resource, after what is taken already."""
+        """Plans respect cores, each device, shares of a device, and every other resource, beside what is already in
+        use.
+        """
         self._find(planner, lambda at, plan: overcommitted(at.cluster, plan))
 
     def test_ranks_have_what_they_ask_for(self, planner: Planner) -> None:
-        """A rank's slot has at least what the rank asks for, and the rank a share of it between 0 and 1."""
+        """A rank's slot has at least the requested resources, and the rank a share of it between 0 and 1."""
 
         def problems(at: Situation, plan: PlacementPlan) -> list[str]:
             before = set(at.before.assignments)
@@ -136,7 +140,7 @@ class SchedulerConformance(LossConformance):
         self._find(planner, problems)
 
     def test_no_rank_has_two_places(self, planner: Planner) -> None:
-        """And there are no ranks, roles or slots in a plan that there are not in the job."""
+        """A plan also has only ranks, roles and slots of the job."""
 
         def check(at: Situation) -> None:
             plan = answered(planner, at)
@@ -146,7 +150,7 @@ class SchedulerConformance(LossConformance):
         self.for_all(check)
 
     def test_no_slot_is_for_nobody(self, planner: Planner) -> None:
-        """What a slot takes is reserved on its node, also if no rank sits on it."""
+        """The plan reserves a slot's resources on its node, even if no rank uses the slot."""
 
         def problems(at: Situation, plan: PlacementPlan) -> list[str]:
             taken = {a.slot for a in plan.assignments}
@@ -157,7 +161,7 @@ class SchedulerConformance(LossConformance):
         self._find(planner, problems)
 
     def test_who_has_no_place_is_told_with_a_reason(self, planner: Planner) -> None:
-        """`Unplaced` names a rank of the job that has no place, and says what is missing."""
+        """`Unplaced` names a rank of the job without a place, and the reason."""
 
         def problems(at: Situation, plan: PlacementPlan) -> list[str]:
             ranks = {(role.role, rank) for role in at.request.roles for rank in range(role.world_size)}
@@ -173,7 +177,7 @@ class SchedulerConformance(LossConformance):
         self._find(planner, problems)
 
     def test_places_have_a_reason(self, planner: Planner) -> None:
-        """`Assignment.rule`, "who: why", is what `rolemesh plan --explain` prints for each rank."""
+        """`rolemesh plan --explain` prints `Assignment.rule`, "who: why", for each rank."""
 
         def problems(at: Situation, plan: PlacementPlan) -> list[str]:
             before = set(at.before.assignments)
@@ -182,7 +186,7 @@ class SchedulerConformance(LossConformance):
         self._find(planner, problems)
 
     def test_peers_are_ranks_of_the_job(self, planner: Planner) -> None:
-        """A rank finds them in `RankContext.peers`, and asks for their addresses."""
+        """A rank finds its peers in `RankContext.peers`, and asks for their addresses."""
 
         def problems(at: Situation, plan: PlacementPlan) -> list[str]:
             ranks = {(role.role, rank) for role in at.request.roles for rank in range(role.world_size)}
@@ -196,13 +200,13 @@ class SchedulerConformance(LossConformance):
         self._find(planner, problems)
 
     def test_what_was_decided_before_stays(self, planner: Planner) -> None:
-        """Slots, places and constraints of strategies before it; what it adds comes after them."""
+        """The plan keeps slots, places and constraints of earlier strategies, and adds its own after them."""
         self._find(planner, lambda at, plan: undone(revive(at.before), revive(plan)))
 
     def test_constraints_hold(self, planner: Planner) -> None:
-        """Those of strategies before it, wherever it puts a rank; and its own.
+        """The plan obeys the constraints of earlier strategies and its own.
 
-        Where its own contradict what was decided before, the kernel names both strategies.
+        If its own constraints contradict earlier decisions, the kernel names both strategies.
         """
 
         def problems(at: Situation, plan: PlacementPlan) -> Iterable[str]:
@@ -213,8 +217,7 @@ class SchedulerConformance(LossConformance):
         self._find(planner, problems)
 
     def test_constraints_of_its_own_can_be_told_and_travel(self, planner: Planner) -> None:
-        """One is data with a tag that no other class has, and says in words what it demands; it answers as often as it
-        is asked, and always the same."""
+        """A constraint is data with a tag of its own, and describes its demand in words. It always answers the same."""
 
         def problems(at: Situation, plan: PlacementPlan) -> Iterable[str]:
             for each in plan.constraints[len(at.before.constraints) :]:
@@ -228,7 +231,7 @@ class SchedulerConformance(LossConformance):
         self._find(planner, problems)
 
     def test_plans_survive_json(self, planner: Planner) -> None:
-        """They go to the master, and into the journal and the run's folder, as JSON."""
+        """Plans travel to the master, the journal and the run's folder as JSON."""
 
         def check(at: Situation) -> None:
             plan = answered(planner, at)
@@ -241,7 +244,7 @@ class SchedulerConformance(LossConformance):
     # --------------------------------------------------------------------------------------------------------- purity
 
     def test_the_same_question_has_the_same_answer(self, planner: Planner) -> None:
-        """The driver and every later run ask again, and a resumed job must find its ranks where they were."""
+        """The driver and every later run ask again. A resumed job must find its ranks on the same nodes."""
         one, other = planner.renewed(), planner.renewed()
 
         def check(at: Situation) -> None:
@@ -251,7 +254,9 @@ class SchedulerConformance(LossConformance):
         self.for_all(check)
 
     def test_it_keeps_nothing_from_call_to_call(self, planner: Planner) -> None:
-        """One instance is asked for many plans, as elastic jobs are tried in many sizes; only the question counts."""
+        """The kernel asks one instance for many plans, since it tries elastic jobs in many sizes. Only the request may
+        count.
+        """
         used = planner.renewed()
         answers = [planner.answer(at.case) for at in self.pool()]
         for at, first in zip(reversed(list(self.pool())), reversed(answers), strict=True):
@@ -261,7 +266,7 @@ class SchedulerConformance(LossConformance):
     def test_another_process_has_the_same_answer(
         self, planner: Planner, subject: Subject, asked: PlacementRequest, shapes: Mapping[str, ClusterView]
     ) -> None:
-        """With another order of hashes: plans must not depend on the order of a set."""
+        """The other process has another hash seed: plans must not depend on the order of a set."""
         cases = [Case(request, cluster) for cluster in shapes.values() for request in multiplied(asked, (1, 3))]
         if planner.replaces:
             lost = ("node-0",)
@@ -279,7 +284,7 @@ class SchedulerConformance(LossConformance):
             assert here == there, f"{what} depends on the order of hashes, for {_told(case.request)}: sort your sets"
 
     def test_what_it_is_given_stays_as_it_is(self, planner: Planner) -> None:
-        """Request, cluster and plan are shared with other strategies; dictionaries in them can be written to."""
+        """All strategies share the request, the cluster and the plan. Their dictionaries are mutable."""
 
         def check(at: Situation) -> None:
             before = msgspec.json.encode(at)
@@ -289,7 +294,7 @@ class SchedulerConformance(LossConformance):
         self.for_all(check)
 
     def _find(self, planner: Planner, problems: Callable[[Situation, PlacementPlan], Iterable[str]]) -> None:
-        """Fail with the first of the problems that a drawn plan has; of those that can be read at all."""
+        """Fail with the first problem of a drawn plan. Plans that cannot be read are ignored here."""
 
         def check(at: Situation) -> None:
             plan = answered(planner, at)
@@ -302,7 +307,7 @@ class SchedulerConformance(LossConformance):
 
 
 def _told(request: PlacementRequest) -> str:
-    """The request in a few words."""
+    """Return a short description of the request."""
     return "a job of " + " and ".join(
         f"{role.world_size} {role.role} ({', '.join(f'{name} {need:g}' for name, need in role.needs.items())})"
         for role in request.roles

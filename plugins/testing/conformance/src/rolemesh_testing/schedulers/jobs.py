@@ -1,4 +1,4 @@
-"""Jobs and clusters that a placement strategy may be asked about, drawn at random."""
+"""Jobs and clusters for placement strategies, drawn at random."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ CUSTOM = "disk"
 
 
 def request(random: Random, roles: Sequence[str], most: int = 4) -> PlacementRequest:
-    """A job of all of `roles`, in any order, with 1 to `most` ranks each, and flows between some of them.
+    """Draw a job of all of `roles`, in any order, with 1 to `most` ranks each, and flows between some of them.
 
-    Half of the time all roles have the same number of ranks. Ranks need cores, whole GPUs or fractions, some a custom
-    resource.
+    Half of the jobs have the same number of ranks in all roles. Ranks need cores, whole GPUs or fractions, and some a
+    custom resource.
     """
     order = random.sample(list(roles), len(roles))
     same, size = random.choice((True, False)), random.randint(1, most)
@@ -42,7 +42,7 @@ def request(random: Random, roles: Sequence[str], most: int = 4) -> PlacementReq
 
 
 def cluster(random: Random, labels: Mapping[str, Sequence[str]], most: int = 5) -> ClusterView:
-    """1 to `most` nodes, equal or not, with GPUs or without, with some of `labels` (values by name)."""
+    """Draw a cluster of 1 to `most` nodes, equal or not, with or without GPUs, with some of `labels` (values by name)."""
 
     def node(number: int) -> NodeView:
         return NodeView(
@@ -66,7 +66,7 @@ def cluster(random: Random, labels: Mapping[str, Sequence[str]], most: int = 5) 
 
 
 def constraints(random: Random, roles: Sequence[str], labels: Mapping[str, Sequence[str]]) -> tuple[Constraint, ...]:
-    """What a strategy before may have demanded of `roles`: one or two constraints, by ``"kit"``."""
+    """Draw one or two constraints on `roles`, as an earlier strategy called ``"kit"`` would add them."""
     wide = ("node", *(f"label.{name}" for name in labels))
 
     def constraint() -> Constraint:

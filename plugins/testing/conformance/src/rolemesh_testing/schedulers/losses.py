@@ -1,4 +1,4 @@
-"""What a placement strategy does when nodes are lost: where it has the hook `replace`, and where it has not."""
+"""Tests of a placement strategy when nodes are lost, with or without the hook `replace`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ __all__ = ["LossConformance"]
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """What `replace` is asked: `stranded` is the plan with survivors first, `lost` the nodes, `alive` what is left."""
+    """The input of `replace`: `stranded` is the plan with survivors first, `lost` the nodes, `alive` the remaining
+    cluster.
+    """
 
     request: PlacementRequest
     stranded: PlacementPlan
@@ -30,12 +32,12 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class LossConformance(PlacementConformance):
-    """The part of `SchedulerConformance` that takes nodes away."""
+    """The part of `SchedulerConformance` that removes nodes."""
 
     def test_a_job_goes_on_after_the_loss_of_a_node(
         self, planner: Planner, asked: PlacementRequest, roomy: ClusterView
     ) -> None:
-        """In the cluster that has room: each node in turn, and who was on it has a place again."""
+        """The cluster has free resources. For each lost node in turn, its ranks have a place again."""
         plan = planned(planner, asked, roomy)
         if plan is None or plan.unplaced:
             pytest.skip("it has no plan, which is another test's finding")
@@ -46,11 +48,11 @@ class LossConformance(PlacementConformance):
             assert not left, f"after the loss of {node.id} there is room for all, but no place for {left[0]}"
 
     def test_survivors_stay_where_they_are(self, planner: Planner) -> None:
-        """A rank that moves has to start again; those on living nodes would lose what they have done."""
+        """A moved rank has to restart. Ranks on living nodes would lose their work."""
         self._find_moved(planner, lambda loss, moved: undone(revive(loss.survivors), revive(moved.without(loss.lost))))
 
     def test_what_has_moved_is_on_living_nodes(self, planner: Planner) -> None:
-        """If it leaves all to `place`, it says None; a plan is taken for what it says."""
+        """The strategy returns None if it leaves all ranks to `place`. The engine executes any plan that it returns."""
 
         def problems(loss: Loss, moved: PlacementPlan) -> Iterable[str]:
             for a in moved.assignments:
@@ -60,11 +62,11 @@ class LossConformance(PlacementConformance):
         self._find_moved(planner, problems)
 
     def test_what_has_moved_is_within_capacity(self, planner: Planner) -> None:
-        """Beside those who are there already."""
+        """Moved ranks fit beside the ranks that stay."""
         self._find_moved(planner, lambda loss, moved: overcommitted(loss.alive, moved.without(loss.lost)))
 
     def test_constraints_hold_after_a_loss(self, planner: Planner) -> None:
-        """Those of all strategies, which are in the plan."""
+        """The constraints of all strategies are in the plan."""
 
         def problems(loss: Loss, moved: PlacementPlan) -> Iterable[str]:
             settled = moved.without(loss.lost)
@@ -74,7 +76,7 @@ class LossConformance(PlacementConformance):
         self._find_moved(planner, problems)
 
     def test_who_shared_a_slot_shares_one_again(self, planner: Planner, roomy: ClusterView) -> None:
-        """Ranks that take turns on devices have memory for one of them only; shares and peers are kept, too."""
+        """Ranks that take turns on devices have memory for one of them only. The plan keeps shares and peers, too."""
         _needs_replace(planner)
         first, second = self.roles[0], self.roles[-1]
         request = PlacementRequest(tuple(RoleRequest(role, 1, 2.0, 1.0) for role in dict.fromkeys((first, second))))
@@ -99,7 +101,7 @@ class LossConformance(PlacementConformance):
         assert kept == {(a.role, a.rank, a.share, a.peers) for a in seats}, f"{told} have lost their shares or peers"
 
     def test_the_loss_of_all_nodes_is_survived(self, planner: Planner) -> None:
-        """There is no place then; the master waits for nodes, and asks again."""
+        """No place is left. The master waits for nodes, and asks again."""
         _needs_replace(planner)
 
         def check(at: Situation) -> None:
@@ -119,7 +121,7 @@ class LossConformance(PlacementConformance):
         self.for_all(check)
 
     def test_a_loss_has_the_same_answer_each_time(self, planner: Planner) -> None:
-        """The master may have to ask twice, and a new master for the old one."""
+        """The master may ask twice, and so may its successor."""
         _needs_replace(planner)
         other = planner.renewed()
 
@@ -140,7 +142,7 @@ class LossConformance(PlacementConformance):
             return str(error)
 
     def _moved(self, planner: Planner, loss: Loss) -> PlacementPlan | None:
-        """What it answers; None where it leaves ranks to `place`, or answers what is no plan."""
+        """Return the answer; None if the strategy leaves ranks to `place`, or returns no plan."""
         answer = self._answer(planner, loss)
         if not isinstance(answer, PlacementPlan) or any(misplaced(loss.request, answer)):
             return None
@@ -161,9 +163,9 @@ class LossConformance(PlacementConformance):
 
 
 def _loss(planner: Planner, at: Situation) -> Loss | None:
-    """A job's plan, and one or two of its nodes lost; None where the strategy has no plan, or nothing on such nodes.
+    """Draw the loss of one or two nodes of a job's plan; None if the strategy has no plan, or no rank is on the nodes.
 
-    Half of the time as many nodes have joined, with the sizes of those that are lost and labels of another node.
+    In half of the cases as many nodes join, with the sizes of the lost ones and labels of another node.
     """
     plan = planned(planner, at.request, at.cluster, PlacementPlan(constraints=at.before.constraints))
     used = sorted({slot.node for slot in plan.slots}) if plan is not None else []

@@ -1,4 +1,4 @@
-"""A placement strategy as a job asks it: through its hooks, each call with the time limit that it has there."""
+"""Calls a placement strategy through its hooks, as a job does, with the job's time limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Case", "Planner", "Refused", "plan_there"]
 
 
 class Refused(AssertionError):
-    """The strategy says that it cannot plan this; `error` is what it has raised, which is an answer, too."""
+    """The strategy refuses a request. `error` is its exception, which is a valid answer."""
 
     def __init__(self, error: RolemeshError) -> None:
         super().__init__(f"the strategy refuses: {error}")
@@ -26,7 +26,7 @@ class Refused(AssertionError):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One call: of `place`, or of `replace` where nodes are `lost`; then `plan` is the plan before the loss."""
+    """One call of `place`; or of `replace` if nodes are `lost`. Then `plan` is the plan before the loss."""
 
     request: PlacementRequest
     cluster: ClusterView
@@ -45,33 +45,33 @@ class Planner:
 
     @property
     def replaces(self) -> bool:
-        """Whether it has the hook `replace`."""
+        """True if the plugin has the hook `replace`."""
         return "replace" in hooks_of(self._made_of[1])
 
     @property
     def strategy(self) -> Strategy:
-        """As a job asks it among others."""
+        """The strategy as a job asks it among others."""
         return Strategy(self.name, self.place, self.replace if self.replaces else None)
 
     def renewed(self) -> Planner:
-        """A fresh instance."""
+        """Return a new instance."""
         return Planner(*self._made_of)
 
     def place(
         self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan | None = None
     ) -> PlacementPlan | None:
-        """What the hook `place` answers. Raises `Refused` for its refusal; its other errors are `PluginError`."""
+        """Return the answer of the hook `place`. Raises `Refused` for a refusal, `PluginError` for other errors."""
         plan = plan or PlacementPlan()
         found: PlacementPlan | None = self._call("place", request=request, cluster=cluster, plan=plan)
         return found
 
     def replace(self, plan: PlacementPlan, lost: tuple[str, ...], cluster: ClusterView) -> PlacementPlan | None:
-        """What the hook `replace` answers: None also if there is no such hook. Raises as `place`."""
+        """Return the answer of the hook `replace`; None also if there is no such hook. Raises like `place`."""
         found: PlacementPlan | None = self._call("replace", plan=plan, lost=lost, cluster=cluster)
         return found
 
     def answer(self, case: Case) -> PlacementPlan | str | None:
-        """What it says to `case`: a plan, the text of its refusal or of what it has raised, or None."""
+        """Return the answer to `case` as text: a plan, a refusal or an exception; None if the strategy passes."""
         try:
             if case.lost:
                 return self.replace(case.plan, case.lost, case.cluster)
@@ -91,6 +91,6 @@ class Planner:
 
 
 def plan_there(subject: Subject, cases: bytes) -> bytes:
-    """In another process: the answers to all cases, as JSON."""
+    """Answer all cases in another process, as JSON."""
     planner = Planner(subject.record, *subject.loaded())
     return msgspec.json.encode([planner.answer(case) for case in msgspec.json.decode(cases, type=list[Case])])

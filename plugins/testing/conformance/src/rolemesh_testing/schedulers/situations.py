@@ -1,5 +1,4 @@
-"""What the standard tests of a placement strategy are made with: the strategy, what it is asked, and what it is asked
-about."""
+"""Fixtures for the tests of a placement strategy: the strategy, requests and clusters."""
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ __all__ = ["PACK", "PlacementConformance", "Situation", "answered", "multiplied"
 
 _PACK = PackScheduler(NoOptions())
 PACK = Strategy("pack", _PACK.place, _PACK.replace)
-"""The strategy to which a job gives the ranks that no other has placed."""
+"""The strategy that places the ranks without a place at the end."""
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """What a strategy is asked about: `before` is what others have decided, `dice` two numbers from 0 to 11."""
+    """The input of a strategy. `before` is the plan of earlier strategies, `dice` two numbers from 0 to 11."""
 
     request: PlacementRequest
     cluster: ClusterView
@@ -46,23 +45,23 @@ class Situation(msgspec.Struct, frozen=True):
 
 
 class PlacementConformance(PluginConformance):
-    """Fixtures of `SchedulerConformance`. What an author may replace is `roles`, `labels`, `asked` and `roomy`."""
+    """Fixtures of `SchedulerConformance`. An author may replace `roles`, `labels`, `asked` and `roomy`."""
 
     kind = "schedulers"
     roles: ClassVar[tuple[str, ...]] = ("actor", "critic", "data")
-    """The roles of every request, for a strategy whose options name roles."""
+    """The roles of every request. Set it if the strategy's options name roles."""
     labels: ClassVar[Mapping[str, tuple[str, ...]]] = {"rack": ("a", "b", "c"), "zone": ("north", "south")}
-    """The labels of nodes with their values, for a strategy whose options name labels."""
+    """The labels of nodes with their values. Set it if the strategy's options name labels."""
     examples: ClassVar[int] = 60
-    """How many requests and clusters are drawn."""
+    """Number of drawn requests and clusters."""
     simplify: ClassVar[bool] = True
-    """Whether to look for the simplest request and cluster where a test fails, which takes seconds."""
+    """True to search for the simplest request and cluster when a test fails, which takes seconds."""
 
     @pytest.fixture
     def asked(self) -> PlacementRequest:
-        """What the strategy must be able to plan where there is room: the whole job, two ranks of each role.
+        """A request that the strategy must plan if the cluster is large enough: the whole job, two ranks of each role.
 
-        Tests also ask for multiples of it.
+        Tests also use multiples of it.
         """
         first, *others = self.roles
         return PlacementRequest(
@@ -72,7 +71,7 @@ class PlacementConformance(PluginConformance):
 
     @pytest.fixture
     def roomy(self) -> ClusterView:
-        """A cluster where there is room, also when one node is lost."""
+        """A cluster that is large enough even if one node is lost."""
         return ClusterView(tuple(self._node(number, cpu=64.0, gpu=8) for number in range(6)))
 
     @pytest.fixture
@@ -89,7 +88,7 @@ class PlacementConformance(PluginConformance):
 
     @pytest.fixture
     def shapes(self) -> Mapping[str, ClusterView]:
-        """Clusters as there are, each of its own kind."""
+        """Clusters of different kinds."""
         return {
             "no node": ClusterView(()),
             "one node": ClusterView((self._node(0, cpu=16.0, gpu=4),)),
@@ -110,15 +109,15 @@ class PlacementConformance(PluginConformance):
     # --------------------------------------------------------------------------------------------------------- drawn
 
     def request(self, random: Random) -> PlacementRequest:
-        """A job of all roles. Replace it where a strategy would refuse nearly all of them."""
+        """A drawn job of all roles. Replace it if the strategy would refuse nearly all of them."""
         return jobs.request(random, self.roles)
 
     def cluster(self, random: Random) -> ClusterView:
-        """A cluster, which may well be too small."""
+        """A drawn cluster, which may be too small."""
         return jobs.cluster(random, self.labels)
 
     def situation(self, random: Random) -> Situation:
-        """A job and a cluster, with what strategies before have done: placed some ranks, and demanded something."""
+        """A drawn job and cluster. Earlier strategies have placed some ranks and added constraints."""
         request, cluster = self.request(random), self.cluster(random)
         demands = random.choice(((), jobs.constraints(random, self.roles, self.labels)))
         some = random.choice(("none", "none", "whole roles", "ranks"))
@@ -135,18 +134,18 @@ class PlacementConformance(PluginConformance):
         return Situation(request, cluster, msgspec.structs.replace(before, unplaced=()), dice)
 
     def for_all(self, check: Callable[[Situation], None]) -> None:
-        """Call `check` with what is drawn, and raise what it raises for the simplest situation that is found."""
+        """Call `check` with the drawn inputs. Raise its exception for the simplest input found."""
         self.pool().check(check, simplify=self.simplify)
 
     def pool(self) -> Pool[Situation]:
-        """What is drawn for all tests of the class."""
+        """The drawn inputs, the same for all tests of the class."""
         cls = type(self)
         key = cls.situation, cls.request, cls.cluster, self.roles, tuple(self.labels.items())
         return pooled(Situation, self.situation, self.examples, *key)
 
 
 def answered(planner: Planner, at: Situation) -> PlacementPlan | None:
-    """The strategy's plan; None where it passes, refuses, or does what the tests of its answers find wrong."""
+    """Return the strategy's plan; None if it passes, refuses, or fails in a way that other tests report."""
     try:
         found = planner.place(at.request, at.cluster, at.before)
     except (RolemeshError, Refused):
@@ -157,7 +156,7 @@ def answered(planner: Planner, at: Situation) -> PlacementPlan | None:
 def planned(
     planner: Planner, request: PlacementRequest, cluster: ClusterView, before: PlacementPlan | None = None
 ) -> PlacementPlan | None:
-    """A job's plan: by the strategy, and then by `pack`. None where the strategy refuses, or is found to be wrong."""
+    """Return a job's plan by the strategy and then `pack`; None if the strategy refuses, or fails in other tests."""
     try:
         plan = ask(planner.name, planner.place, request, cluster, before or PlacementPlan())
         return ask("pack", PACK.place, request, cluster, plan)
@@ -166,7 +165,7 @@ def planned(
 
 
 def multiplied(request: PlacementRequest, factors: tuple[int, ...]) -> Iterator[PlacementRequest]:
-    """`request` with so many times its ranks, and with what else it may need: GPUs, shares of them, a resource."""
+    """Return `request` with a multiple of its ranks, and with more needs: GPUs, shares of them, a resource."""
     for factor in factors:
         for change in ({}, {"gpu": 1.0}, {"gpu": 0.5}, {"cpu": 0.0}, {"custom": {"disk": 1.0}}):
             roles = (msgspec.structs.replace(r, world_size=r.world_size * factor, **change) for r in request.roles)

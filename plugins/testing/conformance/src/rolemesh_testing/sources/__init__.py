@@ -1,1 +1,1 @@
-"""The standard tests of stores."""
+"""The standard tests of sources."""

@@ -1,4 +1,4 @@
-"""Conformance of a source: what a role that reads it relies on, whenever it is killed and reads again."""
+"""Conformance of a source: the guarantees for a role that reads it, is killed and reads again."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["SourceConformance"]
 
 Row: TypeAlias = Mapping[str, Any]
 LOOK_S = 0.02
-"""How often what is to come is looked for."""
+"""Seconds between two looks for expected records."""
 
 
 class SourceConformance(PluginConformance):
     """Subclass it with `plugin`, `options`, and methods that `add` records and `finish` the stream.
 
-    The options are of a source that has an end, and looks for new partitions at once.
+    Give options of a source that has an end and finds new partitions at once.
     """
 
     kind = "sources"
@@ -34,11 +34,13 @@ class SourceConformance(PluginConformance):
 
     @abstractmethod
     def add(self, base: Path, partition: int, rows: Sequence[Row]) -> None:
-        """Append `rows` to the partition that is number `partition` of this test: 0, 1, … Make it if it is new."""
+        """Append `rows` to the partition with the number `partition` of this test: 0, 1, … Create it if it does not
+        exist.
+        """
 
     @abstractmethod
     def finish(self, base: Path) -> None:
-        """Nothing more comes."""
+        """End the stream."""
 
     # ------------------------------------------------------------------------------------------------------ fixtures
 
@@ -46,7 +48,7 @@ class SourceConformance(PluginConformance):
     def opened(
         self, cls: type[Source], checked_options: BaseModel, base: Path, request: pytest.FixtureRequest
     ) -> Iterator[Any]:
-        """``opened(rank=0, world_size=1)``: one more open source."""
+        """``opened(rank=0, world_size=1)`` opens one more source."""
         if type(self).add is SourceConformance.add:
             pytest.skip("the test class has no add(), so the source has no records")
         made: list[Source] = []
@@ -64,8 +66,10 @@ class SourceConformance(PluginConformance):
     def read(
         self, source: Source, position: dict[str, Offset], count: int, own: Sequence[str] | None = None
     ) -> dict[str, list[Row]]:
-        """`count` records from `position` on, which is moved; by partition (all, or `own`). Fails if they do not
-        come."""
+        """Read `count` records from `position` on, and advance `position`.
+
+        Returns them by partition (all, or `own`). Fails if they do not come.
+        """
         found: dict[str, list[Row]] = {}
         until = time.monotonic() + self.timeout_s
         while sum(map(len, found.values())) < count:
@@ -84,7 +88,7 @@ class SourceConformance(PluginConformance):
         return {partition: rows for partition, rows in found.items() if rows}
 
     def until_ended(self, source: Source, position: dict[str, Offset]) -> None:
-        """Wait until it says that it has ended at `position`, where there is nothing to read. Fails if it does not."""
+        """Wait until the source reports its end at `position`, where nothing is left to read. Fails if it does not."""
         until = time.monotonic() + self.timeout_s
         while not source.ended(position):
             assert time.monotonic() < until, "it does not end"
@@ -92,13 +96,13 @@ class SourceConformance(PluginConformance):
             time.sleep(LOOK_S)
 
     def check_options(self, cls: type[Any], options: BaseModel, base: Path) -> None:
-        """Making one opens nothing."""
+        """The constructor opens nothing."""
         cls(options)
 
     # --------------------------------------------------------------------------------------------------------- tests
 
     def test_each_record_comes_once_in_the_order_of_its_partition(self, opened: Any, base: Path) -> None:
-        """And never more of them than asked for."""
+        """A read returns at most the requested number of records."""
         rows = [[{"n": 10 * p + n} for n in range(5)] for p in range(3)]
         for number, each in enumerate(rows):
             self.add(base, number, each)
@@ -108,7 +112,7 @@ class SourceConformance(PluginConformance):
         assert not any(source.read(p, position[p], 9).rows for p in source.partitions())
 
     def test_what_comes_later_is_seen(self, opened: Any, base: Path) -> None:
-        """In a partition that is there, and in a new one."""
+        """New records appear in an existing partition, and in a new one."""
         self.add(base, 0, [{"n": 0}])
         source, position = opened(), dict[str, Offset]()
         assert list(self.read(source, position, 1).values()) == [[{"n": 0}]]
@@ -117,7 +121,7 @@ class SourceConformance(PluginConformance):
         assert sorted(self.read(source, position, 2).values(), key=str) == [[{"n": 1}], [{"n": 2}]]
 
     def test_the_same_offset_gives_the_same_records_again(self, opened: Any, base: Path) -> None:
-        """To this object and to another one, which a restarted rank has; the offset has been through JSON."""
+        """This holds for this object, and for another one in a restarted rank. The offset travels as JSON."""
         self.add(base, 0, [{"n": n} for n in range(6)])
         source, position = opened(), dict[str, Offset]()
         self.read(source, position, 2)
@@ -130,7 +134,7 @@ class SourceConformance(PluginConformance):
         assert last == [{"n": 6}]
 
     def test_what_is_acknowledged_is_no_place_to_read_from(self, opened: Any, base: Path) -> None:
-        """Acknowledging moves nobody: it says what nobody will ask for."""
+        """An acknowledgement does not change the position. It says which records no rank will read again."""
         self.add(base, 0, [{"n": n} for n in range(6)])
         source, position = opened(), dict[str, Offset]()
         self.read(source, position, 2)
@@ -142,7 +146,7 @@ class SourceConformance(PluginConformance):
         assert again == rows
 
     def test_it_ends_when_all_is_read_and_nothing_comes(self, opened: Any, base: Path) -> None:
-        """Not before either of them."""
+        """The source ends only if both hold."""
         self.add(base, 0, [{"n": 0}, {"n": 1}])
         source, position = opened(), dict[str, Offset]()
         assert not source.ended(position)
@@ -152,7 +156,7 @@ class SourceConformance(PluginConformance):
         self.until_ended(source, position)
 
     def test_each_partition_belongs_to_one_rank(self, opened: Any, base: Path) -> None:
-        """All ranks say so alike, and the ranks of a role end when their own are read."""
+        """All ranks agree on the owners. The ranks of a role end when their own partitions are read."""
         for number in range(6):
             self.add(base, number, [{"n": number}])
         self.finish(base)
@@ -170,7 +174,7 @@ class SourceConformance(PluginConformance):
             self.until_ended(source, position)
 
     def test_how_much_is_left_is_a_number_that_goes_down(self, opened: Any, base: Path) -> None:
-        """Or nothing, if it cannot say."""
+        """The source may also return None, if it cannot tell."""
         self.add(base, 0, [{"n": n} for n in range(6)])
         source, position = opened(), dict[str, Offset]()
         self.read(source, position, 1)

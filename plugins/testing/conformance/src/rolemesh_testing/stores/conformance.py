@@ -1,4 +1,4 @@
-"""Conformance of a store: what a journal relies on, with writers that race, are killed, and wait for each other."""
+"""Conformance of a store: the guarantees for a journal, with writers that race, are killed, and wait for each other."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ __all__ = ["StoreConformance"]
 
 Open = Callable[..., Store]
 WAIT_S = 30.0
-"""How long a store may take to say that it is not answered."""
+"""Seconds after which a store reports that the database does not answer."""
 
 
 class StoreConformance(PluginConformance):
-    """Subclass it with `plugin`, and with a `url` of a database that the tests may write; or replace the fixture
-    ``database``."""
+    """Subclass it with `plugin`, and with a `url` of a database that the tests may write. Or replace the fixture
+    ``database``.
+    """
 
     kind = "stores"
     url: ClassVar[str] = ""
-    """What `state` in a job file would say; the plugin's name if it is empty."""
+    """The value of `state` in a job file; if empty, the plugin's name."""
 
     # ------------------------------------------------------------------------------------------------------ fixtures
 
@@ -43,7 +44,7 @@ class StoreConformance(PluginConformance):
     def open_store(
         self, cls: type[Store], database: str, tmp_path: Path, request: pytest.FixtureRequest
     ) -> Iterator[Open]:
-        """``open_store(job="…")``: one more connected store; of the test's own job if none is named."""
+        """``open_store(job="…")`` connects one more store. Without `job` it is a store of the test's own job."""
         made: list[Store] = []
         mine = f"job-{secrets.token_hex(4)}"
 
@@ -64,14 +65,14 @@ class StoreConformance(PluginConformance):
         return store
 
     def check_options(self, cls: type[Any], options: BaseModel, base: Path) -> None:
-        """There is nothing beyond the model."""
+        """There are no options beyond the model."""
 
     # --------------------------------------------------------------------------------------------------------- tests
 
     def test_before_anything_is_written_there_is_nothing_and_nothing_is_made(
         self, open_store: Open, tmp_path: Path
     ) -> None:
-        """Whoever looks for the journal of a job that never began must not leave one."""
+        """Looking for the journal of a job that never started must not create one."""
         store = open_store()
         assert store.root() is None
         assert list(tmp_path.iterdir()) == []
@@ -84,7 +85,9 @@ class StoreConformance(PluginConformance):
         assert (other.root(), other.records(1, 9)) == ("root", [(1, "one")])
 
     def test_what_was_written_is_there_for_the_next(self, store: Store, open_store: Open) -> None:
-        """Root, records in the order of their numbers, head: text of any content and length."""
+        """The store keeps the root, the records in the order of their numbers, and the head: text of any content and
+        length.
+        """
         long, odd = "x" * (1 << 20), "ü\\u0000 '\"%s:name\n"
         assert store.write(None, odd, records=[(1, long), (2, odd)], head=odd)
         store.close()
@@ -93,7 +96,7 @@ class StoreConformance(PluginConformance):
         assert other.records(1, 2) == [(1, long), (2, odd)]
 
     def test_only_who_knows_the_root_writes(self, store: Store, open_store: Open) -> None:
-        """With another root, or none where there is one, nothing of it happens."""
+        """If the root differs, or is missing where one exists, the store writes nothing."""
         assert store.write(None, "first", records=[(1, "one")], head="h")
         other = open_store()
         assert not other.write(None, "second", records=[(2, "two")])
@@ -105,7 +108,7 @@ class StoreConformance(PluginConformance):
         assert not store.write("first", "third")
 
     def test_records_are_dropped_together_with_what_stands_for_them(self, store: Store) -> None:
-        """`first` and `head` are of one write."""
+        """One write sets both `first` and `head`."""
         store.write(None, "a", records=[(n, str(n)) for n in range(1, 8)])
         assert store.write("a", "b", first=6, head="five")
         assert (store.records(1, 100), store.head()) == ([(6, "6"), (7, "7")], "five")
@@ -122,7 +125,7 @@ class StoreConformance(PluginConformance):
         assert (store.root(), store.records(1, 1)) == ("again", [])
 
     def test_of_those_who_write_at_the_same_moment_one_comes_through(self, store: Store, open_store: Open) -> None:
-        """For each root there is one next."""
+        """Each root has exactly one successor."""
         store.write(None, "0")
         stores, start, won = [open_store() for _ in range(4)], threading.Barrier(4), []
 
@@ -144,7 +147,7 @@ class StoreConformance(PluginConformance):
     def test_what_was_acknowledged_survives_sigkill_of_the_writer(
         self, cls: type[Store], database: str, tmp_path: Path, open_store: Open
     ) -> None:
-        """And nothing is there in part."""
+        """No write is there in part."""
         spawn = multiprocessing.get_context("spawn")
         acknowledged, job = spawn.Value("q", 0), f"job-{secrets.token_hex(4)}"
         writer = spawn.Process(target=_write_forever, args=(cls, database, tmp_path, job, acknowledged))
@@ -162,7 +165,7 @@ class StoreConformance(PluginConformance):
     def test_a_writer_that_stands_still_does_not_hold_the_others_for_ever(
         self, cls: type[Store], store: Store, open_store: Open
     ) -> None:
-        """They hear that the store is not available, and try again; when it stands no more they succeed."""
+        """The others get an error that the store is not available, and try again. They succeed when the writer goes on."""
         if cls.block is Store.block:
             pytest.skip("it cannot be stalled")
         store.write(None, "0")
@@ -186,7 +189,7 @@ class StoreConformance(PluginConformance):
         assert all(error.remedy for error in refused)
 
     def test_its_place_is_told(self, store: Store) -> None:
-        """In messages, so that people find it."""
+        """Messages contain it, so that users find the database."""
         assert store.place
 
 

@@ -1,1 +1,1 @@
-"""The standard tests of transports, and what they are made with."""
+"""The standard tests of transports, and their helpers."""

@@ -1,4 +1,4 @@
-"""Conformance of a transport: what a rank's endpoint relies on, between parties in this process and another."""
+"""Conformance of a transport: its guarantees for a rank's endpoint, between parties in this process and another."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ __all__ = ["TransportConformance"]
 
 MIB = 1 << 20
 _abandoned: list[Party] = []
-"""Parties that could not be closed; to collect them as garbage would wait for ever for their sockets."""
+"""Parties that could not be closed. The garbage collector would wait for their sockets for ever."""
 _TCP = re.compile(r"tcp://(?P<host>[^:/]+):(?P<port>\d+)$")
 
 
 class TransportConformance(PluginConformance):
-    """Subclass it with `plugin`; with ``between_nodes = True`` if it is meant for `edges.remote`.
+    """Subclass it with `plugin`, and with ``between_nodes = True`` if it is meant for `edges.remote`.
 
-    Parties are ranks' endpoints with the transport as their only one. What a transport gets from the kernel is a frame,
-    or a payload in a slot of shared memory; what it owes is that all of it comes to the peer's inbox, once, in order,
-    and that a send waits for nobody.
+    Parties are ranks' endpoints with this transport as their only one. The kernel gives a transport frames, and
+    payloads in slots of shared memory. The transport must deliver each of them to the peer's inbox, once and in order.
+    A send must not wait for the peer.
     """
 
     kind = "transports"
     between_nodes: ClassVar[bool] = False
-    """Whether peers may be on another node, where they do not see each other's shared memory."""
+    """True if peers may be on another node and cannot see each other's shared memory."""
 
     # ------------------------------------------------------------------------------------------------------ fixtures
 
     @pytest.fixture
     def meeting(self, record: PluginRecord, cls: type[Any]) -> Iterator[Meeting]:
-        """What the parties have in common."""
+        """The parties' common folders, keys and class."""
         meeting = Meeting.of(record.target, dict(self.options), self.between_nodes)
         yield meeting
         meeting.close()
 
     @pytest.fixture
     def party(self, meeting: Meeting, request: pytest.FixtureRequest) -> Iterator[Callable[..., Party]]:
-        """``party(rank, generation=0)``: another party, closed at the end of the test."""
+        """``party(rank, generation=0)`` makes another party. The test's end closes it."""
         made: list[Party] = []
 
         def make(rank: int, generation: int = 0) -> Party:
@@ -71,18 +71,18 @@ class TransportConformance(PluginConformance):
     # --------------------------------------------------------------------------------------------------- what arrives
 
     def test_its_address_is_a_short_line_of_text(self, party: Callable[..., Party]) -> None:
-        """It travels to every peer, and into the journal."""
+        """The address travels to every peer, and into the journal."""
         address = party(0).peer.addresses["it"]
         assert isinstance(address, str)
         assert address.isprintable(), f"{address!r} has characters that cannot be printed"
         assert 0 < len(address) < 256, f"the address has {len(address)} characters"
 
     def test_two_ranks_have_two_addresses(self, party: Callable[..., Party]) -> None:
-        """Or they would get each other's values."""
+        """With one address they would get each other's values."""
         assert party(0).peer.addresses["it"] != party(1).peer.addresses["it"]
 
     def test_values_of_every_size_arrive_as_they_were_sent(self, party: Callable[..., Party]) -> None:
-        """Nothing, one byte, around the size from which on a value lies in shared memory, and some MiB."""
+        """The sizes are nothing, one byte, around the limit from which a value lies in shared memory, and some MiB."""
         one, other = party(0), party(1)
         sizes = [0, 1, INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, MIB, 3 * MIB + 5]
         for size in sizes:
@@ -91,7 +91,7 @@ class TransportConformance(PluginConformance):
             assert np.array_equal(got.value, _bytes(size)), f"a value of {size} bytes arrived as another"
 
     def test_a_value_of_many_buffers_arrives_whole(self, party: Callable[..., Party]) -> None:
-        """A batch with columns of all kinds and sizes; each large column is a buffer of its own."""
+        """A batch has columns of all kinds and sizes. Each large column is a buffer of its own."""
         one, other = party(0), party(1)
         batch = Batch(
             {
@@ -107,7 +107,7 @@ class TransportConformance(PluginConformance):
         assert got.value["ids"] == batch["ids"]
 
     def test_everything_arrives_once_and_in_order(self, party: Callable[..., Party]) -> None:
-        """Thousands of small frames, and payloads between them."""
+        """The test sends thousands of small frames, with payloads between them."""
         one, other = party(0), party(1)
         count = 3000
         for step in range(count):
@@ -117,7 +117,7 @@ class TransportConformance(PluginConformance):
         _nothing_more(other, count)
 
     def test_both_directions(self, party: Callable[..., Party]) -> None:
-        """A ping is answered by a pong, many times."""
+        """A pong answers each ping, many times."""
         one, other = party(0), party(1)
         for step in range(50):
             one.send(other.peer, step)
@@ -127,7 +127,7 @@ class TransportConformance(PluginConformance):
         assert [each.value for each in one.got] == [-step for step in range(50)]
 
     def test_several_peers_send_to_one(self, party: Callable[..., Party]) -> None:
-        """What each sends stays in order, and it is known from whom it is."""
+        """The values of each sender stay in order, and each names its sender."""
         one, others = party(0), [party(rank) for rank in range(1, 5)]
         for step in range(40):
             for other in others:
@@ -138,7 +138,7 @@ class TransportConformance(PluginConformance):
             assert steps == list(range(40))
 
     def test_one_payload_goes_to_several_peers(self, party: Callable[..., Party]) -> None:
-        """It is encoded once, and lies in shared memory once."""
+        """The sender encodes it once, and it lies in shared memory once."""
         one, others = party(0), [party(rank) for rank in range(1, 4)]
         payload = one.send(others[0].peer, _bytes(MIB))
         for other in others[1:]:
@@ -147,7 +147,9 @@ class TransportConformance(PluginConformance):
             assert np.array_equal(other.wait_for(1)[0].value, _bytes(MIB))
 
     def test_a_slot_may_be_written_again_once_it_was_released(self, party: Callable[..., Party]) -> None:
-        """What has arrived is complete: nothing of it is fetched later, when another value may lie there."""
+        """An arrived value is complete. The transport fetches nothing of it later, when the slot may hold another
+        value.
+        """
         one, other = party(0), party(1)
         for step in range(12):
             payload = one.send(other.peer, np.full(MIB, step, dtype=np.uint8))
@@ -161,7 +163,7 @@ class TransportConformance(PluginConformance):
     # --------------------------------------------------------------------------------------------------- who waits
 
     def test_a_send_waits_for_nobody(self, party: Callable[..., Party]) -> None:
-        """A peer that computes does not read for minutes; credits bound what is under way, not the transport."""
+        """A computing peer does not read for minutes. Credits limit the values in flight, not the transport."""
         one, other = party(0), party(1)
         _within(lambda: [one.send(other.peer, bytes(4096)) for _ in range(2000)], "2,000 sends of 4 KiB")
         _within(lambda: [one.send(other.peer, _bytes(MIB)) for _ in range(8)], "8 sends of 1 MiB")
@@ -169,14 +171,14 @@ class TransportConformance(PluginConformance):
         assert [each.step for each in got] == list(range(2008))
 
     def test_connecting_waits_for_nobody(self, party: Callable[..., Party]) -> None:
-        """The peer may have died a moment ago."""
+        """The peer may have died a moment before."""
         one, dead = party(0), party(1)
         peer = dead.peer
         dead.close(0)
         _within(lambda: one.send(peer, 1), "a first send to a peer that is gone")
 
     def test_what_was_sent_before_an_orderly_close_arrives(self, party: Callable[..., Party]) -> None:
-        """`close(linger_ms)` gives what is queued time to leave."""
+        """`close(linger_ms)` gives queued values time to leave."""
         one, other = party(0), party(1)
         for step in range(300):
             one.send(other.peer, step)
@@ -187,7 +189,7 @@ class TransportConformance(PluginConformance):
         assert not closing.is_alive(), "close() does not end although all that was queued has arrived"
 
     def test_closing_does_not_wait_longer_than_it_may(self, party: Callable[..., Party]) -> None:
-        """For a peer that does not take what is queued, `close(0)` drops it."""
+        """If the peer does not read, `close(0)` drops queued values."""
         one, other = party(0), party(1)
         for _ in range(200):
             one.send(other.peer, bytes(30_000))
@@ -197,7 +199,7 @@ class TransportConformance(PluginConformance):
     # ------------------------------------------------------------------------------------------------------ processes
 
     def test_between_two_processes(self, party: Callable[..., Party], meeting: Meeting) -> None:
-        """As between two ranks."""
+        """Each rank is a process of its own."""
         one = party(0)
         sizes = [1, INLINE_BYTES + 64, MIB, 10]
         distant = Distant(meeting, 1, one.peer)
@@ -209,7 +211,7 @@ class TransportConformance(PluginConformance):
             distant.kill()
 
     def test_a_peer_that_was_killed_holds_nobody_up(self, party: Callable[..., Party], meeting: Meeting) -> None:
-        """Sends to it go on until the master has said that it is gone; other peers are not disturbed."""
+        """Sends to a dead peer go on until the master reports its end. They do not disturb other peers."""
         one, other = party(0), party(1)
         distant = Distant(meeting, 2, one.peer)
         one.send(distant.peer, bytes(10))
@@ -221,7 +223,7 @@ class TransportConformance(PluginConformance):
         _within(lambda: one.endpoint.connect([_next(distant.peer)]), "leaving a peer that was killed")
 
     def test_the_next_generation_of_a_peer_is_reached(self, party: Callable[..., Party]) -> None:
-        """It has another address; what was queued for the dead one does not come to it."""
+        """It has another address. Values that were queued for its predecessor do not reach it."""
         one, first = party(0), party(1)
         one.send(first.peer, "first")
         first.wait_for(1)
@@ -235,14 +237,14 @@ class TransportConformance(PluginConformance):
     # ------------------------------------------------------------------------------------------------------- strangers
 
     def test_it_has_refused_nobody_at_first(self, party: Callable[..., Party]) -> None:
-        """Peers of the job are no strangers."""
+        """Peers of the job are not counted as strangers."""
         one, other = party(0), party(1)
         one.send(other.peer, 1)
         other.wait_for(1)
         assert one.transport.refused() == other.transport.refused() == 0
 
     def test_a_stranger_on_the_network_is_refused_and_counted(self, party: Callable[..., Party]) -> None:
-        """Whoever reaches the port and does not know the job's keys gets nothing in, and disturbs nobody."""
+        """A process that connects without the job's keys can send nothing, and disturbs no peer."""
         one, other = party(0), party(1)
         reached = _TCP.match(one.peer.addresses["it"])
         if reached is None:
@@ -259,7 +261,7 @@ class TransportConformance(PluginConformance):
     # ----------------------------------------------------------------------------------------------------------- ends
 
     def test_nothing_is_left_after_close(self, meeting: Meeting) -> None:
-        """No file, no thread, no descriptor; also with peers that are connected."""
+        """No file, thread or descriptor is left, even with connected peers."""
         _talk(meeting)  # what is made once in a process is made here
         before = _held()
         for _ in range(3):
@@ -269,7 +271,7 @@ class TransportConformance(PluginConformance):
         _until(lambda: _held().keys() <= before.keys(), lambda: f"left: {sorted(_held().keys() - before.keys())}")
 
     def test_one_that_was_never_used_can_be_closed(self, party: Callable[..., Party]) -> None:
-        """A rank without edges, or whose job ends before it begins."""
+        """A rank may have no edges, or its job may end before it starts."""
         _within(party(0).close, "close() of one that nobody has talked to")
 
     def test_many_ways_are_closed_again(self, party: Callable[..., Party]) -> None:
@@ -284,7 +286,7 @@ class TransportConformance(PluginConformance):
         _until(lambda: len(_held()) <= before + 5, lambda: f"{before} descriptors and threads became {len(_held())}")
 
     def test_several_in_one_process_do_not_disturb_each_other(self, party: Callable[..., Party]) -> None:
-        """A test, or a tool, may have the ranks of two jobs in one process."""
+        """A test, or a tool, may run ranks of two jobs in one process."""
         one, other = party(0), party(1)
         party(2).close()
         one.send(other.peer, 1)
@@ -305,7 +307,7 @@ def _next(peer: Any) -> Any:
 
 
 def _again(one: Party, peer: Any) -> None:
-    """Connect to a peer again, as to another generation of it."""
+    """Connect to a peer again, as to a new generation of it."""
     one.send(peer, 1)
     one.endpoint.disconnect(peer.role, peer.rank, linger_ms=1000)
 
@@ -321,13 +323,13 @@ def _talk(meeting: Meeting) -> None:
 
 
 def _nothing_more(party: Party, count: int) -> None:
-    """Raise `AssertionError` if more than `count` values come: what is under way has time to arrive."""
+    """Raise `AssertionError` if more than `count` values come. Values in flight get time to arrive."""
     party.endpoint.pump(0.2)
     assert len(party.got) == count, f"{len(party.got) - count} values arrived that were not sent to this peer"
 
 
 def _held() -> dict[str, int]:
-    """What this process holds: its threads, and its descriptors by what they are of."""
+    """Return the process's resources: its threads, and its descriptors by type."""
     held = {f"thread {thread.native_id}": 1 for thread in threading.enumerate()}
     for fd in range(psutil.Process().num_fds() * 2 + 64):
         try:
@@ -345,7 +347,7 @@ def _until(condition: Callable[[], bool], told: Callable[[], str]) -> None:
 
 
 def _within(call: Callable[[], object], what: str) -> None:
-    """Raise `AssertionError` if `call` does not end; it is left alone in its thread then."""
+    """Raise `AssertionError` if `call` does not end. Its thread then goes on in the background."""
     raised: list[BaseException] = []
 
     def run() -> None:

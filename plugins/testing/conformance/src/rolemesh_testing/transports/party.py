@@ -1,4 +1,4 @@
-"""One end of a transport under test, with a rank's inbox and slots around it, in this process or in one of its own."""
+"""One end of a transport under test, with a rank's inbox and slots, in this process or in another."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from rolemesh_durable.transports import Site, Transport, TransportKeys
 __all__ = ["EDGE", "Distant", "Got", "Meeting", "Party"]
 
 EDGE = 0
-"""The edge that all values of these tests travel along."""
+"""The edge of all values in these tests."""
 PATIENCE_S = 30.0
-"""How long anything may take before it counts as lost; far more than it takes on a slow machine."""
+"""Seconds after which a value counts as lost. Even a slow machine needs far less."""
 
 
 class Got(msgspec.Struct, frozen=True):
-    """A value that has arrived, with what its stamp says of it."""
+    """An arrived value, with the data of its stamp."""
 
     source: int
     step: int
@@ -35,7 +35,7 @@ class Got(msgspec.Struct, frozen=True):
 
 
 class Meeting(msgspec.Struct, frozen=True):
-    """What the parties of a test have in common: the class under test, folders with short names, and keys."""
+    """The common data of a test's parties: the class under test, folders with short names, and keys."""
 
     target: str
     options: dict[str, Any]
@@ -45,7 +45,7 @@ class Meeting(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, target: str, options: dict[str, Any], between_nodes: bool) -> Self:
-        """A new one; `close` removes its folder."""
+        """Return new common data with a new folder; `close` removes the folder."""
         return cls(target, options, tempfile.mkdtemp(prefix="rm-"), new_keys(), between_nodes)
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class Meeting(msgspec.Struct, frozen=True):
         return made
 
     def site(self, rank: int, generation: int = 0) -> Site:
-        """Where a rank is. Between nodes, each rank is on one of its own and sees no other's shared memory."""
+        """Return a rank's place. If `between_nodes` is true, each rank is on its own node with its own shared memory."""
         node = f"n{rank}" if self.between_nodes else "n0"
         sockets, slots = Path(self.folder, f"s-{node}"), Path(self.folder, f"m-{node}")
         for folder in (sockets, slots):
@@ -68,7 +68,7 @@ class Meeting(msgspec.Struct, frozen=True):
 
 
 class Party:
-    """A rank's endpoint with the transport under test as its only one, and everything that has come to it."""
+    """A rank's endpoint with the transport under test as its only one. It keeps all arrived values."""
 
     def __init__(self, meeting: Meeting, rank: int, generation: int = 0) -> None:
         self.transport = meeting.transport()
@@ -80,16 +80,16 @@ class Party:
 
     @property
     def peer(self) -> Peer:
-        """Where it is reached."""
+        """The party's address."""
         site = self.site
         return Peer(site.role, site.rank, site.node, self.endpoint.addresses, site.generation)
 
     def payload(self, value: Any) -> Payload:
-        """A value, ready to be sent; it has one user for each time that it is sent."""
+        """Return a value that can be sent `uses` times."""
         return Payload(value, self.endpoint.pool, INLINE_BYTES)
 
     def send(self, to: Peer, value: Any, *, payload: Payload | None = None) -> Payload:
-        """Send a value; its step is how many there were for this peer before."""
+        """Send a value. Its step is the number of earlier values for this peer."""
         payload = payload or self.payload(value)
         self.endpoint.connect([to])
         sender = self.endpoint.sender(to.role, to.rank)
@@ -104,14 +104,14 @@ class Party:
         return payload
 
     def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
-        """What comes is kept, decoded, as it is now."""
+        """Keep an arrived value in its decoded form."""
         self.got.append(Got(source, step, None if item is None else item.value()))
 
     def flush(self) -> None:
-        """Nothing is put off."""
+        """Do nothing: this party defers no work."""
 
     def wait_for(self, count: int, patience_s: float = PATIENCE_S) -> list[Got]:
-        """All that has come, once it is `count` values. Raises `AssertionError` if that many do not come."""
+        """Return all arrived values as soon as there are `count`. Raises `AssertionError` if they do not come."""
         deadline = time.monotonic() + patience_s
         while len(self.got) < count:
             left = deadline - time.monotonic()
@@ -120,7 +120,7 @@ class Party:
         return self.got
 
     def close(self, linger_ms: int = 500) -> None:
-        """Close the endpoint, and with it the transport."""
+        """Close the endpoint and its transport."""
         self.endpoint.close(linger_ms)
 
     def __enter__(self) -> Self:
@@ -131,7 +131,7 @@ class Party:
 
 
 class Distant:
-    """A party in a process of its own: sends back the number of bytes of each value that it gets."""
+    """A party in a process of its own. For each value it sends back the number of bytes."""
 
     def __init__(self, meeting: Meeting, rank: int, answer_to: Peer) -> None:
         told = msgspec.json.encode({"meeting": meeting, "rank": rank, "answer_to": answer_to, "path": sys.path})
@@ -144,7 +144,7 @@ class Distant:
         self.peer = msgspec.json.decode(self._process.stdout.readline(), type=Peer)
 
     def kill(self) -> None:
-        """SIGKILL it."""
+        """Send it SIGKILL."""
         self._process.send_signal(signal.SIGKILL)
         self._process.communicate()
 
@@ -159,7 +159,7 @@ live(told)
 
 
 def live(told: dict[str, Any]) -> None:
-    """The life of a `Distant` party, until it is killed or its parent is gone."""
+    """Run a `Distant` party until it is killed or its parent ends."""
     meeting, answer_to = msgspec.convert(told["meeting"], Meeting), msgspec.convert(told["answer_to"], Peer)
     parent = os.getppid()
     with Party(meeting, told["rank"]) as party:

@@ -1,1 +1,1 @@
-"""The standard tests of workloads, and what they are made with."""
+"""The standard tests of workloads, and their helpers."""

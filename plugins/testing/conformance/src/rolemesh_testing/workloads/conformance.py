@@ -1,4 +1,4 @@
-"""Conformance of a workload: its ranks are run in processes of their own, cut, killed, brought back and compared."""
+"""Conformance of a workload: the kit runs ranks in processes, kills and restores them, and compares the results."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from rolemesh_testing.workloads.travelled import Travelled, cannot_be_set_up
 __all__ = ["WorkloadConformance"]
 
 NEVER = 1 << 30
-"""Steps between two snapshots that leave none."""
+"""Steps between snapshots that lead to no snapshot within a test."""
 
 
 class WorkloadConformance(PluginConformance):
     """Subclass it with `plugin`, `options` and `step`; see `rolemesh_testing`.
 
-    Ranks are forked from a process with the workload's `preload` and `env`, as in a job; `step` calls operators with
-    whole values, which are cut and joined as between roles.
+    Ranks are forked from a process with the workload's `preload` and `env`, as in a job. `step` calls operators with
+    whole values. The kit splits and joins them as a job does between roles.
     """
 
     kind = "workloads"
     steps: ClassVar[int] = 3
     world_sizes: ClassVar[tuple[int, ...]] = (1, 2, 3, 5)
-    """Tried where `Workload.check` accepts them; the first one is that of the tests for which one is enough."""
+    """World sizes to test if `Workload.check` accepts them. Tests that need only one use the first."""
     seed: ClassVar[int] = 7
     plugins: ClassVar[Mapping[str, Sequence[Mapping[str, Any]]]] = {}
-    """What the job lists under ``plugins``, as in a job file: ``{"sources": [{"use": "files", "options": {...}}]}``."""
+    """The job's ``plugins``, as in a job file: ``{"sources": [{"use": "files", "options": {...}}]}``."""
 
     def step(self, role: Any, step: int) -> None:
-        """What a flow asks of the role in step `step`: ``batch = role.next()``, ``role.train(batch=batch)``.
+        """Call the role as a flow does in step `step`: ``batch = role.next()``, ``role.train(batch=batch)``.
 
-        Services are called as operators of other roles call them: ``role.call_service("evaluate", code)``.
+        Call services as operators of other roles do: ``role.call_service("evaluate", code)``.
         """
         raise NotImplementedError
 
     def answer(self, role: str, method: str, *arguments: Any, session: str) -> Any:
-        """What the service `method` of another role answers, if the workload's operators call any (`RankContext.call`).
+        """Answer a call of the service `method` of another role (`RankContext.call`).
 
-        `session` is the call's, "" for none. The same call must always have the same answer: a rank that was killed
-        calls again.
+        `session` is the call's session, "" for none. The same call must always get the same answer, since a restarted
+        rank calls again.
         """
         what = f"an operator calls the service {role}.{method}, and the test class does not say what it answers"
         raise AssertionError(f"{what}; define answer(self, role, method, *arguments, session)")
@@ -62,13 +62,13 @@ class WorkloadConformance(PluginConformance):
 
     @pytest.fixture
     def subject(self, cls: type[Workload], record: PluginRecord, base: Path, request: pytest.FixtureRequest) -> Subject:
-        """What the ranks run."""
+        """The workload and its options."""
         plugins = needed(request, "what it lists under plugins is not found", lambda: listed(self.plugins, base))
         return Subject(cls, record.target, dict(self.options), base, plugins)
 
     @pytest.fixture
     def stage(self, rolemesh_stages: Stages, cls: type[Workload], request: pytest.FixtureRequest) -> Stage:
-        """The process that ranks are forked from."""
+        """The process from which ranks are forked."""
         return needed(request, "its modules in preload cannot be imported", lambda: rolemesh_stages.get(cls))
 
     @pytest.fixture
@@ -83,7 +83,7 @@ class WorkloadConformance(PluginConformance):
 
     @pytest.fixture
     def stateful(self, cls: type[Workload], checked_options: BaseModel) -> bool:
-        """Whether ranks keep state."""
+        """True if ranks keep state."""
         return cls.stateful(checked_options)
 
     @pytest.fixture
@@ -108,7 +108,7 @@ class WorkloadConformance(PluginConformance):
         checked_options: BaseModel,
         request: pytest.FixtureRequest,
     ) -> Travelled:
-        """Makes journeys: some steps on fresh ranks."""
+        """Makes journeys. A journey is some steps on fresh ranks."""
         if type(self).step is WorkloadConformance.step:
             pytest.skip("the test class has no step(), so nothing is known of how the operators are used")
         repeats = subject.cls.repeats(checked_options)
@@ -117,7 +117,7 @@ class WorkloadConformance(PluginConformance):
     # --------------------------------------------------------------------------------------------------- declaration
 
     def test_its_attributes_are_what_the_kernel_reads(self, cls: type[Workload]) -> None:
-        """`group`, `deterministic`, `preload` and `env`, of the types that they are declared with."""
+        """`group`, `deterministic`, `preload` and `env` have their declared types."""
         assert cls.group in ("independent", "collective")
         assert isinstance(cls.deterministic, bool)
         assert not isinstance(cls.preload, str), f"preload is a sequence of modules: ({cls.preload!r},)"
@@ -127,7 +127,9 @@ class WorkloadConformance(PluginConformance):
     def test_it_has_operators_that_a_flow_can_call(
         self, operators: Mapping[str, OperatorSpec], services: Mapping[str, ServiceSpec]
     ) -> None:
-        """At least one, or a service that other roles call; each a method, with parameters that a flow may use."""
+        """It has at least one operator, or a service for other roles. Each is a method with parameters that a flow may
+        use.
+        """
         assert operators or services, "no method is marked with @operator or @service"
         for name, spec in operators.items():
             assert name.isidentifier(), f"{name!r} is not a name that a flow can call"
@@ -136,7 +138,7 @@ class WorkloadConformance(PluginConformance):
             assert not taken, f"{name}: the parameters {sorted(taken)} belong to the flow's own arguments"
 
     def test_every_operator_is_described(self, operators: Mapping[str, OperatorSpec]) -> None:
-        """Names, partitions and docstrings are all that the author of a flow sees."""
+        """The author of a flow sees only names, partitions and docstrings."""
         nameless = [name for name, spec in operators.items() if not spec.doc]
         assert not nameless, f"no docstring: {', '.join(nameless)}"
 
@@ -147,12 +149,12 @@ class WorkloadConformance(PluginConformance):
         operators: Mapping[str, OperatorSpec],
         services: Mapping[str, ServiceSpec],
     ) -> None:
-        """The driver and every rank ask for them, and must get the same; so it is with services."""
+        """The driver and every rank ask for operators and services, and must get the same ones."""
         assert dict(cls.operators(checked_options)) == dict(operators)
         assert dict(cls.services(checked_options)) == dict(services)
 
     def test_checking_the_options_is_light(self, record: PluginRecord, base: Path, sizes: tuple[int, ...]) -> None:
-        """`check` and `operators` run in the driver, before anything starts."""
+        """`check` and `operators` run in the driver before the job starts."""
         module, _, name = record.target.partition(":")
         code = (
             f"import importlib, json; cls = importlib.import_module({module!r})\n"
@@ -174,7 +176,7 @@ class WorkloadConformance(PluginConformance):
     def test_set_up_and_torn_down_twice(
         self, stage: Stage, subject: Subject, sizes: tuple[int, ...], request: pytest.FixtureRequest
     ) -> None:
-        """In one process, without an operator in between; the second time finds nothing of the first in its way."""
+        """Both happen in one process, without an operator between them. The first life must not disturb the second."""
         size = 1 if 1 in sizes else sizes[0]
         with needed(request, cannot_be_set_up(size), lambda: Ranks(stage, subject, size)) as ranks:
             ranks.tear_down()
@@ -183,7 +185,7 @@ class WorkloadConformance(PluginConformance):
                 ranks.tear_down()
 
     def test_nothing_is_left_after_teardown(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """No process and no thread that would keep the rank's process from ending."""
+        """The rank leaves no process, and no thread that keeps its process from ending."""
         with travelled.ranks(sizes[0]) as ranks:
             travelled.go(ranks, range(1), stateful=False)
             left = ranks.tear_down()
@@ -194,7 +196,7 @@ class WorkloadConformance(PluginConformance):
     def test_a_kill_in_the_middle_leaves_nothing_that_disturbs_the_next(
         self, travelled: Travelled, sizes: tuple[int, ...]
     ) -> None:
-        """A rank that had no chance to tear down, and its successor on the same node and in the same folders."""
+        """The killed rank had no chance to tear down. Its successor uses the same node and folders."""
         with travelled.ranks(sizes[0]) as ranks:
             travelled.go(ranks, range(1), stateful=False)
             ranks.kill(0)
@@ -203,12 +205,12 @@ class WorkloadConformance(PluginConformance):
     # ------------------------------------------------------------------------------------------------ values, ranks
 
     def test_its_operators_work_at_every_world_size(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """Odd ones too, where parts are uneven, and some ranks get nothing."""
+        """Odd sizes are included: then parts are uneven, and some ranks get nothing."""
         for size in sizes:
             travelled(size)
 
     def test_every_operator_is_called(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """By `step`, so that nothing goes untested; and every service, if `step` calls any."""
+        """`step` calls every operator, so that all are tested. If it calls a service, it calls every one."""
         called = {each.operator for each in travelled(sizes[0]).calls}
         idle = travelled.operators.keys() - called
         if called & travelled.services.keys():
@@ -218,7 +220,7 @@ class WorkloadConformance(PluginConformance):
             pytest.skip('the test class calls nothing in step(); services are called by role.call_service("name", ...)')
 
     def test_the_world_size_does_not_change_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """What operators return, joined over the ranks, belongs to the work and not to who did it."""
+        """The results of operators, joined over the ranks, do not depend on the number of ranks."""
         _deterministic(travelled.cls)
         if len(sizes) == 1:
             pytest.skip(f"it accepts one world size only, {sizes[0]}")
@@ -231,7 +233,7 @@ class WorkloadConformance(PluginConformance):
                 )
 
     def test_what_ranks_return_lies_as_declared(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """`Broadcast`: the same on every rank."""
+        """`Broadcast`: the value is the same on every rank."""
         for size in sizes[1:] or sizes:
             for called in (each for each in travelled(size).calls if not each.service):
                 if isinstance(travelled.operators[called.operator].returns, Broadcast):
@@ -239,13 +241,13 @@ class WorkloadConformance(PluginConformance):
                     assert same, f"{called} declares returns=Broadcast(), and ranks return different values"
 
     def test_inputs_are_not_written_to(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """They are views of shared memory, which other consumers read; a service's arguments are."""
+        """Inputs are views of shared memory, which other consumers read. So are a service's arguments."""
         for called in travelled(sizes[0]).calls:
             written = {name for names in called.written.values() for name in names}
             assert not written, f"{called} writes into its input {', '.join(sorted(written))}; clone it first"
 
     def test_the_cut_into_chunks_does_not_change_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """A streaming operator gets chunks as their producer yields them, of any size."""
+        """A streaming operator gets chunks of any size, as their producer yields them."""
         _deterministic(travelled.cls)
         streaming = [spec for spec in travelled.operators.values() if spec.streaming]
         if not any(isinstance(partition, Split) for spec in streaming for partition in spec.inputs.values()):
@@ -259,7 +261,7 @@ class WorkloadConformance(PluginConformance):
     # ---------------------------------------------------------------------------------------------------- determinism
 
     def test_the_same_seed_gives_the_same_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """Bit for bit, in other processes, and with another order of hashes: what `deterministic` promises."""
+        """`deterministic` promises the same bits, in other processes and with another hash seed."""
         _deterministic(travelled.cls)
         with Stage(travelled.cls, {"PYTHONHASHSEED": "20261"}) as stage:
             for size in sizes[:2]:
@@ -267,7 +269,7 @@ class WorkloadConformance(PluginConformance):
                 assert not found, found[0]
 
     def test_its_generation_does_not_change_results(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """How often a rank has been started again is nothing that its state may depend on."""
+        """The state may not depend on the number of the rank's restarts."""
         _deterministic(travelled.cls)
         found = differences(travelled(sizes[0]), travelled.again(sizes[0], generation=3))
         assert not found, found[0]
@@ -275,7 +277,7 @@ class WorkloadConformance(PluginConformance):
     # ---------------------------------------------------------------------------------------------------------- state
 
     def test_a_snapshot_changes_nothing(self, travelled: Travelled, sizes: tuple[int, ...], stateful: bool) -> None:
-        """With one after every step, or with none, the end is the same; two in a row are equal."""
+        """A snapshot after every step, or none, leads to the same end. Two snapshots in a row are equal."""
         _stateful(stateful)
         _deterministic(travelled.cls)
         found = differences(travelled(sizes[0]), travelled(sizes[0], every=NEVER))
@@ -286,7 +288,7 @@ class WorkloadConformance(PluginConformance):
         assert [t.digest for t in first.values()] == [t.digest for t in second.values()]
 
     def test_its_state_has_the_same_names_from_the_start(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """What `snapshot` gives right after `setup` is the pattern for loading a state at another world size."""
+        """The snapshot right after `setup` is the pattern for restoring a state at another world size."""
         _stateful(travelled.stateful)
         with travelled.ranks(sizes[0]) as ranks:
             before = ranks.snapshot()
@@ -299,7 +301,10 @@ class WorkloadConformance(PluginConformance):
     def test_it_goes_on_from_a_snapshot_as_if_nothing_had_happened(
         self, travelled: Travelled, sizes: tuple[int, ...]
     ) -> None:
-        """Half of the steps, a snapshot, new processes, `restore`, the other half: the same calls, the same end."""
+        """The test runs half of the steps, takes a snapshot, calls `restore` in new processes, and runs the other half.
+
+        The calls and the end are those of an undisturbed run.
+        """
         _stateful(travelled.stateful)
         half = max(1, self.steps // 2)
         for size in sizes[:2]:
@@ -311,7 +316,7 @@ class WorkloadConformance(PluginConformance):
                 assert not found, f"{size} ranks, resumed at step {half}: {found[0]}"
 
     def test_a_state_that_was_restored_is_the_state(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """Taken again at once, it has the same digest."""
+        """A snapshot right after `restore` has the same digest."""
         _stateful(travelled.stateful)
         begun = travelled(sizes[0], steps=range(1))
         again = travelled.again(sizes[0], steps=range(0), begun=begun)
@@ -322,9 +327,10 @@ class WorkloadConformance(PluginConformance):
     def test_a_kill_at_every_operator_boundary_changes_nothing(
         self, travelled: Travelled, sizes: tuple[int, ...]
     ) -> None:
-        """SIGKILL before each call and after the last one; a new process takes the snapshot and repeats the inputs.
+        """Ranks get SIGKILL before each call and after the last one. A new process restores the snapshot and repeats
+        the inputs.
 
-        Nobody is killed in a session: the next process knows nothing of it, and who calls is told so.
+        No rank is killed in a session: the next process does not know it, and the caller gets an error.
         """
         for size in sizes[:2]:
             undisturbed = travelled(size, every=2)
@@ -338,8 +344,10 @@ class WorkloadConformance(PluginConformance):
     # ------------------------------------------------------------------------------------------------------- services
 
     def test_any_rank_answers_a_service_alike(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """A call whose rank has died is repeated, by another rank or by the next process. So is one of a caller that
-        starts again. Calls of a session are not: they belong to one rank's life."""
+        """If the rank dies, another rank or its successor repeats the call. A restarted caller repeats its calls.
+
+        Calls of a session are not repeated: they belong to one life of a rank.
+        """
         _deterministic(travelled.cls)
         if not travelled.services:
             pytest.skip("it has no services")
@@ -353,7 +361,7 @@ class WorkloadConformance(PluginConformance):
     # ---------------------------------------------------------------------------------------------------------- turns
 
     def test_giving_memory_back_changes_nothing(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
-        """`offload` and `onload` between steps, where roles take turns on the same devices."""
+        """Roles that share devices call `offload` and `onload` between steps."""
         size = 1 if 1 in sizes else sizes[0]
         with travelled.ranks(size, turns=True) as ranks:
 
@@ -369,7 +377,7 @@ class WorkloadConformance(PluginConformance):
             assert not found, found[0]
 
     def check_options(self, cls: type[Any], options: BaseModel, base: Path) -> None:
-        """`Workload.check`, in every world size that the test has."""
+        """The test tries `Workload.check` with every world size of the class."""
         for size in self.world_sizes:
             cls.check(options, size)
 

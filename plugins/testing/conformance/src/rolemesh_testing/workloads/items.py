@@ -1,4 +1,4 @@
-"""The items of a balanced input that one rank takes, and what its operator makes of them."""
+"""The items of a balanced input that one rank takes, and the results of its operator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["made_items", "shared_by"]
 
 
 def shared_by(spec: OperatorSpec) -> Shared | None:
-    """The balanced input of an operator; None if it has none."""
+    """Return the balanced input of an operator; None if it has none."""
     found = [(name, how) for name, how in spec.inputs.items() if isinstance(how, Balanced)]
     return Shared(*found[0]) if found else None
 
@@ -24,9 +24,9 @@ def shared_by(spec: OperatorSpec) -> Shared | None:
 async def made_items(
     ctx: RankContext[Any], method: Callable[..., Any], arguments: Mapping[str, Any], shared: Shared
 ) -> list[tuple[Any, ...]]:
-    """Call `method` with each item of this rank: as many as any other rank has, one more at most.
+    """Call `method` with each item of this rank. Ranks differ by one item at most.
 
-    Of an ``async def`` operator as many calls are under way as `shared` allows. Raises what `method` raises, and
+    For an ``async def`` operator as many calls run at once as `shared` allows. Raises the exception of `method`, and
     `ValueError` unless it returns a row for each row.
     """
     items, places = Items(ctx, shared.param, shared.how), asyncio.Semaphore(shared.how.concurrency)

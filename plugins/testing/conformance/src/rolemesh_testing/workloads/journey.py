@@ -1,4 +1,4 @@
-"""Some steps of a role, undisturbed or with a kill between two calls, and whether two of them were the same."""
+"""Some steps of a role, undisturbed or with a kill between two calls, and the comparison of two such journeys."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Step = Callable[[Role, int], None]
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """SIGKILL of `rank` before call number `call` (from 0; the number of all calls: after the last one)."""
+    """SIGKILL of `rank` before call number `call` (from 0; the number of all calls means after the last one)."""
 
     call: int
     rank: int
 
 
 class Journey(msgspec.Struct):
-    """What was called, and every rank's state at the end."""
+    """The calls, and every rank's state at the end."""
 
     calls: list[Called]
     states: dict[int, Taken]
 
 
 class _Traveller:
-    """Plays the part of a job's kernel: keeps snapshots and inputs, and brings back who was killed."""
+    """Plays the part of a job's kernel: keeps snapshots and inputs, and restarts killed ranks."""
 
     def __init__(
         self, ranks: Ranks, operators: Mapping[str, OperatorSpec], stateful: bool, repeats: bool, kill: Kill | None
@@ -45,14 +45,14 @@ class _Traveller:
         self.role: Role | None = None
 
     def boundary(self, step: int) -> None:
-        """Between two steps: take what a restarted rank would get back."""
+        """Take the snapshot between two steps, from which a rank restarts."""
         assert self.role is not None
         if self._stateful and step > 0:
             self._states = self._ranks.snapshot()
             self._since = len(self.role.calls)
 
     def before_call(self, number: int) -> None:
-        """Kill, if it is time, and bring back."""
+        """Kill the rank if it is time, and restart it."""
         if self._kill is None or number != self._kill.call:
             return
         victims = self._ranks.kill(self._kill.rank)
@@ -65,9 +65,9 @@ class _Traveller:
                 )
 
     def _lost(self) -> Iterator[Called]:
-        """The calls that are repeated: those since the snapshot; without state, what the last loads were, first.
+        """Return the calls to repeat: those since the snapshot. Without state, the last loads come first.
 
-        An answer of a service has reached its caller: nobody calls it again.
+        The caller already has the answers of services, so those calls are not repeated.
         """
         assert self.role is not None
         calls = [called for called in self.role.calls[: self._since] if not called.service]
@@ -82,14 +82,16 @@ class _Traveller:
 
 
 def loads(calls: Sequence[Called], operators: Mapping[str, OperatorSpec]) -> list[Called]:
-    """The last call of each operator that returns nothing, in their order."""
+    """Return the last call of each operator without a result, in their order."""
     made = [called for called in calls if not called.service]
     silent = {called.operator: called for called in made if operators[called.operator].returns is None}
     return [called for called in calls if silent.get(called.operator) is called]
 
 
 def boundaries(calls: Sequence[Called]) -> list[int]:
-    """The calls before which a rank may be killed, by number, and the number of all calls: not within a session."""
+    """Return the numbers of the calls before which a kill is possible, and the number of all calls. A session excludes
+    kills.
+    """
     named = [called.session for called in calls]
     return [n for n in range(len(calls) + 1) if not ({*named[:n]} & {*named[n:]}) - {""}]
 
@@ -108,10 +110,10 @@ def travel(
     between: Callable[[], None] | None = None,
     services: Mapping[str, Any] | None = None,
 ) -> Journey:
-    """Call `step` for all of `steps`, with a snapshot every `every` steps, and take the states at the end.
+    """Call `step` for all of `steps`, with a snapshot every `every` steps, and return the states at the end.
 
-    `between` is called between two steps. Raises `RankRaised` or `RankDied` where a rank did not do its part, and
-    `AssertionError` where a rank that was killed came back as somebody else.
+    The function calls `between` between two steps. Raises `RankRaised` or `RankDied` if a rank failed, and
+    `AssertionError` if a restarted rank has another identity.
     """
     traveller = _Traveller(ranks, operators, stateful, repeats, kill)
     before = traveller.before_call
@@ -128,7 +130,7 @@ def travel(
 
 
 def differences(one: Journey, other: Journey, calls_from: int = 0) -> list[str]:
-    """What is not the same in two journeys, of `one` only from call `calls_from` on; [] if nothing."""
+    """Return the differences of two journeys, of `one` only from call `calls_from` on; [] if there are none."""
     found = []
     mine = one.calls[calls_from:]
     if len(mine) != len(other.calls):

@@ -1,4 +1,4 @@
-"""The plugins that a job of the workload under test lists under ``plugins``, for `ctx.plugins`."""
+"""The plugins that the job of a workload under test lists under ``plugins``, for `ctx.plugins`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Listed", "listed", "made"]
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A plugin as another process can make it. `name` is that of `ctx.plugins`: ``files#2`` for the second of two."""
+    """A plugin that another process can make. `name` is its name in `ctx.plugins`: ``files#2`` for the second of two."""
 
     kind: str
     name: str
@@ -25,7 +25,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 def listed(plugins: Mapping[str, Sequence[Mapping[str, Any]]], base: Path) -> tuple[Listed, ...]:
-    """What a job file in the folder `base` lists under ``plugins``. Raises `PluginError` for what there is not."""
+    """Return the plugins that a job file in the folder `base` lists. Raises `PluginError` for an unknown one."""
     found = []
     for kind, uses in plugins.items():
         records = [resolve(kind, use["use"], discover((kind,)), base) for use in uses]
@@ -38,7 +38,7 @@ def listed(plugins: Mapping[str, Sequence[Mapping[str, Any]]], base: Path) -> tu
 
 
 def made(plugin: Listed, base: str) -> Any:
-    """An object of it."""
+    """Make the plugin."""
     cls = _class(plugin)
     return cls(cls.Options.model_validate(plugin.options, context={"base": base}))
 

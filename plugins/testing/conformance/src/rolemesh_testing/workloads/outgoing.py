@@ -1,4 +1,4 @@
-"""Calls of the rank under test to other roles: the test class answers them."""
+"""Calls of the rank under test to other roles. The test class answers them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["OutgoingCalls"]
 
 
 class OutgoingCalls:
-    """The `Caller` of a rank under test. Sessions have the same names when an operator is called again."""
+    """The `Caller` of a rank under test. A repeated operator call uses the same names of sessions."""
 
     def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._connection, self._loop = connection, loop
         self._of, self._sessions = "", 0
 
     def begins(self, operator: str) -> None:
-        """An operator begins, whose sessions are named by `operator`."""
+        """Begin an operator. Its name `operator` is a part of its sessions' names."""
         self._of, self._sessions = operator, 0
 
     async def call(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
-        """See `RankContext.call`. Others run first, as if the answer took a while."""
+        """See `RankContext.call`. Other tasks run first, as if the answer took time."""
         await asyncio.sleep(0)
         return self._ask(role, method, args, session)
 

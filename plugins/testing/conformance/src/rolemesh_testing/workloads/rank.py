@@ -1,4 +1,4 @@
-"""The process of one rank under test: makes the workload, does what it is told, and says what came of it."""
+"""The process of one rank under test: it makes the workload, serves requests, and returns the results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ __all__ = ["serve"]
 
 
 def serve(connection: Connection, meeting_fd: int | None) -> NoReturn:
-    """Answer requests until the other side is gone; `meeting_fd` is the group's socket, for rank 0."""
+    """Serve requests until the connection closes. `meeting_fd` is the group's socket, for rank 0."""
     rank = _Rank(connection, meeting_fd)
     decode, code = msgspec.msgpack.Decoder(Request).decode, 0
     try:
@@ -80,7 +80,7 @@ class _Rank:
         self._ctx: RankContext[Any] | None = None
 
     def answer(self, request: Request) -> Reply:
-        """Do what is asked; what the workload raises is an answer too."""
+        """Serve a request. An exception of the workload is a valid answer."""
         try:
             match request:
                 case SetUp():
@@ -185,7 +185,9 @@ def _checksum(data: bytes) -> bytes:
 
 
 def _fingerprint(value: Any) -> str:
-    """Equal for equal values; what has no canonical bytes is compared as it is encoded."""
+    """Return the fingerprint of a value. Equal values have equal ones. A value without canonical bytes is encoded
+    first.
+    """
     try:
         return digest({"value": value})
     except TypeError:

@@ -1,4 +1,4 @@
-"""The ranks of one role in processes of their own, without a job: started, called, killed, started again."""
+"""The ranks of one role in processes of their own, without a job: start, call, kill and restart them."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ __all__ = ["RankDied", "RankRaised", "Ranks", "Stage", "Stages", "Subject"]
 
 R = TypeVar("R", bound=Reply)
 Answers: TypeAlias = Callable[..., Any]
-"""What other roles answer: ``answers(role, method, *arguments, session=...)``."""
+"""Answers of other roles: ``answers(role, method, *arguments, session=...)``."""
 
 
 class RankRaised(AssertionError):
-    """The workload raised where it should not have; the message has its traceback."""
+    """The workload raised unexpectedly. The message contains its traceback."""
 
 
 class RankDied(AssertionError):
-    """A rank's process ended where it should have answered."""
+    """A rank's process ended before it answered."""
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """What is tested: the class, where it is imported from, its options as in a job file, and the job's folder."""
+    """The workload under test: the class, its module, its options as in a job file, and the job's folder."""
 
     cls: type[Workload]
     target: str
@@ -71,10 +71,10 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 class Stage:
-    """The process from which ranks are forked; one for all the runs of a test, like the zygote of a node."""
+    """The process from which ranks are forked. All runs of a test share it, like the zygote of a node."""
 
     def __init__(self, cls: type[Workload], env: Mapping[str, str] | None = None, timeout_s: float = 120.0) -> None:
-        """`env` goes over the workload's own. Raises `RankDied` if a preload cannot be imported, `Hung` if it hangs."""
+        """`env` overrides the workload's own. Raises `RankDied` if a preload cannot be imported, `Hung` if it hangs."""
         self.timeout_s = timeout_s
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = os.pathsep.join([*filter(None, sys.path), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -96,7 +96,7 @@ class Stage:
         self.started = msgspec.msgpack.decode(data, type=Started)
 
     def fork(self, meeting: socket.socket | None = None) -> Connection:
-        """A new rank's process; `meeting` is the socket that its group meets at."""
+        """Start a new rank's process. `meeting` is the socket on which its group meets."""
         here, there = socket.socketpair()
         fds = [there.fileno(), *([meeting.fileno()] if meeting is not None else [])]
         socket.send_fds(self._control, [b"fork"], fds)
@@ -104,7 +104,7 @@ class Stage:
         return Connection(here.detach())
 
     def close(self) -> None:
-        """End the process; what it has forked dies with it."""
+        """End the process and its children."""
         self._control.close()
         try:
             self._process.wait(10.0)
@@ -120,15 +120,15 @@ class Stage:
 
 
 class Stages:
-    """The stages of a test session, one for each class; started when they are first asked for."""
+    """The stages of a test session, one for each class. The first use starts them."""
 
     def __init__(self) -> None:
         self._stages: dict[type[Workload], Stage] = {}
         self.journeys: dict[tuple[Any, ...], Any] = {}
-        """Journeys that nothing disturbed, by what they were made of: several tests look at the same one."""
+        """Undisturbed journeys, by their inputs. Several tests use the same one."""
 
     def get(self, cls: type[Workload]) -> Stage:
-        """The stage for a class."""
+        """Return the stage for a class."""
         if cls not in self._stages:
             self._stages[cls] = Stage(cls)
         return self._stages[cls]
@@ -140,7 +140,7 @@ class Stages:
 
 
 class _Process:
-    """One rank's process: what it is asked, what it answers, and its end."""
+    """One rank's process: its requests, answers and end."""
 
     def __init__(self, connection: Connection, name: str, timeout_s: float, answers: Answers) -> None:
         self._connection, self._name, self._timeout_s, self._answers = connection, name, timeout_s, answers
@@ -149,7 +149,7 @@ class _Process:
         self._process = psutil.Process(int(self._received()))
 
     def ask(self, request: Request) -> None:
-        """Send a request; `answer` takes what comes of it."""
+        """Send a request; `answer` returns its result."""
         self._asked = request
         try:
             self._connection.send_bytes(msgspec.msgpack.encode(request))
@@ -157,7 +157,7 @@ class _Process:
             raise RankDied(f"{self._name} had ended before {_doing(request)}") from None
 
     def answer(self, kind: type[R]) -> R:
-        """The answer to the last request. Raises `RankRaised`, `RankDied`, or `Hung` if none comes in time."""
+        """Return the answer to the last request. Raises `RankRaised`, `RankDied`, or `Hung` if none comes in time."""
         while isinstance(reply := msgspec.msgpack.decode(self._received(), type=Reply), Asked):
             found = self._answers(reply.role, reply.method, *unpacked(reply.arguments), session=reply.session)
             self._connection.send_bytes(msgspec.msgpack.encode(Answer(packed(found))))
@@ -178,7 +178,7 @@ class _Process:
         raise Hung(f"{self._name} did not come back from {_doing(self._asked)} within {self._timeout_s:g} s")
 
     def kill(self) -> None:
-        """SIGKILL the process and everything it has started."""
+        """Send SIGKILL to the process and its children."""
         if (own := self._process) is not None:
             for process in [own, *_children(own)]:
                 with suppress(psutil.NoSuchProcess):
@@ -214,7 +214,7 @@ def _nobody(role: str, method: str, *arguments: Any, session: str) -> Any:
 
 
 class Ranks:
-    """All ranks of the subject, set up. Ranks of a collective group are always asked together."""
+    """All ranks of the subject, set up. The kit sends a request to all ranks of a collective group at once."""
 
     def __init__(
         self,
@@ -243,11 +243,11 @@ class Ranks:
 
     @property
     def collective(self) -> bool:
-        """Whether the ranks are a group, which lives and dies together."""
+        """True if the ranks are a group, which starts and ends together."""
         return self._subject.cls.group == "collective" and self.world_size > 1
 
     def start(self, ranks: Sequence[int]) -> None:
-        """Start processes for `ranks` and set the workload up in them."""
+        """Start processes for `ranks`, and set up the workload in them."""
         if self.collective:
             if self._meeting is not None:
                 self._meeting.close()
@@ -260,7 +260,7 @@ class Ranks:
         self.set_up(ranks)
 
     def set_up(self, ranks: Sequence[int]) -> None:
-        """Make the workload in processes that run already, and set it up."""
+        """Make the workload in running processes, and set it up."""
         subject = self._subject
         meeting = self._meeting.getsockname() if self._meeting is not None else None
         orders = {
@@ -299,7 +299,7 @@ class Ranks:
         return self._ask({rank: Ask(step, service, given, session) for rank, given in arguments.items()}, Returned)
 
     def snapshot(self) -> dict[int, Taken]:
-        """Every rank's state."""
+        """Return every rank's state."""
         return self._ask(dict.fromkeys(self._processes, Snapshot()), Taken)
 
     def restore(self, states: Mapping[int, bytes]) -> None:
@@ -307,19 +307,19 @@ class Ranks:
         self._ask({rank: Restore(state) for rank, state in states.items()}, Done)
 
     def offload(self) -> None:
-        """Have every rank give device memory back."""
+        """Let every rank release device memory."""
         self._ask(dict.fromkeys(self._processes, Offload()), Done)
 
     def onload(self) -> None:
-        """Have every rank take it again."""
+        """Let every rank take it again."""
         self._ask(dict.fromkeys(self._processes, Onload()), Done)
 
     def tear_down(self) -> dict[int, TornDown]:
-        """Tear the workload down everywhere; the processes stay."""
+        """Tear the workload down in all ranks. The processes stay."""
         return self._ask(dict.fromkeys(self._processes, TearDown()), TornDown)
 
     def kill(self, rank: int) -> tuple[int, ...]:
-        """SIGKILL a rank, and the others of a collective group; returns who has been started again, set up."""
+        """Kill a rank, and the others of a collective group. Return the restarted ranks, which are set up."""
         victims = tuple(range(self.world_size)) if self.collective else (rank,)
         for victim in victims:
             self._processes.pop(victim).kill()
@@ -328,7 +328,7 @@ class Ranks:
         return victims
 
     def close(self) -> None:
-        """End all processes and remove what they left in their folder."""
+        """End all processes, and remove their files in the folder."""
         for process in self._processes.values():
             process.kill()
         self._processes.clear()

@@ -1,4 +1,4 @@
-"""A role with real values: what a flow calls, cut for the ranks and joined again, and every call remembered."""
+"""A role with whole values: it splits them for the ranks, joins the results, and records every call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Called", "Role", "cut", "joined"]
 
 
 class Called(msgspec.Struct, frozen=True):
-    """A call that was made: with which packed arguments on which rank, and what each rank returned."""
+    """A recorded call: the packed arguments for each rank, and each rank's result."""
 
     step: int
     operator: str
@@ -32,11 +32,11 @@ class Called(msgspec.Struct, frozen=True):
     fingerprints: dict[int, str]
     written: dict[int, tuple[str, ...]]
     value: bytes | None
-    """What the ranks' values are together, packed; None for an operator that returns nothing."""
+    """The joined value of all ranks, packed; None for an operator without a result."""
     shared: Shared | None = None
     """The operator's balanced input."""
     service: bool = False
-    """Whether it was a call of a service, of one rank, with packed ``arguments[rank]["arguments"]``."""
+    """True for a call of a service, of one rank, with packed ``arguments[rank]["arguments"]``."""
     session: str = ""
 
     def again(self, ranks: Ranks, on: Iterable[int]) -> dict[int, Returned]:
@@ -51,11 +51,10 @@ class Called(msgspec.Struct, frozen=True):
 
 
 class Role:
-    """What `WorkloadConformance.step` is given: the operators as methods, which take and return whole values.
-    `call_service` calls the workload's services.
+    """The argument of `WorkloadConformance.step`: the operators as methods, which take and return whole values.
 
-    Each argument is cut for the ranks by the partition that its operator declares, and what the ranks return is joined,
-    along the same routes as in a job.
+    `call_service` calls the workload's services. The operator's partitions decide how arguments are split for the ranks
+    and how results are joined, along the same routes as in a job.
     """
 
     def __init__(
@@ -67,7 +66,9 @@ class Role:
         before: Callable[[int], None] | None = None,
         services: Mapping[str, Any] | None = None,
     ) -> None:
-        """`chunk_rows` above 0 cuts what streaming operators get. `before(n)` is called before call n, from 0."""
+        """`chunk_rows` above 0 splits the inputs of streaming operators. The role calls `before(n)` before call n, from
+        0.
+        """
         self._ranks, self._operators = ranks, operators
         self._chunk_rows, self._before = chunk_rows, before
         self._services = dict(services or {})
@@ -80,10 +81,10 @@ class Role:
         return functools.partial(self._call, self._operators[name])
 
     def call_service(self, service: str, *arguments: Any, session: str = "") -> Any:
-        """What a service answers, called as `RankContext.call` does from another role.
+        """Call a service of the workload, as `RankContext.call` does from another role.
 
-        The service sees the caller ``caller``, rank 0 (`RankContext.called_by`). Calls of one `session` go to one
-        rank. Others go to each rank in turn. Raises `AttributeError` if the workload has no such service.
+        The service sees the caller ``caller``, rank 0 (`RankContext.called_by`). Calls of one `session` go to one rank.
+        Others go to each rank in turn. Raises `AttributeError` if the workload has no such service.
         """
         if service not in self._services:
             raise AttributeError(f"the workload has no service {service!r}; it has {', '.join(sorted(self._services))}")
@@ -143,7 +144,7 @@ class Role:
 
 
 def cut(value: Any, partition: Partition, size: int) -> list[Any]:
-    """A whole value as `size` ranks want it that take it as `partition`; of addends, the first rank gets all."""
+    """Split a whole value for `size` ranks that take it as `partition`. Of addends, the first rank gets all."""
     if isinstance(partition, Partial):
         return [value if rank == 0 or partition.op == "mean" else _nothing(value) for rank in range(size)]
     way = route(Broadcast(), 1, partition, size)
@@ -156,7 +157,7 @@ def cut(value: Any, partition: Partition, size: int) -> list[Any]:
 
 
 def joined(parts: list[Any], partition: Partition) -> Any:
-    """The whole value of what ranks hold as `partition`."""
+    """Join the ranks' values, partitioned as `partition`."""
     way = route(partition, len(parts), Broadcast(), 1)
     chosen = []
     for source in way.sources(0):
@@ -167,7 +168,7 @@ def joined(parts: list[Any], partition: Partition) -> Any:
 
 
 def _in_order(parts: Sequence[Sequence[Sequence[Any]]]) -> Any:
-    """The rows of all ranks' items in the order of the value that they are of."""
+    """Join the rows of all ranks' items in the order of the original value."""
     return assembled(item for items in parts for item in items)
 
 
@@ -180,7 +181,7 @@ def _nothing(value: Any) -> Any:
 
 
 def _chunks(value: Any, rows: int) -> list[Any]:
-    """At least one chunk; what has no rows is one."""
+    """Return at least one chunk. A value without rows is one chunk."""
     if not rows or (not isinstance(value, (Batch, Ragged, list)) and not getattr(value, "shape", ())):
         return [value]
     count = value.rows if isinstance(value, Batch) else len(value)

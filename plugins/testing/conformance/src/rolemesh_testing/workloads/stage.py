@@ -22,7 +22,9 @@ __all__ = ["Started"]
 
 
 class Started(msgspec.Struct, frozen=True):
-    """What the stage says once its preloads are imported: which threads run, and if CUDA is initialised."""
+    """The stage's first message, after the imports of its preloads: its running threads, and whether CUDA is
+    initialised.
+    """
 
     threads: tuple[str, ...]
     cuda: bool

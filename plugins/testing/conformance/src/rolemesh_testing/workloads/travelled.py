@@ -1,4 +1,4 @@
-"""Journeys of one test class: those that nothing disturbs are made once, for all tests that look at them."""
+"""Journeys of one test class. Undisturbed ones are made once, for all tests that compare with them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Travelled", "cannot_be_set_up"]
 
 
 def cannot_be_set_up(size: int) -> str:
-    """What the other tests say once `size` ranks could not be set up."""
+    """Reason for skipping the other tests if `size` ranks cannot be set up."""
     return f"its ranks cannot be set up (world size {size})"
 
 
@@ -45,19 +45,19 @@ class Travelled:
         self._repeats = stateful and repeats
 
     def ranks(self, size: int, *, generation: int = 0, turns: bool = False, stage: Stage | None = None) -> Ranks:
-        """Fresh ranks."""
+        """Start fresh ranks."""
         test, forked = self._test, stage or self._stages.get(self.cls)
         how: dict[str, Any] = {"seed": test.seed, "steps": test.steps, "generation": generation, "turns": turns}
         start = partial(Ranks, forked, self._subject, size, answers=test.answer, **how)
         return needed(self._request, cannot_be_set_up(size), start)
 
     def go(self, ranks: Ranks, steps: range, *, stateful: bool | None = None, **how: Any) -> Journey:
-        """The `steps` on these `ranks`; `how` as for `travel`."""
+        """Run the `steps` on these `ranks`; `how` as for `travel`."""
         state = self.stateful if stateful is None else stateful
         return travel(ranks, self.operators, self._test.step, steps, stateful=state, services=self.services, **how)
 
     def __call__(self, size: int, *, every: int = 1, chunk_rows: int = 0, steps: range | None = None) -> Journey:
-        """An undisturbed journey on `size` ranks, of all steps or of `steps`; made once for all tests that want it."""
+        """Return an undisturbed journey on `size` ranks, of all steps or of `steps`. It is made once for all tests."""
         key = (type(self._test), str(self._subject.base), size, every, chunk_rows, steps)
         if key not in self._stages.journeys:
             go = partial(self.again, size, every=every, chunk_rows=chunk_rows, steps=steps)
@@ -77,7 +77,7 @@ class Travelled:
         generation: int = 0,
         stage: Stage | None = None,
     ) -> Journey:
-        """A new journey, from the states at the end of `begun` if given, of ranks that `stage` forks if given."""
+        """Make a new journey: from the end of `begun` if given, on ranks that `stage` forks if given."""
         with self.ranks(size, generation=generation, stage=stage) as ranks:
             if begun is not None:
                 ranks.restore({r: taken.state for r, taken in begun.states.items() if taken.state is not None})

@@ -1,4 +1,4 @@
-"""What the kit and the ranks that it starts say to each other, and values in one piece."""
+"""The messages between the kit and its ranks, and packed values."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ class SetUp(msgspec.Struct, frozen=True, tag=True):
 
 
 class Shared(msgspec.Struct, frozen=True):
-    """A balanced input: its name, and how its rows are shared out."""
+    """A balanced input: its name, and how ranks share its rows."""
 
     param: str
     how: Balanced
 
 
 class Call(msgspec.Struct, frozen=True, tag=True):
-    """Call an operator; `arguments` are packed values, those in `streamed` lists of chunks to iterate over.
+    """Call an operator. `arguments` are packed values; those in `streamed` are lists of chunks to iterate over.
 
-    With `shared` the operator is called for each item of this rank.
+    With `shared` the rank calls the operator for each of its items.
     """
 
     step: int
@@ -90,21 +90,21 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag=True):
-    """Give the state."""
+    """Return the state."""
 
 
 class Restore(msgspec.Struct, frozen=True, tag=True):
-    """Take a state back."""
+    """Restore a state."""
 
     state: bytes
 
 
 class Offload(msgspec.Struct, frozen=True, tag=True):
-    """Give device memory back."""
+    """Release device memory."""
 
 
 class Onload(msgspec.Struct, frozen=True, tag=True):
-    """Take it again."""
+    """Take device memory again."""
 
 
 class TearDown(msgspec.Struct, frozen=True, tag=True):
@@ -112,11 +112,11 @@ class TearDown(msgspec.Struct, frozen=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """Nothing to tell."""
+    """Done, without a result."""
 
 
 class Returned(msgspec.Struct, frozen=True, tag=True):
-    """What an operator returned: the packed value (None for None), its fingerprint, and the inputs it wrote into."""
+    """The result of an operator: the packed value (None for None), its fingerprint, and the inputs that it changed."""
 
     value: bytes | None
     fingerprint: str
@@ -124,7 +124,7 @@ class Returned(msgspec.Struct, frozen=True, tag=True):
 
 
 class Taken(msgspec.Struct, frozen=True, tag=True):
-    """A state: packed, its digest, and what each entry is. `state` None: the rank keeps none."""
+    """A state: packed, its digest, and the type of each entry. `state` is None if the rank keeps none."""
 
     state: bytes | None
     digest: str
@@ -132,7 +132,7 @@ class Taken(msgspec.Struct, frozen=True, tag=True):
 
 
 class Asked(msgspec.Struct, frozen=True, tag=True):
-    """An operator calls a service of another role, in `session` ("" for none): the kit sends an `Answer`."""
+    """An operator calls a service of another role, in `session` ("" for none). The kit sends an `Answer`."""
 
     role: str
     method: str
@@ -141,7 +141,7 @@ class Asked(msgspec.Struct, frozen=True, tag=True):
 
 
 class TornDown(msgspec.Struct, frozen=True, tag=True):
-    """What still lives in the rank's process: threads that are no daemons, and child processes."""
+    """The rank's process still has these threads (no daemons) and child processes."""
 
     threads: tuple[str, ...]
     children: tuple[str, ...]
@@ -159,14 +159,14 @@ Reply: TypeAlias = Done | Asked | Returned | Taken | TornDown | Raised
 
 
 def packed(value: Any) -> bytes:
-    """A value in one piece, encoded as it travels between the ranks of a job."""
+    """Pack a value, encoded as it travels between the ranks of a job."""
     header, buffers = encode(value)
     head = len(header).to_bytes(8, "little") + len(buffers).to_bytes(8, "little")
     return head + flatten(header, [len(buffer) for buffer in buffers], buffers)
 
 
 def unpacked(data: bytes) -> Any:
-    """What was `packed`; arrays are read-only views of `data`, as what arrives in a job."""
+    """Return the packed value. Arrays are read-only views of `data`, like inputs in a job."""
     hlen, count = int.from_bytes(data[:8], "little"), int.from_bytes(data[8:16], "little")
     body = memoryview(data)[16:]
     header, sizes, at = unflatten(body, 0, hlen, count)
