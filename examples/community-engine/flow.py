@@ -1,4 +1,4 @@
-"""Darts are thrown at a square, and those that hit the circle in it are counted."""
+"""A flow that throws darts at a square and counts those that hit the circle in it."""
 
 import rolemesh
 

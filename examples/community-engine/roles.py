@@ -1,23 +1,23 @@
-"""Pi, from how many of all darts hit the circle."""
+"""Roles that estimate pi from the share of darts that hit the circle."""
 
 import numpy as np
 import rolemesh
 
 
 def throw(ctx: rolemesh.RankContext) -> rolemesh.Batch:
-    """A thousand darts a step."""
+    """Throw a thousand darts per step."""
     return rolemesh.Batch({"dart": np.random.default_rng(ctx.step).random((1000, 2))})
 
 
 class Counter:
-    """How many there were, and how many hit."""
+    """Counts the darts, and those that hit the circle."""
 
     def __init__(self, ctx: rolemesh.RankContext) -> None:
         self.ctx = ctx
         self.thrown = self.hit = 0
 
     def count(self, darts: rolemesh.Batch) -> None:
-        """Count them, and tell the estimate."""
+        """Count the darts, and report the estimate."""
         self.thrown += darts.rows
         self.hit += int(((darts["dart"] ** 2).sum(axis=1) < 1).sum())
         self.ctx.count(pi=4 * self.hit / self.thrown)

@@ -1,4 +1,4 @@
-"""Online learning from a replay buffer: what the simulator does goes in, what the learner learns from comes out."""
+"""Online learning from a replay buffer: the simulator adds rows, and the learner samples them."""
 
 from rolemesh import flow
 

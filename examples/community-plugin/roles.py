@@ -1,4 +1,4 @@
-"""The two roles that need no plugin: a simulator whose rows are all alike for a while, and who learns from them."""
+"""The two roles without a plugin: a simulator whose rows are all alike for a while, and a learner."""
 
 import time
 
@@ -9,7 +9,7 @@ TRUTH = np.float32([0.5, -1.0, 2.0])
 
 
 class Simulator:
-    """A point that wanders about: eight rows a step, each near the one before, labelled by a linear function."""
+    """A wandering point: eight rows per step, each near the previous one, labelled by a linear function."""
 
     def __init__(self, ctx: RankContext, seconds: float = 0.03) -> None:
         self.ctx, self.seconds = ctx, seconds

@@ -1,11 +1,11 @@
-"""DAPO: as GRPO, but questions that teach nothing are replaced until the batch is full."""
+"""DAPO: GRPO that replaces questions without an advantage until the batch is full."""
 
 from rolemesh import flow
 
 
 @flow
 def dapo(job, rounds: int = 3):
-    """Yu et al., arXiv:2503.14476, section 3.2: each round asks as many new questions as the batch still lacks."""
+    """Each round asks as many new questions as the batch still lacks (Yu et al., arXiv:2503.14476, section 3.2)."""
     evaluate(job, at=0)
     job.pool.begin(job.data.next())
     for _ in range(rounds):

@@ -16,7 +16,7 @@ class PoolOptions(BaseModel, extra="forbid"):
 
 
 class Pool(Workload):
-    """One rank. What it holds is of one step only, which a restarted rank runs again: it has no state to keep."""
+    """A role of one rank. It keeps data within a step only, and a restarted rank repeats the step, so it has no state."""
 
     Options = PoolOptions
     deterministic = True
@@ -26,12 +26,12 @@ class Pool(Workload):
 
     @operator(questions=Broadcast())
     def begin(self, questions):
-        """Start the step's batch; `questions` are what `ask` may hand out."""
+        """Start the step's batch. `questions` are the questions that `ask` may hand out."""
         self.questions, self.asked, self.kept = questions, 0, []
 
     @operator(returns=Split())
     def ask(self):
-        """As many new questions as the batch still lacks groups: none once it is full."""
+        """Return as many new questions as the batch still lacks groups: none once it is full."""
         start = self.asked
         self.asked = min(self.questions.rows, start + self.ctx.options.groups - len(self.kept))
         return self.questions[start : self.asked]
@@ -46,6 +46,6 @@ class Pool(Workload):
 
     @operator(returns=Split())
     def batch(self):
-        """The rows that were kept; fewer than a full batch if the rounds were not enough."""
+        """Return the kept rows; fewer than a full batch if the rounds were not enough."""
         self.ctx.metric(asked=self.asked, groups=len(self.kept))
         return concat(self.kept or [self.none])

@@ -1,6 +1,6 @@
 """Make the student: every third layer of SmolLM2-135M-Instruct, in .cache/.
 
-The teacher comes from examples/grpo/prepare.py, which is run first if it has not been. Prints the student's folder.
+Runs examples/grpo/prepare.py first if the teacher does not exist. Prints the student's folder.
 """
 
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 KEEP = 3
-"""Of so many layers one is kept, as DistilBERT did with every second (Sanh et al., arXiv:1910.01108)."""
+"""Distance of the layers that the student keeps. DistilBERT kept every second one (Sanh et al., arXiv:1910.01108)."""
 
 
 def main() -> None:

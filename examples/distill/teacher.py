@@ -1,4 +1,4 @@
-"""A frozen model that says of each token which ones it holds for likely to come next."""
+"""A frozen model that returns the likeliest next tokens after each token."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ class TeacherOptions(BaseModel, extra="forbid"):
 
 
 class Teacher(Workload):
-    """Stateless; with several ranks each takes its part of the rows."""
+    """A stateless teacher. With several ranks each takes its part of the rows."""
 
     Options = TeacherOptions
     deterministic = True
@@ -44,8 +44,10 @@ class Teacher(Workload):
 
     @operator(batch=Split(), returns=Split())
     def judge(self, batch):
-        """Add `teacher_ids` (ragged int32) and `teacher_logits` (ragged float32), both of shape (tokens, top) per row:
-        what may come after each token."""
+        """Add `teacher_ids` (ragged int32) and `teacher_logits` (ragged float32), both of shape (tokens, top) per row.
+
+        They are the likeliest tokens after each token, and their logits.
+        """
         import torch
 
         rows = [np.array(row, dtype=np.int64) for row in batch["input_ids"]]

@@ -8,7 +8,7 @@ from rolemesh import Batch, Ragged
 
 
 class Text:
-    """The rows of a step follow from its number and the job's seed; none comes twice in an epoch."""
+    """The rows of a step follow from its number and the job's seed. No row comes twice in an epoch."""
 
     def __init__(self, ctx, folder, model, rows=4, window=64):
         self.ctx, self.rows = ctx, rows

@@ -1,4 +1,4 @@
-"""Pairs of answers to "reverse these words": the right one, and the words as they stood."""
+"""Pairs of answers to "reverse these words": the reversed words, and the words in their order."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ class PairsOptions(BaseModel, extra="forbid"):
 
 
 class Pairs(Workload):
-    """Stateless: the pairs of a step follow from its number and the job's seed."""
+    """A stateless role: the pairs of a step follow from its number and the job's seed."""
 
     Options = PairsOptions
     deterministic = True
@@ -42,20 +42,22 @@ class Pairs(Workload):
 
     @operator(returns=Broadcast())
     def next(self):
-        """The step's pairs: rows of `prompt_ids` and `completion_ids`; `pair` numbers the pairs, and `right` is true
-        for the right answer of each."""
+        """Return the step's pairs: rows of `prompt_ids` and `completion_ids`.
+
+        `pair` numbers the pairs, and `right` is true for the right answer of each.
+        """
         options = self.ctx.options
         first = options.held_out + self.ctx.step * options.pairs_per_step
         return self._pairs(range(first, first + options.pairs_per_step))
 
     @operator(returns=Broadcast())
     def held_out(self):
-        """Pairs that no step has, in the same form."""
+        """Return held-out pairs, which no step has, in the same form."""
         return self._pairs(range(self.ctx.options.held_out))
 
     @operator(rows=Broadcast(), returns=Broadcast())
     def join(self, rows):
-        """A row for each pair, as the loss `dpo` wants them."""
+        """Return a row for each pair, as the loss `dpo` needs them."""
         chosen, rejected = _pairs_among(rows)
         reference = np.array([np.sum(each) for each in rows["ref_logprobs"]], dtype=np.float32)
 
@@ -74,12 +76,12 @@ class Pairs(Workload):
 
     @operator(rows=Broadcast(), returns=Broadcast())
     def keep(self, rows):
-        """The reference's log-probability of each answer, as the column `reference`."""
+        """Return `rows` with the reference's log-probability of each answer, as the column `reference`."""
         return rows | {"reference": np.array([np.sum(each) for each in rows["ref_logprobs"]], dtype=np.float32)}
 
     @operator(rows=Broadcast())
     def judge(self, rows):
-        """Report `eval_preferred`: in how many pairs the trainer gives the right answer the higher log-probability."""
+        """Report `eval_preferred`: the share of pairs whose right answer the trainer gives the higher log-probability."""
         own = np.array([np.sum(each) for each in rows["ref_logprobs"]], dtype=np.float32)
         gained = own - rows["reference"]
         for right, wrong in zip(*_pairs_among(rows), strict=True):
@@ -109,7 +111,7 @@ class Pairs(Workload):
 
 
 def _pairs_among(rows):
-    """The rows of right answers, and those of the wrong ones beside them, of the pairs that are whole.
+    """Return the rows of right answers, and the rows of the wrong ones beside them, for complete pairs only.
 
     A trainer or a reference leaves out rows that are too long for its model.
     """

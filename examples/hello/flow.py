@@ -1,4 +1,4 @@
-"""The flow: what is called on which role, and where the values go. It is traced once, before the job starts."""
+"""The flow: which role is called, and where the values go. rolemesh traces it once, before the job starts."""
 
 import rolemesh
 

@@ -4,13 +4,13 @@ import rolemesh
 
 
 def numbers(ctx: rolemesh.RankContext) -> rolemesh.Batch:
-    """Eight numbers a step."""
+    """Make eight numbers per step."""
     first = 8 * ctx.step
     return rolemesh.Batch({"number": list(range(first, first + 8))})
 
 
 class Sum:
-    """Adds up what reaches this rank; with two ranks, each gets half of the rows."""
+    """Adds up the numbers that this rank receives. With two ranks, each gets half of the rows."""
 
     def __init__(self, ctx: rolemesh.RankContext, start: int = 0) -> None:
         self.ctx = ctx

@@ -6,7 +6,7 @@ from rolemesh_torch import passes
 
 @flow
 def multimodal(job, micro_batches: int = 2, schedule: str = "1f1b", evaluate_every: int = 50):
-    """Vision passes the next micro-batch while text is at the one before; both update once per step."""
+    """Vision processes the next micro-batch while text processes the previous one. Both update once per step."""
     towers, features, gradients = (job.vision, job.text), {}, {}
     for tower, kind, micro in passes(len(towers), micro_batches, schedule):
         if (tower, kind) == (0, "forward"):

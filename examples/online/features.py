@@ -8,14 +8,17 @@ KINDS = ("user", "item", "cross")
 
 
 class Features(Workload):
-    """Stateless and row by row, so any number of ranks gives the same."""
+    """A stateless role that maps each row alone, so any number of ranks gives the same result."""
 
     deterministic = True
 
     @operator(clicks=Split(), returns=Split())
     def make(self, clicks: Batch) -> Batch:
-        """`keys`: int64 (rows, 3), of the user, the item, and its segment and topic together; `clicked`: float32;
-        `n`: int64, the event's number; `at`: float64, when it was sent. Nothing for a batch of no rows."""
+        """Return `keys`, `clicked`, `n` and `at`; nothing for a batch without rows.
+
+        `keys`: int64 (rows, 3), of the user, the item, and its segment and topic together; `clicked`: float32; `n`:
+        int64, the event's number; `at`: float64, the time at which it was sent.
+        """
         if not clicks.rows:
             return Batch({}, rows=0)
         user, item, segment, topic, n = (
@@ -26,6 +29,6 @@ class Features(Workload):
 
 
 def keys(user, item, segment, topic):
-    """Ids that differ by kind: what each is, is in the uppermost bits."""
+    """Return ids that differ by kind: the uppermost bits contain the kind."""
     found = np.stack([user, item, segment * 1000 + topic], axis=1)
     return found + (np.arange(len(KINDS)) << 56)

@@ -1,4 +1,4 @@
-"""Clicks come, the model learns from each, and every few steps what it has learned is exported and served."""
+"""Clicks come, the model learns from each, and every few steps the trainer exports it to the server."""
 
 from rolemesh import flow
 

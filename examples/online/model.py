@@ -8,15 +8,18 @@ import numpy as np
 DIM, HIDDEN, FIELDS = 8, 16, 3
 LR, DECAY, EPSILON = 0.01, 0.99, 1e-6
 COLUMNS = 2 + 2 * DIM
-"""Of a row of the table: the wide weight, the embedding, and the means of their gradients' squares."""
+"""Columns of a row of the table: the wide weight, the embedding, and the means of their gradients' squares."""
 
 OF_ROWS = ("keys", "table", "touched", "used")
 
 
 class Model:
-    """`keys`: int64, in the order in which they came; `table`: float32 (capacity, COLUMNS), a row for each and room for
-    more; `used`: when each was, as a number of updates; `dense`: float32, the weights of the two layers
-    and the same means."""
+    """The arrays of a model.
+
+    `keys`: int64, in the order in which they came; `table`: float32 (capacity, COLUMNS), a row for each and room for
+    more; `used`: the number of the update that used each key last; `dense`: float32, the weights of the two layers and
+    the means of their gradients' squares.
+    """
 
     def __init__(self, seed=0):
         rng = np.random.default_rng(seed)
@@ -44,7 +47,7 @@ class Model:
         return row
 
     def find(self, keys, grow):
-        """Rows of the table, of shape `keys`; -1 for a key that is not there, unless it is to `grow`."""
+        """Return rows of the table, of shape `keys`; -1 for an unknown key, unless the table may `grow`."""
         known, rows = self.rows, []
         for key in keys.ravel().tolist():
             row = known.get(key, -1)
@@ -52,7 +55,7 @@ class Model:
         return np.array(rows, np.int64).reshape(keys.shape)
 
     def forget(self, most):
-        """Leave at most so many rows: those that were used last."""
+        """Keep at most `most` rows: those that were used last."""
         if len(self.rows) <= most:
             return
         kept = np.sort(np.argsort(-self.used[: len(self.rows)], kind="stable")[:most])
@@ -83,11 +86,11 @@ class Model:
         return deep, hidden, 1 / (1 + np.exp(-np.clip(logits, -30, 30)))
 
     def predict(self, keys):
-        """Probability of a click: float32 (rows,)."""
+        """Return the probability of a click: float32 (rows,)."""
         return self._forward(self.find(keys, grow=False))[2]
 
     def learn(self, keys, clicked):
-        """One step on the batch; what it had predicted before."""
+        """Learn from the batch, and return the predictions from before."""
         rows = self.find(keys, grow=True)
         deep, hidden, chance = self._forward(rows)
         first, _, second, _ = self._parts(self.dense[0])
@@ -113,26 +116,28 @@ class Model:
     # --------------------------------------------------------------------------------------------------- the state
 
     def state(self):
-        """Arrays, of which `load_state` makes the same model."""
+        """Return arrays from which `load_state` makes the same model."""
         arrays = {name: getattr(self, name) for name in (*OF_ROWS, "dense")}
         return {**arrays, "count": len(self.rows), "updates": self.updates}
 
     def load_state(self, state):
-        """Take over what `state` has given."""
+        """Restore the arrays of `state`."""
         for name in (*OF_ROWS, "dense"):
             setattr(self, name, np.array(state[name]))
         self.updates = state["updates"]
         self.rows = {key: row for row, key in enumerate(self.keys[: state["count"]].tolist())}
 
     def export(self, whole):
-        """What serving needs, of the rows that were touched since the last export, or of the `whole` table."""
+        """Return the arrays for serving: rows that changed since the last export, or the `whole` table."""
         rows = np.arange(len(self.rows)) if whole else np.flatnonzero(self.touched)
         self.touched[:] = False
         return {"keys": self.keys[rows], "table": self.table[rows, : 1 + DIM], "dense": self.dense[0]}
 
 
 def auc(chance, clicked):
-    """Area under the ROC curve, from ranks (Mann and Whitney 1947), ties counted half; None without both classes."""
+    """Return the area under the ROC curve, from ranks (Mann and Whitney 1947), with ties counted half; None without
+    both classes.
+    """
     positive = int(clicked.sum())
     if not 0 < positive < len(clicked):
         return None

@@ -1,6 +1,6 @@
-"""Draws how the AUC follows the drift: ``python picture.py runs/online [--out auc.png]``; and prints what was measured.
+"""Draws the AUC during the drift: ``python picture.py runs/online [--out auc.png]``; and prints the measurements.
 
-Beside the run's AUC, of predictions before the answer was learned, there is that of a model that stopped learning.
+Predictions are made before the model learns the answer. A second curve is that of a model that stopped learning.
 """
 
 import argparse
@@ -17,16 +17,16 @@ mpl.use("agg")
 from matplotlib import pyplot as plt
 
 SMOOTH = 20_000
-"""Events whose AUC is averaged for a point."""
+"""Number of events over which a point averages the AUC."""
 
 
 def lines(path):
-    """The JSON lines of a file, less one that is not whole."""
+    """Return the JSON lines of a file, without an incomplete last one."""
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def smoothed(at, values):
-    """Means over `SMOOTH` events, and where they are."""
+    """Return means over `SMOOTH` events, and their positions."""
     bins = np.asarray(at) // SMOOTH
     return [(number + 0.5) * SMOOTH for number in np.unique(bins)], [
         float(np.mean(np.asarray(values)[bins == number])) for number in np.unique(bins)
@@ -34,7 +34,7 @@ def smoothed(at, values):
 
 
 def stopped(events, after, seed, period):
-    """The AUC, block by block, of a model that learns from the first `after` events only."""
+    """Return the AUC, block by block, of a model that learns from the first `after` events only."""
     model, found = Model(), []
     for number in range(events // BLOCK):
         columns = block(number, seed, period)

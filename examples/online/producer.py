@@ -1,8 +1,8 @@
 """Replays the clicks of `clicks.py` into the streams, each once: ``python producer.py [--events N] [--per-second N]``.
 
-It may be killed, and so may the broker: event n goes to stream n modulo their number, so the last entry of a stream
-says what comes next. A URL that begins with nats:// names a NATS server instead of a Redis. ``--files DIR`` writes the
-same events as JSON lines instead, for `rolemesh-files`.
+The producer and the broker may be killed. Event n goes to stream n modulo the number of streams, so the last entry of a
+stream says which event comes next. A URL that begins with nats:// names a NATS server instead of a Redis. ``--files
+DIR`` writes the same events as JSON lines instead, for `rolemesh-files`.
 """
 
 import argparse
@@ -16,11 +16,11 @@ from pathlib import Path
 from clicks import events
 
 TOGETHER = 200
-"""Events that are sent together."""
+"""Number of events that are sent together."""
 
 
 class RedisStreams:
-    """The streams of a Redis. A key says that no more comes."""
+    """The streams of a Redis. A key marks their end."""
 
     def __init__(self, url, streams):
         import redis
@@ -30,7 +30,7 @@ class RedisStreams:
         self.away = (redis.ConnectionError, redis.TimeoutError)
 
     def due(self):
-        """The number of the next event of each stream, as far as the broker has them."""
+        """Return the number of the next event of each stream, from the broker's last entries."""
         found = []
         for number, stream in enumerate(self.streams):
             last = self.redis.xrevrange(stream, count=1)
@@ -38,22 +38,22 @@ class RedisStreams:
         return found
 
     def send(self, rows):
-        """Append them to their streams."""
+        """Append the events to their streams."""
         pipe = self.redis.pipeline(transaction=False)
         for row in rows:
             pipe.xadd(self.streams[row["n"] % len(self.streams)], {"data": json.dumps(row)})
         pipe.execute()
 
     def finish(self, count):
-        """Nothing more comes."""
+        """Mark the end of the streams."""
         self.redis.set(self.streams[0].rpartition(":")[0] + ":done", count)
 
 
 class NatsStreams:
-    """The streams of a NATS server. They are sealed when no more comes.
+    """The streams of a NATS server. The producer seals them at their end.
 
-    Message k of a stream has the number k there, so a stream says how many it has had, purged ones too. Each message
-    names the number that it must follow: none gets in twice, however late the server answers.
+    The last message's number says how many messages a stream has had, purged ones included. Each message names its
+    number, so none gets in twice, however late the server answers.
     """
 
     def __init__(self, url, streams):
@@ -103,11 +103,11 @@ class NatsStreams:
 
 
 async def _silent(error):
-    """It is raised where it is waited for, too."""
+    """Ignore the exception here: the waiting caller gets it, too."""
 
 
 def produce(broker, count, per_second, seed, period):
-    """Send events 0 to `count` that are not there yet, and say that there are no more."""
+    """Send the missing ones of the events 0 to `count`, and mark the end."""
     due, began, sent, streams = None, time.monotonic(), 0, len(broker.streams)
     while True:
         try:
@@ -132,7 +132,7 @@ def produce(broker, count, per_second, seed, period):
 
 
 def write(folder, files, count, seed, period):
-    """The same events as JSON lines; `_DONE` says that there are no more."""
+    """Write the same events as JSON lines; `_DONE` marks their end."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as opened:
         outs = [opened.enter_context((folder / f"{number}.jsonl").open("w")) for number in range(files)]

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from rolemesh import Batch, Broadcast, Workload, operator
 
 SLOW_S = 5.0
-"""A client that says or takes nothing for so long is hung up on."""
+"""Seconds after which the server closes the connection of a client that sends or takes nothing."""
 MOST_CLIENTS = 64
 MOST_BYTES = 1 << 20
 READ_S = 5.0
@@ -29,7 +29,7 @@ class ServerOptions(BaseModel, extra="forbid"):
 
 
 class Server(Workload):
-    """Any number of ranks, each with the whole model. It has no state: the folder with the exports has it."""
+    """A role with any number of ranks, each with the whole model. Its state is in the folder with the exports."""
 
     Options = ServerOptions
 
@@ -42,9 +42,9 @@ class Server(Workload):
 
     @operator(notice=Broadcast())
     def load(self, notice: Batch) -> None:
-        """Take over the newest model. Requests that are under way end with the one that they have begun with.
+        """Load the newest model. Requests in progress end with the model with which they began.
 
-        A run that resumes another repeats the last notice, before there is an export in its folder.
+        A run that resumes another one repeats the last notice before its folder has an export.
         """
         folder, until, before = notice["folder"][0], time.monotonic() + READ_S, self.model
         while True:
@@ -65,7 +65,7 @@ class Server(Workload):
         self.ctx.record(served=self.model.step)
 
     def answer(self, events):
-        """The step that the model is of, and a probability for each event."""
+        """Return the step of the model, and a probability for each event."""
         model = self.model  # one for the whole answer, whatever comes meanwhile
         columns = [np.array([int(event[name]) for event in events], np.int64) for name in ("user", "item")]
         columns += [np.array([int(event[name]) for event in events], np.int64) for name in ("segment", "topic")]
@@ -78,7 +78,7 @@ class Server(Workload):
 
 
 class _Http(ThreadingHTTPServer):
-    """A thread for each client, of which there are not too many, and none of which keeps the rank alive."""
+    """Serves each client in a thread. The number of threads is limited, and none keeps the rank alive."""
 
     daemon_threads, block_on_close, request_queue_size = True, False, 128
 
@@ -101,7 +101,7 @@ class _Http(ThreadingHTTPServer):
             self._clients.release()
 
     def handle_error(self, request, client_address):
-        """A client that has gone is no error of ours."""
+        """Ignore errors of clients that have gone."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -140,4 +140,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *args):
-        """Not a line per request."""
+        """Write no line per request."""

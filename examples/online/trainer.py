@@ -1,4 +1,4 @@
-"""The role that learns from each event once, in the order in which they come, and exports what it has learned."""
+"""The role that learns from each event once, in order, and exports the model."""
 
 import time
 from pathlib import Path
@@ -24,7 +24,7 @@ class TrainerOptions(BaseModel, extra="forbid"):
 
 
 class Trainer(Workload):
-    """One rank. Its state is the model, the sums that show that each event came once, and which exports there are."""
+    """A role of one rank. Its state is the model, sums that show that each event came once, and the list of exports."""
 
     Options = TrainerOptions
     deterministic = True
@@ -39,7 +39,7 @@ class Trainer(Workload):
 
     @operator(events=Broadcast())
     def learn(self, events: Batch) -> None:
-        """Columns as `Features.make` says. `auc` is that of predictions before the model has seen the answer."""
+        """Learn from the columns of `Features.make`. `auc` is that of predictions before the model learns the answer."""
         if events.rows:
             clicked = np.asarray(events["clicked"])
             chance = self.model.learn(np.asarray(events["keys"]), clicked)
@@ -56,9 +56,9 @@ class Trainer(Workload):
 
     @operator(returns=Broadcast())
     def publish(self) -> Batch:
-        """Write what has changed since the last time, or now and then a new base; one row, that says where and when.
+        """Write a delta since the last export, or now and then a new base; return one row with its place and time.
 
-        The files' names have the step: a rank that does it again after a restart writes the same once more.
+        The files' names have the step: a restarted rank that repeats it writes the same files again.
         """
         # A run that resumes another has a folder of its own, unless the option says where exports are.
         lost = not self.names or not all((self.folder / name).exists() for name in self.names)
@@ -75,7 +75,7 @@ class Trainer(Workload):
         return Batch({"folder": [str(self.folder)], "at": np.array([time.time()])})
 
     def persisted(self, step: int) -> None:
-        """Nobody goes back behind `step`, so what it does not need may go."""
+        """Remove files that are not needed: no rank goes back behind `step`."""
         clean(self.folder, before=max((base for base in self.bases if base <= step), default=0))
 
     def snapshot(self):

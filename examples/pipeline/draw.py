@@ -1,4 +1,4 @@
-"""Draw what each stage did in a step: ``python examples/pipeline/draw.py runs/pipeline [runs/other …] out.png``.
+"""Draw the passes of each stage in a step: ``python examples/pipeline/draw.py runs/pipeline [runs/other …] out.png``.
 
 The job must have run with ``trace_passes: true``, as this example does.
 """
@@ -42,7 +42,7 @@ def main(*args: str) -> None:
 
 
 def length(passes: dict) -> float:
-    """Seconds from the first pass of a step to its last one's end."""
+    """Return the seconds from the start of a step's first pass to the end of its last one."""
     every = [p for stage in STAGES for p in passes[f"passes_{stage}"]]
     return max(p[3] for p in every) - min(p[2] for p in every)
 

@@ -6,8 +6,11 @@ from rolemesh_torch import passes
 
 @flow
 def pipeline(job, schedule: str = "1f1b", micro_batches: int = 4):
-    """`schedule`: in which order a stage passes micro-batches, `1f1b` or `gpipe`. A role runs its calls in the flow's
-    order, so the order of this loop is the schedule; the weights at the end are the same, to the bit."""
+    """`schedule` is the order in which a stage passes micro-batches: `1f1b` or `gpipe`.
+
+    A role runs its calls in the flow's order, so the order of this loop is the schedule. Both give the same weights,
+    bit for bit.
+    """
     stages = [job.front, job.middle, job.back]
     rows, values, gradients = {}, {}, {}
     for stage, kind, micro in passes(len(stages), micro_batches, schedule):

@@ -1,4 +1,4 @@
-"""A small transformer over bytes, cut into stages: each is the module of a role."""
+"""A small transformer over bytes, cut into stages. Each stage is the module of a role."""
 
 import time
 
@@ -12,7 +12,7 @@ VOCABULARY = 256
 
 
 class Pace(torch.autograd.Function):
-    """Takes `pause_s` more seconds in each direction, so that schedules can be seen on a machine with few cores."""
+    """Adds `pause_s` seconds to each direction, so that schedules are visible on a machine with few cores."""
 
     @staticmethod
     def forward(ctx, value, pause_s):
@@ -27,7 +27,7 @@ class Pace(torch.autograd.Function):
 
 
 class Stage(nn.Module):
-    """Some blocks; the first stage embeds before them, the last one predicts after them."""
+    """Some blocks. The first stage embeds before them, and the last one predicts after them."""
 
     def __init__(self, blocks, width, heads, window, pause_s, first=False, last=False):
         super().__init__()
@@ -70,7 +70,7 @@ def back(blocks=1, width=64, heads=4, window=48, pause_s=0.0):
 
 
 def next_byte(model, batch, ctx):
-    """The cross-entropy of the next byte, a mean over bytes."""
+    """Return the cross-entropy of the next byte, a mean over bytes."""
     logits = model(batch["hidden"])["logits"]
     wanted = batch["tokens"][:, 1:]
     total = cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum")

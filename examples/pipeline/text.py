@@ -16,6 +16,6 @@ class Text:
         self.bytes = np.frombuffer(b"\n".join(path.read_bytes() for path in files), dtype=np.uint8)
 
     def next(self, micro=0):
-        """A micro-batch: `tokens`, int64 of shape (rows, window + 1)."""
+        """Return a micro-batch: `tokens`, int64 of shape (rows, window + 1)."""
         starts = self.ctx.rng(self.ctx.step, micro).integers(0, len(self.bytes) - self.window - 1, size=self.rows)
         return Batch({"tokens": np.stack([self.bytes[s : s + self.window + 1] for s in starts]).astype(np.int64)})

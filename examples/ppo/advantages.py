@@ -1,4 +1,4 @@
-"""The role between the scores and the two that learn from them: a reward for each token, advantages and returns."""
+"""The role between the scores and the two trainers: a reward for each token, advantages and returns."""
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -16,7 +16,7 @@ class AdvantagesOptions(BaseModel, extra="forbid"):
 
 
 class Advantages(Workload):
-    """Stateless; it sees all rows, so that it can standardise over them."""
+    """A stateless role. It gets all rows, so that it can standardise over them."""
 
     Options = AdvantagesOptions
     deterministic = True

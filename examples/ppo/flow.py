@@ -1,11 +1,11 @@
-"""PPO: ask, answer, verify, hold against the reference, ask the critic, train both, hand the actor's weights back."""
+"""PPO: ask, answer, verify, compare with the reference, ask the critic, train both, send the actor's weights back."""
 
 from rolemesh import flow
 
 
 @flow
 def ppo(job):
-    """The roles of Ouyang et al., arXiv:2203.02155, with a verifier where a reward model may stand."""
+    """The roles are those of Ouyang et al., arXiv:2203.02155, with a verifier in place of a reward model."""
     evaluate(job, at=0)
     scored = job.reward.score(job.rollout.generate(job.data.next()))
     batch = job.advantages.gae(job.critic.values(job.reference.logprobs(scored)))

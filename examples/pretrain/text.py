@@ -1,4 +1,4 @@
-"""A folder of text as a stream of windows of bytes, in an order that the job's seed gives, epoch after epoch."""
+"""A folder of text as a stream of windows of bytes, in an order that follows from the job's seed, epoch after epoch."""
 
 import glob
 from pathlib import Path
@@ -25,15 +25,16 @@ class TextOptions(BaseModel, extra="forbid"):
 
 
 def files_of(options):
-    """The files that the pattern names, sorted; wildcards match no hidden files or folders."""
+    """Return the files that the pattern names, sorted. Wildcards match no hidden files or folders."""
     found = glob.glob(options.pattern, root_dir=options.folder, recursive=True)
     return sorted(path for name in found if (path := Path(options.folder, name)).is_file())
 
 
 class Text(Workload):
-    """Row *i* of the job is the same whatever rank makes it: ranks take rows by number, so there may be more of them
-    later, or fewer. Where the stream is follows from the step: there is no state, and a job that is resumed goes on
-    with the next row.
+    """Row *i* of the job is the same on every rank.
+
+    Ranks take rows by number, so their number may change later. The position in the stream follows from the step. The
+    role therefore has no state, and a resumed job goes on with the next row.
     """
 
     Options = TextOptions
@@ -41,7 +42,7 @@ class Text(Workload):
 
     @classmethod
     def check(cls, options, world_size):
-        """There must be text for a window on each side."""
+        """Raise `OptionsError` if the training text or the held-out text is shorter than a window."""
         size = sum(path.stat().st_size for path in files_of(options))
         if size * options.held_out < options.window:
             raise OptionsError(
@@ -63,7 +64,7 @@ class Text(Workload):
 
     @operator(returns=Split())
     def next(self):
-        """This rank's part of the step's rows: `input_ids`."""
+        """Return this rank's part of the step's rows: `input_ids`."""
         options, ctx = self.ctx.options, self.ctx
         first, end = (ctx.step * options.rows + options.rows * r // ctx.world_size for r in (ctx.rank, ctx.rank + 1))
         rows = [self._window(number) for number in range(first, end)]
@@ -72,7 +73,7 @@ class Text(Workload):
 
     @operator(returns=Split())
     def held_out(self):
-        """This rank's part of the text that nobody learns from."""
+        """Return this rank's part of the held-out text."""
         rows = self.kept[self.ctx.rank :: self.ctx.world_size]
         return Batch(
             {

@@ -1,4 +1,4 @@
-"""Every step tells the router where the pools' servers are now; requests do not wait for steps."""
+"""Every step tells the router the addresses of the pools' servers. Requests do not wait for steps."""
 
 from rolemesh import flow
 

@@ -1,7 +1,7 @@
-"""What an endpoint allows its clients, so that none of them can take it from the others: pure HTTP, no model.
+"""Limits of an HTTP endpoint, so that no client can starve the others. It knows no model.
 
-Connections, requests at once, bytes of a request and waiting time are bounded, and who is refused hears it as HTTP says
-it: 408, 413, or 503 with ``Retry-After``. To be given to uvicorn, as in `server`.
+It bounds connections, concurrent requests, bytes of a request and waiting time. A refused client gets a status of HTTP:
+408, 413, or 503 with ``Retry-After``. `server` gives it to uvicorn.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from starlette.responses import JSONResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 RETRY_S = 1
-"""What a client is asked to wait that finds no room."""
+"""The ``Retry-After`` of a refused client, in seconds."""
 NO_ROOM = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class Limits(NamedTuple):
-    """`connections` and `requests` at once, `body` bytes of one. Seconds: `head_s`, how long a connection may be
-    without a whole head of a request; `body_s`, until its body is there; `stall_s`, for a client to take some of its
-    answer."""
+    """`connections` and `requests` limit how many are open at once, `body` the bytes of a request.
+
+    `head_s`: seconds in which a connection must send the whole head of a request; `body_s`: seconds until the body is
+    there; `stall_s`: seconds in which a client must take some of its answer.
+    """
 
     connections: int = 256
     requests: int = 64
@@ -34,7 +36,7 @@ class Limits(NamedTuple):
 
 
 class Refused(Exception):
-    """A request that is not served: the status, and why."""
+    """A refused request: the status, and the reason."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -42,13 +44,13 @@ class Refused(Exception):
 
 
 def refusal(status: int, why: str) -> JSONResponse:
-    """In the form of OpenAI's errors; one that may go away asks to try again."""
+    """Return the response in the form of OpenAI's errors. If the reason may pass, it asks the client to try again."""
     error = {"message": why, "type": "invalid_request_error" if status < 500 else "server_error", "code": status}
     return JSONResponse({"error": error}, status, {"retry-after": str(RETRY_S)} if status == 503 else None)
 
 
 async def whole_body(request: Request, limits: Limits) -> bytes:
-    """The request's body. Raises `Refused` if it is too long, or too long in coming."""
+    """Return the request's body. Raises `Refused` if it is too long, or comes too slowly."""
     length = request.headers.get("content-length", "0")
     body = bytearray()
     if not length.isdigit() or int(length) <= limits.body:
@@ -66,7 +68,7 @@ async def whole_body(request: Request, limits: Limits) -> bytes:
 
 
 class Admission:
-    """An ASGI application in front of another: so many requests at once, and no more."""
+    """An ASGI application that limits the number of concurrent requests to another one."""
 
     def __init__(self, app: Any, limits: Limits) -> None:
         self.app, self.most = app, limits.requests
@@ -85,7 +87,7 @@ class Admission:
 
 
 class Connection(H11Protocol):
-    """A connection that ends when its client keeps it waiting: for a request's head, or to take its answer."""
+    """A connection that ends when its client is too slow to send a request's head, or to take its answer."""
 
     def __init__(self, limits: Limits, **given: Any) -> None:
         super().__init__(**given)
@@ -127,7 +129,7 @@ class Connection(H11Protocol):
         self._disarm()
 
     def _watch(self) -> None:
-        """Give the client its time for what is waited for now. What it sends meanwhile gives it no more."""
+        """Restart the time limit for the client's next action. Bytes that arrive meanwhile do not extend it."""
         answering = self.cycle is not None and not self.cycle.response_complete
         within = self._limits.stall_s if self._stalled else None if answering else self._limits.head_s
         if within != self._within:
@@ -144,7 +146,7 @@ class Connection(H11Protocol):
 
 
 def server(app: Any, limits: Limits, host: str, port: int) -> uvicorn.Server:
-    """A server of `app` within `limits`."""
+    """Return a server of `app` within `limits`."""
     config = uvicorn.Config(
         app,
         host=host,

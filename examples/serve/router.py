@@ -1,7 +1,7 @@
-"""The endpoint: each request goes to a prefill server, and with what that returns to a decode server.
+"""The endpoint: it sends each request to a prefill server, and then with the returned parameters to a decode server.
 
-It speaks HTTP only; what a request or an answer is, vLLM's protocol types and servers say. Answers, streams of events
-and errors are the decode server's, byte by byte. What clients may not, `http_limits.py` says.
+It only speaks HTTP. vLLM's protocol types and servers define requests and answers. Answers, streams of events and
+errors are the decode server's, byte by byte. `http_limits.py` limits the clients.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class Router:
         answer_s: float = 600,
         limits: Mapping[str, float] | None = None,
     ) -> None:
-        """`patience_s`: how long a request waits for a server that is started again; `answer_s`: how long for the next
-        byte of one that lives; `limits`: fields of `http_limits.Limits`."""
+        """`patience_s`: seconds for which a request waits for a restarting server; `answer_s`: seconds without a byte
+        after which a living server counts as failed; `limits`: fields of `http_limits.Limits`.
+        """
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
         from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
@@ -63,7 +64,7 @@ class Router:
 
     @operator(prefill=Broadcast(), decode=Broadcast())
     def route(self, prefill: Batch, decode: Batch) -> None:
-        """Send requests to these servers from now on; a step takes a second."""
+        """Send requests to these servers from now on. A step takes a second."""
         self.prefill, self.decode = list(prefill["url"]), list(decode["url"])
         if self.thread.ident is None:
             self.thread.start()
@@ -80,7 +81,7 @@ class Router:
             self.thread.join(10)
 
     async def serve(self, scope: Any, receive: Any, send: Any) -> None:
-        """A request, as an ASGI application. Nothing is done for a client that has gone."""
+        """Serve a request, as an ASGI application. If the client goes away, stop work for it."""
         request = Request(scope, receive)
         try:
             body = await whole_body(request, self.limits)
@@ -105,7 +106,7 @@ class Router:
                 await close()
 
     async def answer(self, request: Request, body: bytes) -> tuple[Response, Callable[[], Awaitable[None]]]:
-        """The response to any request, and what is to be called when it was sent; completions are prefilled first."""
+        """Return the response to a request, and a function to call after it is sent. Completions are prefilled first."""
         path = request.url.path
         headers = {name: value for name, value in request.headers.items() if name not in HOP}
         self.counts["requests"] += 1
@@ -133,7 +134,7 @@ class Router:
         return StreamingResponse(reply.aiter_raw(), reply.status_code, passed), reply.aclose
 
     async def prefilled(self, path: str, body: bytes, headers: Mapping[str, str], turn: int) -> bytes:
-        """The request with the transfer params of its prompt's KV cache, where it has one prompt and one answer."""
+        """Return the request with the transfer params of its prompt's KV cache, if it has one prompt and one answer."""
         if not self.one_answer(path, body):
             return body
         data = json.loads(body)
@@ -149,7 +150,7 @@ class Router:
         return json.dumps(data | {"kv_transfer_params": params}).encode()
 
     def one_answer(self, path: str, body: bytes) -> bool:
-        """A cache can be fetched once. What is no valid request is left to the decode server to refuse."""
+        """True if the request has one prompt and one answer, since a cache can be fetched once. False if it is invalid."""
         if path not in self.types:
             return False
         try:
@@ -162,4 +163,4 @@ class Router:
 
 
 async def nothing() -> None:
-    """There is nothing to close."""
+    """Do nothing: the response holds nothing to close."""

@@ -1,4 +1,4 @@
-"""A rank of a pool: vLLM's own OpenAI server as a child process, which lives and dies with the rank."""
+"""A rank of a pool: vLLM's own OpenAI server as a child process, which starts and ends with the rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class Server:
     """`vllm serve` with the NixlConnector."""
 
     def __init__(self, ctx: RankContext, model: str, half: str, args: list[str], start_s: float = 300) -> None:
-        """`half`: prefill or decode; `args`: of ``vllm serve``; `start_s`: how long its start may take."""
+        """`half`: prefill or decode; `args`: arguments of ``vllm serve``; `start_s`: time limit of its start in
+        seconds.
+        """
         with socket.socket() as http, socket.socket() as side_channel:
             for reserved in (http, side_channel):
                 # vLLM's sockets reuse addresses too, so they may listen on what these only hold.
@@ -56,7 +58,9 @@ class Server:
 
     @operator(returns=Split())
     def address(self) -> Batch:
-        """One row: where the server is. Raises `RuntimeError` if it has ended, and is started again with the rank."""
+        """Return one row with the server's address. Raises `RuntimeError` if the server has ended; the rank's restart
+        starts it again.
+        """
         if (code := self.process.poll()) is not None:
             raise RuntimeError(f"vLLM's server has ended with exit code {code}; its last words are in this rank's log")
         return Batch({"url": [self.url]})
@@ -85,7 +89,9 @@ def _die_with_parent() -> None:
 
 
 def _free_cores(pid: int) -> None:
-    """Undo what NixlConnector does on CPUs: it binds the engine's process to one core, the same one in every engine."""
+    """Undo a setting of NixlConnector on CPUs: it binds each engine's process to one core, the same one for every
+    engine.
+    """
     cores = os.sched_getaffinity(0)
     family = [pid]
     for one in family:

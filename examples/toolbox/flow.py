@@ -1,4 +1,4 @@
-"""Tasks go to agents, which call a sandbox as often as they like; what they have solved goes to a judge."""
+"""Tasks go to agents, which call a sandbox as often as they like; a judge counts the solved ones."""
 
 from rolemesh import flow
 

@@ -1,17 +1,17 @@
-"""The roles that need no plugin: who draws tasks, and who counts what has been solved."""
+"""The roles without a plugin: one draws tasks, the other counts the solved ones."""
 
 import numpy as np
 from rolemesh import Batch, RankContext
 
 
 def draw(ctx: RankContext) -> Batch:
-    """Sixteen tasks a step: add something to `start` that gives `goal`."""
+    """Draw sixteen tasks per step: find the addend that makes `goal` of `start`."""
     rng = ctx.rng("tasks", ctx.step)
     return Batch({"start": rng.integers(0, 100, 16), "goal": rng.integers(0, 100, 16)})
 
 
 class Judge:
-    """Counts tasks and those that were solved."""
+    """Counts tasks and solved tasks."""
 
     def __init__(self, ctx: RankContext) -> None:
         self.ctx = ctx

@@ -1,4 +1,4 @@
-"""Which ranks start again where, and when a node is left."""
+"""Tests on which nodes ranks restart, and when they leave a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the buffer keeps and what it deals out, whatever the number of its ranks."""
+"""Tests that contents and samples of the buffer do not depend on the number of its ranks."""
 
 from __future__ import annotations
 

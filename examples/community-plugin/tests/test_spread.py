@@ -1,4 +1,4 @@
-"""Ranks go to as many nodes as there are, and to few where there is no other room."""
+"""Tests that ranks use as many nodes as possible, and few if there is no other room."""
 
 from __future__ import annotations
 

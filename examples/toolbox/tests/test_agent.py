@@ -1,4 +1,4 @@
-"""The agent solves its tasks with the tool's answers, and the sandbox evaluates nothing but arithmetic."""
+"""Tests that the agent solves tasks with the tool's answers, and that the sandbox evaluates only arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Racks have about as many ranks of a role, whatever places them, also where a node has been lost."""
+"""Tests that racks have about the same number of ranks, with any strategy, also after the loss of a node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TestEven(SchedulerConformance):
 
 
 def placed(size: int, **options: Any) -> PlacementPlan:
-    """What the job's planner makes of the strategy: the default strategy places the ranks that it leaves."""
+    """Plan the job. The default strategy places the ranks that `even` leaves."""
     request = PlacementRequest((RoleRequest("a", size, cpu=1),))
     strategies = [("even", Even(Even.Options(**options)).place), ("pack", PackScheduler(NoOptions()).place)]
     return plan_job(request, RACKS, strategies)

@@ -1,4 +1,4 @@
-"""Hopeless messages and too many failures end the job; the rest is for other levels."""
+"""Tests that hopeless messages and too many failures end the job, and that the level passes on the rest."""
 
 from __future__ import annotations
 

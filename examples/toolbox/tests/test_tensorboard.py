@@ -1,4 +1,4 @@
-"""What is written are records that TensorBoard reads: the bytes of tensorboardX, and one scalar per metric and step."""
+"""Tests that TensorBoard can read the records: the bytes of tensorboardX, and one scalar per metric and step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TestTensorBoard(ObserverConformance):
 
 
 def test_a_record_has_the_bytes_that_other_writers_give_it() -> None:
-    """As written by tensorboardX 2.6.5 for ``add_scalar("loss", 0.5, 3, walltime=1.5)``."""
+    """The bytes that tensorboardX 2.6.5 writes for ``add_scalar("loss", 0.5, 3, walltime=1.5)``."""
     wanted = "1a00000000000000129bd82d09000000000000f83f10032a0d0a0b0a046c6f7373150000003f80655ee3"
     assert record(event(1.5, 3, "loss", 0.5)).hex() == wanted
 
@@ -35,7 +35,7 @@ def test_each_finite_metric_of_a_step_is_a_scalar(tmp_path: Path) -> None:
 
 
 def records(data: bytes) -> list[bytes]:
-    """The records of an event file; what is after the last whole one is left out."""
+    """Return the records of an event file, without an incomplete last one."""
     found = []
     while len(data) >= 12 and len(data) >= 16 + (length := struct.unpack("<Q", data[:8])[0]):
         found.append(data[12 : 12 + length])

@@ -17,14 +17,14 @@ class PoliteOptions(LocalOptions):
 
 
 class Polite(LocalBackend):
-    """Runs a job on this machine so that other work goes first. What it starts inherits the niceness."""
+    """Runs a job on this machine so that other work goes first. The job's processes inherit the niceness."""
 
     Options: ClassVar[type[BaseModel]] = PoliteOptions
     api_version: ClassVar[int] = 1
     name: ClassVar[str] = "polite"
 
     def start(self, bundle: Any, lock: int = -1) -> None:
-        """Start the job's processes from one that is nice already."""
+        """Start the job's processes from a process with the niceness."""
         before = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, 0, max(before, self.options.niceness))
         try:

@@ -18,13 +18,13 @@ class PreviewOptions(BaseModel, extra="forbid"):
 
 
 class Preview(Engine):
-    """Runs a job's first steps, all ranks in this process, to see whether it works at all."""
+    """Runs a job's first steps, with all ranks in this process. It shows whether the job works at all."""
 
     RunOptions: ClassVar[type[BaseModel]] = PreviewOptions
     api_version: ClassVar[int] = 1
 
     def start(self, job: Prepared, run_dir: Path, *, detached: bool = False, say: Say) -> RunHandle:
-        """The job with fewer steps, by the engine in one process."""
+        """Run the job with fewer steps, with the engine in one process."""
         steps = min(self.options.steps, job.job.spec.steps)
         say(f"preview: {steps} of {job.job.spec.steps} steps")
         shorter = job.again([f"steps={steps}"])

@@ -1,4 +1,4 @@
-"""The verb `rolemesh slowest`: where the time of a run goes."""
+"""The verb `rolemesh slowest`: it shows the roles on which a run spends its time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rolemesh.api.command import Command
 
 
 class Slowest(Command):
-    """`rolemesh slowest JOB`."""
+    """The verb ``rolemesh slowest JOB``."""
 
     api_version: ClassVar[int] = 1
     help: ClassVar[str] = "Name the roles of a run that compute the longest."
 
     @classmethod
     def function(cls) -> Callable[..., Any]:
-        """What it does is imported when the verb is typed."""
+        """Import the verb's function only when the user runs the verb."""
         from rolemesh_workbench.times import slowest
 
         return slowest

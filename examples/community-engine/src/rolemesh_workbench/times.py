@@ -1,4 +1,4 @@
-"""What the roles of a run have computed, from its metrics."""
+"""Computation times of a run's roles, from its metrics."""
 
 from __future__ import annotations
 

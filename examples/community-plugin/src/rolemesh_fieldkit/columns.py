@@ -1,4 +1,4 @@
-"""What a replay buffer holds: columns, declared as ``float32[4]``, so that memory is there before the first row is."""
+"""Columns of a replay buffer, declared as ``float32[4]``, so that it can allocate its memory before the first row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Column(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Column:
-        """Of ``float32``, ``float32[4]`` or ``uint8[84,84]``. Raises `ValueError` for anything else."""
+        """Parse ``float32``, ``float32[4]`` or ``uint8[84,84]``. Raises `ValueError` for anything else."""
         found = _DECLARATION.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} declares no column; write a numpy dtype and a row's shape, e.g. float32[4]")
@@ -30,7 +30,7 @@ class Column(NamedTuple):
         return cls(np.dtype(found["dtype"]), tuple(int(size) for size in shape))
 
     def zeros(self, rows: int) -> NDArray[Any]:
-        """Memory for so many rows."""
+        """Allocate memory for `rows` rows."""
         return np.zeros((rows, *self.shape), self.dtype)
 
 

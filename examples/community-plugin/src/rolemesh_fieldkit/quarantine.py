@@ -1,4 +1,4 @@
-"""The failover level `quarantine`: a process starts again where it was, until its node has had enough of them die."""
+"""The failover level `quarantine`: it restarts a process on its node, until too many processes have died there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from rolemesh import Budget, FailoverLevel, Failure, JobView, RecoveryPlan, hook
 __all__ = ["Quarantine"]
 
 STRIKES = ("signal", "exit", "agent_lost", "hang", "start")
-"""Causes that may be the node's fault. An exception is the code's, and in a group often an echo of a mate's death."""
+"""Causes for which the node may be responsible.
+
+An exception comes from the code. In a group it often only follows from another rank's death.
+"""
 
 
 class QuarantineOptions(Budget, frozen=True):
@@ -21,10 +24,10 @@ class QuarantineOptions(Budget, frozen=True):
 
 
 class Quarantine(FailoverLevel):
-    """Restarts what died where it was; with a node's last strike, all of its ranks move to other nodes.
+    """Restarts ranks on their node. At a node's last strike it moves all of the node's ranks to other nodes.
 
-    A node in quarantine gets no ranks while another one is left. Of more nodes than `most`, those with fewer strikes
-    are used again, as Envoy's outlier detection does with hosts.
+    A node in quarantine gets no ranks while another one is left. If more than `most` nodes are in quarantine, the level
+    uses those with fewer strikes again, as Envoy's outlier detection does with hosts.
     """
 
     Options = QuarantineOptions
@@ -34,7 +37,7 @@ class Quarantine(FailoverLevel):
 
     @hookimpl
     def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
-        """None for a lost node, which nobody can start anything on, and for a rank that the job does not have."""
+        """Return None for a lost node, on which nothing can start, and for a rank that the job does not have."""
         lost = view.lost_with(failure)
         if failure.cause == "node_lost" or not lost:
             return None
@@ -53,7 +56,7 @@ class Quarantine(FailoverLevel):
         )
 
     def _others(self, node: str, strikes: Counter[str], view: JobView) -> list[str]:
-        """The nodes that stay in quarantine beside `node`: those with the most strikes, of which nobody has ranks."""
+        """Return the nodes that stay in quarantine beside `node`: those with the most strikes that have no ranks."""
         used = {r.node for r in view.ranks}
         bad = [(-count, name) for name, count in strikes.items() if count >= self.options.strikes]
         return [name for _, name in sorted(bad) if name != node and name not in used][: self.options.most - 1]

@@ -1,4 +1,4 @@
-"""The workload `replay-buffer`: keeps rows of the past, and deals out random ones."""
+"""The workload `replay-buffer`: it keeps rows of the past, and returns random ones."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class ReplayOptions(BaseModel, extra="forbid"):
 class ReplayBuffer(Workload):
     """A replay buffer whose slots are divided among its ranks.
 
-    Every rank hears of every row and keeps those of its own slots, so that contents and samples do not depend on how
-    many ranks there are. With ``keep: reservoir`` a full buffer replaces rows by algorithm R (Vitter 1985, *Random
-    sampling with a reservoir*).
+    Every rank receives every row and keeps those of its own slots, so contents and samples do not depend on the number
+    of ranks. With ``keep: reservoir`` a full buffer replaces rows by algorithm R (Vitter 1985, *Random sampling with a
+    reservoir*).
     """
 
     Options = ReplayOptions
@@ -42,13 +42,13 @@ class ReplayBuffer(Workload):
 
     @classmethod
     def check(cls, options: ReplayOptions, world_size: int) -> None:
-        """Every rank has a slot."""
+        """Check that every rank has a slot."""
         if world_size > options.capacity:
             what = f"{world_size} ranks cannot divide {options.capacity} rows"
             raise OptionsError(what, where="capacity", remedy="use fewer ranks, or a larger capacity")
 
     def setup(self, ctx: RankContext[ReplayOptions]) -> None:
-        """Take the memory for all rows that this rank will ever keep."""
+        """Allocate the memory for all rows that this rank will ever keep."""
         self.ctx = ctx
         capacity = ctx.options.capacity
         self.first = capacity * ctx.rank // ctx.world_size
@@ -60,7 +60,7 @@ class ReplayBuffer(Workload):
 
     @operator(rows=Broadcast())
     def add(self, rows: Batch) -> None:
-        """Keep these rows, or some of them. `rows` has the declared columns; others are not looked at."""
+        """Keep these rows, or some of them. `rows` has the declared columns; the buffer ignores others."""
         values = {name: self._column(rows, name) for name in self.columns}
         slots = self._slots(rows.rows)
         mine = np.flatnonzero((slots >= self.first) & (slots < self.last))
@@ -71,7 +71,9 @@ class ReplayBuffer(Workload):
 
     @operator(returns=Split())
     def sample(self) -> Batch:
-        """`rows` random rows (uniform, with replacement), in the order of their slots; this rank's own of them."""
+        """Draw `rows` random rows (uniform, with replacement), and return those of this rank in the order of their
+        slots.
+        """
         options = self.ctx.options
         if not self.seen:
             raise RolemeshError(
@@ -87,7 +89,7 @@ class ReplayBuffer(Workload):
         return Batch({name: column[mine] for name, column in self.kept.items()}, rows=len(mine))
 
     def snapshot(self) -> State:
-        """The slots of this rank as shards of the whole buffer, so that another number of ranks can go on with it."""
+        """Return the slots of this rank as shards of the whole buffer. Another number of ranks can then restore it."""
         capacity = self.ctx.options.capacity
         shards = {
             name: Shard(kept, (capacity, *kept.shape[1:]), (self.first, *(0 for _ in kept.shape[1:])))
@@ -96,13 +98,13 @@ class ReplayBuffer(Workload):
         return {"kept": shards, "seen": self.seen, "samples": self.samples}
 
     def restore(self, state: State) -> None:
-        """Go on from there."""
+        """Restore the slots of this rank."""
         for name, shard in state["kept"].items():
             self.kept[name][:] = shard.data
         self.seen, self.samples = int(state["seen"]), int(state["samples"])
 
     def _slots(self, rows: int) -> NDArray[np.int64]:
-        """Where each of the next `rows` rows goes: its slot, or one beyond the last for a row that is not kept."""
+        """Return the slot of each of the next `rows` rows, or a slot beyond the last for a row that is not kept."""
         capacity = self.ctx.options.capacity
         numbers = np.arange(self.seen, self.seen + rows)
         if self.ctx.options.keep == "newest":
@@ -111,7 +113,7 @@ class ReplayBuffer(Workload):
         return np.where(numbers < capacity, numbers, drawn)
 
     def _column(self, rows: Batch, name: str) -> NDArray[Any]:
-        """A column as declared. Raises `RolemeshError` where it is missing or has another shape."""
+        """Return a column as declared. Raises `RolemeshError` if it is missing or has another shape."""
         declared = self.columns[name]
         if name in rows:
             column = np.asarray(rows[name], declared.dtype)

@@ -1,4 +1,4 @@
-"""The placement strategy `spread`: a role's ranks on as many nodes as possible."""
+"""The placement strategy `spread`: it places a role's ranks on as many nodes as possible."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class SpreadOptions(BaseModel, extra="forbid"):
 
 
 class Spread(Scheduler):
-    """Deals a role's ranks out over the nodes, one each, then a second one each, so that a lost node takes few along.
+    """Places a role's ranks on the nodes in turns, so that a lost node takes few of them along.
 
-    It demands nothing: where only one node has room, all ranks go there. What has no room anywhere is left to the
+    It demands nothing: if only one node has room, all ranks go there. It leaves ranks that fit nowhere to the
     strategies after it.
     """
 
@@ -31,7 +31,7 @@ class Spread(Scheduler):
 
     @hookimpl
     def place(self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
-        """Raises `PlacementError` for a role that the job does not have."""
+        """Raise `PlacementError` for a role that the job does not have."""
         known = [role.role for role in request.roles]
         for number, name in enumerate(self.options.roles):
             if name not in known:
@@ -45,7 +45,7 @@ class Spread(Scheduler):
 
 
 def _spread(role: RoleRequest, builder: PlanBuilder) -> None:
-    """Round after round over the nodes that had room in the one before; first those that have the fewest already."""
+    """Place ranks in rounds over the nodes that had room in the round before. Nodes with the fewest ranks come first."""
     ranks = builder.waiting(role.role)
     there = Counter(builder.node_of(role.role, rank) for rank in range(role.world_size))
     nodes = list(builder.nodes)

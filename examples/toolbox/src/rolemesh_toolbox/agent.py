@@ -1,4 +1,4 @@
-"""The workload `agent`: solves tasks in several turns with a tool that another role offers, many at the same time."""
+"""The workload `agent`: it solves many tasks at the same time, in several turns, with a tool of another role."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class AgentOptions(BaseModel, extra="forbid"):
 class Agent(Workload):
     """Each task is a conversation with the tool: the agent guesses an addend until the sum is right.
 
-    Tasks are shared out by demand, and each rank has up to eight of them in hand. A task's numbers depend on its item
-    and step only, so that it does not matter which rank does it, or how often.
+    Ranks take tasks on demand, up to eight at once. A task's numbers depend on its item and step only. It therefore
+    does not matter which rank solves it, or how often.
     """
 
     Options = AgentOptions
@@ -28,12 +28,15 @@ class Agent(Workload):
     deterministic = True
 
     def setup(self, ctx: RankContext[AgentOptions]) -> None:
-        """Nothing is kept from step to step."""
+        """Do nothing: the agent keeps no state between steps."""
         self.ctx = ctx
 
     @operator(tasks=Balanced(rows=1, concurrency=8), returns=Split())
     async def solve(self, tasks: Batch) -> Batch:
-        """`tasks` has the columns `start` and `goal` (whole numbers). The answer has `turns`, and `solved` (0 or 1)."""
+        """Solve `tasks`, which has the columns `start` and `goal` (whole numbers).
+
+        The answer has `turns`, and `solved` (0 or 1).
+        """
         options, start, goal = self.ctx.options, int(tasks["start"][0]), int(tasks["goal"][0])
         rng = self.ctx.rng(self.ctx.step, self.ctx.item)
         guess = int(rng.integers(-9, 10))

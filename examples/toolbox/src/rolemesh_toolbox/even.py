@@ -1,4 +1,4 @@
-"""The placement strategy `even`: a constraint of its own, which all strategies of the job keep."""
+"""The placement strategy `even`: it adds a constraint of its own, which all strategies of the job obey."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Skew(Constraint, frozen=True, tag="rolemesh-toolbox.Skew"):
     domain: str
 
     def forbids(self, ranks: Ranks, node: NodeView, placed: Placed) -> bool:
-        """Whether `node`'s domain would have too many. A node without the label is in no domain."""
+        """True if `node`'s domain would have too many ranks. A node without the label is in no domain."""
         here, more = placed.here(self.domain, node), len(ranks.get(self.role, ()))
         if not more or here is None:
             return bool(more)
@@ -27,7 +27,7 @@ class Skew(Constraint, frozen=True, tag="rolemesh-toolbox.Skew"):
         return here[self.role] + more - least > self.most
 
     def told(self) -> str:
-        """For people."""
+        """Describe the constraint for users."""
         return f"{self.by} lets {self.domain} differ by {self.most} ranks of {self.role}"
 
 
@@ -44,7 +44,7 @@ class EvenOptions(BaseModel, extra="forbid"):
 
 
 class Even(Scheduler):
-    """Places nothing itself: the strategies after it place ranks so that domains have about as many of a role."""
+    """Adds a constraint and places nothing. The strategies after it then spread a role's ranks evenly over domains."""
 
     Options = EvenOptions
     options: EvenOptions
@@ -52,7 +52,9 @@ class Even(Scheduler):
 
     @hookimpl
     def place(self, request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
-        """The plan with a constraint for each role. Raises `PlacementError` for a role that the job does not have."""
+        """Return the plan with a constraint for each role. Raises `PlacementError` for a role that the job does not
+        have.
+        """
         names = [role.role for role in request.roles]
         for index, role in enumerate(self.options.roles):
             if role not in names:

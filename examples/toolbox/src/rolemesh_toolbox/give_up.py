@@ -1,4 +1,4 @@
-"""The failover level `give-up`: ends a job that no restart can help, and says why."""
+"""The failover level `give-up`: it ends a job that no restart can help, with a reason."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ class GivingUpOptions(Budget, frozen=True):
 
 
 class GivingUp(FailoverLevel):
-    """Ends the job at a hopeless message, or when too much has failed lately; passes everything else on.
+    """Ends the job at a hopeless message, or after too many recent failures. Passes all other failures on.
 
-    It stands before the levels that restart something. Its scope is `job`, so that it is asked about failures of nodes,
-    too.
+    Put it before the levels that restart something. Its scope is `job`, so it also gets failures of nodes.
     """
 
     Options = GivingUpOptions
@@ -33,7 +32,7 @@ class GivingUp(FailoverLevel):
 
     @hookimpl
     def recover(self, failure: Failure, view: JobView) -> GiveUp | Pass:
-        """`GiveUp` with the reason, or `Pass`."""
+        """Return `GiveUp` with the reason, or `Pass`."""
         for pattern in self.options.messages:
             if found := re.search(pattern, failure.message):
                 return GiveUp(f"no restart can help: {found[0]!r} in what {failure.role or failure.node} says")

@@ -1,4 +1,4 @@
-"""The workload `sandbox`: a role with services only, which agents call."""
+"""The workload `sandbox`: a role with services only, for agents."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class SandboxOptions(BaseModel, extra="forbid"):
 
 
 class Sandbox(Workload):
-    """Evaluates sums and products of whole numbers for other roles. It has no operators and keeps nothing."""
+    """Evaluates sums and products of whole numbers for other roles. It has no operators and no state."""
 
     Options = SandboxOptions
     api_version = 1
     deterministic = True
 
     def setup(self, ctx: RankContext[SandboxOptions]) -> None:
-        """Remember the limit."""
+        """Store the limit."""
         self.letters = ctx.options.letters
 
     @service(concurrency=16, timeout_s=10.0)
     async def evaluate(self, text: str) -> int | None:
-        """The value of an arithmetic expression; None for everything else. The same call has the same answer."""
+        """Return the value of an arithmetic expression; None for everything else. The same call has the same answer."""
         if len(text) > self.letters:
             return None
         try:
@@ -49,7 +49,7 @@ class Sandbox(Workload):
 
 
 def _value(node: ast.AST) -> int:
-    """Raises `TypeError` for anything but whole numbers, sums, differences and products."""
+    """Evaluate a node. Raises `TypeError` for anything but whole numbers, sums, differences and products."""
     match node:
         case ast.Constant(value=int(number)):
             return number

@@ -1,4 +1,4 @@
-"""The observer `tensorboard`: metrics as scalars in an event file, which TensorBoard reads. It needs no other package.
+"""The observer `tensorboard`: it writes metrics as scalars into an event file of TensorBoard, without another package.
 
 An event file is a sequence of records (TFRecord): length, masked CRC of the length, data, masked CRC of the data. The
 data is a ``tensorflow.Event`` as protocol buffers write it (tensorflow/core/util/event.proto).
@@ -18,7 +18,7 @@ from rolemesh import Observer, RunInfo, StepMetrics, hookimpl
 __all__ = ["TensorBoard", "event", "record"]
 
 POLYNOMIAL = 0x82F63B78
-"""CRC-32C (Castagnoli), reflected."""
+"""Table of CRC-32C (Castagnoli), reflected."""
 
 
 class TensorBoardOptions(BaseModel, extra="forbid"):
@@ -31,8 +31,7 @@ class TensorBoardOptions(BaseModel, extra="forbid"):
 class TensorBoard(Observer):
     """Writes each finite metric of each step as a scalar. ``tensorboard --logdir runs`` shows all runs.
 
-    A master that starts again begins another event file in the folder. TensorBoard reads them in the order of their
-    names.
+    A restarted master starts another event file in the folder. TensorBoard reads them in the order of their names.
     """
 
     Options = TensorBoardOptions
@@ -43,7 +42,7 @@ class TensorBoard(Observer):
 
     @hookimpl
     def job_started(self, run: RunInfo) -> None:
-        """Begin a file."""
+        """Start a file."""
         folder = Path(run.run_dir, self.options.folder)
         folder.mkdir(exist_ok=True)
         number = len(list(folder.iterdir()))
@@ -67,7 +66,7 @@ class TensorBoard(Observer):
 
 
 def event(at: float, step: int = 0, tag: str = "", value: float = 0.0, *, version: str = "") -> bytes:
-    """An event at the time `at`: the beginning of a file with `version`, or else the scalar `tag` at `step`."""
+    """Return an event at the time `at`: the start of a file with `version`, or else the scalar `tag` at `step`."""
     head = _field(1, 1, struct.pack("<d", at)) + _field(2, 0, _varint(step))
     if version:
         return head + _text(3, version.encode())
@@ -76,7 +75,7 @@ def event(at: float, step: int = 0, tag: str = "", value: float = 0.0, *, versio
 
 
 def record(data: bytes) -> bytes:
-    """The record of `data`."""
+    """Return the record of `data`."""
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", _masked(length)) + data + struct.pack("<I", _masked(data))
 

@@ -166,7 +166,7 @@ def _check_kit() -> None:
 
 
 def _editable(record: PluginRecord) -> Path | None:
-    """Return the project's folder if the distribution is installed from one (PEP 610). The kernel has tests of its own."""
+    """Return the project's folder if the distribution is installed from one (PEP 610). The kernel has its own tests."""
     told = distribution(record.distribution).read_text("direct_url.json")
     about = json.loads(told) if told else {}
     if not about.get("dir_info", {}).get("editable") or record.distribution == "rolemesh":

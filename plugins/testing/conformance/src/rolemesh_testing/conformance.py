@@ -221,7 +221,7 @@ class PluginConformance(InstalledConformance):
                 assert value is not getattr(other, name), f"the default of {name} is one object for all"
 
     def test_bad_options_are_refused_with_a_remedy(self, cls: type[Any], base: Path) -> None:
-        """The model or, for a workload, `check` refuses each of `bad_options`, and never with an arbitrary exception."""
+        """The model or, for a workload, `check` refuses each of `bad_options`, with an error for users."""
         if not self.bad_options:
             pytest.skip("the test class has no bad_options")
         for bad in self.bad_options:

@@ -11,6 +11,6 @@ __all__ = ["kernel_requirements"]
 
 
 def kernel_requirements(name: str) -> list[Requirement]:
-    """Return the requirement on rolemesh of the installed distribution `name`. Requirements of its extras do not count."""
+    """Return what the distribution `name` requires of rolemesh. Requirements of its extras do not count."""
     every = [Requirement(need) for need in distribution(name).requires or ()]
     return [need for need in every if canonicalize_name(need.name) == "rolemesh" and not need.marker]

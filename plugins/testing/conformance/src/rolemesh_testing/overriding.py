@@ -11,7 +11,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def override(reason: str) -> Callable[[F], F]:
-    """Mark a test as the replacement of the standard test of the same name. `reason` says why that test does not apply."""
+    """Mark a test as the replacement of the standard test of its name. `reason` says why that one does not apply."""
     if not isinstance(reason, str) or not reason.strip():
         raise TypeError('override needs a reason: @override("why the standard test does not apply")')
 

@@ -1,4 +1,4 @@
-"""Conformance of a backend: the kit runs a real job on it, kills the job's processes, and checks that nothing is left."""
+"""Conformance of a backend: the kit runs a real job on it, kills processes, and checks that nothing is left."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class BackendConformance(PluginConformance):
 
 
 def _left(born: dict[int, float]) -> list[int]:
-    """Return those of these processes that are still alive shortly after they were asked to end."""
+    """Return those of these processes that are still alive shortly after SIGTERM or SIGKILL."""
     until = time.monotonic() + 10
     while (left := [pid for pid, when in born.items() if _alive(pid, when)]) and time.monotonic() < until:
         time.sleep(0.05)

@@ -97,7 +97,7 @@ class DiagnoserConformance(PluginConformance):
         _answer("a job of 10,000 ranks", lambda: diagnoser.diagnose(failure, view))
 
     def test_the_same_failure_has_the_same_verdict(self, diagnoser: _Asked) -> None:
-        """A restarted master asks again. The answer may use no randomness, no clock except `view.now`, and no memory."""
+        """A restarted master asks again. Use no randomness, no clock except `view.now`, and no memory."""
         used, fresh = diagnoser.renewed(), diagnoser.renewed()
         troubles = list(self.pool())
         first = [used.diagnose(at.failure, at.view) for at in troubles]

@@ -54,7 +54,7 @@ class EngineConformance(PluginConformance):
     def start(
         self, cls: type[Engine], run_options: BaseModel, tmp_path: Path, request: pytest.FixtureRequest
     ) -> Iterator[Start]:
-        """``start(job)`` returns a handle. The run is in ``runs/NAME`` below the test's folder, and ends with the test."""
+        """``start(job)`` returns a handle. The run is in ``runs/NAME`` of the test's folder, and ends with the test."""
         handles: list[RunHandle] = []
 
         def begin(job: Job, *, detached: bool = False) -> RunHandle:
@@ -87,7 +87,7 @@ class EngineConformance(PluginConformance):
         assert (handle.run_dir / "job.yaml").exists()
 
     def test_values_and_states_are_those_of_any_engine(self, start: Start, cls: type[Engine], tmp_path: Path) -> None:
-        """A job's results do not depend on the engine. The test compares them with those of the engine in one process."""
+        """A job's results do not depend on the engine. The test compares them with the engine in one process."""
         if cls is InlineEngine:
             pytest.skip("it is what others are compared with")
         job = summing("job", tmp_path)

@@ -39,7 +39,7 @@ class ExtensionConformance(PluginConformance):
         assert part is None or isinstance(part, RankExtension), f"in_rank() returned {part!r}"
 
     def test_its_part_lives_through_a_job(self, extension: Extension) -> None:
-        """The rank calls each hook, and `close` twice. What a hook raises ends the job."""
+        """The rank calls each hook, and `close` twice. An exception of a hook ends the job."""
         try:
             live(extension, LoneRank())
         except Exception as error:

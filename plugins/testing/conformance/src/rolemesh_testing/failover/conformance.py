@@ -1,4 +1,4 @@
-"""Conformance of a failover level: it returns plans that can be executed, or passes the failure on, and never raises."""
+"""Conformance of a failover level: it returns possible plans, or passes the failure on, and never raises."""
 
 from __future__ import annotations
 

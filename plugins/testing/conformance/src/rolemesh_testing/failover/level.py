@@ -34,7 +34,7 @@ class Level:
 
     @property
     def on_ladder(self) -> LadderLevel:
-        """The job's plugins, with this level as its only one."""
+        """The level, as the only one of a job's ladder."""
         options = self.instance.options
         return LadderLevel(self.name, self.instance.scope, options.max_attempts, options.window_s, self.recover)
 

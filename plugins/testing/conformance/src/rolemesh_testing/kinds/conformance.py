@@ -62,7 +62,7 @@ class KindConformance(InstalledConformance):
         assert isinstance(declared, Kind)
 
     def test_it_is_called_as_its_entry_point(self, declared: Kind, record: PluginRecord) -> None:
-        """The entry-point group of its plugins is ``rolemesh.<name>``. The kernel ignores a record with another name."""
+        """The entry-point group of its plugins is ``rolemesh.<name>``. The kernel ignores any other name."""
         assert declared.name == record.name, (
             f"the entry point is {record.name!r}, and the Kind's name {declared.name!r}"
         )
@@ -92,7 +92,7 @@ class KindConformance(InstalledConformance):
         assert not unknown, f"runs_in names {', '.join(sorted(unknown))}; there are {', '.join(get_args(Place))}"
 
     def test_its_hooks_are_rolemeshs(self, declared: Kind) -> None:
-        """The hooks are those of `rolemesh.hookspecs`. An engine calls other kinds through methods of their base class."""
+        """The hooks are those of `rolemesh.hookspecs`. Other kinds are called through methods of their base class."""
         unknown = [hook for hook in declared.hooks if not hasattr(getattr(hookspecs, hook, None), "rolemesh_spec")]
         assert not unknown, f"there is no hook {', '.join(unknown)}; declare a method in the base class"
         missing = set(declared.required) - set(declared.hooks)

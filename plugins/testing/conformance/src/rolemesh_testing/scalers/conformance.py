@@ -64,7 +64,7 @@ class ScalerConformance(PluginConformance):
         self._for_all(check)
 
     def test_it_wants_sizes_that_a_role_can_have(self, scaler: Scaler) -> None:
-        """The answer has whole numbers from 1 on, for roles that have a range. The master silently ignores all others."""
+        """The answer has whole numbers from 1 on, for roles that have a range. The master ignores all others."""
 
         def check(at: Load) -> None:
             wanted = _answer(scaler, at)

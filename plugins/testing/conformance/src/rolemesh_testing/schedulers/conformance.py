@@ -33,7 +33,7 @@ class SchedulerConformance(LossConformance):
         assert "place" in hooks_of(cls), "no method place is marked with @hookimpl, so it is never called"
 
     def test_it_answers_with_a_plan_or_refuses(self, planner: Planner) -> None:
-        """The strategy returns a plan, passes with None, or raises an error for users. Other exceptions name no remedy."""
+        """The strategy returns a plan, passes with None, or raises an error for users. Other exceptions are bugs."""
 
         def check(at: Situation) -> None:
             try:

@@ -42,7 +42,7 @@ def request(random: Random, roles: Sequence[str], most: int = 4) -> PlacementReq
 
 
 def cluster(random: Random, labels: Mapping[str, Sequence[str]], most: int = 5) -> ClusterView:
-    """Draw a cluster of 1 to `most` nodes, equal or not, with or without GPUs, with some of `labels` (values by name)."""
+    """Draw a cluster of 1 to `most` nodes, equal or not, some with GPUs, and with some of `labels` (values by name)."""
 
     def node(number: int) -> NodeView:
         return NodeView(

@@ -165,7 +165,7 @@ class StoreConformance(PluginConformance):
     def test_a_writer_that_stands_still_does_not_hold_the_others_for_ever(
         self, cls: type[Store], store: Store, open_store: Open
     ) -> None:
-        """The others get an error that the store is not available, and try again. They succeed when the writer goes on."""
+        """The others get an error that the store is unavailable, and retry. They succeed when the writer goes on."""
         if cls.block is Store.block:
             pytest.skip("it cannot be stalled")
         store.write(None, "0")

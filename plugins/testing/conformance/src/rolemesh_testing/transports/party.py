@@ -59,7 +59,7 @@ class Meeting(msgspec.Struct, frozen=True):
         return made
 
     def site(self, rank: int, generation: int = 0) -> Site:
-        """Return a rank's place. If `between_nodes` is true, each rank is on its own node with its own shared memory."""
+        """Return a rank's place. If `between_nodes` is true, each rank has its own node and shared memory."""
         node = f"n{rank}" if self.between_nodes else "n0"
         sockets, slots = Path(self.folder, f"s-{node}"), Path(self.folder, f"m-{node}")
         for folder in (sockets, slots):
@@ -85,7 +85,7 @@ class Party:
         return Peer(site.role, site.rank, site.node, self.endpoint.addresses, site.generation)
 
     def payload(self, value: Any) -> Payload:
-        """Return a value that can be sent `uses` times."""
+        """Return a payload for `send`. Each send adds a user to it."""
         return Payload(value, self.endpoint.pool, INLINE_BYTES)
 
     def send(self, to: Peer, value: Any, *, payload: Payload | None = None) -> Payload:

@@ -16,7 +16,7 @@ __all__ = ["Listed", "listed", "made"]
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A plugin that another process can make. `name` is its name in `ctx.plugins`: ``files#2`` for the second of two."""
+    """A plugin that another process can make. `name` is that of `ctx.plugins`: ``files#2`` for the second of two."""
 
     kind: str
     name: str
