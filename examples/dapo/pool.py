@@ -16,7 +16,7 @@ class PoolOptions(BaseModel, extra="forbid"):
 
 
 class Pool(Workload):
-    """A role of one rank. It keeps data within a step only, and a restarted rank repeats the step, so it has no state."""
+    """A role of one rank. It keeps data within a step only, which a restarted rank repeats, so it has no state."""
 
     Options = PoolOptions
     deterministic = True

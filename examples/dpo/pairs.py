@@ -81,7 +81,7 @@ class Pairs(Workload):
 
     @operator(rows=Broadcast())
     def judge(self, rows):
-        """Report `eval_preferred`: the share of pairs whose right answer the trainer gives the higher log-probability."""
+        """Report `eval_preferred`: the share of pairs whose right answer has the higher log-probability."""
         own = np.array([np.sum(each) for each in rows["ref_logprobs"]], dtype=np.float32)
         gained = own - rows["reference"]
         for right, wrong in zip(*_pairs_among(rows), strict=True):

@@ -39,7 +39,7 @@ class Trainer(Workload):
 
     @operator(events=Broadcast())
     def learn(self, events: Batch) -> None:
-        """Learn from the columns of `Features.make`. `auc` is that of predictions before the model learns the answer."""
+        """Learn from the columns of `Features.make`. `auc` is that of predictions before the model learns."""
         if events.rows:
             clicked = np.asarray(events["clicked"])
             chance = self.model.learn(np.asarray(events["keys"]), clicked)

@@ -42,7 +42,7 @@ class Text(Workload):
 
     @classmethod
     def check(cls, options, world_size):
-        """Raise `OptionsError` if the training text or the held-out text is shorter than a window."""
+        """Raise `OptionsError` if the folder has too little text for a held-out window."""
         size = sum(path.stat().st_size for path in files_of(options))
         if size * options.held_out < options.window:
             raise OptionsError(

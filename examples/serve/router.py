@@ -106,7 +106,7 @@ class Router:
                 await close()
 
     async def answer(self, request: Request, body: bytes) -> tuple[Response, Callable[[], Awaitable[None]]]:
-        """Return the response to a request, and a function to call after it is sent. Completions are prefilled first."""
+        """Return the response to a request, and a function to call after it is sent. It prefills completions first."""
         path = request.url.path
         headers = {name: value for name, value in request.headers.items() if name not in HOP}
         self.counts["requests"] += 1
@@ -150,7 +150,7 @@ class Router:
         return json.dumps(data | {"kv_transfer_params": params}).encode()
 
     def one_answer(self, path: str, body: bytes) -> bool:
-        """True if the request has one prompt and one answer, since a cache can be fetched once. False if it is invalid."""
+        """True if the request has one prompt and one answer, since a cache can be fetched only once."""
         if path not in self.types:
             return False
         try:

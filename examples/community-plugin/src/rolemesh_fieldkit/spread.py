@@ -45,7 +45,7 @@ class Spread(Scheduler):
 
 
 def _spread(role: RoleRequest, builder: PlanBuilder) -> None:
-    """Place ranks in rounds over the nodes that had room in the round before. Nodes with the fewest ranks come first."""
+    """Place ranks in rounds over the nodes that had room in the previous one. Nodes with fewest ranks come first."""
     ranks = builder.waiting(role.role)
     there = Counter(builder.node_of(role.role, rank) for rank in range(role.world_size))
     nodes = list(builder.nodes)
