@@ -692,7 +692,7 @@ class SimRank:
             self.taker.settle()
 
     def _gather(self, op: OpCall, step: int) -> None:
-        """As `extensions.turns.admission.Admission`: the group goes in together, with credits and room."""
+        """As `extensions.turns.admission.TurnAdmission`: the group goes in together, with credits and room."""
         barrier = self.barrier
         assert self.ports is not None
         assert barrier is not None

@@ -30,7 +30,7 @@ from rolemesh_durable.control.client import (
 from rolemesh_durable.dataplane.curve import new_keys
 from rolemesh_durable.master.answers import PAGE_BYTES, PAGE_EVENTS, PAGE_LINES, Answers
 from rolemesh_durable.protocol.master import events as e
-from rolemesh_durable.runs import Control, write_json
+from rolemesh_durable.runs import ControlFile, write_json
 
 GARBAGE: list[list[bytes]] = [
     [],
@@ -72,7 +72,7 @@ class Served:
         self._poller = zmq.Poller()
         for socket in self._answers.sockets:
             self._poller.register(socket, zmq.POLLIN)
-        self.control = Control(
+        self.control = ControlFile(
             "j", "j-1", "local", self.endpoint, 1, 0.0, "", "", boot_id(), self._answers.remote, self._answers.keys
         )
         write_json(folder / CONTROL_FILE, self.control)

@@ -23,7 +23,7 @@ from rolemesh_durable.control.client import Request, StopJob
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.journal.line_file import LineFile
 from rolemesh_durable.master.answers import Answers
-from rolemesh_durable.runs import Control, write_json
+from rolemesh_durable.runs import ControlFile, write_json
 
 
 class _Recording(Answers):
@@ -80,7 +80,7 @@ class MasterOutside:
             others={},
         )
         self._answers.requests = self.requests
-        control = Control(self.name, self._job_id, "local", path, 4242, self._started)
+        control = ControlFile(self.name, self._job_id, "local", path, 4242, self._started)
         write_json(self.run_dir / CONTROL_FILE, control)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(self._answers, self._ended))

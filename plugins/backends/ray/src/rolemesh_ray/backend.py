@@ -14,7 +14,7 @@ from rolemesh.placement.nodes import this_machine
 from rolemesh_durable.backends import Backend
 
 if TYPE_CHECKING:
-    from rolemesh_ray.queue import Line
+    from rolemesh_ray.queue import QueueEntry
 
 __all__ = ["RayBackend", "RayOptions"]
 
@@ -75,7 +75,7 @@ class RayBackend(Backend):
         """Return the jobs that have reservations."""
         return self._ray.others()
 
-    def queue(self, job: str, priority: int) -> Line:
+    def queue(self, job: str, priority: int) -> QueueEntry:
         """Join the queue of jobs that wait for room."""
         return self._ray.queue(job, priority)
 

@@ -25,7 +25,7 @@ from rolemesh_ray.actors import DEBUGGER, ElsewhereError, MasterActor, in_parts
 from rolemesh_ray.launcher import LOOK_S, RESERVE_TIMEOUT_S
 from rolemesh_ray.names import NAMESPACE, agent_actors, master_actor, master_name, placement_groups, remove_reservations
 from rolemesh_ray.nodes import free_nodes, living_nodes
-from rolemesh_ray.queue import Line, jobs_with_bundles
+from rolemesh_ray.queue import QueueEntry, jobs_with_bundles
 
 __all__ = ["RayConnection"]
 
@@ -71,7 +71,7 @@ class RayConnection:
         self._name = ""
         self._master: Any = None
         """The id of the master's actor."""
-        self._line: Line | None = None
+        self._line: QueueEntry | None = None
         self._ours = not ray.is_initialized()
         if self._ours:
             self._connect()
@@ -126,9 +126,9 @@ class RayConnection:
         """Return the jobs that have reservations."""
         return jobs_with_bundles()
 
-    def queue(self, job: str, priority: int) -> Line:
+    def queue(self, job: str, priority: int) -> QueueEntry:
         """Join the queue of jobs that wait for room."""
-        self._line = Line(job, priority)
+        self._line = QueueEntry(job, priority)
         return self._line
 
     def knows(self, job: str) -> bool:

@@ -17,7 +17,7 @@ from ray.util.placement_group import placement_group_table
 
 from rolemesh_ray.names import NAMESPACE
 
-__all__ = ["Line", "Living", "Place", "ahead", "jobs_with_bundles"]
+__all__ = ["Living", "Place", "QueueEntry", "ahead", "jobs_with_bundles"]
 
 STALE_S = 5.0
 _PREFIX = b"rolemesh-line:"
@@ -60,7 +60,7 @@ class Living:
         return found
 
 
-class Line:
+class QueueEntry:
     """A job's entry in the queue, until `leave`."""
 
     def __init__(self, job: str, priority: int) -> None:

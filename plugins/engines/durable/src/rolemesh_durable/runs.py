@@ -20,7 +20,16 @@ from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import CONTROL_FILE, JOB_FILE, RESULT_FILE, RUN_FILE, RUNS_ENV
 from rolemesh_durable.transports import TransportKeys
 
-__all__ = ["PLAN_FILE", "Control", "ForeignRunError", "Run", "UnknownRunError", "find_run", "list_runs", "write_json"]
+__all__ = [
+    "PLAN_FILE",
+    "ControlFile",
+    "ForeignRunError",
+    "Run",
+    "UnknownRunError",
+    "find_run",
+    "list_runs",
+    "write_json",
+]
 
 PLAN_FILE = "plan.json"
 SCRIPT_RUNS = ".rolemesh"
@@ -41,7 +50,7 @@ class ForeignRunError(RolemeshError):
     exit_code = EXIT_FAILED
 
 
-class Control(msgspec.Struct, frozen=True):
+class ControlFile(msgspec.Struct, frozen=True):
     """Content of ``control.json``: which job runs in this folder, and where its master listens.
 
     `ray_address` and `namespace` are those of the Ray that it runs on, "" on the local backend. `pid` is the master's,
@@ -69,9 +78,9 @@ class Run:
         self.path = Path(path)
         self.name = os.path.basename(os.path.realpath(self.path))
 
-    def control(self) -> Control | None:
+    def control(self) -> ControlFile | None:
         """Where the master listens, or None: it has not begun, or has ended in good order."""
-        return _read(self.path / CONTROL_FILE, Control)
+        return _read(self.path / CONTROL_FILE, ControlFile)
 
     def info(self) -> RunInfo | None:
         """What the job is: roles, steps, operators. None before the master has begun."""

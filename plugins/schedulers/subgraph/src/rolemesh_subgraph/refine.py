@@ -16,7 +16,7 @@ from rolemesh import PlacementRequest
 from rolemesh_subgraph.partition import UNKNOWN, Rank
 from rolemesh_subgraph.traffic import pairs
 
-__all__ = ["Layout", "Unit", "refined"]
+__all__ = ["Occupancy", "Unit", "refined"]
 
 EFFORT = 12_000
 """Maximum number of moves and swaps that are examined in all, which takes a tenth of a second. Then the best result so
@@ -41,7 +41,7 @@ class _Change(NamedTuple):
     other: Unit | None
 
 
-class Layout:
+class Occupancy:
     """The node of each rank (`where`), and the free resources by node (`free`). Only `mobile` units move."""
 
     def __init__(
@@ -190,7 +190,7 @@ def _room(needs: Mapping[str, float], free: Mapping[str, float], given_back: Map
     )
 
 
-def refined(layout: Layout, effort: int = EFFORT) -> dict[Rank, str]:
+def refined(layout: Occupancy, effort: int = EFFORT) -> dict[Rank, str]:
     """Return the nodes of ranks after changes, until none helps or `effort` is spent. The result is deterministic.
 
     If it is cheap, this repeats from other starting points and returns the best result.
@@ -208,7 +208,7 @@ def refined(layout: Layout, effort: int = EFFORT) -> dict[Rank, str]:
     return found
 
 
-def _settled(layout: Layout, effort: int) -> int:
+def _settled(layout: Occupancy, effort: int) -> int:
     """Change until nothing helps any more. Return the remaining effort."""
     effort = _improve(layout, effort)
     helped = True
@@ -217,7 +217,7 @@ def _settled(layout: Layout, effort: int) -> int:
     return effort
 
 
-def _improve(layout: Layout, effort: int) -> int:
+def _improve(layout: Occupancy, effort: int) -> int:
     """Let each unit in turn take the change that helps most, until none does."""
     helped = True
     while helped and effort > 0:
@@ -234,7 +234,7 @@ def _improve(layout: Layout, effort: int) -> int:
     return effort
 
 
-def _pass(layout: Layout, effort: int) -> tuple[bool, int]:
+def _pass(layout: Occupancy, effort: int) -> tuple[bool, int]:
     """Change every unit once, the best change first. Keep the best state, and return whether it is better than
     before."""
     locked: set[Unit] = set()

@@ -15,7 +15,7 @@ from rolemesh.hookspecs import hookimpl
 from rolemesh.placement import PlanBuilder, Wish
 from rolemesh_pack import PackScheduler
 from rolemesh_subgraph.partition import UNKNOWN, Rank, clusters, edges
-from rolemesh_subgraph.refine import Layout, Unit, refined
+from rolemesh_subgraph.refine import Occupancy, Unit, refined
 from rolemesh_subgraph.traffic import crossing
 
 __all__ = ["SubgraphOptions", "SubgraphScheduler"]
@@ -100,7 +100,7 @@ def _moved(
     rules = {a.ref: a.rule for a in found.assignments}
     mobile = [rank for rank in waiting if rank in where]
     builder = PlanBuilder(request, cluster, found)
-    layout = Layout(
+    layout = Occupancy(
         request, where, _units(request, where, mobile), {node: builder.free(node) for node in builder.nodes}
     )
     better = refined(layout)

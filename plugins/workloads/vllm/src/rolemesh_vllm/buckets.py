@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["BUCKET_BYTES", "Bucket", "Placed", "in_buckets"]
+__all__ = ["BUCKET_BYTES", "Bucket", "BucketEntry", "in_buckets"]
 
 BUCKET_BYTES = 64 << 20
 """Maximum size in bytes of the weights that are in transfer at once, if no single tensor is larger."""
 ALIGN = 64
 
 
-class Placed(NamedTuple):
+class BucketEntry(NamedTuple):
     """Place of a tensor in a bucket. `offset` is in bytes."""
 
     name: str
@@ -36,7 +36,7 @@ class Bucket(NamedTuple):
 
     path: str
     bytes: int
-    placed: list[Placed]
+    placed: list[BucketEntry]
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors by name. They stay valid: the memory is freed with the last of them. Writes are private to
@@ -54,7 +54,7 @@ class Bucket(NamedTuple):
 def _made(tensors: list[tuple[str, torch.Tensor]]) -> Iterator[Bucket]:
     placed, end = [], 0
     for name, tensor in tensors:
-        placed.append(Placed(name, tensor.dtype, tuple(tensor.shape), end))
+        placed.append(BucketEntry(name, tensor.dtype, tuple(tensor.shape), end))
         end += -(-tensor.nbytes // ALIGN) * ALIGN
     size = max(end, ALIGN)
     fd = os.memfd_create("weights", os.MFD_CLOEXEC)
@@ -83,7 +83,7 @@ def in_buckets(tensors: Iterator[tuple[str, torch.Tensor]], limit: int = BUCKET_
             yield bucket
 
 
-def _view(memory: mmap.mmap, at: Placed) -> torch.Tensor:
+def _view(memory: mmap.mmap, at: BucketEntry) -> torch.Tensor:
     count = math.prod(at.shape)
     if not count:
         return torch.empty(at.shape, dtype=at.dtype)

@@ -11,7 +11,7 @@ from rolemesh_durable.checkpoint import disk, in_flight
 from rolemesh_durable.checkpoint.attempt import CHUNK, Attempt, Removed, Writer
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.log_record import LogRecord
-from rolemesh_durable.checkpoint.memory import Image, MemorySnapshots
+from rolemesh_durable.checkpoint.memory import MemorySnapshots, SnapshotFile
 from rolemesh_durable.checkpoint.send_log import SendLog
 
 __all__ = ["HOLDER", "Part", "Removed"]
@@ -64,7 +64,7 @@ def _write_records(writer: Writer, records: list[LogRecord], shm: Path) -> None:
     in_flight.write(writer.write, records, shm)
 
 
-def _copy_image(image: Image, writer: Writer) -> None:
+def _copy_image(image: SnapshotFile, writer: Writer) -> None:
     """Copy the image's file. It is read, not mapped, because its rank may truncate it meanwhile."""
     assert image.path is not None
     try:

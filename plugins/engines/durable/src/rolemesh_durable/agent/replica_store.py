@@ -20,7 +20,7 @@ from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.dataplane.shm import named
 from rolemesh_durable.protocol.messages import Stored
 
-__all__ = ["KEPT", "Image", "Part", "ReplicaStore", "Stamp", "describe"]
+__all__ = ["KEPT", "Image", "ImageFile", "ReplicaStore", "Stamp", "describe"]
 
 KEPT = 2
 """Images of each rank that are kept: those that came last."""
@@ -34,7 +34,7 @@ Stamp: TypeAlias = tuple[int, int, int]
 memory."""
 
 
-class Part(msgspec.Struct, frozen=True):
+class ImageFile(msgspec.Struct, frozen=True):
     """A file of an image. Files of equal `name` and `key` are equal, unless `key` is negative."""
 
     name: str
@@ -47,7 +47,7 @@ class Image(OfRank, frozen=True):
 
     step: int
     log: int
-    parts: tuple[Part, ...]
+    parts: tuple[ImageFile, ...]
     stamp: Stamp = (0, 0, 0)
 
 
@@ -65,12 +65,12 @@ def describe(
         memory.close()
     if found is None:
         return None
-    parts: list[Part] = []
+    parts: list[ImageFile] = []
     paths: dict[str, Path] = {}
 
     def add(name: str, path: Path, size: int | None = None, key: int = -1) -> None:
         try:
-            parts.append(Part(name, path.stat().st_size if size is None else size, key))
+            parts.append(ImageFile(name, path.stat().st_size if size is None else size, key))
             paths[name] = path
         except FileNotFoundError:
             pass  # freed meanwhile, so nobody can need it
@@ -119,7 +119,7 @@ class ReplicaStore:
         """Where a part of a kept image is."""
         return self._path(image) / part
 
-    def begin(self, image: Image) -> tuple[Path, list[Part]]:
+    def begin(self, image: Image) -> tuple[Path, list[ImageFile]]:
         """An empty folder for a new image, and the parts that it lacks: the others are in images that are kept."""
         folder = self._path(image).with_name(f"incoming-{image.step}")
         shutil.rmtree(folder, ignore_errors=True)
@@ -185,7 +185,7 @@ class ReplicaStore:
     def _path(self, image: Image) -> Path:
         return self._folder / f"{image.role}-{image.rank}" / f"step-{image.step}"
 
-    def _same(self, image: Image, part: Part) -> Path | None:
+    def _same(self, image: Image, part: ImageFile) -> Path | None:
         for other in self._images.get(image.ref, {}).values() if part.key >= 0 else ():
             if part in other.parts:
                 return self.path(other, part.name)

@@ -19,7 +19,7 @@ import numpy as np
 
 from rolemesh.api.workload import State
 from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.layout import Layout, flatten
+from rolemesh_durable.checkpoint.layout import BlockLayout, flatten
 from rolemesh_durable.dataplane.codec import Buffer
 
 __all__ = ["CHUNK", "Attempt", "Removed", "Writer", "write_state"]
@@ -128,8 +128,8 @@ def write_state(writer: Writer, state: State, step: int, rank: int) -> None:
     Raises `TypeError`, with the path to it, for a value that a snapshot cannot hold, and `OSError`.
     """
     flat = flatten(state, rank)
-    head = Layout.head({"step": step, "log": disk.NO_LOG, "tree": flat.tree})
-    writer.write(Layout(Layout.key_of(flat.blocks), flat.blocks, len(head)).header(head))
+    head = BlockLayout.head({"step": step, "log": disk.NO_LOG, "tree": flat.tree})
+    writer.write(BlockLayout(BlockLayout.key_of(flat.blocks), flat.blocks, len(head)).header(head))
     for block in flat.blocks:
         if block.nbytes:
             writer.write(_bytes_of(block.source))

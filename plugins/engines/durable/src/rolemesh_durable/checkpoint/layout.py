@@ -26,7 +26,7 @@ from rolemesh.api.batch import Batch, Ragged, Shard
 from rolemesh.api.workload import State
 from rolemesh.errors import RolemeshError
 
-__all__ = ["NUMPY_DTYPES", "TORCH_DTYPES", "Block", "Flat", "Layout", "SnapshotError", "flatten"]
+__all__ = ["NUMPY_DTYPES", "TORCH_DTYPES", "Block", "BlockLayout", "Flat", "SnapshotError", "flatten"]
 
 ALIGNMENT = 64
 IN_TREE = 64 << 10
@@ -212,7 +212,7 @@ def _shown(path: Sequence[Any]) -> str:
     return "snapshot()" + "".join(f"[{key!r}]" for key in path)
 
 
-class Layout:
+class BlockLayout:
     """Places of a state's blocks in a file. It stays the same while names, dtypes, shapes and offsets do."""
 
     __slots__ = ("_tail", "data", "key", "reserved", "size", "starts")

@@ -19,13 +19,13 @@ import numpy as np
 
 from rolemesh.api.workload import State
 from rolemesh_durable.checkpoint.index import HOLDERS, STATELESS, Entry, Index
-from rolemesh_durable.checkpoint.layout import Block, Flat, Layout, SnapshotError, flatten
+from rolemesh_durable.checkpoint.layout import Block, BlockLayout, Flat, SnapshotError, flatten
 from rolemesh_durable.checkpoint.page_lock import on_gpu, page_lock, page_unlock
 from rolemesh_durable.checkpoint.reading import StateFile, map_file
 from rolemesh_durable.dataplane.shm import named
 from rolemesh_durable.protocol.persisting import outlasting
 
-__all__ = ["Image", "MemorySnapshot", "MemorySnapshots", "NoRoom"]
+__all__ = ["MemorySnapshot", "MemorySnapshots", "NoRoom", "SnapshotFile"]
 
 KEPT = 2
 """Number of complete snapshots that a rank always keeps in memory, beside those that are held."""
@@ -43,7 +43,7 @@ class MemorySnapshot(NamedTuple):
     log: int
 
 
-class Image(NamedTuple):
+class SnapshotFile(NamedTuple):
     """A complete snapshot as a file: its first `size` bytes. `path` is None for a stateless rank."""
 
     path: Path | None
@@ -60,8 +60,8 @@ class MemorySnapshots:
         self._rank = rank
         self._prefix = f"snap-{role}-{rank}"
         self._index = Index(self._directory / f"{self._prefix}.index")
-        self._slots: dict[int, _Slot] = {}
-        self._layout: Layout | None = None
+        self._slots: dict[int, _SlotFile] = {}
+        self._layout: BlockLayout | None = None
         self._lent: dict[int, weakref.ref[mmap.mmap]] = {}
 
     # ------------------------------------------------------------------------------------------------ everybody
@@ -93,14 +93,14 @@ class MemorySnapshots:
             return False
         return newest.slot == STATELESS or self._path(newest.slot).exists()
 
-    def image(self, step: int) -> Image | None:
+    def image(self, step: int) -> SnapshotFile | None:
         """Return the image of the snapshot of `step`, or None. Compare `serial` afterwards, because it may have been
         replaced."""
         entry = self._index.find(step)
         if entry is None:
             return None
         path = self._path(entry.slot) if entry.slot != STATELESS else None
-        return Image(path, entry.size, entry.log, entry.serial)
+        return SnapshotFile(path, entry.size, entry.log, entry.serial)
 
     def close(self) -> None:
         """Forget the maps. The files stay."""
@@ -252,7 +252,7 @@ class MemorySnapshots:
             for path in named(self._directory, f"{self._prefix}-"):
                 number = path.name.removeprefix(f"{self._prefix}-")
                 if number.isdigit():
-                    self._slots[int(number)] = _Slot(path)
+                    self._slots[int(number)] = _SlotFile(path)
         return sorted(self._slots)
 
     def _is_lent(self, slot: int) -> bool:
@@ -268,14 +268,14 @@ class MemorySnapshots:
 
     def _fill(self, step: int, flat: Flat, log: int) -> tuple[int, int]:
         number, used = self._free_slot()
-        head = Layout.head({"step": step, "log": log, "tree": flat.tree})
-        key = Layout.key_of(flat.blocks)
+        head = BlockLayout.head({"step": step, "log": log, "tree": flat.tree})
+        key = BlockLayout.key_of(flat.blocks)
         layout = self._layout
         if layout is None or len(head) > layout.reserved or layout.key != key:
-            layout = self._layout = Layout(key, flat.blocks, len(head))
+            layout = self._layout = BlockLayout(key, flat.blocks, len(head))
         slot = self._slots.get(number)
         if slot is None:
-            slot = self._slots[number] = _Slot(self._path(number))
+            slot = self._slots[number] = _SlotFile(self._path(number))
         slot.reserve(layout.size)
         if used is not None:
             self._index.remove(used)  # only now that there is room for what replaces it
@@ -283,7 +283,7 @@ class MemorySnapshots:
         return number, layout.size
 
 
-class _Slot:
+class _SlotFile:
     """A slot file and its map, which is kept while it is large enough."""
 
     def __init__(self, path: Path) -> None:
@@ -305,7 +305,7 @@ class _Slot:
         if min(self._capacity, self._size) < size:
             self._grow(size)
 
-    def write(self, layout: Layout, head: bytes, blocks: list[Block]) -> None:
+    def write(self, layout: BlockLayout, head: bytes, blocks: list[Block]) -> None:
         """Write the blocks into the room that `reserve` made."""
         if self._size > layout.size:
             os.ftruncate(self._fd, layout.size)

@@ -17,11 +17,11 @@ from rolemesh_durable.checkpoint.trust import read_edges
 from rolemesh_durable.protocol.edge import hold_of
 from rolemesh_durable.runs import Run, find_run
 
-__all__ = ["Source", "Unfinished", "check_in_flight", "check_pickles", "find_origin", "find_source", "moved"]
+__all__ = ["ResumePoint", "Unfinished", "check_in_flight", "check_pickles", "find_origin", "find_source", "moved"]
 __all__ += ["unfinished"]
 
 
-class Source(NamedTuple):
+class ResumePoint(NamedTuple):
     """A run's folder, and the requested step, or None for the newest."""
 
     run_dir: Path
@@ -40,7 +40,7 @@ def unfinished(run_dir: Path) -> Unfinished | None:
     try:
         if (Run(run_dir).result() or {}).get("status") == "done":
             return None
-        found, _ = _newest_intact(Source(run_dir, None))
+        found, _ = _newest_intact(ResumePoint(run_dir, None))
         if found is None or found.manifest is None:
             return None
         kept = any(any(disk.states(found.path, role)) for role in found.manifest.world_sizes)
@@ -60,7 +60,7 @@ def moved(earlier: Path, *, resumed: bool, size: str = "") -> str:
     return f"{where}; it was not done: add --resume {shlex.quote(str(earlier))} to go on after its step {left.step}"
 
 
-def find_source(reference: str, runs: Path) -> Source:
+def find_source(reference: str, runs: Path) -> ResumePoint:
     """Return the source. `reference` is a job's name in the runs folder, a run's folder, or the folder of one snapshot
     in it.
 
@@ -68,12 +68,12 @@ def find_source(reference: str, runs: Path) -> Source:
     """
     path = Path(reference)
     if path.name.startswith("step-") and path.parent.name == "snapshots" and path.is_dir():
-        return Source(path.resolve().parents[1], int(path.name.removeprefix("step-")))
-    return Source(find_run(reference, runs).path.resolve(), None)
+        return ResumePoint(path.resolve().parents[1], int(path.name.removeprefix("step-")))
+    return ResumePoint(find_run(reference, runs).path.resolve(), None)
 
 
 def find_origin(
-    source: Source, steps: int | None, stateful: Sequence[str], flow: Sequence[str]
+    source: ResumePoint, steps: int | None, stateful: Sequence[str], flow: Sequence[str]
 ) -> tuple[disk.DiskCheckpoint, list[str]]:
     """Return the newest intact snapshot of `source`, and the faults of newer ones.
 
@@ -138,7 +138,7 @@ def check_in_flight(found: disk.DiskCheckpoint, graph: LogicalGraph, unrepeated:
         )
 
 
-def _newest_intact(source: Source) -> tuple[disk.DiskCheckpoint | None, list[str]]:
+def _newest_intact(source: ResumePoint) -> tuple[disk.DiskCheckpoint | None, list[str]]:
     found, damaged = disk.newest_intact(source.run_dir, source.step)
     info = Run(source.run_dir).info()
     if found is None and source.step is None and info is not None and info.origin:

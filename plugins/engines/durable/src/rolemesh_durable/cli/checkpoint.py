@@ -21,7 +21,7 @@ from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.export import can_export
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.reshard import merge
-from rolemesh_durable.checkpoint.resume import Source, find_source
+from rolemesh_durable.checkpoint.resume import ResumePoint, find_source
 from rolemesh_durable.cli.classes import Resolved, Resolver
 from rolemesh_durable.content import own_version
 from rolemesh_durable.runs import Run
@@ -179,12 +179,12 @@ def _files(folder: Path) -> list[str]:
 # ------------------------------------------------------------------------------------------------------------ finding
 
 
-def _source(where: str, step: int | None, runs_dir: Path | None) -> Source:
+def _source(where: str, step: int | None, runs_dir: Path | None) -> ResumePoint:
     found = find_source(where, runs_folder(runs_dir))
-    return Source(found.run_dir, step if step is not None else found.step)
+    return ResumePoint(found.run_dir, step if step is not None else found.step)
 
 
-def _checkpoints(source: Source) -> list[disk.DiskCheckpoint]:
+def _checkpoints(source: ResumePoint) -> list[disk.DiskCheckpoint]:
     return [each for each in disk.find_checkpoints(source.run_dir) if source.step in (None, each.step)]
 
 
@@ -271,7 +271,7 @@ def _described(each: disk.DiskCheckpoint) -> tuple[str, str, str]:
     return "complete", ranks, f"{size / 1e6:.1f} MB"
 
 
-def _none(source: Source) -> RolemeshError:
+def _none(source: ResumePoint) -> RolemeshError:
     what = "there is no complete snapshot" + (f" of step {source.step}" if source.step is not None else "")
     return _refused(
         what,

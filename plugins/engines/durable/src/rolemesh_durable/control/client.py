@@ -24,7 +24,7 @@ from rolemesh.runs.run import CONTROL_FILE
 from rolemesh_durable.boot import boot_id
 from rolemesh_durable.dataplane.curve import connects_with
 from rolemesh_durable.protocol.messages import FaultKind
-from rolemesh_durable.runs import Control
+from rolemesh_durable.runs import ControlFile
 
 __all__ = [
     "BEYOND",
@@ -137,7 +137,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 _decode_answer = msgspec.msgpack.Decoder(Update | Refused).decode
-_decode_control = msgspec.json.Decoder(Control).decode
+_decode_control = msgspec.json.Decoder(ControlFile).decode
 
 
 class ControlClient:
@@ -152,7 +152,7 @@ class ControlClient:
         self._timeout_s = timeout_s
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
-        self._master: Control | None = None
+        self._master: ControlFile | None = None
         self._asked = 0
 
     def watch(self, event: int = 0, step: int = -1, *, owner: bool = False) -> Update:
@@ -231,7 +231,7 @@ class ControlClient:
             remedy="rolemesh events shows what it journalled last",
         )
 
-    def _connect(self) -> tuple[Control, zmq.Socket[bytes]]:
+    def _connect(self) -> tuple[ControlFile, zmq.Socket[bytes]]:
         """Return a connection to the present master. A master that is only slow keeps its connection, because a new one
         would be slow as well."""
         try:
@@ -263,7 +263,7 @@ class ControlClient:
             self._socket = None
 
 
-def _connect(socket: zmq.Socket[bytes], master: Control) -> None:
+def _connect(socket: zmq.Socket[bytes], master: ControlFile) -> None:
     """Connect to the master's own socket if it is visible here; else to its address for other machines."""
     here = master.boot == boot_id() and Path(master.endpoint.removeprefix("ipc://")).exists()
     if here or master.keys is None:
@@ -273,7 +273,7 @@ def _connect(socket: zmq.Socket[bytes], master: Control) -> None:
         socket.connect(master.remote)
 
 
-def _update(master: Control, data: bytes) -> Update:
+def _update(master: ControlFile, data: bytes) -> Update:
     try:
         answer: Update | Refused = _decode_answer(data)
     except (msgspec.MsgspecError, ValueError) as error:

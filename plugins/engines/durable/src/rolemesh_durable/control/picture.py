@@ -14,7 +14,7 @@ from rolemesh.runs.run import runs_folder
 from rolemesh_console.kept import export_command
 from rolemesh_durable.control.living import LivingRun, find_run, list_runs, statuses
 from rolemesh_durable.control.lock import is_held
-from rolemesh_durable.runs import Control
+from rolemesh_durable.runs import ControlFile
 
 __all__ = ["job_status", "job_statuses"]
 
@@ -88,7 +88,7 @@ def _picture(run: LivingRun, status: JobStatus | None) -> dict[str, Any]:
     return known
 
 
-def _files(run: LivingRun) -> tuple[dict[str, Any] | None, RunInfo | None, Control | None, RolemeshError | None]:
+def _files(run: LivingRun) -> tuple[dict[str, Any] | None, RunInfo | None, ControlFile | None, RolemeshError | None]:
     try:
         return run.result(), run.info(), run.control(), None
     except RolemeshError as error:

@@ -15,7 +15,7 @@ from rolemesh_durable.journal.line_file import last_line
 from rolemesh_durable.master.history import History
 from rolemesh_durable.master.writer import Writes
 from rolemesh_durable.protocol.master.state import JobState
-from rolemesh_durable.runs import Control, Run
+from rolemesh_durable.runs import ControlFile, Run
 from rolemesh_durable.stores import JournalDamagedError
 
 __all__ = ["Claimed", "Journal", "refuse_damaged"]
@@ -138,7 +138,7 @@ class Journal:
         return self._store
 
 
-def refuse_damaged(run_dir: Path, newest: int, found: Claimed, earlier: Control | None, job_id: str) -> None:
+def refuse_damaged(run_dir: Path, newest: int, found: Claimed, earlier: ControlFile | None, job_id: str) -> None:
     """Raise `JournalDamagedError` if earlier masters (`earlier`: the last) have journalled more than is there."""
     if found.told > newest:
         what = f"the journal ends with event {newest}, but event {found.told} was already published"

@@ -22,7 +22,7 @@ from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.state import AgentRecord, JobState, RankRecord
 from rolemesh_durable.protocol.master_config import known
-from rolemesh_durable.runs import Control
+from rolemesh_durable.runs import ControlFile
 from rolemesh_durable.transports import TransportKeys
 
 __all__ = ["control_of", "result_of", "status_of"]
@@ -65,9 +65,11 @@ def status_of(
     )
 
 
-def control_of(bundle: JobBundle, started: float, endpoint: str, remote: str, keys: TransportKeys | None) -> Control:
+def control_of(
+    bundle: JobBundle, started: float, endpoint: str, remote: str, keys: TransportKeys | None
+) -> ControlFile:
     """How to reach this process as the job's master, for ``control.json``."""
-    return Control(
+    return ControlFile(
         bundle.config.name,
         bundle.job_id,
         bundle.backend,

@@ -17,7 +17,7 @@ WORKS = 0.8
 """A rank that has a processor for this share of its time in operators waits for none of its mates."""
 
 
-class _Pace:
+class _RankWindow:
     """One rank of one generation: where its window began, what it needed per step in the last one, how often slow."""
 
     __slots__ = ("began", "busy_s", "finished", "generation", "per_step", "slow", "told", "worked_s")
@@ -50,7 +50,7 @@ class StragglerWatch:
         """A rank is slow above `factor` (> 1) times the median of the others, and named after `for_s` seconds of it."""
         self._factor = factor
         self._window_s = for_s / WINDOWS
-        self._roles: dict[str, dict[int, _Pace]] = {}
+        self._roles: dict[str, dict[int, _RankWindow]] = {}
 
     def seen(self, report: RankReport, now: float, *, collective: bool = False) -> Failure | None:
         """Take a report, at `now` (seconds of a monotonic clock); a failure of cause "straggler" if it is one.
@@ -63,7 +63,7 @@ class StragglerWatch:
         ranks = self._roles.setdefault(report.role, {})
         pace = ranks.get(report.rank)
         if pace is None or pace.generation != report.generation or report.finished < pace.finished:
-            ranks[report.rank] = _Pace(report, now)
+            ranks[report.rank] = _RankWindow(report, now)
             return None
         elapsed, steps = now - pace.began, report.finished - pace.finished
         if elapsed < self._window_s or steps < 1:

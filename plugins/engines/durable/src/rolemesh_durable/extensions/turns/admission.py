@@ -15,13 +15,13 @@ from rolemesh_durable.protocol.rank.page import EDGE, GATHERING, IDLE, PHASE, SI
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.status_page import StatusPage
 
-__all__ = ["Admission"]
+__all__ = ["TurnAdmission"]
 
 LOOK_S = 0.001
 """How often a rank looks at the page of its slot."""
 
 
-class Admission:
+class TurnAdmission:
     """One call after the other: ``next`` says which, ``take`` waits until it may begin.
 
     Where ranks take turns on a slot, one stays loaded between its turns as long as nobody else's is before its own.

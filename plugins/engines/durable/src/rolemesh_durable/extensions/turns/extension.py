@@ -6,7 +6,7 @@ from typing import Any
 
 from rolemesh.graph.logical import OpCall
 from rolemesh_durable.extensions import Extension
-from rolemesh_durable.extensions.turns.admission import Admission
+from rolemesh_durable.extensions.turns.admission import TurnAdmission
 from rolemesh_durable.extensions.turns.order import Positions
 from rolemesh_durable.extensions.turns.page import TurnPage
 from rolemesh_durable.protocol.rank.extension import RankExtension
@@ -21,7 +21,7 @@ class Turns(Extension):
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._page: TurnPage | None = None
-        self._admission: Admission | None = None
+        self._admission: TurnAdmission | None = None
 
     def started(self, place: RankPlace) -> None:
         """Open the page of the slot. The agent's next incarnation finds it in this process."""
@@ -34,7 +34,7 @@ class Turns(Extension):
         launch = place.start.launch
         if not launch.turns and not launch.collective:
             return
-        self._admission = Admission(launch.ref, place.endpoint, place.status_page, self._page, place.barrier)
+        self._admission = TurnAdmission(launch.ref, place.endpoint, place.status_page, self._page, place.barrier)
         self._admission.next(Positions(place.start.job.graph).setup(launch.role))
         self._admission.take()
 
@@ -52,7 +52,7 @@ class Turns(Extension):
 class RankTurns(RankExtension):
     """The turns of one rank."""
 
-    def __init__(self, rank: Rank, admission: Admission) -> None:
+    def __init__(self, rank: Rank, admission: TurnAdmission) -> None:
         job = rank.job
         self._admission, self._ports, self._meter = admission, rank.ports, rank.meter
         self._role = rank.ctx.role
