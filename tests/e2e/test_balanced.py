@@ -171,7 +171,7 @@ def check(job: Job, *args: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("operator", ["one", pytest.param("many", marks=pytest.mark.soak)])
-def test_who_is_slow_does_less_and_the_result_is_the_same(shared: Job, operator: str) -> None:
+def test_slow_ranks_do_less_and_the_result_is_the_same(shared: Job, operator: str) -> None:
     made = check(shared, f"params.operator={operator}")
     assert made["0"] < min(made["1"], made["2"])
     there = shared.result()["state_sha256"]
@@ -188,7 +188,7 @@ def test_who_is_slow_does_less_and_the_result_is_the_same(shared: Job, operator:
         ("one", "rank,agent,master,zygote", 3),
     ],
 )
-def test_whoever_is_killed_each_row_is_there_once(shared: Job, operator: str, targets: str, seed: int) -> None:
+def test_each_row_is_there_once_despite_kills(shared: Job, operator: str, targets: str, seed: int) -> None:
     chaos = f"kills=6,seed={seed},targets={targets}"
     check(shared, f"params.operator={operator}", "--chaos", chaos, "--chaos-compare")
 
@@ -231,7 +231,7 @@ def test_ranks_that_share_rows_out_become_more_and_fewer_while_others_are_killed
     assert shared.result()["state_sha256"] == digests
 
 
-def test_rows_that_fail_are_left_out_for_every_consumer_whoever_is_killed(shared: Job) -> None:
+def test_failed_rows_are_left_out_for_every_consumer_despite_kills(shared: Job) -> None:
     text = JOB.replace("shared_flow.py:shared", "shared_flow.py:audited").replace(
         "  sink:",
         '  audit: {use: function, options: {target: "shared_roles.py:Audit"}, resources: {cpu: 0.1}}\n  sink:',
@@ -298,7 +298,7 @@ def test_what_was_taken_is_known_to_a_job_that_goes_on_from_the_disk(shared: Job
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(20))
-def test_whoever_is_killed_at_any_moment(shared: Job, seed: int) -> None:
+def test_any_process_may_be_killed_at_any_moment(shared: Job, seed: int) -> None:
     operator = ("one", "many")[seed % 2]
     check(shared, f"params.operator={operator}", "--chaos", f"kills=8,seed={seed}", "--chaos-compare")
     check_first(shared, 3, f"params.operator={operator}", "--chaos", f"kills=8,seed={seed + 100}")
@@ -331,7 +331,7 @@ def test_a_job_that_goes_on_from_the_disk_has_the_rows_that_were_on_their_way(sh
         (("flow", "lag=lag", "lag=AtMost(2)"), "an exact lag"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_told(shared: Job, change: tuple[str, str, str], said: str) -> None:
+def test_validate_reports_wrong_uses_of_balanced_inputs(shared: Job, change: tuple[str, str, str], said: str) -> None:
     path = shared.folder / f"shared_{change[0]}.py"
     assert change[1] in path.read_text()
     path.write_text(path.read_text().replace(*change[1:]))
@@ -340,7 +340,7 @@ def test_what_cannot_be_meant_is_told(shared: Job, change: tuple[str, str, str],
     assert said in checked.stderr
 
 
-def test_an_operator_that_keeps_rows_back_is_told(shared: Job) -> None:
+def test_an_operator_that_keeps_rows_back_is_an_error(shared: Job) -> None:
     done = shared.run("params.operator=fewer", "failover=[]")
     assert done.returncode == 1
     assert "it returned 0 rows for an item of 1" in json.dumps(shared.result()["failure"])

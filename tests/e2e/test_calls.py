@@ -285,7 +285,7 @@ def called(job):
 """
 
 
-def test_a_session_stays_with_its_rank_and_who_has_one_is_told_when_it_is_lost(job: Job) -> None:
+def test_a_session_stays_with_its_rank_and_its_caller_gets_an_error_if_it_is_lost(job: Job) -> None:
     (job.folder / "called_roles.py").write_text(SESSIONS)
     (job.folder / "called_flow.py").write_text(SESSION_FLOW)
     text = JOB.replace(f", kwargs: {{each: {EACH}}}", "").replace(f"world_size: {CALLERS}", "world_size: 1")

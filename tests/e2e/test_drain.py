@@ -120,7 +120,9 @@ def test_without_room_the_job_goes_on_and_says_so(make_job: Callable[..., Job]) 
         *product(("drain_asked", "stop_point"), ("sink/0",)),
     ],
 )
-def test_whoever_is_killed_while_a_node_is_drained(make_job: Callable[..., Job], moment: str, target: str) -> None:
+def test_any_process_may_be_killed_while_a_node_is_drained(
+    make_job: Callable[..., Job], moment: str, target: str
+) -> None:
     job, process, node = started(make_job)
     agent = next(agent.agent for agent in job.running().agents if agent.node == node)
     with ControlClient(job.run_dir) as client:

@@ -21,7 +21,7 @@ def ranks_of_work(job: Job) -> int:
     return int(json.loads((job.run_dir / "run.json").read_text())["roles"]["work"])
 
 
-def test_a_role_that_may_have_fewer_ranks_starts_with_what_there_is(make_job: Callable[..., Job]) -> None:
+def test_an_elastic_role_starts_with_the_ranks_that_fit(make_job: Callable[..., Job]) -> None:
     job = make_job(backend=("--backend", "local", "--nodes", "1x(cpu=2)"))
     done = job.run(ELASTIC, "roles.work.resources.cpu=0.8")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -186,6 +186,6 @@ def test_in_one_process_the_job_ends_after_the_step_in_which_it_is_said(make_tal
     assert heard(job, "committed") == list(range(6))
 
 
-def test_what_cannot_be_a_condition_is_refused(make_talker: Make) -> None:
+def test_invalid_conditions_are_refused(make_talker: Make) -> None:
     job = make_talker("until: {metric: reward}\n")
     assert "a metric and at_least or at_most go together" in job.cli("validate", "job.yaml").stderr

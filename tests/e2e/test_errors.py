@@ -75,9 +75,7 @@ def swap(text: str, old: str, new: str) -> str:
         ("steps: 3", "\tsteps: 3", ("job.yaml:3:1", "tabs")),
     ],
 )
-def test_what_is_wrong_in_the_job_file_is_told_with_its_line(
-    stranger: Stranger, old: str, new: str, words: tuple[str, ...]
-) -> None:
+def test_errors_in_the_job_file_have_their_line(stranger: Stranger, old: str, new: str, words: tuple[str, ...]) -> None:
     refused(stranger.write(job=swap(JOB, old, new)), *words)
 
 
@@ -89,7 +87,7 @@ def test_what_is_wrong_in_the_job_file_is_told_with_its_line(
         ("roles.maker.world_size=0", ("roles.maker.world_size=0", "greater than or equal to 1")),
     ],
 )
-def test_what_is_wrong_in_an_override_is_told_as_it_was_typed(
+def test_the_error_for_an_override_quotes_it_as_typed(
     stranger: Stranger, override: str, words: tuple[str, ...]
 ) -> None:
     refused(stranger, "command line: ", *words, args=(override,), verbs=("validate", "run"))
@@ -128,7 +126,7 @@ def test_a_folder_and_a_missing_file_are_no_job_files(stranger: Stranger) -> Non
         ("vllm", "{model: nowhere}", ("job.yaml:5: roles.maker.options.model", "nowhere")),
     ],
 )
-def test_a_model_folder_or_a_loss_that_does_not_exist_is_told_with_its_line(
+def test_the_error_for_a_missing_model_folder_or_loss_has_its_line(
     stranger: Stranger, use: str, options: str, words: tuple[str, ...]
 ) -> None:
     job = swap(JOB, 'function, options: {target: "roles.py:Maker"}', f"{use}, options: {options}")
@@ -149,7 +147,7 @@ def test_a_model_folder_or_a_loss_that_does_not_exist_is_told_with_its_line(
         ("    (\n", ("flow.py:6", "SyntaxError")),
     ],
 )
-def test_what_is_wrong_in_the_flow_is_told_with_its_line(stranger: Stranger, body: str, words: tuple[str, ...]) -> None:
+def test_errors_in_the_flow_have_their_line(stranger: Stranger, body: str, words: tuple[str, ...]) -> None:
     refused(stranger.write(flow=BOTH.format(body)), *words)
 
 
@@ -172,9 +170,7 @@ def test_a_partition_mismatch_names_both_ends(stranger: Stranger) -> None:
 
 
 @pytest.mark.parametrize(("more", "what"), [("raise RuntimeError('at import')", "at import"), ("(", "never closed")])
-def test_a_roles_module_that_cannot_be_imported_is_told_with_both_places(
-    stranger: Stranger, more: str, what: str
-) -> None:
+def test_the_error_for_a_roles_broken_module_has_both_places(stranger: Stranger, more: str, what: str) -> None:
     line = ROLES.count("\n") + 1
     refused(stranger.write(roles=ROLES + more + "\n"), "job.yaml:5: roles.maker", f"roles.py:{line}", what)
 
@@ -335,7 +331,7 @@ def test_a_level_that_raises_hangs_or_answers_nonsense_costs_the_job_nothing(
         assert planned["plan"]["level"] == "process"
 
 
-def test_the_line_of_a_recovery_says_what_the_error_means(stranger: Stranger) -> None:
+def test_the_line_of_a_recovery_explains_the_error(stranger: Stranger) -> None:
     illegal = "raise RuntimeError('CUDA error: an illegal memory access was encountered')"
     stranger.make(DIES_ONCE.replace("os._exit(9)", illegal))
     (stranger.folder / "job.yaml").write_text(JOB + "failover: [{use: process}]\n")
@@ -400,11 +396,11 @@ def test_what_an_operator_does_wrong_is_told_with_role_rank_operator_and_step(
     assert "logs/maker-0.log" in said
 
 
-def test_a_process_that_leaves_by_itself_is_told_with_its_exit_code(stranger: Stranger) -> None:
+def test_a_process_that_exits_is_reported_with_its_exit_code(stranger: Stranger) -> None:
     failed(stranger.make("os._exit(3)"), "role maker, rank 0", "exit code 3 before its last step")
 
 
-def test_an_exception_in_setup_is_told(stranger: Stranger) -> None:
+def test_an_exception_in_setup_is_reported(stranger: Stranger) -> None:
     roles = swap(ROLES, "        self.ctx = ctx\n", "        raise OSError('no such device')\n")
     failed(stranger.write(roles=roles), "role maker, rank 0 (in operator setup)", "OSError: no such device", "__init__")
 
@@ -416,7 +412,7 @@ def test_an_exception_in_setup_is_told(stranger: Stranger) -> None:
         ("return {'seen': {1, 2}}", ("state['seen'] is a set", "store arrays or bytes")),
     ],
 )
-def test_a_last_snapshot_that_fails_is_told_and_the_job_is_done(
+def test_a_failed_last_snapshot_causes_a_warning_and_the_job_is_done(
     stranger: Stranger, snapshot: str, words: tuple[str, ...]
 ) -> None:
     stranger.make("", f"def snapshot(self):\n    {snapshot}\n\ndef restore(self, state):\n    pass\n")
@@ -426,7 +422,7 @@ def test_a_last_snapshot_that_fails_is_told_and_the_job_is_done(
         assert word in done.stdout
 
 
-def test_a_write_into_an_input_is_told(stranger: Stranger) -> None:
+def test_a_write_into_an_input_is_an_error(stranger: Stranger) -> None:
     roles = swap(ROLES, "        pass\n", "        rows['x'][0] = 1\n")
     failed(stranger.write(roles=roles), "role taker, rank 0 (in operator taker.take at step 0)", "read-only")
 
@@ -438,7 +434,7 @@ def test_an_exception_in_teardown_is_in_the_log_and_takes_nothing_back(stranger:
 
 
 @pytest.mark.parametrize("inline", [False, True])
-def test_without_a_console_the_failure_is_told_all_the_same(stranger: Stranger, inline: bool) -> None:
+def test_without_a_console_the_failure_is_still_printed(stranger: Stranger, inline: bool) -> None:
     stranger.make("raise ValueError('boo')")
     done = stranger.cli(
         "run", "job.yaml", "observers=[]", *(("--engine=inline",) if inline else ("--backend", "local"))
@@ -476,7 +472,7 @@ def test_odd_values_arrive(stranger: Stranger) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_runs_folder_that_cannot_be_made_is_told(stranger: Stranger) -> None:
+def test_a_runs_folder_that_cannot_be_made_is_an_error(stranger: Stranger) -> None:
     for args in (("--runs-dir", "job.yaml"), ("--runs-dir", "/proc/nowhere")):
         refused(stranger, "the run's folder cannot be made", "--runs-dir", args=args, verbs=("run",))
 

@@ -200,7 +200,7 @@ LEAVES_A_MODEL = {
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("smollm2")
 @pytest.mark.parametrize("name", LEAVES_A_MODEL)
-def test_what_an_example_has_trained_loads_in_transformers(example: Any, name: str) -> None:
+def test_transformers_loads_the_examples_trained_models(example: Any, name: str) -> None:
     import torch
     import transformers
 

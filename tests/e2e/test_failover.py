@@ -105,7 +105,7 @@ def test_an_exception_that_comes_again_at_the_same_step_ends_the_job_at_once(mak
     assert "roles.py" in out
 
 
-def test_an_exhausted_ladder_says_what_every_level_has_tried(make_job: Make) -> None:
+def test_an_exhausted_ladder_lists_the_attempts_of_every_level(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     failed = job.run(
         "roles.work.options.kwargs.die_at=7",

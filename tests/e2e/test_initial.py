@@ -95,7 +95,7 @@ def test_each_rank_has_the_first_value_until_there_is_another(loop: Job, where: 
         (("at=3, initial", "at=1, initial"), ""),
     ],
 )
-def test_what_cannot_be_meant_is_told_with_its_line(loop: Job, change: tuple[str, str], said: str) -> None:
+def test_wrong_uses_are_an_error_with_their_line(loop: Job, change: tuple[str, str], said: str) -> None:
     path = loop.folder / "loop_flow.py"
     path.write_text(path.read_text().replace('{"sum": 100}', "{'sum': 100}").replace(*change))
     checked = loop.cli("validate", "job.yaml")

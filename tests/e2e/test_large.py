@@ -140,7 +140,7 @@ def ended(make_job: Make, name: str, *args: str) -> tuple[Job, dict[str, Any], l
         *(pytest.param(seed, NODES, marks=pytest.mark.soak) for seed in range(12, 18)),
     ],
 )
-def test_what_is_handed_on_is_exact_whoever_is_killed(make_job: Make, seed: int, more: tuple[str, ...]) -> None:
+def test_passed_on_values_are_exact_despite_kills(make_job: Make, seed: int, more: tuple[str, ...]) -> None:
     _, undisturbed, records = ended(make_job, "calm")
     assert sum(linked for record in records for linked in record["linked"]) > len(records)
     job, disturbed, _ = ended(make_job, f"killed-{seed}", *more, "--chaos", f"kills=6,seed={seed},targets=rank")

@@ -107,7 +107,7 @@ def test_a_new_failover_level_brings_killed_ranks_back(fresh: tuple[Installed, P
 
 
 @pytest.mark.parametrize("kind", rarely((*OWN_FILES, "observer")))
-def test_the_wheel_makes_what_the_checkout_makes(
+def test_the_wheel_makes_the_same_files_as_the_checkout(
     kind: str, authors_environment: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = ("--author", "Ada", "--email", "ada@example.com")

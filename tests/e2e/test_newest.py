@@ -155,7 +155,7 @@ def test_the_newest_value_there_is(bounded: Job, where: tuple[str, ...]) -> None
         ("rollout=17", "trainer=31", "sink=40"),
     ],
 )
-def test_a_restarted_rank_takes_again_what_it_took(bounded: Job, killed: tuple[str, ...]) -> None:
+def test_a_restarted_rank_takes_the_same_items_again(bounded: Job, killed: tuple[str, ...]) -> None:
     roles = (each.partition("=")[::2] for each in killed)
     check(bounded, *(f"roles.{role}.options.kwargs.die_at={step}" for role, step in roles))
     assert bounded.result()["recoveries"]
@@ -169,7 +169,7 @@ def test_a_restarted_rank_takes_again_what_it_took(bounded: Job, killed: tuple[s
         (("job.trainer.weights()", "job.trainer.weights(every=3)"), ""),
     ],
 )
-def test_what_cannot_be_meant_is_told_with_its_line(bounded: Job, change: tuple[str, str], said: str) -> None:
+def test_wrong_uses_are_an_error_with_their_line(bounded: Job, change: tuple[str, str], said: str) -> None:
     path = bounded.folder / "bounded_flow.py"
     path.write_text(path.read_text().replace(*change))
     checked = bounded.cli("validate", "job.yaml")

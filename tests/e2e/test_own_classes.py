@@ -319,7 +319,7 @@ def test_a_constraint_of_the_jobs_own_holds_in_the_plan_and_after_a_node_is_lost
         ("own.py:Judge", "does not derive from Workload"),
     ],
 )
-def test_what_is_wrong_with_one_is_told_with_its_line(own: Callable[..., Job], use: str, said: str) -> None:
+def test_errors_of_an_own_class_have_their_line(own: Callable[..., Job], use: str, said: str) -> None:
     job = own(JOB.replace("own.py:Group", use))
     checked = job.cli("validate", "job.yaml")
     assert checked.returncode == 2

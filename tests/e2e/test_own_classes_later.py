@@ -193,7 +193,7 @@ def test_a_class_that_has_changed_is_used_as_it_is_now_and_that_is_said(moved: P
     assert "warning: own.py:Sum has changed since the job ran; it is used as it is now" in done.stderr
 
 
-def test_what_another_user_may_have_written_is_not_imported(moved: Project, tmp_path: Path) -> None:
+def test_files_that_another_user_may_write_are_not_imported(moved: Project, tmp_path: Path) -> None:
     Path(moved.run).chmod(0o777)
     refused = moved.export(tmp_path / "first", "--role", "first", code=1)
     assert "own.py:Sum, which is code of the job's own, is not imported: other users may write there" in refused.stderr

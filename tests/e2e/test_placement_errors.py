@@ -272,7 +272,7 @@ CASES = {
     ("verb", "case"),
     [pytest.param(verb, case, id=f"{name} ({verb})") for name, case in CASES.items() for verb in case.verbs],
 )
-def test_a_placement_that_cannot_be_is_told_with_its_line_and_the_numbers(
+def test_the_error_for_an_impossible_placement_has_its_line_and_the_numbers(
     stranger: Stranger, verb: str, case: Case
 ) -> None:
     said = refused(stranger.write(job=HEAD + textwrap.dedent(case.placement).lstrip("\n")), verb, case.nodes)

@@ -128,7 +128,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_a_breakpoint_says_what_to_do_although_ray_has_a_debugger(make_job: Make, ray_address: str) -> None:
+def test_a_breakpoint_error_on_ray_has_a_remedy(make_job: Make, ray_address: str) -> None:
     job = make_job(backend=("--address", ray_address))
     roles = (job.folder / "roles.py").read_text()
     first = "self.made = 0"

@@ -42,9 +42,7 @@ def ended(process: subprocess.Popen[str], code: int) -> None:
     assert process.wait(60) == code
 
 
-def test_a_job_for_which_there_is_no_room_says_what_it_waits_for_and_runs_when_there_is(
-    make_job: Make, ray_address: str
-) -> None:
+def test_a_job_without_room_says_which_resources_it_waits_for_and_then_runs(make_job: Make, ray_address: str) -> None:
     first, second = (make_job(name, ("--address", ray_address)) for name in ("first", "second"))
     one = started(first, *BIG, *ENDLESS)
     first.running(3)

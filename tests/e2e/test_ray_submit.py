@@ -84,7 +84,9 @@ def test_a_submitted_job_runs_on_the_cluster_from_an_uploaded_folder(make_job: M
 
 
 @pytest.mark.soak
-def test_who_submitted_may_go_and_stopping_the_submission_interrupts_the_job(make_job: Make, head: Head) -> None:
+def test_a_submitted_job_outlives_its_driver_and_stopping_the_submission_interrupts_it(
+    make_job: Make, head: Head
+) -> None:
     job = make_job()
     arguments = ("--submission-id", "gone", "--working-dir", ".", *RUN, *where(job), *ENDLESS)
     with subprocess.Popen(head.command("submit", *arguments), cwd=job.folder, env=head.env) as client:

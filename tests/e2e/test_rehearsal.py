@@ -57,7 +57,7 @@ def test_failures_of_a_quick_job_that_commits_nothing_all_happen(tmp_path: Path)
     assert seen["failure"] >= 3
 
 
-def test_a_rehearsal_that_cannot_hit_what_it_was_asked_for_says_so(tmp_path: Path) -> None:
+def test_a_rehearsal_reports_a_target_that_it_cannot_hit(tmp_path: Path) -> None:
     job = job_in(tmp_path / "ends", "ends", extra="failover: [{use: process}]\nsteps: 1000000\n")
     text = (job.folder / "job.yaml").read_text().replace("steps: 20\n", "")
     (job.folder / "job.yaml").write_text(text)

@@ -69,7 +69,9 @@ def test_a_role_gets_more_and_fewer_ranks_and_the_others_keep_their_processes(ma
         ("layout_changed", "agent:node0"),
     ],
 )
-def test_whoever_is_killed_while_a_role_is_resized(make_job: Callable[..., Job], moment: str, target: str) -> None:
+def test_any_process_may_be_killed_while_a_role_is_resized(
+    make_job: Callable[..., Job], moment: str, target: str
+) -> None:
     job = make_job(extra=LADDER)
     process = job.start(*SLOW)
     job.running(3)

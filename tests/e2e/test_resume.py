@@ -170,7 +170,7 @@ def test_a_rank_of_a_resumed_job_that_dies_at_once_is_brought_back(ten: Job, und
         ("squares", (f"steps={STEPS}", "engine.options.snapshots={enabled: false}"), ("snapshots.enabled", "resumes")),
     ],
 )
-def test_what_cannot_be_resumed_is_refused_and_changes_nothing(
+def test_runs_that_cannot_be_resumed_are_refused_and_unchanged(
     ten: Job, reference: str, args: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     before = ten.result()
@@ -217,7 +217,7 @@ def missing(path: Path) -> None:
         pytest.param(missing, SINK, "missing", marks=pytest.mark.soak),
     ],
 )
-def test_a_damaged_snapshot_is_told_and_the_one_before_is_used(
+def test_a_damaged_snapshot_causes_a_warning_and_the_previous_one_is_used(
     ten: Job, undisturbed: str, damage: Callable[[Path], None], file: str, word: str
 ) -> None:
     damage(disk.step_folder(ten.run_dir, 9) / file)

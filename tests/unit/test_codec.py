@@ -136,12 +136,12 @@ def test_a_registered_type_travels_by_its_parts():
         register_codec(int, "test.point", int, int)
 
 
-def test_an_unknown_codec_says_what_to_do():
+def test_the_error_for_an_unknown_codec_has_a_remedy():
     with pytest.raises(TransportError, match="register_codec in the setup of the consumer"):
         decode(msgspec.msgpack.encode(["x", "nobody", None]), [])
 
 
-def test_what_cannot_be_pickled_is_named():
+def test_the_error_names_objects_that_cannot_be_pickled():
     with pytest.raises(TransportError, match=r"builtins\.function cannot be sent"):
         encode(lambda: None)
 

@@ -52,7 +52,7 @@ class Port:
         return f"{role}/{key}"
 
 
-def test_a_context_passes_on_what_a_workload_asks_for() -> None:
+def test_a_context_passes_a_workloads_requests_on() -> None:
     port: RankPort = (own := Port())
     ctx = RankContext(options=NoOptions(), role="work", rank=1, port=port)
     ctx.metric(loss=1.0)

@@ -115,7 +115,7 @@ def test_what_only_a_cluster_has_is_reported_where_the_backend_is_known(backend,
     assert (found(DurableOptions, (Chosen(backend=backend),), priority=3) != {}) is reported
 
 
-def test_options_of_somebody_elses_plugin_state_what_they_need():
+def test_options_of_another_plugin_state_their_requirement():
     class Inner(BaseModel):
         depth: int = Field(1, json_schema_extra={"needs": ["mode = deep", "steps != 1"]})
 

@@ -62,7 +62,7 @@ def test_the_main_module_is_not_released_under_the_name_that_multiprocessing_giv
     assert done.stderr == ""
 
 
-def test_what_the_end_waits_for_is_said(tmp_path: Path) -> None:
+def test_the_log_says_what_the_end_waits_for(tmp_path: Path) -> None:
     code = """
 import threading
 from rolemesh_durable import ending

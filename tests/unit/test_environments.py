@@ -66,7 +66,7 @@ def test_paths_are_relative_to_the_job_file_and_requirements_stay_as_they_are(tm
         ("''", "an empty line installs nothing"),
     ],
 )
-def test_what_pip_is_not_given_is_refused_with_its_line(tmp_path: Path, line: str, cause: str) -> None:
+def test_unsupported_pip_lines_are_refused_with_their_line(tmp_path: Path, line: str, cause: str) -> None:
     (tmp_path / "code").mkdir()
     found = errors(tmp_path, f"{{pip: [a, {line}]}}")
     assert found == [("job.yaml:7: roles.a.runtime_env.pip.1", cause.format(tmp_path))]

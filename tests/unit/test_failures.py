@@ -12,7 +12,7 @@ def result(**fields: Any) -> dict[str, Any]:
     return {"status": "failed", "exit_code": 1, "message": "", "run_dir": "runs/grpo"} | fields
 
 
-def test_a_failure_shows_who_died_how_the_users_traceback_and_the_log(tmp_path: Path) -> None:
+def test_a_failure_shows_the_rank_the_cause_the_users_traceback_and_the_log(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "rollout-0.log"
     log.parent.mkdir()
     log.touch()
@@ -31,7 +31,7 @@ def test_a_failure_shows_who_died_how_the_users_traceback_and_the_log(tmp_path: 
     assert error.exit_code == 1
 
 
-def test_what_failover_levels_have_said_is_told_with_the_failure() -> None:
+def test_the_failure_includes_the_answers_of_the_failover_levels() -> None:
     failure = {"cause": "exception", "role": "work", "rank": 1, "message": "killed", "traceback": "Traceback: …"}
     said = "role work, rank 1: killed\n    licence ends the job: the licence server is gone"
     error = job_failed(result(message=said, failure=failure, failures=["role work, rank 1: killed"]))

@@ -41,7 +41,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_a_job_cannot_have_is_an_error_with_a_place_and_a_remedy(what: str) -> None:
+def test_impossible_settings_are_an_error_with_a_place_and_a_remedy(what: str) -> None:
     wrong, text = WRONG[what]
     with pytest.raises(RolemeshError, match=text) as raised:
         wrong()

@@ -172,7 +172,7 @@ def test_reading_leaves_a_line_that_is_still_being_written(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("damage", [b'{"step":1,"ste{"step":2}\n', b"\0\0\n", b"[1]\n", b'{"step":1}\n', b"\xff\n"])
-def test_a_damaged_line_is_passed_over_and_said_where(
+def test_a_damaged_line_is_skipped_with_a_warning_about_its_place(
     tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "metrics.jsonl"

@@ -175,7 +175,7 @@ def test_what_has_no_name_any_more_or_another_file_is_copied(chain: tuple[Rank, 
     assert not [slot for slot in again.slots if slot.linked]
 
 
-def test_the_log_has_the_value_when_who_wrote_it_is_gone(chain: tuple[Rank, Rank, Rank]) -> None:
+def test_the_log_has_the_value_after_its_writer_ended(chain: tuple[Rank, Rank, Rank]) -> None:
     a, b, _ = chain
     sent = a.send(Batch({"x": numbers(), "y": numbers(first=1)}))
     value = b.take(sent) | {"reward": numbers(first=2)}

@@ -26,13 +26,13 @@ def names(places: Sequence[Place]) -> list[str]:
     return [place.job for place in places]
 
 
-def test_the_highest_priority_goes_first_then_who_came_first() -> None:
+def test_the_highest_priority_goes_first_then_the_earliest_job() -> None:
     line = [place("late", 1, 9.0), place("early", 1, 1.0), place("low", 0, 0.0), place("high", 2, 50.0)]
     assert names(ahead(line, place("low", 0, 0.0))) == ["high", "early", "late"]
     assert ahead(line, place("high", 2, 50.0)) == []
 
 
-def test_who_does_not_renew_its_place_loses_it_whatever_its_clock_says() -> None:
+def test_a_job_that_does_not_renew_its_place_loses_it_for_any_clock() -> None:
     living = Living()
     assert names(living.among([place("a", since=1e12), place("b", since=-1e12)], 100.0)) == ["a", "b"]
     later = [place("a", since=1e12, beat=2), place("b", since=-1e12)]

@@ -28,7 +28,7 @@ def write(pool, *buffers):
     return slot
 
 
-def test_what_is_written_is_read_aligned_and_read_only(pool):
+def test_written_arrays_are_read_aligned_and_read_only(pool):
     buffers = [b"abc", b"", b"x" * 1000]
     slot = write(pool, *buffers)
     reader = SlotReader(pool.directory)
@@ -68,7 +68,7 @@ def test_slots_are_counted_as_large_as_they_are(pool):
     assert (pool.used_bytes, pool.free_bytes) == (9 * 40_960, 40_960)
 
 
-def test_what_was_not_needed_for_a_while_is_given_back(pool):
+def test_unused_slots_are_released_after_a_while(pool):
     kept = [pool.acquire(40_000) for _ in range(8)]
     pool.trim(100, 1000.0)
     for slot in kept:
@@ -110,7 +110,7 @@ def full():
             subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_full_memory_is_said_and_leaves_no_file(full):
+def test_full_memory_is_an_error_and_leaves_no_file(full):
     pool = SlotPool(full / "job", "slot-a-0")
     slots = [pool.acquire(5 << 20) for _ in range(4)]
     with pytest.raises(NoSharedMemory, match="no shared memory for 5 MiB") as caught:

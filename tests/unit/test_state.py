@@ -144,7 +144,7 @@ def _compacted(store: EventLog, *, keep: int) -> int:
     return epoch
 
 
-def test_a_compacted_journal_has_its_newest_events_and_what_stands_for_the_others(store: EventLog) -> None:
+def test_a_compacted_journal_has_a_summary_and_its_newest_events(store: EventLog) -> None:
     epoch = _compacted(store, keep=5)
     assert [event.seq for event in store.events()] == [6, 7, 8, 9, 10]
     assert [event.seq for event in store.events(7)] == [8, 9, 10]
@@ -200,7 +200,7 @@ def test_what_was_written_before_its_confirmation_was_lost_is_not_written_twice(
         store.append(epoch, entries, committed=1)
 
 
-def test_a_journal_of_an_older_rolemesh_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_a_journal_of_an_older_rolemesh_is_refused_with_a_remedy(tmp_path: Path) -> None:
     _edit(tmp_path, "create table rolemesh_jobs (job_id text)")
     with (
         EventLog.open("sqlite", tmp_path, "job-1") as store,

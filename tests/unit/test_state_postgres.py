@@ -147,7 +147,7 @@ def test_what_was_acknowledged_survives_sigkill_of_the_writer(opened: Open, post
     assert len(events) % 3 == 0, "a transaction is there as a whole or not at all"
 
 
-def test_what_was_acknowledged_survives_sigkill_of_the_server(
+def test_acknowledged_writes_survive_sigkill_of_the_server(
     opened: Open, postgres_server: Any, postgres: str, job: str
 ) -> None:
     writer, acknowledged = _writing(postgres, job, 30)

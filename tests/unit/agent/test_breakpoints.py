@@ -14,7 +14,7 @@ class Work:
 """
 
 
-def test_a_breakpoint_says_what_to_do(node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_breakpoint_error_has_a_remedy(node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)  # Ray names a debugger in each process that it is used in
     here = node(STOPS, {"work": "step"}, steps=1)
     here.launch("work")

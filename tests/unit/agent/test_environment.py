@@ -75,7 +75,7 @@ def test_a_wheel_with_other_content_is_another_environment(tmp_path: Path) -> No
     assert second != first
 
 
-def test_one_that_was_left_half_made_is_made_anew(tmp_path: Path, own_cache: Path) -> None:
+def test_a_half_made_environment_is_made_from_scratch(tmp_path: Path, own_cache: Path) -> None:
     environment = Environment((str(write_wheel(tmp_path, "1.0")),))
     folder = Path(interpreter(environment, silent)).parents[1]
     (folder / ".made").unlink()
@@ -84,7 +84,7 @@ def test_one_that_was_left_half_made_is_made_anew(tmp_path: Path, own_cache: Pat
     assert not (folder / "leftover").exists()
 
 
-def test_what_pip_cannot_install_is_told_in_pips_words_and_leaves_nothing(own_cache: Path) -> None:
+def test_a_failed_installation_shows_pips_error_and_leaves_nothing(own_cache: Path) -> None:
     with pytest.raises(BackendError) as caught:
         interpreter(Environment(("no-such-package-of-rolemesh==1.0",)), silent)
     assert caught.value.what.startswith("pip ended with exit code 1\n| ")
@@ -119,7 +119,7 @@ def test_a_role_without_packages_has_the_agents_own_interpreter(own_cache: Path)
     assert not own_cache.exists()
 
 
-def test_a_cache_that_cannot_be_written_is_told_with_the_variable_that_moves_it(
+def test_the_error_for_a_read_only_cache_names_the_variable_that_moves_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()

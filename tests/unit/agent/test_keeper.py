@@ -322,7 +322,7 @@ def test_nothing_is_put_into_a_folder_that_is_being_removed(job: str) -> None:
         assert not list(folder.parent.glob(f"{folder.name}*"))
 
 
-def test_only_what_carries_an_owner_file_of_ours_is_removed(job: str, tmp_path: Path) -> None:
+def test_only_folders_with_our_owner_file_are_removed(job: str, tmp_path: Path) -> None:
     """Whatever it is called, however old it is, and whatever else lies there."""
     theirs = [Path("/tmp") / f"rolemesh-{job}-{i}" for i in range(6)] + [Path("/tmp") / f"rm-{job}"]
     try:

@@ -21,7 +21,7 @@ class Work:
 """
 
 
-def test_a_failure_says_what_the_process_had_printed(node: Callable[..., Node]) -> None:
+def test_a_failure_contains_the_processs_output(node: Callable[..., Node]) -> None:
     here = node(ABORTS, {"work": "step"}, steps=1)
     here.launch("work")
     here.run("work", granted=0)

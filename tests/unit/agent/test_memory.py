@@ -38,7 +38,9 @@ def test_copies_that_nobody_can_keep_are_no_secret(node: NodeMemory) -> None:
     assert node.warning == ""
 
 
-def test_a_rank_without_room_for_its_snapshot_is_told_until_there_is_some(node: NodeMemory, tmp_path: Path) -> None:
+def test_a_warning_names_the_rank_without_room_for_its_snapshot_until_it_has_some(
+    node: NodeMemory, tmp_path: Path
+) -> None:
     memory = MemorySnapshots(tmp_path, "work", 0)
     memory.write(0, {"x": np.zeros(10)}, log=0, persist=False)
     node.started("work", 0, -1, 0)

@@ -114,7 +114,7 @@ def test_without_an_answer_it_gives_up(tmp_path: Path, monkeypatch: pytest.Monke
     assert take_stacks(os.getpid(), 0.4).startswith("no stacks: py-spy got no answer in ")
 
 
-def test_without_py_spy_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_py_spy_the_remedy_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "_find", lambda: None)
     assert take_stacks(os.getpid()) == "no stacks: py-spy is not installed; pip install py-spy"
 

@@ -186,7 +186,7 @@ def test_a_stopped_master_is_killed_and_followed_by_another(job: SmallJob) -> No
     job.hears(1, "a", "1 counts")
 
 
-def test_a_stopped_agent_is_killed_when_asked_and_its_loss_told(job: SmallJob) -> None:
+def test_a_stopped_agent_is_killed_on_request_and_its_loss_reported(job: SmallJob) -> None:
     job.master(0)
     pid = job.started("a")
     os.kill(pid, signal.SIGSTOP)
@@ -303,9 +303,7 @@ def test_a_master_that_raises_is_started_again(job: SmallJob) -> None:
     assert job.process.wait(10) == 0
 
 
-def test_an_agent_that_asks_is_told_of_a_master_that_stands_still_or_comes_and_of_none_behind_the_supervisor(
-    job: SmallJob,
-) -> None:
+def test_a_master_is_expected_while_one_stands_still_or_starts_and_not_without_a_supervisor(job: SmallJob) -> None:
     first = job.master(0)
     os.kill(first, signal.SIGSTOP)
     assert master_comes(job.folder)

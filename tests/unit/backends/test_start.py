@@ -49,7 +49,7 @@ def test_a_dead_master_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
     assert clock.now == 0
 
 
-def test_a_full_disk_is_named_as_what_kept_the_master_from_starting(tmp_path: Path) -> None:
+def test_the_error_names_the_full_disk_that_kept_the_master_from_starting(tmp_path: Path) -> None:
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(tmp_path)], check=False).returncode:
         pytest.skip("only root may mount a small file system")
     try:

@@ -93,7 +93,7 @@ def test_without_a_class_what_needs_operators_is_skipped_and_a_failure_ends_with
     ]
 
 
-def test_the_headline_says_what_was_not_asked(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_headline_counts_the_tests_that_did_not_run(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     install(site)
     assert main(["plugins", "check", "tiny"]) == 0
     printed = capsys.readouterr().out

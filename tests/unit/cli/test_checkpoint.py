@@ -102,7 +102,7 @@ def test_list_shows_every_set_and_which_count(rolemesh, run_dir):
     assert rows[1]["world_sizes"] == {"trainer": 2, "data": 1, "reward": 1}
 
 
-def test_verify_says_what_is_damaged_and_what_to_do(rolemesh, run_dir):
+def test_verify_names_the_damage_and_a_remedy(rolemesh, run_dir):
     assert rolemesh("checkpoint", "verify", "demo").returncode == 0
     path = disk.step_folder(run_dir, 19) / disk.state_file("trainer", 1, 2)
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
@@ -170,7 +170,7 @@ def test_export_falls_back_to_the_snapshot_before_and_says_so(rolemesh, run_dir,
         (["--step", "10"], "there is no complete snapshot of step 10"),
     ],
 )
-def test_what_cannot_be_exported_is_refused_with_a_remedy(rolemesh, run_dir, arguments, message):
+def test_states_that_cannot_be_exported_are_refused_with_a_remedy(rolemesh, run_dir, arguments, message):
     done = rolemesh("checkpoint", "export", "demo", *arguments)
     assert done.returncode == 2
     assert message in done.stderr

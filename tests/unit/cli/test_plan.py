@@ -46,7 +46,7 @@ def job(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("job")
-def test_the_plan_shows_graph_routes_ranks_and_who_decided_in_100_columns(rolemesh: Rolemesh) -> None:
+def test_the_plan_shows_graph_routes_ranks_and_strategies_in_100_columns(rolemesh: Rolemesh) -> None:
     done = rolemesh("plan", "job.yaml", "--nodes", "2x(cpu=10,gpu=1)")
     assert done.returncode == 0, done.stderr
     for part in (
@@ -110,7 +110,7 @@ def test_the_plan_shows_which_ranks_have_which_environment_and_no_secret(rolemes
 
 
 @pytest.mark.usefixtures("job")
-def test_what_cannot_be_placed_is_told_role_by_role_with_exit_code_2(rolemesh: Rolemesh) -> None:
+def test_ranks_that_cannot_be_placed_are_listed_by_role_with_exit_code_2(rolemesh: Rolemesh) -> None:
     done = rolemesh("plan", "job.yaml", "--nodes", "(cpu=5)")
     assert done.returncode == 2
     assert "roles.worker: 2 ranks (0, 1) cannot be placed: needs gpu 1" in done.stderr

@@ -82,7 +82,7 @@ def wrong(message: Message) -> Iterator[str]:
                 yield f"{message.file}: {verb} takes no {found[0]}: {remedy}"
 
 
-def test_a_remedy_names_what_its_command_has() -> None:
+def test_a_remedy_names_only_existing_commands_and_options() -> None:
     assert [text for message in messages() for text in wrong(message)] == []
 
 

@@ -146,7 +146,7 @@ def test_a_request_beyond_those_that_are_answered_is_503_with_a_time_to_come_bac
     assert endpoint.ask()[0] == 200
 
 
-def test_a_connection_beyond_the_limit_is_told_so_and_ended(start: Callable[..., Endpoint]) -> None:
+def test_a_connection_beyond_the_limit_gets_an_error_and_ends(start: Callable[..., Endpoint]) -> None:
     endpoint = start(connections=2)
     kept = [endpoint.connect() for _ in range(2)]
     until(lambda: endpoint.connections() == 2, what="two connections")

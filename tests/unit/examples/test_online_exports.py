@@ -66,7 +66,7 @@ def test_a_writer_that_dies_before_the_manifest_has_changed_nothing(tmp_path: Pa
     assert Served.read(tmp_path).step == 0
 
 
-def test_damaged_and_removed_parts_are_told_apart(tmp_path: Path) -> None:
+def test_damaged_and_removed_parts_are_distinguished(tmp_path: Path) -> None:
     model = Model()
     model.learn(*batch(0))
     (name,) = exported(tmp_path, model, [], 0, whole=True)

@@ -27,7 +27,7 @@ def test_a_node_is_compared_with_the_median_of_the_others(here: float, others: l
         assert f"{here:.4g}" in said
 
 
-def test_a_number_must_be_at_least_what_is_asked_for_and_be_there() -> None:
+def test_a_missing_or_too_small_number_is_an_error() -> None:
     limits = (Limits("room", {"gb": 5.0}),)
     assert unfit(limits, (Measured("room", {"gb": 5.0}),), []) == ""
     assert "gb is 4.9, and must be at least 5" in unfit(limits, (Measured("room", {"gb": 4.9}),), [])
@@ -35,7 +35,7 @@ def test_a_number_must_be_at_least_what_is_asked_for_and_be_there() -> None:
     assert "gb is nan" in unfit(limits, (Measured("room", {"gb": float("nan")}),), [])
 
 
-def test_a_check_that_could_not_be_run_is_a_reason_and_all_reasons_are_told() -> None:
+def test_a_check_that_cannot_run_is_a_reason_and_the_error_lists_all_reasons() -> None:
     limits = (Limits("a"), Limits("b"), Limits("c", {"x": 1.0}))
     said = unfit(limits, (Measured("a", error="ValueError: no"), Measured("c", {"x": 0.0})), [])
     why = [

@@ -79,7 +79,7 @@ def test_a_computing_operator_is_allowed_twice_as_long_each_time_and_the_text_sa
     assert second["next_s"] == 4 * AFTER_S
 
 
-def test_who_waits_and_reports_progress_is_no_hang_and_is_told_about() -> None:
+def test_a_waiting_rank_that_reports_progress_does_not_hang_and_is_shown() -> None:
     job = Job()
     for looks in range(3 * int(AFTER_S)):
         assert job.run(0.5, step=3, done=looks) == []

@@ -141,7 +141,7 @@ def test_after_a_resize_that_could_not_be_had_the_pause_is_doubled() -> None:
     assert pauses == pytest.approx([40.0, 70.0, 130.0], abs=2.0)
 
 
-def test_what_is_wrong_with_a_scaler_is_told() -> None:
+def test_errors_of_a_scaler_are_reported() -> None:
     job = Job(snapshots=False)
     now = job.until_asked(0.0)
     job.said(None, "it failed")

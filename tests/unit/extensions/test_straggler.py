@@ -65,7 +65,7 @@ def test_what_costs_next_to_no_time_is_no_straggler_whatever_the_factor() -> Non
     assert watch(lambda rank, second: 2e-3 if rank == 2 else 2e-5) == []
 
 
-def test_in_a_collective_role_who_works_while_the_others_wait_is_named() -> None:
+def test_in_a_collective_role_the_rank_that_works_while_the_others_wait_is_named() -> None:
     """All take as long: a step is as long as the slowest works."""
     [(when, failure)] = watch(lambda rank, second: 0.9, worked=lambda rank: 0.85 if rank == 2 else 0.3, collective=True)
     assert 60 <= when <= 90
@@ -73,7 +73,7 @@ def test_in_a_collective_role_who_works_while_the_others_wait_is_named() -> None
     assert "the median of the role's other 3 is 0.3 s, and they wait for it" in failure.message
 
 
-def test_in_a_collective_role_nobody_is_named_where_all_spin_or_who_works_more_waits_too() -> None:
+def test_in_a_collective_role_no_rank_is_named_if_all_spin_or_the_busiest_waits_too() -> None:
     assert watch(lambda rank, second: 0.9, worked=lambda rank: 0.9, collective=True) == []
     assert watch(lambda rank, second: 0.9, worked=lambda rank: 0.5 if rank == 0 else 0.1, collective=True) == []
 
@@ -83,7 +83,7 @@ def test_a_rank_that_recovers_and_slows_down_again_is_named_again() -> None:
     assert [slow.rank for _, slow in said] == [2, 2]
 
 
-def test_hovering_at_the_factor_is_said_once() -> None:
+def test_a_straggler_near_the_threshold_is_reported_once() -> None:
     assert (
         len(watch(lambda rank, second: (0.66 if second % 120 < 70 else 0.55) if rank == 2 else 0.3, seconds=900)) == 1
     )

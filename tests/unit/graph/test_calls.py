@@ -56,7 +56,7 @@ def test_calls_are_traffic_of_every_rank_with_every_rank_for_the_placement() -> 
         (lambda job: job.agent.act(), ("agent", "box"), "nobody calls role 'box'"),
     ],
 )
-def test_what_cannot_be_called_is_refused(function: Callable[[Any], None], roles: tuple[str, ...], says: str) -> None:
+def test_uncallable_names_are_refused(function: Callable[[Any], None], roles: tuple[str, ...], says: str) -> None:
     with pytest.raises(FlowError, match=says):
         traced(function, *roles)
 

@@ -46,7 +46,7 @@ def same(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("size", [1, 2, 3, 10])
 @pytest.mark.parametrize("consumers", [1, 2, 3])
-def test_rows_come_in_order_whoever_made_them(value: Any, size: int, consumers: int) -> None:
+def test_rows_come_in_order_from_all_ranks(value: Any, size: int, consumers: int) -> None:
     total, count = apart(value, size)
     assert (total, count) == (7, -(-7 // size))
     made = run(lambda rows: rows, value, size)

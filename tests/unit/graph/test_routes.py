@@ -251,7 +251,9 @@ def test_between_two_single_ranks_every_row_partition_is_the_identity() -> None:
         (Split(-1), 2, Split(), 2, "negative axes"),
     ],
 )
-def test_pairs_that_do_not_fit_say_why_and_what_to_do(src: Any, m: int, dst: Any, n: int, why: str) -> None:
+def test_the_error_for_pairs_that_do_not_fit_has_a_reason_and_a_remedy(
+    src: Any, m: int, dst: Any, n: int, why: str
+) -> None:
     with pytest.raises(RouteError, match=why) as caught:
         route(src, m, dst, n)
     assert f"over {m} rank" in str(caught.value)

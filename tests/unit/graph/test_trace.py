@@ -171,7 +171,7 @@ def test_a_call_whose_inputs_never_coincide_never_runs() -> None:
     assert "reward.score never runs: it has every=2, at=0, its inputs rollout.generate" in message
 
 
-def test_several_mistakes_are_told_at_once() -> None:
+def test_several_mistakes_are_in_one_error() -> None:
     def body(job: Any) -> None:
         job.rolout.generate(job.data.next())
         job.trainer.trian(job.data.next())
@@ -218,7 +218,7 @@ def test_several_mistakes_are_told_at_once() -> None:
         (lambda job: 1 // 0, "the flow raised ZeroDivisionError"),
     ],
 )
-def test_a_wrong_call_is_told_with_its_line(body: Callable[[Any], Any], expected: str) -> None:
+def test_the_error_for_a_wrong_call_has_its_line(body: Callable[[Any], Any], expected: str) -> None:
     message = refused(small(body))
     assert expected in message
     assert message.count("\n  → ") == 1, message
@@ -241,7 +241,7 @@ def test_an_operators_parameter_may_not_be_a_setting() -> None:
     assert "operator a.run has a parameter 'every'" in message
 
 
-def test_a_role_may_not_hide_what_the_job_offers() -> None:
+def test_a_role_may_not_hide_an_attribute_of_the_job() -> None:
     assert "a role cannot be called 'steps'" in refused(grpo, GRPO | {"steps": shape(op("run"))})
 
 

@@ -68,7 +68,7 @@ def test_reduction_leaves_the_parts_alone_and_works_on_dicts_and_tensors() -> No
     assert mean == Batch({"x": np.float32([3])})
 
 
-def test_reduction_refuses_what_cannot_be_added_up() -> None:
+def test_reduction_refuses_values_that_cannot_be_added_up() -> None:
     with pytest.raises(TypeError, match="list cannot be added up"):
         combine([[1], [2]], Reduce("sum"))
     with pytest.raises(ValueError, match="different shapes"):

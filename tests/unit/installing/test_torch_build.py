@@ -82,9 +82,7 @@ def test_pytorchs_index_is_asked_only_when_the_configured_ones_have_no_cpu_build
         ("2.13.0", ["triton"], "cuda"),
     ],
 )
-def test_a_build_is_told_by_its_label_and_without_one_by_what_it_requires(
-    version: str, requires: list[str], build: str
-) -> None:
+def test_a_builds_label_or_its_requirements_identify_it(version: str, requires: list[str], build: str) -> None:
     assert build_of(version, requires) == build
 
 

@@ -84,7 +84,7 @@ def test_a_wrong_override_is_quoted(job: Load, override: str, where: str, what: 
     assert remedy in (error.remedy or "")
 
 
-def test_what_is_no_override_says_how_to_write_one(job: Load) -> None:
+def test_the_error_for_a_wrong_override_shows_how_to_write_one(job: Load) -> None:
     [error] = errors_of(job, JOB, "validate")
     assert error.what == "'validate' is not an override"
     assert "steps=10" in (error.remedy or "")
@@ -230,7 +230,7 @@ def test_raw_has_the_defaults(job: Load) -> None:
     assert raw["placement"] == [{"use": "pack", "options": {"depth": 1}}]
 
 
-def test_yaml_words_mean_what_they_mean_in_yaml_1_2(job: Load) -> None:
+def test_yaml_words_have_the_meaning_of_yaml_1_2(job: Load) -> None:
     text = JOB + "params: {a: on, b: 2026-01-01, c: 1e5, d: 0x10, e: yes, f: null, g: 1_000, h: 010}\n"
     assert job(text).spec.params == {
         "a": "on", "b": "2026-01-01", "c": 1e5, "d": 16, "e": "yes", "f": None, "g": 1000, "h": "010",

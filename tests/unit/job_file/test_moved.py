@@ -52,7 +52,7 @@ def test_an_old_override_is_refused_with_the_new_one(override: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["leas_s: 5", "metrics: {state: 1}", "edges: {lease_s: 5}"])
-def test_what_no_engine_knows_there_is_an_unknown_key(line: str) -> None:
+def test_keys_that_no_engine_knows_are_an_error(line: str) -> None:
     [(_, what, _)] = refused(more=line + "\n")
     assert what.startswith("unknown key")
 

@@ -111,7 +111,7 @@ def test_every_other_text_stays_as_it_was_typed(text: str) -> None:
         ("metrics={every: 5}", "metrics", None),
     ],
 )
-def test_other_types_get_what_the_text_means(override: str, key: str, value: Any) -> None:
+def test_other_types_get_the_meaning_of_the_text(override: str, key: str, value: Any) -> None:
     spec = loaded(override).spec
     assert getattr(spec, key) == value or key in ("engine", "metrics")
     assert spec.engine.options == (value if key == "engine" else {})
@@ -180,7 +180,7 @@ def test_keys_hold_what_brackets_and_quotes_enclose() -> None:
 
 
 @pytest.mark.parametrize("text", ["steps", "=5", ".a=5", "a..b=5", "[a=5", 'a"b=5', ""])
-def test_what_is_no_override_is_refused(text: str) -> None:
+def test_text_that_is_no_override_is_refused(text: str) -> None:
     assert refusal(text).what == f"{text!r} is not an override"
 
 
@@ -192,7 +192,7 @@ def test_an_encoded_override_is_the_same_override() -> None:
 @pytest.mark.parametrize(
     "value", [len, object(), {1, 2}, b"x", {(1, 2): 3}, {None: 1}, 1j], ids=lambda value: type(value).__name__
 )
-def test_what_a_job_file_cannot_hold_is_refused_with_its_place(value: Any) -> None:
+def test_values_that_a_job_file_cannot_hold_are_refused_with_their_place(value: Any) -> None:
     job = Job("b", steps=1).role("a", use="function", options={"kwargs": [{"x": value}]}).flow("f.py:f")
     with pytest.raises(JobFileError) as caught:
         job.validate()

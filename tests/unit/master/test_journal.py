@@ -98,9 +98,7 @@ def masters(tmp_path: Path) -> Iterator[Any]:
         master.close()
 
 
-def test_a_master_of_a_job_that_has_failed_very_often_begins_with_what_its_whole_journal_would_have_told(
-    masters: Any, tmp_path: Path
-) -> None:
+def test_after_many_failures_a_master_starts_with_the_state_of_the_whole_journal(masters: Any, tmp_path: Path) -> None:
     first = masters()
     every = first.append(BEGUN, ("job_running", {"at": 0.0}))
     for number in range(1, RECOVERIES + 1, 10):

@@ -37,7 +37,7 @@ def test_an_agent_on_a_new_node_has_a_name_that_no_lost_one_had() -> None:
     assert [(place.agent, place.node) for place in more.places if place.node == "node-2"] == [("node3", "node-2")]
 
 
-def test_more_ranks_get_what_is_free_and_the_others_keep_their_places() -> None:
+def test_new_ranks_get_free_places_and_the_others_keep_theirs() -> None:
     more = found(b=3)
     assert not more.why
     assert {m.ref: m.agent for m in more.moves}.items() >= {k: a for k, a in HOMES.items() if k[0] == "b"}.items()
@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_said() -> None:
     assert found(b=4).why.startswith("there is no room: b/3: ")
 
 
-def test_the_remedy_of_a_strategy_is_said_once() -> None:
+def test_the_remedy_of_a_strategy_is_printed_once() -> None:
     def refuse(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
         builder = PlanBuilder(request, cluster, plan)
         builder.refuse(

@@ -120,7 +120,7 @@ def test_a_disk_that_takes_nothing_is_waited_for_and_nothing_is_told_meanwhile(
     assert started.wait(30)
 
 
-def test_what_was_not_written_in_the_end_is_said(heard: Heard, folder: Path) -> None:
+def test_lines_that_were_never_written_are_reported(heard: Heard, folder: Path) -> None:
     (folder / "events.jsonl").mkdir()
     hopeless = Publication(folder, heard, heard)
     hopeless.start()

@@ -41,7 +41,7 @@ def loop() -> Iterator[Loop]:
     loop.writer.close()
 
 
-def test_what_may_pass_is_tried_again_in_order_and_said_meanwhile(loop: Loop) -> None:
+def test_transient_errors_are_retried_in_order_and_reported_meanwhile(loop: Loop) -> None:
     tried: list[str] = []
     warned: list[str] = []
     done: list[str] = []

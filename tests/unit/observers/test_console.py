@@ -200,7 +200,7 @@ def test_in_a_pipe_there_is_at_most_a_line_per_second_and_always_the_last() -> N
     assert "generated_tokens/s 320" in lines[1]
 
 
-def test_what_is_wrong_right_now_is_shown_and_in_a_pipe_said_once() -> None:
+def test_present_warnings_are_shown_and_printed_once_into_a_pipe() -> None:
     full = "metrics and events cannot be written since {} s: [Errno 28] No space left on device"
     wrong = [replace(status(), warnings=(full.format(seconds),)) for seconds in (0, 12)]
     assert f"warning: {full.format(12)}"[:60] in seen(Statistics(run=info()), wrong[1])
@@ -251,7 +251,7 @@ def test_in_a_pipe_failures_and_slow_starts_are_said() -> None:
         ),
     ],
 )
-def test_a_recovery_says_the_verdict_unless_the_failure_has_said_it(
+def test_a_recovery_shows_the_verdict_unless_the_failure_shows_it(
     failure: str, reasons: tuple[str, ...], plan: dict[str, Any], told: str
 ) -> None:
     observer, out, _ = plain()
@@ -293,7 +293,7 @@ def test_the_summary_has_thirds_first_and_last_values_times_and_rates() -> None:
     assert rows["generated_tokens"] == ["320/s", "(5760)"]
 
 
-def test_records_are_shown_before_and_after_with_what_is_common_once() -> None:
+def test_records_are_shown_before_and_after_with_common_parts_once() -> None:
     before = [{"question": f"reverse [{n}]", "answer": "wrong", "reward": 0.0} for n in range(10)]
     after = [row | {"answer": "right", "reward": 1.0} for row in before]
     lines = [line(0, {"answers": before}), line(1), line(2, {"answers": after})]

@@ -42,7 +42,7 @@ def test_fewer_than_three_values_have_no_thirds() -> None:
     assert series([1, 2]).thirds() is None
 
 
-def test_what_is_not_finite_is_shown_and_not_counted() -> None:
+def test_values_that_are_not_finite_are_shown_and_not_counted() -> None:
     s = series([math.nan, 1.0, math.inf, 3.0, 5.0, math.nan])
 
     assert s.first == (1, 1.0)

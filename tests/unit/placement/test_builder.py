@@ -67,7 +67,7 @@ def test_a_constraint_that_is_demanded_twice_is_kept_once() -> None:
     assert made.build().constraints == (Apart("s", ("a",), ("b",)),)
 
 
-def test_who_cannot_be_anywhere_is_told_the_smallest_set_of_reasons() -> None:
+def test_the_error_for_an_impossible_rank_has_the_smallest_set_of_reasons() -> None:
     made = builder("(cpu=9,label.rack=x),(cpu=2,label.rack=y)")
     made.constrain(Within("s", "a", (("rack", "y"),)))
     made.constrain(Spread("s", "b", 3))
@@ -78,7 +78,7 @@ def test_who_cannot_be_anywhere_is_told_the_smallest_set_of_reasons() -> None:
     assert "s allows" not in unplaced.reason
 
 
-def test_the_remedy_of_a_strategy_is_told_and_the_usual_one_where_it_gives_none() -> None:
+def test_the_remedy_of_a_strategy_is_printed_or_else_the_usual_one() -> None:
     made = builder("(cpu=1)")
     made.refuse([("a", 0)], {}, why="its partner is elsewhere", remedy="name the partner in options.pairs")
     made.refuse([("a", 1), ("a", 2)], {"cpu": 4.0}, "pairs", remedy="set options.pairs to null")

@@ -16,7 +16,7 @@ def test_all_get_the_most_where_it_fits() -> None:
     assert largest(RANGES, lambda sizes: sum(sizes.values()) <= 10) == {"a": 4, "b": 6}
 
 
-def test_roles_share_what_is_left_in_turns() -> None:
+def test_roles_share_free_resources_in_turns() -> None:
     assert largest(RANGES, lambda sizes: sum(sizes.values()) <= 6) == {"a": 3, "b": 3}
     assert largest(RANGES, lambda sizes: sizes["a"] <= 1 and sum(sizes.values()) <= 6) == {"a": 1, "b": 5}
 

@@ -73,7 +73,7 @@ def test_ranks_that_share_a_slot_move_together() -> None:
     assert {a.slot for a in after.assignments} == {0}
 
 
-def test_without_room_the_reason_is_told_and_living_ranks_stay() -> None:
+def test_without_room_the_reason_is_reported_and_living_ranks_stay() -> None:
     request = PlacementRequest((RoleRequest("a", 2),))
     cluster = parse_nodes("2x(cpu=1)")
     after = replan(request, planned(request, cluster), ("node-1",), without(cluster, "node-1"), (PACK,))
@@ -83,7 +83,7 @@ def test_without_room_the_reason_is_told_and_living_ranks_stay() -> None:
     assert "needs cpu 1" in homeless.reason
 
 
-def test_when_a_node_joins_what_had_no_place_gets_one() -> None:
+def test_unplaced_ranks_get_places_when_a_node_joins() -> None:
     request = PlacementRequest((RoleRequest("a", 2),))
     cluster = parse_nodes("3x(cpu=1)")
     before = replan(request, planned(request, without(cluster, "node-2")), ("node-1",), parse_nodes("(cpu=1)"), (PACK,))

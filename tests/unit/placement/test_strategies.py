@@ -30,7 +30,7 @@ def adds(*parts: Slot | Assignment | Unplaced) -> Callable[..., PlacementPlan]:
     return place
 
 
-def test_what_no_strategy_has_placed_is_unplaced() -> None:
+def test_ranks_without_a_strategy_are_unplaced() -> None:
     mine = adds(Slot(0, "node-1", 1), Assignment("b", 0, 0, rule="mine"))
     plan = plan_job(REQUEST, NODES, [("mine", mine), ("passes", lambda request, cluster, plan: None)])
     assert [a.rule for a in plan.assignments] == ["mine"]

@@ -93,7 +93,7 @@ def test_one_that_hangs_delays_no_other_and_what_it_was_not_told_is_said() -> No
     slow.go_on.set()
 
 
-def test_a_slow_one_misses_the_oldest_and_is_told_so_in_their_place(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_observer_gets_missed_in_place_of_the_oldest_notifications(caplog: pytest.LogCaptureFixture) -> None:
     slow = Recorder()
     relay = Background(slow, most_behind=4)
     relay.broadcast("job_started", run="run")

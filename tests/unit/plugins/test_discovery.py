@@ -21,7 +21,7 @@ def named(name: str, **environ: str) -> list[PluginRecord]:
     return [record for record in discover(environ=environ) if record.name == name]
 
 
-def test_a_record_says_what_the_metadata_says(toy: object) -> None:
+def test_a_record_agrees_with_the_metadata(toy: object) -> None:
     assert named("toy") == [PluginRecord("workloads", "toy", "toy-dist", "1.2", "toy_plugin:Toy")]
 
 
@@ -106,7 +106,7 @@ def test_an_entry_point_without_an_attribute_is_broken(install: Install) -> None
         find("workloads", "bad", [record])
 
 
-def test_an_unknown_plugin_lists_what_is_installed_and_what_to_install() -> None:
+def test_the_error_for_an_unknown_plugin_lists_installed_plugins_and_the_package_to_install() -> None:
     records = [PluginRecord("workloads", "function", "rolemesh-function", "0.1.0", "a:B")]
     with pytest.raises(PluginError) as caught:
         find("workloads", "fsdp", records, "job.yaml:3: roles.t.use")

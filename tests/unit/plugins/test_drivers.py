@@ -75,7 +75,7 @@ def test_a_failing_import_names_distribution_version_cause_and_line(install: Ins
         ("from rolemesh import Workload\nclass Bad(Workload): api_version = 'x'", "has no api_version (it is 'x')"),
     ],
 )
-def test_what_is_wrong_with_a_plugin_is_said(install: Install, source: str, cause: str) -> None:
+def test_errors_of_a_plugin_are_shown(install: Install, source: str, cause: str) -> None:
     install("bad", "2.3", {"workloads": {"bad": "bad_plugin:Bad"}}, bad_plugin=source)
     error = refused("bad")
     assert "'bad' (bad 2.3)" in error.what

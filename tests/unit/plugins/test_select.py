@@ -51,7 +51,7 @@ def test_every_use_is_resolved(toy: object, basics: object, tmp_path: Path) -> N
     assert [record.name for record in selection.records] == ["toy", "pack2", "pack", "standard", "shm", "tcp"]
 
 
-def test_only_what_is_selected_is_imported(
+def test_only_selected_plugins_are_imported(
     toy: object, basics: object, install: Install, tmp_path: Path, toy_source: str
 ) -> None:
     install("other", "1.0", {"workloads": {"other": "other_plugin:Toy"}}, other_plugin=toy_source)

@@ -188,7 +188,7 @@ def test_a_rank_that_exits_without_a_word_has_failed_and_one_that_was_halted_is_
     assert (report.ranks[0].state, report.ranks[0].snapshots) == ("gone", (3, 4))
 
 
-def test_what_a_former_generation_says_is_not_heard() -> None:
+def test_messages_of_an_earlier_generation_are_ignored() -> None:
     machine = started(order(generation=1))
     machine.handle(ae.FromRank(m.RankHello("work", 0, 0, 100, {})), 0.1)
     (report,) = reports(machine.handle(ae.Sampled(), 2.0))
@@ -206,7 +206,7 @@ def test_a_new_timeline_forgets_what_is_in_memory_once_and_older_orders_are_void
     assert of(machine.handle(ae.FromMaster(m.Launch(1, 0, (order("other"),))), 0.3), ae.Fork) == []
 
 
-def test_ranks_of_an_earlier_incarnation_are_in_the_first_report_as_they_have_said_and_ended() -> None:
+def test_the_first_report_has_the_ranks_of_an_earlier_incarnation_with_their_state_and_end() -> None:
     hello, ready = m.RankHello("work", 0, 2, 100, {"control": "here"}), m.RankReady("work", 0, 2, 1.5)
     found = (
         ae.Found(order(generation=2), (hello, ready)),
@@ -250,7 +250,7 @@ def test_lines_that_are_published_as_they_come_are_sent_once() -> None:
     assert sent == list(range(12))
 
 
-def test_an_environment_that_is_being_made_is_told_at_once() -> None:
+def test_the_installation_of_an_environment_is_reported_at_once() -> None:
     machine = started()
     machine.handle(ae.Sampled(), 0.01)
     assert reports(machine.handle(ae.Sampled(), 0.02)) == []

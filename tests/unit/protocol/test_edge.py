@@ -48,7 +48,7 @@ def test_small_values_may_be_many_steps_ahead_and_large_ones_as_many_as_the_wind
     assert not out.credit, "their number is bounded, too"
 
 
-def test_what_is_sent_again_counts_again():
+def test_repeated_sends_count_again():
     out = heard([0], 1, retain=True, budget=1000)
     for step in range(3):
         out.sent(step, 0, True, (0,), f"v{step}", 300, 300)
@@ -219,7 +219,7 @@ def test_a_gap_is_an_error():
         inn.accept(0, 0, 1, 0, True, "x")
 
 
-def test_of_a_restarted_producer_the_incomplete_value_is_taken_anew():
+def test_the_incomplete_value_of_a_restarted_producer_is_taken_from_scratch():
     inn = InEdgeState([0])
     inn.accept(0, 0, 3, 0, True, "old 3")
     inn.accept(0, 0, 4, 0, False, "old 4")
@@ -231,7 +231,7 @@ def test_of_a_restarted_producer_the_incomplete_value_is_taken_anew():
     assert inn.take(4) == [["new 4", "new 4.1"]]
 
 
-def test_chunks_that_a_stream_has_used_are_not_taken_anew():
+def test_chunks_that_a_stream_has_used_are_not_taken_again():
     inn = InEdgeState([0])
     inn.accept(0, 0, 4, 0, False, "old")
     assert inn.chunk(4, 0, 0) == "old"
@@ -414,7 +414,7 @@ class Sides:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_whoever_is_killed_every_value_is_delivered_once_in_order_and_none_that_is_needed_is_freed(data):
+def test_every_value_is_delivered_once_in_order_despite_kills_and_no_needed_one_is_freed(data):
     number = data.draw(st.integers(1, 3), "consumers")
     sides = Sides(
         number,

@@ -69,7 +69,7 @@ def test_who_does_not_tell_a_mate_what_it_has_taken_is_named() -> None:
     assert "rollout/0 waits for rollout/1 to say what it has taken of rows" in verdict.chain
 
 
-def test_a_stopped_member_of_a_group_is_named_and_who_waits_for_whom_is_told() -> None:
+def test_a_stopped_member_of_a_group_is_named_with_the_ranks_that_wait_for_it() -> None:
     verdict = blame(
         at("rollout", 0, WAITING, 8, 4, finished=7, edge=2),
         at("reward", 0, BLOCKED, 9, 1, finished=8, edge=1),
@@ -112,7 +112,7 @@ def test_who_waits_for_its_group_before_a_call_waits_for_the_member_that_is_not_
     )
 
 
-def test_who_waits_for_its_turn_waits_for_who_is_on_the_slot_or_comes_before() -> None:
+def test_a_rank_that_waits_for_its_turn_waits_for_the_rank_on_the_slot_or_the_one_before() -> None:
     slot = {("trainer", 0): (("rollout", 0), ("trainer", 0)), ("rollout", 0): (("rollout", 0), ("trainer", 0))}
 
     def verdict(*reports: tuple[RankRef, RankReport]) -> HangVerdict:
@@ -171,7 +171,7 @@ def test_a_rank_that_has_not_become_ready_is_named() -> None:
     assert verdict.text.startswith("trainer/0 has not become ready: it is up; rollout/0 waits for trainer/0")
 
 
-def test_ranks_that_wait_for_each_other_are_told_as_a_circle() -> None:
+def test_ranks_that_wait_for_each_other_are_reported_as_a_cycle() -> None:
     graph = LogicalGraph("g", GRPO.ops, (Edge(0, 0, 1, "x", Split(), Split()), Edge(1, 1, 0, "y", Split(), Split())))
     reports = at("rollout", 0, WAITING, 3, 0, finished=2, edge=1), at("reward", 0, WAITING, 3, 1, finished=2, edge=0)
     verdict = blame(*reports, graph=graph)
@@ -323,7 +323,7 @@ def jobs(draw: st.DrawFn) -> tuple[LogicalGraph, dict[str, int], tuple[str, ...]
 
 @given(jobs(), st.data(), st.integers(0, 40), st.booleans(), st.integers(0, 2**32))
 @settings(max_examples=500, deadline=None)
-def test_whoever_hangs_is_named_whatever_the_graph(
+def test_the_hanging_rank_is_named_in_every_graph(
     job: tuple[LogicalGraph, dict[str, int], tuple[str, ...]], data: st.DataObject, ticks: int, frozen: bool, seed: int
 ) -> None:
     graph, sizes, collective = job

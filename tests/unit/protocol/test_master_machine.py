@@ -277,7 +277,7 @@ def refusals(machine: MasterMachine, now: float, count: int) -> list[dict[str, A
     return [e.data for e in effects if isinstance(e, me.Record) and e.kind == "connections_refused"]
 
 
-def test_refused_connections_are_counted_and_told_when_their_number_has_doubled() -> None:
+def test_refused_connections_are_counted_and_reported_when_their_number_doubles() -> None:
     machine = job()
     running(machine)
     told = [count for now, count in enumerate((0, 1, 1, 2, 3, 5, 6, 9), 2) if refusals(machine, now, count)]

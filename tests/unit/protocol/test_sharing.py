@@ -93,7 +93,7 @@ def test_a_restarted_rank_is_told_what_its_mates_have_and_what_it_had_is_free() 
     assert again.take(3, 6) == 0
 
 
-def test_a_mate_that_outlived_a_restart_is_told_what_the_new_generation_takes() -> None:
+def test_a_living_mate_learns_which_items_the_new_generation_takes() -> None:
     ranks = [Sharing(rank, 2) for rank in range(2)]
     introduce(ranks)
     again = Sharing(0, 2, resume=2)
@@ -109,7 +109,7 @@ def test_a_mate_that_outlived_a_restart_is_told_what_the_new_generation_takes() 
     assert again.listeners == (1,)
 
 
-def test_what_is_committed_is_forgotten() -> None:
+def test_committed_steps_are_forgotten() -> None:
     me = Sharing(0, 2)
     assert me.take(0, 2) == 0
     assert me.take(1, 2) == 0
@@ -117,7 +117,7 @@ def test_what_is_committed_is_forgotten() -> None:
     assert me.asked(1, 0, 0) == [(1, 0)]
 
 
-def test_whatever_is_killed_what_the_living_have_is_everything() -> None:
+def test_living_ranks_know_every_taken_item_despite_kills() -> None:
     """Without a consumer: ranks take and are restored to any step that they are through with, or the one before."""
     for seed in range(300):
         rng = random.Random(seed)

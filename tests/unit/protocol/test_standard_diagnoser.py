@@ -218,7 +218,7 @@ DIED = describe_exit("a", 0, 3, None)
         "the next level after a plan that failed",
     ],
 )  # fmt: skip
-def test_max_restarts_counts_over_all_levels_what_the_processes_did_themselves(
+def test_max_restarts_counts_the_processes_own_failures_over_all_levels(
     limit: int, attempts: list[tuple[Cause, ...]], fatal: bool
 ) -> None:
     verdict = limited(limit, DIED, *attempts)

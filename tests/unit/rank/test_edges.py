@@ -76,7 +76,7 @@ def test_broadcast_reaches_all_and_partial_is_summed(fleet, flow, role):
     assert out["b", 0].seen == out["b", 1].seen == [(0, [6.0]), (1, [6.0])]
 
 
-def test_shards_are_laid_out_anew_and_assembled(fleet, flow, role):
+def test_shards_are_laid_out_again_and_assembled(fleet, flow, role):
     graph, edge = flow
     whole = np.arange(60_000, dtype=np.float32).reshape(600, 100)
 
@@ -251,7 +251,7 @@ def test_a_streaming_consumer_may_leave_chunks_unread(fleet, flow, role):
     assert out["b", 0].seen == [[0, 1], [10, 11], [20, 21]]
 
 
-def test_what_arrives_cannot_be_written_to(fleet, flow, role):
+def test_arrived_values_are_read_only(fleet, flow, role):
     graph, edge = flow
     out = fleet.run(
         graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1)]),

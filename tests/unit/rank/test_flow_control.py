@@ -103,7 +103,7 @@ def test_a_slow_consumer_of_a_broadcast_holds_the_producer_for_all(fleet, flow, 
     assert out["c", 0].seen == [3]
 
 
-def test_slots_are_used_again_rather_than_made_anew(fleet, flow, role):
+def test_slots_are_used_again_before_new_ones_are_made(fleet, flow, role):
     graph, edge = flow
     out = fleet.run(
         graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, credits=2)]),

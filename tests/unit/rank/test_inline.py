@@ -80,7 +80,7 @@ def example(flow, role):
     }
 
 
-def test_one_process_sees_what_many_see(fleet, flow, role):
+def test_one_process_sees_the_same_as_many(fleet, flow, role):
     flow_graph, roles = example(flow, role)
     out = fleet.run(flow_graph, roles, steps=5)
     seen, lines = inline(flow_graph, roles, 5)

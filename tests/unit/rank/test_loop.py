@@ -12,7 +12,7 @@ def pair(flow, **settings):
     return graph(("a", "make", Split()), ("b", "take", None), edges=[edge(0, 0, 1, **settings)])
 
 
-def test_a_rank_that_waits_for_input_stops_at_once_when_told(fleet, flow, role):
+def test_a_rank_that_waits_for_input_stops_at_once_on_request(fleet, flow, role):
     def drive(agent):
         agent.send(("b", 0), Watermarks(1, 0, 4, -1))
         agent.until(("b", 0), lambda at: at.phase == WAITING and at.edge == 0 and at.step == 1)

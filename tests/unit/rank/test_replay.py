@@ -77,7 +77,7 @@ def has(port, made):
 
 
 @pytest.mark.parametrize("rows", [3, 100_000])
-def test_a_consumer_started_anew_gets_everything_after_the_commit_again(start, rows):
+def test_a_restarted_consumer_gets_every_value_after_the_commit_again(start, rows):
     begin, wire = start
     a, b = begin("a", 0), begin("b", 0)
     wire()

@@ -33,7 +33,7 @@ def test_moments_are_spread_over_the_steps_and_targets_come_equally_often() -> N
 
 
 @pytest.mark.parametrize("state", ["done", "starting", "failed", "halting"])
-def test_only_what_is_alive_and_unfinished_is_hit(state: str) -> None:
+def test_a_rehearsal_hits_only_living_unfinished_processes(state: str) -> None:
     rng = random.Random(1)
     assert next_fault(rng, "rank", status(rank(0, state))) is None
     for _ in range(20):
@@ -156,7 +156,7 @@ def test_a_rank_that_waits_for_its_next_step_is_killed_where_it_could_not_raise(
         ((Fault("kill", "agent:a"), Fault("kill", "agent:b")), set()),
     ],
 )
-def test_what_is_about_to_fail_does_not_fail_twice_at_once(pending: tuple[Fault, ...], left: set[str]) -> None:
+def test_targets_with_a_pending_fault_are_not_hit_again(pending: tuple[Fault, ...], left: set[str]) -> None:
     ranks = (
         RankStatus("r", 0, "n", 1, "running", 5),
         RankStatus("r", 1, "n", 2, "running", 5),

@@ -12,13 +12,13 @@ def test_targets_are_separated_by_commas_as_everything_is() -> None:
     assert parse("kills=10,seed=7,targets=rank,agent,master") == Rehearsal(10, 7, ("rank", "agent", "master"))
 
 
-def test_targets_may_name_who_has_the_failure() -> None:
+def test_targets_may_name_the_failing_rank() -> None:
     found = parse("kills=2,targets=agent/1,trainer/*,stop:box/0,node:n1,zygote:node-0,disk")
     assert found.kinds == {"rank", "stop", "node", "zygote", "disk"}
     assert found.ranks == [("agent", 1), ("trainer", None), ("box", 0)]
 
 
-def test_what_is_not_said_has_a_default() -> None:
+def test_missing_options_have_defaults() -> None:
     assert parse("") == Rehearsal()
     assert parse("targets=node,seed=3") == Rehearsal(seed=3, targets=("node",))
 

@@ -137,7 +137,7 @@ def test_sets_of_another_job_are_named_and_neither_used_nor_removed(run_dir, per
     assert disk.newest_complete(run_dir) == 19
 
 
-def test_pruning_keeps_the_newest_and_drops_what_was_never_finished(run_dir, persisted):
+def test_pruning_keeps_the_newest_checkpoints_and_drops_unfinished_ones(run_dir, persisted):
     for step in (9, 19, 29, 39):
         persisted(step, {"trainer": 1}, state)
     (disk.step_folder(run_dir, 29) / disk.MANIFEST).unlink()
@@ -147,7 +147,7 @@ def test_pruning_keeps_the_newest_and_drops_what_was_never_finished(run_dir, per
     assert [each.step for each in disk.find_checkpoints(run_dir)] == [49, 39, 19]
 
 
-def test_a_manifest_removes_what_another_world_size_left(run_dir, persisted):
+def test_a_manifest_removes_files_of_another_world_size(run_dir, persisted):
     (persisted(9, {"trainer": 3}, state) / disk.MANIFEST).unlink()
     folder = persisted(9, {"trainer": 2}, state)
     assert sorted(path.name for path in (folder / "trainer").iterdir()) == [

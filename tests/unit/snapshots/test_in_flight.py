@@ -73,7 +73,7 @@ def graph(src, dst, lag=1):
     return LogicalGraph("flow", ops, (edge,)), edge
 
 
-def test_only_what_crosses_the_step_is_stored_and_a_shared_payload_once(shm, run_dir, manifest, until):
+def test_only_values_in_flight_are_stored_and_a_shared_payload_once(shm, run_dir, manifest, until):
     data = Producer(shm, 0)
     large = np.arange(100_000)
     data.send(0, P - 1, np.arange(3), (0,), hold=1)  # needed until P is committed: does not cross
@@ -194,7 +194,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("src", "dst"), PAIRS, ids=str)
 @pytest.mark.parametrize(("m", "old", "new"), [(2, 2, 2), (2, 3, 3), (1, 2, 1), (3, 1, 2), (2, 2, 4)])
-def test_consumers_of_any_number_get_what_was_on_its_way(persisted, src, dst, m, old, new):
+def test_any_number_of_consumers_gets_the_values_in_flight(persisted, src, dst, m, old, new):
     folder = persisted(src, m, dst, old)
     flow, edge = graph(src, dst)
     found = []

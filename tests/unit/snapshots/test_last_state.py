@@ -175,5 +175,5 @@ def test_the_command_that_exports_works_from_the_current_folder(
     assert kept_lines({"kept": None, "not_kept": "the disk is full"}, run_dir) == [("not kept", "the disk is full")]
 
 
-def test_amounts_are_told_in_units_that_fit() -> None:
+def test_amounts_have_fitting_units() -> None:
     assert [amount(size) for size in (12, 1500, 2_000_000, 3_100_000_000)] == ["12 bytes", "1.5 kB", "2.0 MB", "3.1 GB"]

@@ -30,7 +30,7 @@ def pool(shm):
 
 
 @pytest.mark.parametrize("rows", [3, 5000])
-def test_what_was_sent_is_read_again(shm, pool, rows):
+def test_sent_values_can_be_read_again(shm, pool, rows):
     log = SendLog(shm, "a", 0)
     value = {"x": np.arange(rows), "name": ["é"] * 3}
     assert send(log, pool, 4, value, edge=7, hold=2, consumers=(0, 3)) == 0
@@ -81,7 +81,7 @@ def test_what_was_noted_is_taken_up_after_the_step_that_the_rank_goes_on_from_in
     log.close()
 
 
-def test_a_record_that_was_torn_and_what_follows_it_do_not_count(shm, pool):
+def test_a_torn_record_and_the_records_after_it_do_not_count(shm, pool):
     log = SendLog(shm, "a", 0)
     for step in range(3):
         send(log, pool, step, [step])
@@ -166,7 +166,7 @@ def steps_of(log):
     return {record.step for record in log.found if log.is_whole(record) and not log.is_orphan(record)}
 
 
-def test_what_is_whole_is_no_orphan_after_any_number_of_restarts(shm, pool):
+def test_complete_values_are_no_orphans_after_any_number_of_restarts(shm, pool):
     log = SendLog(shm, "a", 0)
     for step in range(4):
         made(log, pool, step, whole=step < 3)
@@ -180,7 +180,7 @@ def test_what_is_whole_is_no_orphan_after_any_number_of_restarts(shm, pool):
     assert {r.step for r in SendLog.read(shm, "a", 0) if r.kind == RecordKind.CHUNK} == {0, 1, 2}
 
 
-def test_of_what_was_made_whole_twice_the_newest_counts(shm, pool):
+def test_the_newest_of_two_complete_versions_counts(shm, pool):
     made(SendLog(shm, "a", 0), pool, 1, whole=True)
     again = SendLog(shm, "a", 0, generation=1, resume=0)
     first = again.position

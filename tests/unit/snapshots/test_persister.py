@@ -103,7 +103,7 @@ def test_a_disk_that_is_really_full(shm, small_disk, until):
         persister.close()
 
 
-def test_what_a_dead_rank_left_is_persisted_first(shm, run_dir, persister, until):
+def test_snapshots_of_a_dead_rank_are_persisted_first(shm, run_dir, persister, until):
     for rank in range(2):
         MemorySnapshots(shm, "trainer", rank).write(9, state(9, rank), log=0, persist=True)
     with persister._changed:  # the thread does not begin before everything is wanted
@@ -113,7 +113,7 @@ def test_what_a_dead_rank_left_is_persisted_first(shm, run_dir, persister, until
     assert [each.rank for each in done] == [1, 0]
 
 
-def test_the_next_incarnation_of_an_agent_persists_what_is_still_pinned(shm, run_dir, until):
+def test_the_next_incarnation_of_an_agent_persists_pinned_snapshots(shm, run_dir, until):
     MemorySnapshots(shm, "trainer", 0).write(9, state(9), log=0, persist=True)
     first = Persister(shm, run_dir, {"trainer": 2})
     first.start()
@@ -163,7 +163,7 @@ def test_a_log_that_nobody_can_read_fails_its_set_and_the_next_one_is_persisted(
     assert persister.warning == ""
 
 
-def test_what_keeps_failing_is_said_once(shm, run_dir, persister, until):
+def test_repeated_failures_are_reported_once(shm, run_dir, persister, until):
     blocker = disk.snapshots_folder(run_dir)
     blocker.write_text("somebody's file")
     memory = MemorySnapshots(shm, "trainer", 0)

@@ -58,7 +58,7 @@ def test_a_folder_that_the_backend_knows_is_not_taken(start_master: Any) -> None
     assert (master.run_dir / "control.json").exists()
 
 
-def test_who_starts_a_job_hands_its_lock_over_without_a_gap(tmp_path: Path) -> None:
+def test_the_driver_hands_the_jobs_lock_over_without_a_gap(tmp_path: Path) -> None:
     run_dir = tmp_path / "runs" / "j"
     with claim(run_dir) as (_, lock):
         with pytest.raises(NameInUseError, match="being started"), claim(run_dir):
@@ -131,7 +131,7 @@ def test_without_locks_the_masters_answer_decides_and_that_is_said(
 
 
 @pytest.mark.parametrize("what", ["results", "result.json", "empty", "file", "link", "dangling"])
-def test_what_is_no_run_stays_where_it_is(tmp_path: Path, what: str) -> None:
+def test_folders_that_are_no_runs_stay_in_place(tmp_path: Path, what: str) -> None:
     place = tmp_path / "runs" / "train"
     other = tmp_path / "elsewhere"
     place.parent.mkdir()

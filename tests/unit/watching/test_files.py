@@ -49,7 +49,7 @@ def test_on_a_full_disk_a_file_stays_as_it_was_and_nothing_is_left(small_disk: P
     assert Run(small_disk).result() == {"status": "after"}
 
 
-def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path: Path) -> None:
+def test_the_next_write_removes_the_files_of_a_killed_writer(tmp_path: Path) -> None:
     (tmp_path / ".result.json.k1ll3d").write_text("half")
     write_json(tmp_path / RESULT_FILE, {"status": "done"})
     assert [entry.name for entry in tmp_path.iterdir()] == [RESULT_FILE]

@@ -106,7 +106,7 @@ def test_the_result_of_an_earlier_job_of_this_name_is_not_taken_for_this_ones(st
 
 
 @pytest.mark.parametrize("owner", [True, False])
-def test_the_master_is_told_who_owns_the_job(start_master: Any, owner: bool) -> None:
+def test_the_master_learns_the_owner_of_the_job(start_master: Any, owner: bool) -> None:
     master = start_master()
     follow(master.run_dir, Seen(status=master.end), owner=owner, interval_s=FAST)
 

@@ -379,7 +379,7 @@ def test_stop_without_waiting_returns_at_once(start_master: Any, capsys: pytest.
     assert "grpo is stopping" in capsys.readouterr().out
 
 
-def test_stopping_what_has_ended_is_no_error(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stopping_an_ended_job_is_no_error(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
     start_master().end()
 
     assert main(["stop", "grpo"]) == 0

@@ -51,7 +51,7 @@ def test_with_another_world_size(village, before, after):
     assert ends(run(village, lagging(2), sizes=sizes | {"rollout": after}, origin=folder, origin_step=4)) == want
 
 
-def test_whoever_is_killed_afterwards(village):
+def test_any_rank_may_be_killed_afterwards(village):
     want = ends(run(village, lagging(3, every=4)))
     folder = run(village, lagging(3, every=4), snapshots=SnapshotPlan(enabled=True, persist_every=5)).persist(4)
     job = run(village, lagging(3, every=4), origin=folder, origin_step=4)

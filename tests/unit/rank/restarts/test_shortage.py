@@ -93,7 +93,7 @@ def holds(rank):
 
 
 @pytest.mark.parametrize("size", [20, 840], ids=["in frames", "in slots"])
-def test_twenty_thousand_steps_take_what_the_first_took(village, size):
+def test_twenty_thousand_steps_hold_as_much_as_the_first(village, size):
     plan = SnapshotPlan(enabled=True, every=50, every_s=0)
     made = two(size)
     job = village(pair(credits=16), made, stateful=STATEFUL, steps=20_000, snapshots=plan, metrics_every=500)
@@ -111,7 +111,7 @@ def test_twenty_thousand_steps_take_what_the_first_took(village, size):
     job.done()
 
 
-def test_a_rank_that_finds_memory_full_waits_for_what_commits_free(village):
+def test_a_rank_with_full_memory_waits_until_commits_free_some(village):
     plan = SnapshotPlan(enabled=True, every=4)
     made = two(MB // 48, trainer=0.01)
     job = village(pair(credits=100), made, stateful=STATEFUL, steps=60, snapshots=plan)
