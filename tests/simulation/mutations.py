@@ -796,6 +796,16 @@ def _as_for_the_present(original: Any) -> Any:
     return ends
 
 
+def _appends_new_ports(original: Any) -> Any:
+    def relayout(self: Any, layout: Any, changed: Any) -> Any:
+        edges = original(self, layout, changed)
+        for named in self.inputs.values():
+            named.sort(key=lambda each: each[1].edge.id in edges)
+        return edges
+
+    return relayout
+
+
 def _tells_at_once(original: Any) -> Any:
     def turn(self: Any, layout: Any, ranks: Any, agents: Any, here: Any) -> None:
         seen = {key: rank.report for key, rank in ranks.items()}
@@ -845,6 +855,9 @@ MUTATIONS: tuple[Mutation, ...] = (
              "resize calm", method(LayoutChanges, "is_due", lambda original: lambda self, finished: False)),
     Mutation("a rank of a new layout does not get what was in flight", "asks are answered", "resize calm",
              lambda: patch.object(sim_rank, "restore_inputs", lambda *arguments: None)),
+    Mutation("a rank that takes up a new layout takes its arguments in another order",
+             "the state is the undisturbed run's", "resize calm",
+             method(ports.Ports, "relayout", _appends_new_ports)),
     Mutation("a resize starts everybody again", "a resize restarts its roles only", "resize calm",
              method(Coordinator, "restart", _resizes_all)),
     Mutation("what ranks of an earlier layout have in memory is taken for the present one's",
