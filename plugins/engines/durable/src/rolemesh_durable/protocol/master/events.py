@@ -1,4 +1,4 @@
-"""What happens to a master's machine, and what it wants done. Plain data."""
+"""The events that a master's machine receives, and the effects that it requests. Plain data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rolemesh_durable.protocol.master.transitions import Move, Status
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """The master runs: for the first time, or (after `replay`) again."""
+    """The master runs, for the first time or (after `replay`) again."""
 
 
 class FromAgent(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class FromAgent(msgspec.Struct, frozen=True):
 
 
 class AgentLost(msgspec.Struct, frozen=True):
-    """The backend says that an incarnation of an agent is gone; `node_lost`: with its node."""
+    """The backend reports that an incarnation of an agent is gone. With `node_lost` its node is gone too."""
 
     agent: str
     incarnation: int
@@ -35,70 +35,75 @@ class AgentLost(msgspec.Struct, frozen=True):
 
 
 class StartFailed(msgspec.Struct, frozen=True):
-    """The backend could not reserve the bundles or start agents, and has left nothing of them behind."""
+    """The backend could not reserve the bundles or start agents. It has left nothing of them behind."""
 
     why: str
     agents: tuple[str, ...] = ()
 
 
 class Places(msgspec.Struct, frozen=True):
-    """Effect: find places for all ranks that have none, or that are to have others; answer with `PlacesFound`."""
+    """Effect: find places for all ranks that have none or need other ones; answer with `PlacesFound`."""
 
     away: tuple[str, ...]
-    """The nodes on which no rank may be."""
+    """The nodes on which no rank may run."""
     sizes: dict[str, int] = {}
-    """How many ranks roles are to have, where these are other numbers than now."""
+    """The new number of ranks of each role whose number changes."""
     resources: dict[str, dict[str, float]] = {}
-    """The resources per rank that roles are to have, where these differ from now."""
+    """The new resources per rank of each role whose resources change."""
     at_step: int = -1
-    """The step of the persisted snapshot that is to be cut for the roles in `sizes`. -1: the ranks start without one;
-    with `dry`: the step is not known yet, and the newest checkpoint is looked at."""
+    """The step of the persisted snapshot from which the roles in `sizes` start.
+
+    With -1 the ranks start without one. With -1 and `dry` the step is not known yet, and the answer is for the newest
+    checkpoint.
+    """
     folder: str = ""
-    """The folder of that snapshot; "" for the one that this job has written."""
+    """The folder of that snapshot; "" for one that this job has written."""
     others_stay: bool = False
-    """The ranks of roles that are not in `sizes` keep their places."""
+    """True if the ranks of roles outside `sizes` keep their places."""
     dry: bool = False
-    """Nothing is reserved: the master only wants to know."""
+    """True if nothing is to be reserved: the master only needs the answer."""
 
 
 class PlacesFound(msgspec.Struct, frozen=True):
     """The answer to `Places`."""
 
     wanted: Places
-    """The question."""
+    """The request that this answers."""
     why: str = ""
     """Why there are no such places; "" if there are."""
     moves: tuple[Move, ...] = ()
-    """The new places of all ranks of roles that change, and of all others that cannot stay."""
+    """The new places of all ranks of roles that change, and of all other ranks that cannot stay."""
     places: tuple[AgentPlace, ...] = ()
     """The places of the agents that run them."""
     plan: PlacementPlan = PlacementPlan()
-    """The plan with these places."""
+    """The placement plan with these places."""
     folder: str = ""
-    """The folder of the snapshot that roles with other numbers of ranks start from."""
+    """The folder of the snapshot from which the roles in `wanted.sizes` start."""
     gone: tuple[str, ...] = ()
-    """The nodes of agents that live, as far as the master knew, and that there are no longer."""
+    """Nodes that are gone although the master counted their agents as alive."""
 
 
 class NodesSeen(msgspec.Struct, frozen=True):
-    """These nodes live, whether or not the job has ranks there. `room`: how many ranks roles could have now, by what is
-    free, of those that a scaler may give more."""
+    """The nodes that live, with or without ranks of the job.
+
+    `room` is the number of ranks that each role could have now, by what is free. It names only the roles that may grow.
+    """
 
     nodes: tuple[str, ...]
     room: dict[str, int] = {}
 
 
 class CheckpointCommitted(msgspec.Struct, frozen=True):
-    """The answer to `CommitCheckpoint`: the persisted snapshot of `step` is whole; or `error` says why it is not."""
+    """The answer to `CommitCheckpoint`: the checkpoint of `step` is complete, or `error` says why it is not."""
 
     step: int
     error: str = ""
 
 
 class OriginFound(msgspec.Struct, frozen=True):
-    """The answer to `FindOrigin`: the newest persisted snapshot that is intact, "" and -1 if there is none.
+    """The answer to `FindOrigin`: the newest intact persisted snapshot, or "" and -1 if there is none.
 
-    `damaged` says of newer ones what is wrong with them.
+    `damaged` says what is wrong with newer ones.
     """
 
     folder: str = ""
@@ -107,26 +112,26 @@ class OriginFound(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """Lines of metrics up to `step` are durable. `held`: nothing can be written for now, and that is waited for."""
+    """Lines of metrics up to `step` are durable. With `held` the writer cannot write at present and retries."""
 
     step: int
     held: bool = False
 
 
 class StopAsked(msgspec.Struct, frozen=True):
-    """Somebody wants the job to end."""
+    """A request to stop the job."""
 
     reason: str
 
 
 class FinishAsked(msgspec.Struct, frozen=True):
-    """Somebody wants the job to end in good order: with a step that all ranks come to."""
+    """A request to finish the job in good order, after a step that all ranks come to."""
 
     reason: str
 
 
 class OwnerSeen(msgspec.Struct, frozen=True):
-    """The driver that owns the job has asked for news, so it lives."""
+    """The driver that owns the job has requested news, so it is alive."""
 
 
 class Disown(msgspec.Struct, frozen=True):
@@ -134,7 +139,7 @@ class Disown(msgspec.Struct, frozen=True):
 
 
 class NodesLeave(msgspec.Struct, frozen=True):
-    """The backend knows that these nodes leave, and in how many seconds; 0: it does not know when."""
+    """The backend reports that these nodes leave, each in this number of seconds; 0 if it does not know when."""
 
     nodes: dict[str, float]
 
@@ -144,7 +149,7 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class ExtensionEvent(msgspec.Struct, frozen=True):
-    """An event that only an extension takes."""
+    """An event that only an extension handles."""
 
 
 Event: TypeAlias = (
@@ -170,33 +175,35 @@ Event: TypeAlias = (
 
 
 class Incarnation(msgspec.Struct, frozen=True):
-    """An agent to start: where, and as which incarnation."""
+    """An incarnation of an agent, and where it runs."""
 
     place: AgentPlace
     incarnation: int
 
 
 class StartAgents(msgspec.Struct, frozen=True):
-    """Reserve what is not reserved yet and start these agents; earlier incarnations of them must be dead before."""
+    """Effect: reserve what is not reserved yet and start these agents. Their earlier incarnations must be dead
+    first.
+    """
 
     agents: tuple[Incarnation, ...]
 
 
 class Attach(msgspec.Struct, frozen=True):
-    """Find these agents again, which an earlier master has started; say `AgentLost` of those that are gone."""
+    """Effect: find these agents, which an earlier master started; answer `AgentLost` for those that are gone."""
 
     agents: tuple[Incarnation, ...]
 
 
 class KillAgent(msgspec.Struct, frozen=True):
-    """End an agent that does not answer, with its ranks."""
+    """Effect: end an agent that does not answer, with its ranks."""
 
     agent: str
     incarnation: int
 
 
 class ToAgent(msgspec.Struct, frozen=True):
-    """Send a message to an incarnation of an agent."""
+    """Effect: send a message to an incarnation of an agent."""
 
     agent: str
     incarnation: int
@@ -204,40 +211,42 @@ class ToAgent(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Journal a transition."""
+    """Effect: write a transition to the journal."""
 
     kind: str
     data: dict[str, Any]
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """All ranks could be restored to `step`: journal that, as how far the job is rather than as an event."""
+    """Effect: write to the journal that all ranks can be restored to `step`. It is a number, not an event."""
 
     step: int
 
 
 class Publish(msgspec.Struct, frozen=True):
-    """Metrics of ranks that an agent has merged."""
+    """Effect: publish metrics of ranks that an agent has merged."""
 
     agent: str
     metrics: tuple[m.Metrics, ...]
 
 
 class FindOrigin(msgspec.Struct, frozen=True):
-    """Find the newest persisted snapshot that is intact; answer with `OriginFound`."""
+    """Effect: find the newest intact persisted snapshot; answer with `OriginFound`."""
 
 
 class FindCheckpoints(msgspec.Struct, frozen=True):
-    """The last master may have made a checkpoint whole after step `after` without saying so: answer with
-    `CheckpointCommitted`."""
+    """Effect: look for checkpoints after step `after` that the previous master completed without a record.
+
+    The answer is `CheckpointCommitted`.
+    """
 
     after: int
 
 
 class CommitCheckpoint(msgspec.Struct, frozen=True):
-    """All parts of the persisted snapshot of `step` are on disk: make it a whole; answer with `CheckpointCommitted`.
+    """Effect: complete the checkpoint of `step`, all of whose parts are on disk; answer with `CheckpointCommitted`.
 
-    The checkpoint of step `needed`, if that is not -1, stays, however old it is.
+    If `needed` is not -1, the checkpoint of that step stays, however old it is.
     """
 
     step: int
@@ -250,7 +259,7 @@ class ExtensionEffect(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """The job is over: give everything back and write the result."""
+    """Effect: release everything and write the result, because the job is over."""
 
     status: Status
     message: str

@@ -1,7 +1,7 @@
-"""The master's machine: it decides how a job begins, goes on and ends, from the events that its master hears.
+"""The master's machine decides how a job begins, recovers and ends, from the events that its master receives.
 
 `MasterMachine.turn` takes events and the present time, and returns effects in order. It never waits and reads no clock.
-Events come at any time and in any order; messages of agents may be lost, late or repeated. The machine measures time
+Events come at any time and in any order. Messages of agents may be lost, late or repeated. The machine measures time
 with its own clock (`own_time`), which stands still while the machine has no turn.
 
     starting ──all ranks ready──▶ running ──all ranks done, all persisted──▶ stopping ──all agents gone──▶ ended
@@ -29,13 +29,13 @@ from rolemesh_durable.protocol.master_config import MasterConfig, known
 __all__ = ["MasterMachine"]
 
 OWNER_START_S = 15.0
-"""The least number of seconds that a driver may be silent before its first word: it loads the live view first."""
+"""Minimum number of seconds that a driver may be silent before its first request: it loads the live view first."""
 
 
 class MasterMachine:
-    """Controls one job. `state` is the job as the journal tells it, with the newest reports of its agents.
+    """Controls one job. `state` is the job as the journal records it, with the newest reports of its agents.
 
-    The parts of the core share a `MasterContext`. `extensions` make the other parts, in their order; see
+    The parts of the core share a `MasterContext`. `extensions` make the other parts, in the order given; see
     `MasterExtension`.
     """
 
@@ -66,15 +66,15 @@ class MasterMachine:
 
     @property
     def now(self) -> float:
-        """The own time of the latest turn."""
+        """Time of the latest turn, on the machine's own clock."""
         return self._context.now
 
     def handle(self, event: e.Event, clock: float) -> list[e.Effect]:
-        """The effects of one event at time `clock` (seconds of any monotonic clock)."""
+        """Return the effects of one event at time `clock` (seconds of any monotonic clock)."""
         return self.turn((event,), clock)
 
     def turn(self, events: Iterable[e.Event], clock: float) -> list[e.Effect]:
-        """The effects of several events, one after the other. At the end the machine decides once for all of them.
+        """Return the effects of several events, handled in order. The machine decides once, after the last event.
 
         Thousands of agents may report in one turn.
         """
@@ -138,7 +138,7 @@ class MasterMachine:
         context.start_agents(list(state.agents))
 
     def _take_over(self) -> None:
-        """Find the agents, and take up what the last master had begun."""
+        """Find the agents, and continue what the previous master had begun."""
         context, state, now = self._context, self.state, self.now
         context.tell(t.MasterRecovered(self.outline.epoch, state.phase, now, self.outline.clock))
         context.deadline = now + (STOP_MARGIN_S if state.phase == "stopping" else self.outline.start_timeout_s)
@@ -179,11 +179,11 @@ class MasterMachine:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Troubles with snapshots that last."""
+        """Lasting problems with snapshots."""
         return tuple(f"{who}: {text}" if who else text for who, text in self._context.warnings.items())
 
     def warnings(self) -> tuple[str, ...]:
-        """The troubles and long waits of the job: a recovery's delay, those of extensions, those with snapshots."""
+        """The delay of a recovery, the warnings of extensions, and lasting problems with snapshots."""
         extensions = (text for warnings in self._context.hooks.warnings for text in warnings())
         delay = [self._coordinator.waiting] if self._coordinator.waiting else []
         return (*delay, *extensions, *self.troubles)

@@ -1,7 +1,7 @@
-"""What a master journals: one typed statement for each thing that happens to a job.
+"""The transitions that a master journals: one typed record for each thing that happens to a job.
 
-`apply` is what each of them means for the job's state, the same where it happens and where the journal is read again.
-Times (`at`) are in seconds of the monotonic clock that the latest `JobStarted` or `MasterRecovered` names.
+`apply` computes what each of them changes in the job's state, both when it happens and when a master reads the journal
+again. Times (`at`) are seconds of the monotonic clock that the latest `JobStarted` or `MasterRecovered` names.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ Then: TypeAlias = Literal["end", "relayout", "move", "go_on"]
 
 
 class Transition(msgspec.Struct, frozen=True, tag_field="_", omit_defaults=True):
-    """Something that has happened. Its kind in the journal is its tag."""
+    """One thing that has happened. Its tag is its kind in the journal."""
 
     @property
     def kind(self) -> str:
-        """As `rolemesh.api.observer.Event` has it."""
+        """The kind, as in `rolemesh.api.observer.Event`."""
         return str(self.__struct_config__.tag)
 
     @property
     def data(self) -> dict[str, Any]:
-        """As `rolemesh.api.observer.Event` has it: plain values by name."""
+        """The fields as plain values by name, as in `rolemesh.api.observer.Event`."""
         built: dict[str, Any] = msgspec.to_builtins(self)
         del built["_"]
         return built
 
 
 class OfAgent(Transition, frozen=True):
-    """Something about one incarnation of an agent, on a node."""
+    """A transition of one incarnation of an agent, on a node."""
 
     agent: str
     incarnation: int
@@ -55,7 +55,7 @@ class OfAgent(Transition, frozen=True):
 
 
 class JobStarted(Transition, frozen=True, tag="job_started"):
-    """The first master begins; `origin` is the persisted snapshot that it begins with, if it does."""
+    """The first master begins. `origin` is the persisted snapshot that the job starts from; "" if there is none."""
 
     name: str
     steps: int | None
@@ -68,7 +68,7 @@ class JobStarted(Transition, frozen=True, tag="job_started"):
 
 
 class MasterRecovered(Transition, frozen=True, tag="master_recovered"):
-    """Another master takes over."""
+    """A new master takes over."""
 
     epoch: int
     phase: str
@@ -77,7 +77,7 @@ class MasterRecovered(Transition, frozen=True, tag="master_recovered"):
 
 
 class JobDetached(Transition, frozen=True, tag="job_detached"):
-    """Its driver leaves it to the master."""
+    """The driver leaves the job to the master."""
 
 
 class JobRunning(Transition, frozen=True, tag="job_running"):
@@ -87,32 +87,34 @@ class JobRunning(Transition, frozen=True, tag="job_running"):
 
 
 class JobFinishing(Transition, frozen=True, tag="job_finishing"):
-    """The job is to end soon, in good order, for this reason."""
+    """The job is to finish early and in good order, for this reason."""
 
     reason: str
     at: float
 
 
 class StopPoint(Transition, frozen=True, tag="stop_point"):
-    """All ranks come to one step and wait there. No rank was allowed to go further, and none will be."""
+    """All ranks come to one step and wait there. No rank has been allowed past it, and none will be."""
 
     step: int
-    """The step; -1 where the stop point before is given up."""
+    """The step; -1 if the previous stop point is given up."""
     then: Then
-    """What happens there: the job ends, its layout changes, ranks move to other nodes, or nothing any more."""
+    """The action at that step: the job ends, its layout changes, ranks move to other nodes, or ("go_on") nothing."""
     reason: str
-    """Why, in words."""
+    """The reason, in words."""
     nodes: tuple[str, ...] = ()
-    """The nodes that ranks leave, where ranks move."""
+    """The nodes that ranks leave, if ranks move."""
 
     @property
     def active(self) -> bool:
-        """Whether something happens at this step."""
+        """True if something happens at this step."""
         return self.then != "go_on"
 
 
 class LinesCut(Transition, frozen=True, tag="lines_cut"):
-    """From step `step` on, a line of metrics covers `every` steps. No rank was allowed to go so far before."""
+    """From `step` on, one line of metrics covers `every` steps. No rank has been allowed to come to that step
+    before.
+    """
 
     step: int
     every: int
@@ -122,7 +124,7 @@ NO_STOP = StopPoint(-1, "go_on", "")
 
 
 class JobStopping(Transition, frozen=True, tag="job_stopping"):
-    """The job comes to its end, for the reason `message`."""
+    """The job begins to end, for the reason `message`. Ranks have `grace_s` seconds to end."""
 
     status: Status
     message: str
@@ -131,7 +133,7 @@ class JobStopping(Transition, frozen=True, tag="job_stopping"):
 
 
 class JobEnded(Transition, frozen=True, tag="job_ended"):
-    """No agent is left, or none is waited for any longer."""
+    """All agents are gone, or the master stopped waiting for them. `note` says which of them are missing."""
 
     status: Status
     message: str
@@ -143,29 +145,29 @@ class JobEnded(Transition, frozen=True, tag="job_ended"):
 
 
 class AgentStarted(OfAgent, frozen=True, tag="agent_started"):
-    """An incarnation of an agent is asked for."""
+    """The master starts an incarnation of an agent."""
 
     resources: dict[str, float]
 
 
 class AgentUp(OfAgent, frozen=True, tag="agent_up"):
-    """It has reported for the first time."""
+    """The agent has reported for the first time."""
 
     pid: int
     host: str
 
 
 class AgentLost(OfAgent, frozen=True, tag="agent_lost"):
-    """It is gone, and its ranks are with it; with `node_lost` the node is, too."""
+    """The agent and its ranks are gone. With `node_lost` the node is gone too."""
 
     why: str
     node_lost: bool
 
 
 class AgentDied(OfAgent, frozen=True, tag="agent_died"):
-    """It is gone, and its ranks may live: which of them do, its next incarnation says, which adopts them.
+    """The agent is gone, but its ranks may live. Its next incarnation reports which do, and adopts them.
 
-    It is the death number `times` in a row since step `committed` was.
+    It has died `times` times in a row since step `committed` was committed.
     """
 
     why: str
@@ -174,18 +176,20 @@ class AgentDied(OfAgent, frozen=True, tag="agent_died"):
 
 
 class NodeLost(OfAgent, frozen=True, tag="node_lost"):
-    """Of an agent that is lost it is learned that its node is, too."""
+    """The node of an agent that was already lost is lost too."""
 
 
 class AgentLeft(OfAgent, frozen=True, tag="agent_left"):
-    """An agent of a node that is drained is gone, and nothing with it."""
+    """The agent on a node that leaves has ended. It had no ranks."""
 
     why: str
     node_lost: bool
 
 
 class AgentStopped(Transition, frozen=True, tag="agent_stopped"):
-    """It has ended as the job ends; `why` is what the backend says, where it did not say so itself."""
+    """The agent has ended because the job ends. `why` is the backend's reason; "" if the agent reported its end
+    itself.
+    """
 
     agent: str
     why: str = ""
@@ -200,7 +204,7 @@ class Environment(Transition, frozen=True, tag="environment"):
 
 
 class ConnectionsRefused(OfAgent, frozen=True, tag="connections_refused"):
-    """So many connections an agent and its ranks have refused; told for the first, and whenever it has doubled."""
+    """An agent and its ranks have refused `count` connections. The master records the first one and each doubling."""
 
     count: int
 
@@ -209,20 +213,23 @@ class ConnectionsRefused(OfAgent, frozen=True, tag="connections_refused"):
 
 
 class RankUp(OfStart, Transition, frozen=True, tag="rank_up"):
-    """Its process runs."""
+    """The rank's process runs."""
 
     pid: int
     node: str
 
 
 class RankReady(OfStart, Transition, frozen=True, tag="rank_ready"):
-    """It is set up, which took `setup_s`."""
+    """The rank has set up, which took `setup_s` seconds."""
 
     setup_s: float
 
 
 class RankDone(OfStart, Transition, frozen=True, tag="rank_done"):
-    """It has finished the last step; `sha256` is of its state, `verdict` why the job has failed all the same."""
+    """The rank has finished the last step.
+
+    `sha256` is the hash of its state. `verdict` says why its workload counts the job as failed; "" if it does not.
+    """
 
     finished: int
     sha256: str
@@ -233,7 +240,7 @@ class RankDone(OfStart, Transition, frozen=True, tag="rank_done"):
 
 
 class FailureSeen(Transition, frozen=True, tag="failure"):
-    """Something has failed, unnoticed for `silent_s`."""
+    """Something has failed. The master noticed it `silent_s` seconds after the last sign of life."""
 
     failure: Failure
     silent_s: float
@@ -241,7 +248,9 @@ class FailureSeen(Transition, frozen=True, tag="failure"):
 
 
 class LadderExhausted(Transition, frozen=True, tag="ladder_exhausted"):
-    """No level has a plan; `trail` is what each has said. `ended_by`: the level that has ended the job, "" for none."""
+    """No level has a plan. `trail` holds each level's reason. `ended_by` is the level that ended the job; "" if none
+    did.
+    """
 
     trail: list[str]
     ended_by: str = ""
@@ -250,9 +259,10 @@ class LadderExhausted(Transition, frozen=True, tag="ladder_exhausted"):
 class RecoveryPlanned(Transition, frozen=True, tag="recovery_planned"):
     """Recovery `number` begins.
 
-    It takes in the ranks that an earlier recovery has not brought back, and all failures that wait for a recovery.
-    `attempt` is 0 where no level is charged for it. `were` says how far its ranks had come. `tried` says what the plan
-    does about each failure, those of an earlier plan first. `verdicts` are those that diagnosers gave on the causes.
+    It covers all failures that wait for a recovery, and the ranks that an unfinished recovery has not restored.
+    `attempt` is 0 if the recovery is charged to no level. `were` holds the newest step that each of its ranks had
+    finished. `tried` says what the plan does about each failure, those of an earlier plan first. `verdicts` are the
+    diagnosers' verdicts on the causes.
     """
 
     number: int
@@ -268,7 +278,7 @@ class RecoveryPlanned(Transition, frozen=True, tag="recovery_planned"):
 
 
 class SuspectsUsed(Transition, frozen=True, tag="suspects_used"):
-    """There are no other places than on nodes that the plan avoids."""
+    """The ranks go to nodes that the plan avoids: no other place is free."""
 
     number: int
     nodes: list[str]
@@ -276,7 +286,7 @@ class SuspectsUsed(Transition, frozen=True, tag="suspects_used"):
 
 
 class WaitingForNodes(Transition, frozen=True, tag="waiting_for_nodes"):
-    """There is no place, and one is waited for."""
+    """No place is free, so the recovery waits at most `wait_s` seconds for one."""
 
     number: int
     missing: str
@@ -284,7 +294,7 @@ class WaitingForNodes(Transition, frozen=True, tag="waiting_for_nodes"):
 
 
 class SnapshotDamaged(Transition, frozen=True, tag="snapshot_damaged"):
-    """A persisted snapshot cannot be gone back to."""
+    """A persisted snapshot is damaged, so the job cannot go back to it."""
 
     message: str
 
@@ -299,7 +309,7 @@ class RolledBack(Transition, frozen=True, tag="rolled_back"):
 
 
 class Move(OfRank, frozen=True):
-    """A rank's new place: the agent that is to run it, and what depends on the place."""
+    """The new place of a rank: the agent that runs it, and the settings that depend on the place."""
 
     agent: str
     local_rank: int
@@ -308,14 +318,14 @@ class Move(OfRank, frozen=True):
     turns: tuple[RankRef, ...] = ()
 
     def applied(self, launch: m.RankLaunch) -> m.RankLaunch:
-        """`launch` at the new place."""
+        """Return `launch` with the new place."""
         return msgspec.structs.replace(
             launch, local_rank=self.local_rank, local_world_size=self.local_world_size, gpus=self.gpus, turns=self.turns
         )
 
 
 class RanksMoved(Transition, frozen=True, tag="replanned"):
-    """Ranks have new places, by `plan`; those of the roles in `resources` so much each there."""
+    """Ranks have new places, by `plan`. `resources` holds what the ranks of some roles now get there."""
 
     moves: tuple[Move, ...]
     places: tuple[AgentPlace, ...]
@@ -324,8 +334,11 @@ class RanksMoved(Transition, frozen=True, tag="replanned"):
 
 
 class LayoutChanged(Transition, frozen=True, tag="layout_changed"):
-    """Everybody is at the step: from it on the job has `layout`. The ranks of the roles that it resizes (`roles`; their
-    ranks are a collective group in `groups`) have these places, by `plan`."""
+    """The ranks have come to the stop point and continue with `layout`.
+
+    `roles` are the roles that change their number of ranks; those in `groups` are collective groups. `moves` and
+    `places` say where their ranks run, by `plan`.
+    """
 
     number: int
     layout: Layout
@@ -337,7 +350,7 @@ class LayoutChanged(Transition, frozen=True, tag="layout_changed"):
 
 
 class Started(OfStart, frozen=True):
-    """A rank that starts again: as which generation, where, after which step, and where its state is."""
+    """A new start of a rank: its generation, its agent, the step that it resumes after, and where its state is."""
 
     agent: str
     resume: int
@@ -346,7 +359,7 @@ class Started(OfStart, frozen=True):
 
 
 class RecoveryLaunched(Transition, frozen=True, tag="recovery_launched"):
-    """Its ranks start."""
+    """The ranks of the recovery start."""
 
     number: int
     ranks: list[Started]
@@ -354,7 +367,7 @@ class RecoveryLaunched(Transition, frozen=True, tag="recovery_launched"):
 
 
 class RecoveryFailed(Transition, frozen=True, tag="recovery_failed"):
-    """It cannot be carried out: the next level's turn."""
+    """The master cannot carry out the recovery, so the next level gets its turn."""
 
     number: int
     level: str
@@ -363,7 +376,7 @@ class RecoveryFailed(Transition, frozen=True, tag="recovery_failed"):
 
 
 class Recovered(Transition, frozen=True, tag="recovered"):
-    """All of its ranks are ready."""
+    """All ranks of the recovery are ready."""
 
     number: int
     level: str
@@ -373,7 +386,7 @@ class Recovered(Transition, frozen=True, tag="recovered"):
 
 
 class Regained(Transition, frozen=True, tag="regained"):
-    """Its ranks are as far as they had been."""
+    """The ranks have reached the steps that they had finished before the recovery."""
 
     number: int
     at: float
@@ -383,13 +396,13 @@ class Regained(Transition, frozen=True, tag="regained"):
 
 
 class CheckpointPersisted(Transition, frozen=True, tag="persisted"):
-    """The persisted snapshot of a step is whole."""
+    """The checkpoint of `step` is complete on disk."""
 
     step: int
 
 
 class SnapshotWarning(Transition, frozen=True, tag="snapshot_warning"):
-    """An agent, or with `step` the master, cannot write snapshots."""
+    """An agent cannot write snapshots. With `step` the master cannot commit the checkpoint of that step."""
 
     message: str
     agent: str = ""
@@ -397,7 +410,7 @@ class SnapshotWarning(Transition, frozen=True, tag="snapshot_warning"):
 
 
 class SnapshotWarningOver(Transition, frozen=True, tag="snapshot_warning_over"):
-    """An agent can again."""
+    """The agent can write snapshots again."""
 
     agent: str
 
@@ -408,12 +421,12 @@ def _all(cls: type[Transition]) -> Iterator[type[Transition]]:
 
 
 KINDS: dict[str, type[Transition]] = {str(cls.__struct_config__.tag): cls for cls in _all(Transition)}
-"""The kinds of events that the core of a master journals."""
+"""The kinds of transitions of the master's core, by tag."""
 OTHERS: dict[str, type[Transition]] = {}
-"""The kinds of events that the extensions journal that this process has imported."""
+"""The kinds of transitions of the extensions that this process has imported, by tag."""
 
 
 def read(kind: str, data: dict[str, Any]) -> Transition | None:
-    """What an event of a journal says; None for a kind that this version does not know."""
+    """Return the transition of a journal entry; None if this version does not know its kind."""
     cls = KINDS.get(kind) or OTHERS.get(kind)
     return msgspec.convert({**data, "_": kind}, cls) if cls is not None else None
