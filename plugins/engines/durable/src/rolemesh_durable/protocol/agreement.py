@@ -1,11 +1,13 @@
-"""One version of a value that the ranks of a group make together: all of them send parts of the same computation. Pure.
+"""Agreement of a collective group on one version of a value that its ranks make together. Pure.
 
-A rank that has all of its part in its log says so to rank 0, with the generation that made it, and shows it to nobody
-before rank 0 has heard the same from all. So what anybody has seen is in every rank's log. When the group starts again
-each rank computes what its state needs, and says what it has of former generations. Where all have a part of one
-generation, those count. Otherwise nobody has seen any of them, unless a log is lost: whoever has an older part makes
-sure of that, logs the new one in its place, and says so again. (Atomic commitment in two phases: Gray 1978, "Notes on
-data base operating systems", with votes that outlive who gave them.)
+A rank that has its whole part in its log sends rank 0 a vote with the generation that made the part. It shows the part
+to no consumer before rank 0 has the votes of all ranks. So everything that a consumer has seen is in every rank's log.
+
+When the group starts again, each rank computes what its state needs, and votes with the parts of former generations
+that it has. If all ranks have a part of one generation, those parts count. Otherwise no consumer has seen any of them,
+unless a log is lost. A rank with an older part makes sure of that, logs the new part in its place, and votes again.
+(Atomic commitment in two phases: Gray 1978, "Notes on data base operating systems", with votes that outlive their
+voters.)
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Final
 __all__ = ["NOTHING", "Agreement"]
 
 NOTHING: Final = 0
-"""The vote of a rank that has nothing to send; of others it is 1 more than the generation that has made their part."""
+"""The vote of a rank that has nothing to send. Any other vote is the generation that made the part, plus 1."""
 
 
 class Agreement:
@@ -26,8 +28,11 @@ class Agreement:
         self._votes: dict[int, dict[int, int]] = {}
 
     def heard(self, rank: int, position: int, vote: int) -> tuple[tuple[int, bool], ...]:
-        """`rank` has all of its part of the value at `position` in its log. Returns who is told what: to show it, or to
-        log the part that the present generation has made, and vote again."""
+        """Count the vote of a rank that has its whole part of the value at `position` in its log.
+
+        Returns the ranks to answer, each with the answer: True to show the part, False to log the part of the present
+        generation and vote again.
+        """
         votes = self._votes.setdefault(position, {})
         votes[rank] = vote
         if len(votes) < self._world_size:

@@ -1,15 +1,15 @@
-"""The barrier before a collective call: its ranks go in together, when all of them have all that they need. Pure.
+"""The barrier before a collective call: the ranks enter together, once each of them has all of its inputs. Pure.
 
-Inside a collective call a rank waits for its mates and answers nobody. If one went in while a mate still waits for its
-input, and the rank that makes that input had to start again, then this rank could ask the one inside for what it has
-lost, and all of them would wait for ever. At the barrier a rank waits, but answers.
+Inside a collective call a rank waits for the others and answers no messages. Suppose that one rank entered while
+another still waits for its input, and that the producer of that input starts again. If the producer needed a value from
+the rank inside, all of them would wait forever. At the barrier a rank waits, but answers.
 
-Rank 0 keeps the barrier: the others tell it that they have arrived, and it lets all go at once. Who must step back
-meanwhile asks, and goes in all the same if the barrier has been opened before.
+Rank 0 is the coordinator: the others report their arrival, and it releases all of them at once. A rank that must step
+back asks for it first. If the barrier is already open, it enters all the same.
 
-Before the first call of a step the state after the step before is still there in every rank. So it is at the barrier
-that the group agrees on whose snapshot it takes, where steps are short: whoever wants one says so before it arrives,
-and the keeper tells all before it lets them go. Whoever goes in untold leaves that snapshot out, as all others do.
+Before the first call of a step, every rank still holds the state after the previous step. So a group with short steps
+agrees at the barrier on whether to take that snapshot. A rank that wants it says so before it arrives, and rank 0 tells
+all ranks before it releases them. Without that message, all ranks leave the snapshot out.
 """
 
 from __future__ import annotations
@@ -19,30 +19,32 @@ from typing import Final
 __all__ = ["AGAIN", "ARRIVE", "GO", "LEAVE", "LEFT", "NEXT", "SHOW", "TAKE", "VOTE", "WANT", "Barrier"]
 
 ARRIVE: Final = 0
-"""A rank to the keeper: it is there."""
+"""A rank to rank 0: it has arrived."""
 LEAVE: Final = 1
-"""A rank to the keeper: it wants to step back."""
+"""A rank to rank 0: it wants to step back."""
 GO: Final = 2
-"""The keeper to all: everybody was there."""
+"""Rank 0 to all: all ranks have arrived."""
 LEFT: Final = 3
-"""The keeper to a rank: it has stepped back in time."""
+"""Rank 0 to a rank: it has stepped back in time."""
 WANT: Final = 4
-"""A rank to the keeper, before it arrives for a call of a later step: the group is to take the snapshot of this one.
-The keeper itself may want it until it lets the group go."""
+"""A rank to rank 0: the group is to take the snapshot of this step.
+
+The rank sends it before it arrives for a call of a later step. Rank 0 itself may want it until it releases the group.
+"""
 TAKE: Final = 5
-"""The keeper to all: take the snapshot of this step, before a call of a later one."""
+"""Rank 0 to all: take the snapshot of this step before a call of a later one."""
 VOTE: Final = 6
-"""A rank to the keeper, after a call: what it has of the value (`protocol.agreement`)."""
+"""A rank to rank 0 after a call: its vote on the value (`protocol.agreement`)."""
 SHOW: Final = 7
-"""The keeper to all: they may show it."""
+"""Rank 0 to all: they may show the value."""
 AGAIN: Final = 8
-"""The keeper to a rank: what a former generation had made of it does not count."""
+"""Rank 0 to a rank: the part of the value that a former generation made does not count."""
 NEXT: Final = 9
-"""Rank 0 to all, where no barrier is kept: of which step the next snapshot is (`protocol.owing.Appointments`)."""
+"""Rank 0 to all, in groups without a barrier: the step of the next snapshot (`protocol.owing.Appointments`)."""
 
 
 class Barrier:
-    """The keeper's side, for a group of `world_size` ranks."""
+    """The side of rank 0, for a group of `world_size` ranks."""
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
@@ -50,8 +52,10 @@ class Barrier:
         self._taken = -1
 
     def heard(self, rank: int, kind: int, position: int) -> tuple[tuple[int, int], ...]:
-        """`rank` has sent `kind` (`ARRIVE` or `LEAVE`) of the call at `position`, or `WANT` of that step: who is told
-        what, as (rank, kind)."""
+        """Take a message of `rank`: `ARRIVE` or `LEAVE` for the call at `position`, or `WANT` for that step.
+
+        Returns the answers to send, as (rank, kind).
+        """
         if kind == WANT:
             wanted, self._taken = position > self._taken, max(self._taken, position)
             return tuple((each, TAKE) for each in range(self._world_size) if wanted)

@@ -1,10 +1,10 @@
-"""Both ends of an edge as state machines, sans I/O: asks, credits, retention, replay; order, duplicates, readiness.
+"""Both ends of an edge as state machines without I/O: asks, credits, retention, replay, order, duplicates, readiness.
 
-A producer rank sends each of its consumers exactly one part per value, in chunks, from the moment at which that
-consumer has asked for it. Whoever restarts, the consumer asks (again): one mechanism serves start, restart of either
-side, and reconnection. Between two generations of ranks nothing is lost, repeated or overtaken; a new generation of
-either side starts a new conversation with an ask. Consumers acknowledge with the step up to which they have released
-everything. (Sender-based message logging: Elnozahy et al. 2002, "A survey of rollback-recovery protocols", section 4.)
+A producer rank sends each of its consumers exactly one part per value, in chunks, once that consumer has asked for it.
+After a restart of either side the consumer asks again. So one mechanism serves start, restart of either side, and
+reconnection. Between two generations of ranks no chunk is lost, repeated or reordered: a new generation of either side
+starts a new conversation with an ask. Consumers acknowledge the step up to which they have released everything.
+(Sender-based message logging: Elnozahy et al. 2002, "A survey of rollback-recovery protocols", section 4.)
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ T = TypeVar("T")
 NEVER: Final = 1 << 62
 """The first step for a consumer that has not asked."""
 SMALL = 1024
-"""So many small values may be under way."""
+"""Maximum number of steps with small values under way."""
 
 
 class LogLost(TransportError):
-    """Others have used what this rank is about to make again, and it may come to something else."""
+    """Consumers have used values whose log is lost. Computing them again may give different values."""
 
 
 def hold_of(edge: Edge, graph: LogicalGraph, activity: Activity, unrepeated: Collection[str]) -> int:
-    """How many steps after it was made a value of `edge` may still be asked for by a rank restored at the commit.
+    """Return for how many steps after its own a value of `edge` may be requested by a rank restored at the commit.
 
-    A consumer restored at step r takes what was made after r - lag. One of a role that is not `unrepeated` also repeats
-    its last call up to r of each operator that returns nothing, so that input is needed until the next such call.
+    A consumer restored at step r takes the values made after r - lag. Unless its role is `unrepeated`, it also repeats
+    its last call up to r of each operator that returns nothing. So that call's input is needed until the next such
+    call.
     """
     call = graph.ops[edge.dst]
     if call.role in unrepeated or call.returns is not None:
@@ -47,7 +48,7 @@ def hold_of(edge: Edge, graph: LogicalGraph, activity: Activity, unrepeated: Col
 
 
 def last_call(activity: Activity, op: int, step: int) -> int | None:
-    """The last step up to `step` at which call `op` is active, if any."""
+    """Return the last step up to `step` at which call `op` is active; None if there is none."""
     period = activity.periods[op]
     if period is None:
         return None
@@ -56,9 +57,9 @@ def last_call(activity: Activity, op: int, step: int) -> int | None:
 
 
 class Kept(msgspec.Struct, Generic[T], frozen=True, gc=False):
-    """A chunk that was sent and may be needed again. `item` is None for the mark that no chunk follows.
+    """A chunk that was sent and may be needed again. `item` is None for the mark that ends a value.
 
-    Of its `size` in bytes, `nbytes` are kept in this process.
+    `nbytes` of its `size` bytes are in the memory of this process.
     """
 
     step: int
@@ -71,11 +72,14 @@ class Kept(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 
 class OutEdgeState(Generic[T]):
-    """One producer rank's end: at most `window` steps are under way to the slowest consumer; or more of them, up to
-    `SMALL`, while they are together smaller than `budget` bytes."""
+    """A producer rank's end of an edge.
+
+    At most `window` steps are under way to the slowest consumer. Up to `SMALL` steps may be under way while they are
+    together smaller than `budget` bytes.
+    """
 
     def __init__(self, consumers: Sequence[int], window: int, *, retain: bool, hold: int = 0, budget: int = 0) -> None:
-        """`consumers` are ranks. With `retain`, what was made at step m is kept until m + `hold` is committed."""
+        """`consumers` are ranks. With `retain`, a value made at step m is kept until m + `hold` is committed."""
         self.window, self._budget = window, budget
         self.retain = retain
         self.hold = hold
@@ -95,47 +99,48 @@ class OutEdgeState(Generic[T]):
 
     @property
     def under_way(self) -> int:
-        """Steps sent that some consumer has not released."""
+        """Number of steps that are sent and that some consumer has not released."""
         return len(self._under_way)
 
     def feeds(self, consumer: int) -> bool:
-        """Whether it is a consumer of this edge."""
+        """Return True if this rank is a consumer of the edge."""
         return consumer in self._acked
 
     def awaits_release(self, step: int) -> bool:
-        """Whether some consumer has not released all that was made up to `step`."""
+        """Return True if some consumer has not released all values up to `step`."""
         return bool(self._under_way) and self._under_way[0] <= step
 
     @property
     def credit(self) -> bool:
-        """Whether a value of a new step may be sent."""
+        """True if a value of a new step may be sent."""
         count = len(self._under_way)
         return count < self.window or (self._size < self._budget and count < SMALL)
 
     def admits(self, step: int) -> bool:
-        """Whether the value of `step` may be sent: it needs no credit if a later step's is under way already.
+        """Return True if the value of `step` may be sent. It needs no credit if a later step's value is under way
+        already.
 
-        After a restart, a log may hold chunks of later steps than the one that is made again.
+        After a restart, a log may hold chunks of later steps than the one that the rank makes again.
         """
         return self.credit or (bool(self._under_way) and step <= max(self._under_way))
 
     @property
     def unheard(self) -> bool:
-        """Whether some consumer has not asked yet."""
+        """True if some consumer has not asked yet."""
         return bool(self._from) and NEVER in self._from.values()
 
     @property
     def ahead(self) -> list[tuple[int, int]]:
-        """Who has asked for what has not been sent yet, and from which step on."""
+        """The consumers that have asked for steps which are not sent yet, each with its first step."""
         return [(consumer, step) for consumer, step in self._from.items() if step != NEVER]
 
     def sent(
         self, step: int, chunk: int, last: bool, consumers: tuple[int, ...], item: T | None, nbytes: int, size: int = 0
     ) -> tuple[int, ...]:
-        """A chunk of `step` is made, encoded as `item`, or taken over from a former generation's log.
+        """Keep a chunk of `step`, either a new one (encoded as `item`) or one from a former generation's log.
 
-        Of its `size` in bytes, `nbytes` are kept in this process.
-        Returns those of `consumers` that it must be sent to now: who has asked, and has not got it already.
+        `nbytes` of its `size` bytes are in the memory of this process. Returns those of `consumers` to which the chunk
+        must be sent now: they have asked, and do not have it.
         """
         if step > self._low:
             self._leaves(step, size)
@@ -156,20 +161,21 @@ class OutEdgeState(Generic[T]):
         return tuple(consumer for consumer in consumers if consumer not in self._from)
 
     def restarted(self, consumer: int, generation: int) -> None:
-        """`consumer` is in `generation` now: if that is new, it gets nothing until it asks."""
+        """Note the generation of `consumer`. A new generation gets nothing until it asks."""
         if generation > self._known(consumer):
             self._generations[consumer] = generation
             self._from[consumer] = NEVER
 
     @property
     def kept(self) -> tuple[Kept[T], ...]:
-        """All that may be needed again, in the order in which it was sent."""
+        """All chunks that may be needed again, in the order in which they were sent."""
         return tuple(self._kept)
 
     def ask(self, consumer: int, generation: int, from_step: int, released: int) -> list[Kept[T]]:
-        """`consumer` lacks all from `from_step` on and has released all up to `released`: what to send, in order.
+        """Answer an ask: return the chunks to send to `consumer`, in order.
 
-        What comes from an older generation of it is ignored. Raises `TransportError` if something is not kept any more.
+        The consumer lacks everything from `from_step` on, and has released everything up to `released`. An ask of an
+        older generation is ignored. Raises `TransportError` if a chunk is not kept any more.
         """
         if generation < self._known(consumer):
             return []
@@ -193,7 +199,7 @@ class OutEdgeState(Generic[T]):
         return [kept for kept in self._kept if kept.step >= from_step and consumer in kept.consumers]
 
     def acked(self, consumer: int, generation: int, step: int) -> list[T]:
-        """`consumer` has released everything up to `step`; the items that nobody needs any more are returned."""
+        """Note that `consumer` has released everything up to `step`. Returns the items that no rank needs any more."""
         if generation != self._known(consumer) or step <= self._acked[consumer]:
             return []
         self._acked[consumer] = step
@@ -208,14 +214,15 @@ class OutEdgeState(Generic[T]):
         return self._freed()
 
     def committed(self, step: int) -> list[T]:
-        """`step` is committed; the items that nobody needs any more are returned."""
+        """Note that `step` is committed. Returns the items that no rank needs any more."""
         self._committed = max(self._committed, step)
         return self._freed()
 
     def pin(self, steps: Sequence[int]) -> list[T]:
-        """The snapshots of just these steps are being persisted, with what crosses them: made by then, held after.
+        """Set the steps whose snapshots are being persisted; keep the values in flight across them.
 
-        Returns the items that nobody needs any more.
+        A value is in flight across a step if it is made by then and held afterwards. Returns the items that no rank
+        needs any more.
         """
         self._pins = tuple(steps)
         if not self._pinned:
@@ -224,14 +231,14 @@ class OutEdgeState(Generic[T]):
         return [item for kept in held if (item := self._let_go(kept)) is not None]
 
     def clear(self) -> list[T]:
-        """Nobody asks any more; all items are returned."""
+        """Forget all chunks, since no consumer will ask again. Returns all items."""
         items = [kept.item for kept in (*self._pinned, *self._kept) if kept.item is not None]
         self._pinned, self.kept_bytes = [], 0
         self._kept.clear()
         return items
 
     def awaits_commit(self, step: int) -> bool:
-        """Whether the commit of `step` would free something here, so that waiting for it makes sense."""
+        """Return True if the commit of `step` would free a chunk here, so that waiting for it makes sense."""
         return bool(self._kept) and self._kept[0].step + self.hold <= step
 
     def _known(self, consumer: int) -> int:
@@ -260,7 +267,7 @@ class OutEdgeState(Generic[T]):
 
 
 class _Source:
-    """What is known of one producer rank: its generation, the step and chunk it may send next, the step in use."""
+    """The state of one producer rank: its generation, the next step and chunk, and the step in use."""
 
     __slots__ = ("chunk", "generation", "step", "used")
 
@@ -272,11 +279,14 @@ class _Source:
 
 
 class InEdgeState(Generic[T]):
-    """One consumer rank's end: gathers the chunks of each of `sources`, in their order, step by step."""
+    """A consumer rank's end of an edge: it gathers the chunks of `sources`, in their order, step by step."""
 
     def __init__(self, sources: Sequence[int], from_step: int = 0, *, revocable: bool = False) -> None:
-        """`from_step`: values of earlier producer steps are duplicates. `revocable`: a restarted producer may make
-        other values than before, so the edge takes back what no step has used."""
+        """Take values from producer step `from_step` on; earlier ones are duplicates.
+
+        With `revocable`, a restarted producer may make different values, so the edge drops the ones that no step has
+        used.
+        """
         self.sources = tuple(sources)
         self.revocable = revocable
         self._index = {source: position for position, source in enumerate(self.sources)}
@@ -285,10 +295,11 @@ class InEdgeState(Generic[T]):
         self._ended: dict[int, int] = {}
 
     def restart_source(self, source: int, generation: int) -> int:
-        """`source` is in `generation` now. Returns the first step to ask it for: all before it have come completely.
+        """Note the generation of `source`. Returns the first step to ask it for: all earlier values are complete.
 
-        Chunks of an incomplete value are dropped and taken again, unless a consumer of the stream has used some: then
-        what comes again is a duplicate. Of a `revocable` one all that has not been used is dropped.
+        The edge drops the chunks of an incomplete value and takes them again. If a consumer of the stream has used some
+        of them, it keeps them, and the repeated ones are duplicates. A `revocable` edge drops every value that no step
+        has used.
         """
         position = self._position(source)
         head = self._heads[position]
@@ -310,7 +321,7 @@ class InEdgeState(Generic[T]):
             head.step, head.chunk = min(begun), 0
 
     def use(self, step: int) -> None:
-        """What is there of `step`, and before, is used: it is not taken back."""
+        """Mark all chunks of `step` and of earlier steps as used, so that the edge does not take them back."""
         for head in self._heads:
             head.used = max(head.used, step)
 
@@ -343,27 +354,27 @@ class InEdgeState(Generic[T]):
         return True
 
     def ready(self, step: int) -> bool:
-        """Whether the last chunk of every producer is there."""
+        """Return True if the last chunk of every producer is there."""
         return self._ended.get(step) == len(self.sources)
 
     def take(self, step: int) -> list[list[T]]:
-        """The chunks of `step`, a list per source; they are forgotten here."""
+        """Return the chunks of `step`, one list per source, and forget them."""
         del self._ended[step]
         return self._chunks.pop(step)
 
     def peek(self, step: int) -> list[list[T]]:
-        """As `take`, of a value that is ready, but it stays."""
+        """Return the chunks of a value that is ready, without forgetting them."""
         return self._chunks[step]
 
     def forget(self, before: int) -> None:
-        """The values of steps before this one will not be taken."""
+        """Forget the values of steps before this one: no step will take them."""
         for step in [step for step in self._ended if step < before]:
             self.take(step)
 
     def chunk(self, step: int, position: int, index: int) -> T | None:
-        """Chunk `index` of source number `position` for use now, or None if it has not come (or does not exist).
+        """Return chunk `index` of source number `position` for use now; None if it is not there.
 
-        One of a `revocable` value has come when all of them have.
+        On a `revocable` edge a chunk is there once the value is complete.
         """
         chunks = self._chunks.get(step)
         if chunks is None or index >= len(chunks[position]) or (self.revocable and not self.ended(step, position)):
@@ -372,11 +383,11 @@ class InEdgeState(Generic[T]):
         return chunks[position][index]
 
     def ended(self, step: int, position: int) -> bool:
-        """Whether source number `position` has sent all its chunks of `step`."""
+        """Return True if source number `position` has sent all its chunks of `step`."""
         return self._heads[position].step > step
 
     def missing(self, step: int) -> tuple[int, ...]:
-        """The producers whose value of `step` has not come completely."""
+        """Return the producers whose value of `step` is not complete."""
         return tuple(s for position, s in enumerate(self.sources) if not self.ended(step, position))
 
     def _position(self, source: int) -> int:

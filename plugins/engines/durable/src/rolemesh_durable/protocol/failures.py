@@ -1,4 +1,4 @@
-"""How a process's end is told, and which of several failures the others are echoes of. Pure."""
+"""The failure that a process's end stands for, and the primary one among several failures. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def describe_exit(
     generation: int = 0,
     cause: Literal["start", "environment"] = "start",
 ) -> Failure:
-    """The failure of a process that ended without a report of its own; `error` if it never started, for `cause`."""
+    """Return the failure of a process that ended without a report. `error` is set if it never started, for `cause`."""
     if error and cause == "environment":
         message, _, printed = error.partition("\n")
         return Failure(cause, role, rank, message=message, traceback=printed, generation=generation)
@@ -47,16 +47,17 @@ _ECHOES = ("connection reset", "connection closed", "connection refused", "broke
 
 
 def is_echo(failure: Failure) -> bool:
-    """Whether this is what a survivor says when its peer has died: a broken connection of a collective."""
+    """Return True if this is a survivor's report of a peer's death: a broken connection of a collective."""
     text = " ".join([failure.message, *raised_lines(failure.traceback)]).lower()
     return failure.cause == "exception" and any(echo in text for echo in _ECHOES)
 
 
 def weight(failure: Failure) -> int:
-    """Orders failures by how likely they are the cause of the others, 0 the most.
+    """Return a sort key for failures by how likely they cause the others; 0 is most likely.
 
-    A lost node or agent, then a death, then an exception. A collective's survivor raises a connection error within
-    milliseconds of its peer's death, often before the death itself is seen, so the order of arrival says little.
+    The order is: a lost node or agent, then a death, then an exception. A collective's survivor raises a connection
+    error within milliseconds of its peer's death, often before the master sees the death itself. So the order of
+    arrival says little.
     """
     if failure.cause in ("node_lost", "agent_lost", "log_lost"):
         return 0
@@ -68,5 +69,5 @@ def weight(failure: Failure) -> int:
 
 
 def primary(failures: Sequence[Failure]) -> Failure:
-    """The failure that the others are echoes of."""
+    """Return the failure that most likely caused the others."""
     return min(failures, key=weight)

@@ -1,4 +1,6 @@
-"""What is fixed for a whole job and travels once: to the master, to each agent, to each rank. Plain data."""
+"""The configuration that is fixed for a whole job and travels once to the master, each agent and each rank. Plain
+data.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +37,17 @@ class PluginUse(msgspec.Struct, frozen=True):
 
 
 class CheckUse(msgspec.Struct, frozen=True):
-    """A check, and what it is called in this job."""
+    """A check, and its name in this job."""
 
     name: str
     use: PluginUse
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """What a role's processes are started in, beside their variables.
+    """The environment of a role's processes, beside their variables.
 
-    `pip` are lines of a requirements file with absolute paths, `working_dir` is an absolute path or "" for the agent's
-    own, `where` the place in the job file. Lines may hold secrets.
+    `pip` holds lines of a requirements file with absolute paths. `working_dir` is an absolute path, or "" for the
+    agent's own. `where` is the place in the job file. Lines may hold secrets.
     """
 
     pip: tuple[str, ...] = ()
@@ -56,7 +58,7 @@ class Environment(msgspec.Struct, frozen=True):
 class RoleConfig(msgspec.Struct, frozen=True):
     """A role's workload and zygote, the same for all of its ranks and all of their starts.
 
-    It holds expanded secrets, and is never journalled.
+    It holds expanded secrets, and no journal records it.
     """
 
     use: PluginUse
@@ -70,12 +72,12 @@ class RoleConfig(msgspec.Struct, frozen=True):
 
     @property
     def zygote(self) -> tuple[tuple[str, ...], dict[str, str], Environment]:
-        """The kind of zygote that its ranks are forked from."""
+        """The kind of zygote from which its ranks are forked."""
         return self.preload, self.env, self.environment
 
 
 class JobConfig(msgspec.Struct, frozen=True):
-    """What every rank of a job must know. `several_nodes`: some edges need the remote transport."""
+    """The configuration that every rank of a job needs. `several_nodes`: some edges need the remote transport."""
 
     name: str
     job_id: str
@@ -95,11 +97,13 @@ class JobConfig(msgspec.Struct, frozen=True):
     stateful: tuple[str, ...] = ()
     """Roles whose workload keeps state; the others are restored by replay."""
     unrepeated: tuple[str, ...] = ()
-    """Those of them that are restored by their snapshots alone."""
+    """Those stateful roles that are restored by their snapshots alone."""
     varying: tuple[str, ...] = ()
-    """Roles whose workload may return something else when it is called again: what they have sent is not replaced."""
+    """Roles whose workload may return a different value in a second call. So nothing replaces the values that they have
+    sent.
+    """
     trust_pickles: bool = False
-    """Pickled objects in the snapshot that the job was resumed from may be read."""
+    """True if ranks may read pickled objects in the snapshot from which the job was resumed."""
     plugins: dict[str, dict[str, PluginUse]] = {}
     """Plugins of declared kinds that ranks use, by kind and name."""
     roles: dict[str, RoleConfig] = {}
@@ -107,9 +111,11 @@ class JobConfig(msgspec.Struct, frozen=True):
 
 
 class AgentConfig(msgspec.Struct, frozen=True):
-    """What an agent is started with. `timed`: see
-    `RankProgress.times`. `serves`: its ranks may have to go to where there is more of something, and then
-    fetch their snapshots from here. `environ`: see `JobBundle`.
+    """The configuration of an agent's start.
+
+    - `timed`: see `RankProgress.times`.
+    - `serves`: other agents may fetch snapshots from this one, when its ranks move to nodes with more resources.
+    - `environ`: see `JobBundle`.
     """
 
     agent: str
@@ -126,10 +132,10 @@ class AgentConfig(msgspec.Struct, frozen=True):
 
 
 class RankStart(msgspec.Struct, frozen=True):
-    """What the zygote hands a new rank: its launch, the job, and the places on its node.
+    """The zygote's order to a new rank: its launch, the job, and the paths on its node.
 
     `mates` are the status pages of all other ranks of its collective group, if they all live on this node. `turns` is
-    the page of those with which it takes turns; "" if it takes none.
+    the status page of the ranks that share its slot; "" if it takes no turns.
     """
 
     launch: RankLaunch
@@ -147,7 +153,7 @@ class RankStart(msgspec.Struct, frozen=True):
 
 
 class JobBundle(msgspec.Struct, frozen=True):
-    """All that the master is started with. Holds expanded secrets: never written to disk, never journalled."""
+    """The configuration of a master's start. It holds expanded secrets: nothing writes it to disk or to a journal."""
 
     outline: MasterConfig
     config: JobConfig
@@ -176,13 +182,13 @@ class JobBundle(msgspec.Struct, frozen=True):
 
 
 def for_rank(job: JobConfig, launch: RankLaunch) -> JobConfig:
-    """`job` as this rank is to know it: with the world sizes of its layout, and its own role."""
+    """Return `job` as this rank needs it: with the world sizes of its layout, and its own role."""
     sizes, roles = launch.layout.world_sizes(job.world_sizes), {launch.role: job.roles[launch.role]}
     return msgspec.structs.replace(job, world_sizes=sizes, roles=roles)
 
 
 def agent_start(bundle: JobBundle, place: AgentPlace, incarnation: int, host: str) -> AgentStart:
-    """The start of an agent of a job. Any role may come to it; `warm` are those that it begins with."""
+    """Return the start of an agent. Any role's ranks may come to it later; `warm` names those that it begins with."""
     config = AgentConfig(
         agent=place.agent,
         node=place.node,

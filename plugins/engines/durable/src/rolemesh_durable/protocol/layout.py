@@ -1,4 +1,4 @@
-"""How many ranks each role has, from one step on: a job that is resized has one layout after another."""
+"""The number of ranks of each role from one step on. Each resize gives the job a new layout."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Layout"]
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """What the resize number `number` has made of the job (0: none has yet); it holds for all steps after `step`.
+    """The result of resize number `number` (0: none yet). It holds for all steps after `step`.
 
-    `sizes` are the world sizes of the roles that have ever been resized; the others have those that the job began with.
-    `since`: by such a role, the step at which it was resized last. `folder` is the persisted snapshot of `step`: what
-    was made up to then and crosses it is taken from there.
+    - `sizes`: the world sizes of the roles that were ever resized. The others keep their first size.
+    - `since`: by resized role, the step of its latest resize.
+    - `folder`: the persisted snapshot of `step`. Values that are in flight across that step come from there.
     """
 
     number: int = 0
@@ -28,26 +28,31 @@ class Layout(msgspec.Struct, frozen=True):
     since: dict[str, int] = {}
 
     def world_sizes(self, first: Mapping[str, int]) -> dict[str, int]:
-        """Of all roles, where `first` are those that the job began with."""
+        """Return the world sizes of all roles; `first` holds those that the job began with."""
         return {**first, **self.sizes}
 
     def is_void(self, role: str, step: int) -> bool:
-        """Whether what a rank of `role` had in memory after `step` belongs to other ranks, of an earlier layout."""
+        """Return True if the memory of `role` after `step` belongs to ranks of an earlier layout."""
         return step <= self.since.get(role, -1)
 
     def next(self, number: int, step: int, folder: str, sizes: Mapping[str, int]) -> Layout:
-        """The one that follows, from `step` on."""
+        """Return the next layout, which holds after `step`."""
         since = {**self.since, **dict.fromkeys(sizes, step)}
         return Layout(number, step, folder, {**self.sizes, **sizes}, since)
 
     def back_at(self, step: int) -> Layout:
-        """The job goes back to a persisted snapshot of `step`, which is cut for this layout if it is of another one."""
+        """Return the layout after the job has gone back to a persisted snapshot of `step`.
+
+        If that snapshot has another layout, it is cut for this one.
+        """
         since = {role: min(step, at) for role, at in self.since.items()}
         return msgspec.structs.replace(self, step=min(self.step, step), since=since)
 
     def whole_from(self, graph: LogicalGraph) -> int:
-        """The first step after `step` whose checkpoint is whole: what is needed of before `step` lies in `folder` only,
-        cut for other ranks."""
+        """Return the first step after `step` whose checkpoint is complete without `folder`.
+
+        Before that step, ranks need values that only `folder` holds, cut for other ranks.
+        """
         activity = Activity(graph)
         touched = [e for e in graph.edges if {graph.ops[e.src].role, graph.ops[e.dst].role} & self.since.keys()]
         return self.step + max((hold_of(edge, graph, activity, ()) for edge in touched), default=0)

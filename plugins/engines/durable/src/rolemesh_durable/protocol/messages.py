@@ -1,9 +1,10 @@
-"""What master, agents and ranks say to each other: plain records, encoded as msgpack.
+"""The messages between master, agents and ranks: plain records, encoded as msgpack.
 
-Between master and agents a message may be lost, late, repeated or overtaken: an agent reports everything it knows, the
-master compares that with what it wants and sends commands that do nothing where they have been carried out already.
-Every message of the master carries its epoch; an agent ignores what comes from an older one. Ranks never talk to the
-master: an agent speaks for the ranks on its node, over sockets that lose nothing while both live.
+Messages between master and agents may be lost, late, repeated or reordered. So an agent reports everything it knows.
+The master compares that with the state it wants, and sends commands that change nothing if an agent has already carried
+them out. Every message of the master carries its epoch; an agent ignores messages of older epochs. Ranks never talk to
+the master: an agent reports for the ranks on its node. Ranks and their agent use sockets that lose nothing while both
+live.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ from rolemesh_durable.protocol.refs import OfStart, StartRef
 from rolemesh_runtime.metrics import Metrics as Metrics
 
 FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk", "zygote", "full", "stall", "clock"]
-"""What a rehearsal may inject; `rolemesh_rehearsal.spec.Rehearsal` says what each does."""
+"""The faults that a rehearsal may inject; `rolemesh_rehearsal.spec.Rehearsal` describes each."""
 
 
 class RankLaunch(OfRank, frozen=True):
-    """Where and how a rank starts; all of it may change from one start to the next. See `RoleConfig` for its plugin.
+    """Where and how a rank starts. All of it may change from one start to the next. `RoleConfig` names its plugin.
 
-    The rank's first step is ``resume + 1``. `restore` says where its state after step `resume` is: nowhere (a fresh
-    start), in the node's memory, or in the folder `origin` of a persisted snapshot of step `origin_step`, which is then
-    `resume`. `replica` is the address of the agent that holds it in memory, if that is another one: it is fetched
-    first. Values made up to `origin_step` come from `origin`, all others from their producers. `turns` are the ranks,
-    this one among them, that take turns on its slot; none if it runs whenever it can. `layout` is the job's when it
-    starts.
+    The rank's first step is ``resume + 1``. `turns` are the ranks that take turns on its slot, this one among them;
+    empty if it runs at any time. `layout` is the job's layout at the start.
+
+    `restore` says where its state after step `resume` is: nowhere (a fresh start), in the node's memory, or in the
+    folder `origin` of the persisted snapshot of step `origin_step`, which then equals `resume`. `replica` is the
+    address of another agent that holds the state in memory; the rank's agent fetches it first. Values made up to
+    `origin_step` come from `origin`, and all others from their producers.
     """
 
     world_size: int
@@ -60,7 +62,7 @@ class RankLaunch(OfRank, frozen=True):
 
 
 class Peer(OfRank, frozen=True):
-    """Where a rank can be reached: its node, and an address per transport."""
+    """How other ranks reach a rank: its node, and an address per transport."""
 
     node: str
     addresses: dict[str, str]
@@ -68,7 +70,7 @@ class Peer(OfRank, frozen=True):
 
 
 class RendezvousAt(msgspec.Struct, frozen=True):
-    """Where the collective group of a role meets."""
+    """The address at which the collective group of a role meets."""
 
     role: str
     address: str
@@ -77,14 +79,18 @@ class RendezvousAt(msgspec.Struct, frozen=True):
 
 
 class RankProgress(OfStart, frozen=True, kw_only=True):
-    """How far a rank is, and what it does.
+    """The progress and the present activity of a rank.
 
-    `finished` and `durable` are steps, -1 before the first: `durable` is the newest that this rank could be restored to
-    even if its process (or, with replicas, its node) were lost now. `since_s`: how long it has been in `phase`.
-    `layout`: the number of the one that it has taken up. `frozen`: stopped by a signal. `busy_s`: seconds in operators
-    since its start; `worked_s`: those of its process on a processor, of a collective role's. `done` of `total` (0:
-    unknown) is what the operator says of its own progress, or -1. `times`, where the job has scalers: seconds since its
-    start in operators (-1), and waiting on each edge, what lasts included.
+    - `finished`, `durable`: steps, -1 before the first. The rank could be restored to `durable` even if its process
+      (with replicas: its node) were lost now.
+    - `since_s`: seconds that it has been in `phase`.
+    - `layout`: the number of the layout that it has taken up.
+    - `frozen`: True if a signal has stopped it.
+    - `busy_s`: seconds in operators since its start.
+    - `worked_s`: processor seconds of a collective role's process in operators.
+    - `done`, `total`: the operator's own progress; -1 if it reports none, and a total of 0 if it is unknown.
+    - `times`: only if the job has scalers. Seconds since its start in operators (key -1) and waiting on each edge,
+      including the present wait.
     """
 
     finished: int = -1
@@ -104,11 +110,12 @@ class RankProgress(OfStart, frozen=True, kw_only=True):
 
 
 class RankReport(RankProgress, frozen=True):
-    """A rank as its agent sees it, whole: a report that is lost, late or repeated does no harm.
+    """The complete state of a rank as its agent sees it, so a lost, late or repeated report does no harm.
 
-    `state`: starting (asked for), up (its inbox is open: `addresses`), ready (set up and restored), done (`sha256`),
-    failed (`failure`), gone (no process; `snapshots` are the steps that its node's memory holds). `finish`: its
-    workload wants the job to finish, for this reason. `ends`: its process is left, and its workload torn down.
+    - `state`: starting (requested), up (its inbox is open at `addresses`), ready (set up and restored), done
+      (`sha256`), failed (`failure`), gone (no process; `snapshots` are the steps in its node's memory).
+    - `finish`: the reason for which its workload wants the job to finish; "" if it does not.
+    - `ends`: the workload is torn down and only the process is left.
     """
 
     state: Literal["starting", "up", "ready", "done", "failed", "gone"]
@@ -125,9 +132,11 @@ class RankReport(RankProgress, frozen=True):
 
 
 class Stored(OfRank, frozen=True):
-    """Snapshots of a rank that has no process here, in this agent's memory: left by its last agent, or replicas.
+    """Snapshots in this agent's memory of a rank without a process here. The rank's last agent left them, or they are
+    copies.
 
-    `copy`: replicas; a rank that is to be restored from one needs it fetched, even by the agent that has it.
+    `copy`: they are copies from another node. A rank needs them fetched before a restore, even by the agent that has
+    them.
     """
 
     steps: tuple[int, ...]
@@ -135,11 +144,11 @@ class Stored(OfRank, frozen=True):
 
 
 class Persisted(OfRank, frozen=True):
-    """A rank's part of the persisted snapshot of `step` is on disk: its files, name → [bytes, sha256].
+    """A rank's part of the checkpoint of `step` is on disk. `files` maps each file's name to its bytes and SHA-256.
 
-    `timeline` (see `Launch`) and `generation` are those for which it holds: a part that was made before the job, or the
-    rank, went back to an earlier step belongs to no checkpoint any more. `attempt` is in the names that the files have
-    until their checkpoint is completed, see `snapshots.disk.attempt_file`.
+    The part holds for `timeline` (see `Launch`) and `generation`. If the job or the rank has gone back to an earlier
+    step since, the part belongs to no checkpoint. `attempt` is part of the files' names until the checkpoint is
+    complete, see `rolemesh_durable.checkpoint.attempt`.
     """
 
     step: int
@@ -153,10 +162,10 @@ class Persisted(OfRank, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True, tag=True):
-    """Start these ranks; one that has been started or halted in this generation, or a later one, is left alone.
+    """Start these ranks. An agent skips a rank that it has started or halted in this generation or a later one.
 
-    `timeline` counts how often the whole job went back to a persisted snapshot: what an agent still has in memory from
-    an earlier one is void.
+    `timeline` counts how often the whole job has gone back to a persisted snapshot. An agent drops what it holds in
+    memory from an earlier timeline.
     """
 
     epoch: int
@@ -165,18 +174,18 @@ class Launch(msgspec.Struct, frozen=True, tag=True):
 
 
 class Halt(msgspec.Struct, frozen=True, tag=True):
-    """Kill these ranks and earlier generations of them, start none of them later, and report them gone."""
+    """Kill these ranks and their earlier generations, never start them later, and report them gone."""
 
     epoch: int
     ranks: tuple[StartRef, ...]
 
 
 class Addresses(msgspec.Struct, frozen=True, tag=True):
-    """Where the neighbours of this agent's ranks are now, as far as that is newer than version `since`.
+    """The addresses of the neighbours of this agent's ranks, as far as they changed after version `since`.
 
-    Who has not all up to `since` leaves it alone, and is told more; -1 is before everything. `version` grows with each
-    change. `copies_to` is the address of the agent that gets copies of this one's snapshots, "" if none does. Who the
-    neighbours are follows from `layout`.
+    An agent that lacks versions up to `since` ignores the message, and the master sends it more; -1 means from the
+    start. `version` grows with each change. `copies_to` is the address of the agent that receives copies of this
+    agent's snapshots; "" if none does. `layout` determines the neighbours.
     """
 
     epoch: int
@@ -189,17 +198,25 @@ class Addresses(msgspec.Struct, frozen=True, tag=True):
 
 
 class Watermarks(msgspec.Struct, frozen=True, tag=True):
-    """How far everything is. Sent on every change and every second: it is also the sign that the master lives.
+    """The progress of the job. The master sends it on every change and every second; it is also the sign that the
+    master lives.
 
-    Ranks may run up to and including step `granted`. No rank will ever be restored to a step before `committed`. Lines
-    of metrics up to step `published` are durable. `persisted` is the newest complete snapshot on disk. `groups`: for
-    collective roles, the newest step that all of its ranks have durable. `finishing`: somebody wants the job to finish,
-    which is journalled; `last` is the step with which it does, once that is decided. `away`: of the roles that are
-    called, the ranks that are dead, with the generation up to which they are. The job has `layout`, which is to change
-    after step `pause`, of which a snapshot is to be persisted; or ranks leave a node then. `draining` are nodes that
-    are to be without ranks, and how many seconds are left to each. Failures are `failures_s` apart, as a power of two;
-    0 as long as there was none. Lines of metrics end at the steps that `cuts` names. Nothing but `groups` goes back,
-    except where `timeline` (see `Launch`) goes on.
+    No field but `groups` decreases, except when `timeline` increases.
+
+    - `timeline`: see `Launch`.
+    - `granted`: ranks may run up to and including this step.
+    - `committed`: no rank will ever be restored to an earlier step.
+    - `published`: lines of metrics up to this step are durable.
+    - `persisted`: the newest complete checkpoint on disk.
+    - `groups`: by collective role, the newest step that is durable in all of its ranks.
+    - `finishing`: the job is to finish early, and the journal says so.
+    - `last`: the step after which it finishes; -1 until the master has decided it.
+    - `away`: starts of dead ranks in roles that serve calls. Earlier generations are dead too.
+    - `pause`: the step after which the layout changes or ranks leave a node, with a checkpoint of it; -1 for none.
+    - `layout`: the job's present layout.
+    - `draining`: the nodes that ranks must leave, with the seconds left to each.
+    - `failures_s`: seconds between failures, rounded to a power of two; 0 if there was none.
+    - `cuts`: the steps at which lines of metrics end.
     """
 
     epoch: int
@@ -219,7 +236,9 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
     cuts: Cuts = ((0, 1),)
 
     def after(self, known: Watermarks | None) -> Watermarks:
-        """What both say together: these numbers never go back in a timeline, and one may have overtaken the other."""
+        """Return both messages combined. The numbers never decrease in a timeline, and either message may be the newer
+        one.
+        """
         if known is None:
             return self
         numbers = ("epoch", "granted", "committed", "published", "persisted", "finishing", "last", "pause")
@@ -235,7 +254,7 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
 
 
 class Measure(msgspec.Struct, frozen=True, tag=True):
-    """Run the job's checks on this node, once, and report what they find; others do so on the nodes `together`."""
+    """Run the job's checks once on this node and report the results. Other agents do so on the nodes `together`."""
 
     epoch: int
     together: tuple[str, ...]
@@ -251,11 +270,16 @@ class Dump(msgspec.Struct, frozen=True, tag=True):
 
 
 class Inject(msgspec.Struct, frozen=True, tag=True):
-    """Rehearsal: let a rank (or, with `rank` -1, the agent itself) fail.
+    """Rehearsal: make a rank fail, or with `rank` -1 the agent itself.
 
-    kill: SIGKILL. stop: SIGSTOP. exit: the rank calls ``os._exit``. raise: it raises in its next operator. disk: the
-    agent's writes of the next persisted snapshot fail as if the disk were full. zygote: SIGKILL of a zygote of the
-    agent. full: no file of the process can grow for some seconds. clock: the agent's wall clock steps by an hour.
+    - kill: SIGKILL.
+    - stop: SIGSTOP.
+    - exit: the rank calls ``os._exit``.
+    - raise: the rank raises in its next operator.
+    - disk: the agent's writes of the next persisted snapshot fail as if the disk were full.
+    - zygote: SIGKILL of a zygote of the agent.
+    - full: no file of the process can grow for some seconds.
+    - clock: the agent's wall clock steps by an hour.
     """
 
     epoch: int
@@ -265,9 +289,12 @@ class Inject(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """End: ranks finish the operator they are in, and tear down. One that takes longer than half of `grace_s` seconds
-    gets a SIGTERM, and at their end a SIGKILL. 0 kills at once. `patient`: the job is over, so processes whose
-    workload is torn down (`RankEnds`) may take any time to end. `committed`, `persisted`: see `Watermarks`."""
+    """End: ranks finish their operator and tear down.
+
+    A rank that takes longer than half of `grace_s` seconds gets a SIGTERM, and at the end of them a SIGKILL. 0 kills at
+    once. `patient`: the job is over, so a process whose workload is torn down (`RankEnds`) may take any time to end.
+    `committed`, `persisted`: see `Watermarks`.
+    """
 
     epoch: int
     grace_s: float
@@ -281,22 +308,26 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 
 NOTICE_S = 20.0
-"""A node that is taken back usually has half a minute."""
+"""Seconds that an agent waits after a SIGTERM. A node that is taken back usually has half a minute."""
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
-    """All that an agent knows, sent every second and at once when something has changed.
+    """All that an agent knows. It sends one every second, and at once when something has changed.
 
-    `incarnation` is the number under which the master had it started, `seq` counts its reports, `epoch` is the newest
-    master it has heard, `wired` the `Addresses.version` that its ranks have. `metrics` are lines after what is
-    `published`: they are repeated until that covers them. `persisted` likewise until `Watermarks.persisted` does.
-    `warning` is what goes wrong with snapshots, and `given_up` the newest step whose checkpoint this agent could not
-    write.
-    `timeline` is that of everything in memory, see `Launch`. `making` are the environments of roles that are being
-    made, and how far that is. `refused` counts the connections that this incarnation and its ranks have refused,
-    because they had not the job's key. `leaving`: it was told to end (SIGTERM), and waits `NOTICE_S` for its ranks to
-    be brought elsewhere. `granted`: how far its ranks may run, as masters have told it; those that were before `epoch`
-    cannot tell it any more. `measured` is what all of the job's checks have found on this node, once they have.
+    - `incarnation`: the number under which the master started it.
+    - `seq`: counts its reports.
+    - `epoch`: the newest master that it has received messages from.
+    - `wired`: the `Addresses.version` that its ranks have.
+    - `metrics`: lines after `published`. The agent repeats them until `published` covers them.
+    - `persisted`: parts of checkpoints. The agent repeats them until `Watermarks.persisted` covers them.
+    - `warning`: a present problem with snapshots; "" if there is none.
+    - `given_up`: the newest step whose checkpoint this agent could not write.
+    - `timeline`: the timeline of everything in its memory, see `Launch`.
+    - `making`: the environments of roles that it makes at present, with their progress.
+    - `refused`: connections that this incarnation and its ranks have refused for lack of the job's key.
+    - `leaving`: it has received a SIGTERM, and waits `NOTICE_S` for its ranks to move.
+    - `granted`: the step up to which its ranks may run. Masters of epochs before `epoch` can no longer change it.
+    - `measured`: the results of all the job's checks on this node; empty until the last one is done.
     """
 
     agent: str
@@ -323,20 +354,20 @@ class Report(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stacks(OfStart, frozen=True, tag=True):
-    """What py-spy says of a rank, or why it says nothing."""
+    """The output of py-spy about a rank, or the reason why there is none."""
 
     text: str
 
 
 class AtWork(msgspec.Struct, frozen=True, tag=True):
-    """What the agent was told to do takes long; it lives, and is about to report."""
+    """The agent takes long for a command. It lives, and will report soon."""
 
     agent: str
     incarnation: int
 
 
 class Stopped(msgspec.Struct, frozen=True, tag=True):
-    """All ranks of this agent are gone and its files removed."""
+    """All ranks of this agent are gone and its files are removed."""
 
     agent: str
     incarnation: int
@@ -346,7 +377,7 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
 
 
 class RankHello(OfStart, frozen=True, tag=True):
-    """A rank's process runs and its inboxes are open. `rendezvous_port` is rank 0's of a collective group."""
+    """A rank's process runs and its inboxes are open. Rank 0 of a collective group gives its `rendezvous_port`."""
 
     pid: int
     addresses: dict[str, str]
@@ -354,24 +385,23 @@ class RankHello(OfStart, frozen=True, tag=True):
 
 
 class RankReady(OfStart, frozen=True, tag=True):
-    """`setup` has returned; `setup_s` is how long it took."""
+    """`setup` has returned, after `setup_s` seconds."""
 
     setup_s: float
 
 
 class RankFinish(OfStart, frozen=True, tag=True):
-    """Its workload wants the job to finish."""
+    """The workload of the rank wants the job to finish."""
 
     reason: str
 
 
 class RankDone(OfStart, frozen=True, tag=True):
-    """All steps are finished. `sha256` is of its state, "" for a stateless one.
+    """The rank has finished all steps. `sha256` is the hash of its state, "" if it has none.
 
-    `verdict`: why the job has failed all the same, as its workload says; "" if it has not.
-
-    Where only the last state is kept (`SnapshotPlan.last`), `kept` is the rank's part of that checkpoint, on disk
-    already; or `unkept` says why there is none.
+    `verdict` is the workload's reason for counting the job as failed; "" if it does not. If ranks keep only the last
+    state (`SnapshotPlan.last`), `kept` is the rank's part of that checkpoint on disk, or `unkept` says why there is
+    none.
     """
 
     finished: int
@@ -382,7 +412,7 @@ class RankDone(OfStart, frozen=True, tag=True):
 
 
 class RankEnds(OfStart, frozen=True, tag=True):
-    """The workload is torn down: what is left are threads and exit handlers of the process."""
+    """The workload is torn down; only threads and exit handlers of the process are left."""
 
 
 class RankFailed(msgspec.Struct, frozen=True, tag=True):
@@ -395,7 +425,7 @@ class RankFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Connect(msgspec.Struct, frozen=True, tag=True):
-    """The addresses of neighbours that are new since the last one, and where the rank's own group meets."""
+    """The addresses of neighbours that are new since the last `Connect`, and the meeting point of the rank's group."""
 
     peers: tuple[Peer, ...]
     rendezvous: RendezvousAt | None = None
@@ -408,7 +438,7 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
 
 
 class Adopted(msgspec.Struct, frozen=True, tag=True):
-    """The agent is dead and this is its next incarnation: say again all that is not known to have come further."""
+    """A new incarnation of the agent has adopted the rank. The rank sends again all that may have been lost."""
 
     incarnation: int
 

@@ -29,13 +29,13 @@ class StartRef(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> StartRef:
-        """The start with this text; `ValueError` if it is none."""
+        """Return the start with this text. Raises `ValueError` if the text is malformed."""
         role, rank, generation = text.split("/")
         return cls(role, int(rank), int(generation))
 
 
 class OfStart(OfRank, frozen=True):
-    """A record about one start of a rank: the master starts, restarts or returns it as the next generation."""
+    """A record about one start of a rank. The next start of the rank has the next generation."""
 
     generation: int
 
