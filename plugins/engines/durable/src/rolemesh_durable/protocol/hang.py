@@ -1,7 +1,8 @@
-"""Who is to blame when nothing moves: follows who waits for whom, from the positions that ranks have reported. Pure.
+"""The rank to blame for a hang: follows the waits between ranks, from the positions that ranks have reported. Pure.
 
 The wait-for graph is that of deadlock detection in distributed systems (Knapp 1987, "Deadlock detection in distributed
-databases", section 2): here a wait has one cause, since a rank runs one call at a time, but may be for several ranks.
+databases", section 2). A rank runs one call at a time, so a wait has one cause here, but the rank may wait for several
+ranks.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ __all__ = ["HangVerdict", "culprit"]
 _IDLE, _COMPUTING, _WAITING, _BLOCKED, _TURN, _GATHERING, _CALLING, _SERVING, _FOLLOWING = range(9)
 
 MAX_TOLD = 6
-"""Waits that are told in the verdict's text; `HangVerdict.chain` has all of them."""
+"""Maximum number of waits in the verdict's text; `HangVerdict.chain` has all of them."""
 
 
 class HangVerdict(NamedTuple):
     """The rank that the others wait for, directly or through others.
 
-    `operator` is the label of the call it is in ("" between steps) and `step` its step. `chain` says who waits for
-    whom, from the culprit outwards; `text` is all of it for a person. `computing`: as far as one can see it works.
+    `operator` is the label of its call ("" between steps) and `step` its step. `chain` lists the waits from the culprit
+    outwards. `text` says all of it for a person. `computing`: as far as the reports show, the rank works.
     """
 
     role: str
@@ -49,7 +50,7 @@ class HangVerdict(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """What a rank waits for: `whom` (nobody: it is at fault itself), and the reason in words."""
+    """A rank's wait: the ranks in `whom` (empty: the rank itself is at fault), and the reason in words."""
 
     whom: tuple[RankRef, ...]
     why: str
@@ -63,15 +64,15 @@ def culprit(
     collective: Collection[str] = (),
     turns: Mapping[RankRef, Collection[RankRef]] = MappingProxyType({}),
 ) -> HangVerdict:
-    """Name the rank at the end of the waits. To be asked when no rank has got any further for a long time.
+    """Name the rank at the end of the waits. Call this when no rank has made progress for a long time.
 
-    `reports` are the newest ones, `collective` the roles whose ranks wait for each other inside an operator; `turns`
-    are, by rank, those that take turns on its slot. Ranks that wait for nobody are candidates: one stopped by a signal
-    first, then one that is not set up, then the one that most ranks wait for. Where ranks wait for each other in a
-    circle, it is the one that is furthest behind. Members of a group that are in the same call look alike from outside:
-    the first is named, and the text names all.
+    `reports` are the newest ones. `collective` are the roles whose ranks wait for each other inside an operator.
+    `turns` holds, by rank, the ranks that take turns on its slot. Ranks that wait for no rank are candidates: first one
+    that a signal stopped, then one that is not set up, then the one that most ranks wait for. If ranks wait for each
+    other in a circle, the culprit is the one with the least progress. Members of a group that are in the same call look
+    alike from outside: the verdict names the first, and its text names all.
 
-    Raises `ValueError` without a rank that is not done.
+    Raises `ValueError` if all ranks are done.
     """
     picture = _Picture(graph, reports, world_sizes, collective, turns)
     if not picture.live:
@@ -90,7 +91,7 @@ def culprit(
 
 
 class _Picture:
-    """The reports, and what they say about two ranks."""
+    """The reports, with questions about one or two ranks."""
 
     def __init__(
         self,
@@ -102,13 +103,13 @@ class _Picture:
     ) -> None:
         self.graph, self.reports, self.sizes, self.collective = graph, reports, world_sizes, collective
         self._turns = turns
-        # A rank that is done still gives what a restarted one asks for, unless it is stopped.
+        # A rank that is done still sends the values that a restarted one asks for, unless a signal stopped it.
         self.live = {key: report for key, report in reports.items() if report.state != "done" or report.frozen}
         self._activity = Activity(graph)
         self._routes: dict[int, Route] = {}
 
     def wait(self, key: RankRef) -> _Wait:
-        """For whom `key` waits, and why."""
+        """Return the ranks that `key` waits for, and the reason."""
         report = self.live[key]
         if report.phase == _TURN and not report.frozen:
             return self._for_turn(key, report)
@@ -130,29 +131,31 @@ class _Picture:
         return self._for_the_slowest(key, report)
 
     def progress(self, key: RankRef) -> tuple[int, int, int]:
-        """How far a rank is: finished step, step, operator call."""
+        """Return a rank's progress: finished step, step, operator call."""
         report = self.reports[key]
         return (report.finished, report.step, report.op)
 
     def innocence(self, key: RankRef, waiters: int) -> tuple[int, int, bool]:
-        """Lower is more suspicious, among ranks that wait for nobody; `waiters` ranks wait for this one."""
+        """Return a sort key for ranks that wait for no rank; lower is more suspicious. `waiters` ranks wait for this
+        one.
+        """
         report = self.live[key]
         busy = report.phase in (_COMPUTING, _SERVING)
         return (0 if report.frozen else 1 if report.state != "ready" else 2, -waiters, not busy)
 
     def mates(self, key: RankRef) -> list[RankRef]:
-        """The members of the collective group that are in the same call, `key` included."""
+        """Return the members of the collective group that are in the same call, `key` included."""
         report = self.live[key]
         if key[0] not in self.collective or report.phase != _COMPUTING or report.frozen:
             return [key]
         return [k for k, r in self.live.items() if k[0] == key[0] and self._together(r, report)]
 
     def edge(self, report: RankReport) -> Edge | None:
-        """The edge that a rank waits on, if it waits on one."""
+        """Return the edge that a rank waits on; None if it waits on no edge."""
         return self.graph.edges[report.edge] if 0 <= report.edge < len(self.graph.edges) else None
 
     def operator(self, key: RankRef) -> str:
-        """The label of the call that a rank is in; "" between steps."""
+        """Return the label of a rank's call; "" between steps."""
         report = self.reports[key]
         if report.phase == _IDLE or not 0 <= report.op < len(self.graph.ops):
             return ""
@@ -168,7 +171,7 @@ class _Picture:
             missing = missing or [k for k in senders if k in self.live and not self._past(self.live[k], edge.src, made)]
         why = f"for {edge.param} of step {report.step - edge.lag} from {source.label}"
         if not missing and delivery.shared is not None:
-            # All values have come, but the mates have not said what they have taken: they do so between two items.
+            # All values have come, but the mates have not sent the items that they took: they do so between two items.
             missing = [k for k, r in self.live.items() if k[0] == key[0] and k != key and r.phase != _WAITING]
             why = f"to say what it has taken of {edge.param}"
         # A producer may have to send the value again, to a rank that has restarted. It does not while it computes.
@@ -203,7 +206,7 @@ class _Picture:
         return _Wait(tuple(behind), "to finish the step in which they call it")
 
     def _for_turn(self, key: RankRef, report: RankReport) -> _Wait:
-        """Who is on the slot; or else who has to be there before."""
+        """The rank waits for those on the slot, or else for those whose turn comes first."""
         mates = {k: self.live[k] for k in self._turns.get(key, ()) if k != key and k in self.live}
         there = [k for k, r in mates.items() if r.frozen or r.phase == _COMPUTING]
         before = [k for k, r in mates.items() if r.phase != _TURN and not self._past(r, report.op, report.step)]
@@ -222,8 +225,10 @@ class _Picture:
         return _Wait(tuple(missing), "in the collective")
 
     def _for_the_slowest(self, key: RankRef, report: RankReport) -> _Wait:
-        """A grant, or room for what is retained, comes with a commit: that is up to the slowest rank. But nobody sees
-        what a group has made before all of it have."""
+        """The rank waits for a grant, or for a commit that frees retained values: both depend on the slowest rank.
+
+        No consumer sees a group's value before all ranks of the group have made their part.
+        """
         if report.phase == _BLOCKED and key[0] in self.collective:
             late = [
                 k for k, r in self.live.items() if k[0] == key[0] and r.phase == _COMPUTING and not _ahead(r, report)

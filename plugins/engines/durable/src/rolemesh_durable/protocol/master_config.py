@@ -1,4 +1,4 @@
-"""What the master's machine must know of a job, and when its ranks write snapshots. Plain data."""
+"""The configuration of a master's machine, and the plan for its ranks' snapshots. Plain data."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from rolemesh_durable.protocol.messages import RankLaunch
 __all__ = ["ENDLESS", "MasterConfig", "ScalerPlan", "SnapshotPlan", "known"]
 
 ENDLESS: Final = 1 << 60
-"""The number of steps of a job without an end; nobody is shown it."""
+"""The number of steps of a job without an end. No user sees this number."""
 
 
 KEEP: Final = 2
-"""The number of checkpoints on disk that stay by default."""
+"""Default number of checkpoints that stay on disk."""
 
 
 def known(steps: int) -> int | None:
-    """The number of steps of a job, if it has one."""
+    """Return the number of steps of a job; None if it has no end."""
     return steps if steps < ENDLESS else None
 
 
 class SnapshotPlan(msgspec.Struct, frozen=True):
-    """When ranks write their state. After step s where ``(s + 1) % every == 0``, and after the last one.
+    """The steps after which ranks write their state: each step s with ``(s + 1) % every == 0``, and the last one.
 
-    Some of those may be left out, for `every_s` seconds at most if it is given (`rolemesh_durable.protocol.owing`), and
-    with `paced` also some of those that go to disk, every `persist_every` steps. The newest `keep` on disk stay, 0 for
-    none after the end. With `last` ranks take no snapshots, but each writes its state to disk after the last step.
+    Ranks may leave out some of them, for `every_s` seconds at most if it is set (`rolemesh_durable.protocol.owing`).
+    With `paced` they may also leave out some of those that go to disk, every `persist_every` steps. The newest `keep`
+    checkpoints stay on disk; 0: none after the end. With `last` ranks take no snapshots, but each writes its state to
+    disk after the last step.
     """
 
     enabled: bool = False
@@ -45,19 +46,19 @@ class SnapshotPlan(msgspec.Struct, frozen=True):
 
     @property
     def stay(self) -> int:
-        """How many checkpoints stay on disk while the job runs: it may have to go back to one."""
+        """Number of checkpoints that stay on disk while the job runs, because it may have to go back to one."""
         return self.keep or KEEP
 
     def due(self, step: int, steps: int) -> bool:
-        """Whether ranks write a snapshot after `step` of `steps` steps."""
+        """Return True if ranks write a snapshot after `step` of `steps` steps."""
         return self.enabled and ((step + 1) % self.every == 0 or step == steps - 1)
 
     def persisted(self, step: int, steps: int) -> bool:
-        """Whether the snapshot after `step` goes to disk."""
+        """Return True if the snapshot after `step` goes to disk."""
         return self.due(step, steps) and ((step + 1) % self.persist_every == 0 or step == steps - 1)
 
     def boundary(self, step: int) -> int:
-        """The newest step before `step` after which ranks take a snapshot, if none owes one; -1 if there is none."""
+        """Return the newest step before `step` with a snapshot, if ranks leave none out; -1 if there is none."""
         return (step // self.every) * self.every - 1
 
 
@@ -71,18 +72,21 @@ class ScalerPlan(msgspec.Struct, frozen=True):
 
 
 class MasterConfig(msgspec.Struct, frozen=True):
-    """A job as its master's machine sees it. `launches` maps each agent to its ranks as they are first started.
+    """A job as its master's machine sees it. Times are in seconds.
 
-    `origin` (a folder) and `origin_step` name the persisted snapshot that the job starts from, "" and -1 if it starts
-    again. Times are in seconds. `lease_s` is how long an agent lives without
-    its master, `owner_lease_s` how long the job without its driver (None: it is detached). `stateful` are the roles
-    that give snapshots, `collective` those whose ranks are one group if they are several, `ranges` the least and the
-    most ranks of those that have limits, `resources` what each rank of a role asks for, and `most` what it may be given
-    by a failover level. A line of metrics covers `metrics_every` steps; None: as many as
-    `line_cuts` decides. A job that is `rehearsed` goes
-    no further than whoever injects its failures lets it, so that none of them comes too late. `clock` names the
-    monotonic clock that the master goes by: another machine, or another boot of the same one, has another.
-    `checks` are what nodes must measure up to before ranks start there.
+    - `launches`: the first start of each rank, by agent.
+    - `origin` (a folder), `origin_step`: the persisted snapshot that the job starts from; "" and -1 for none.
+    - `lease_s`: the time that an agent lives without its master.
+    - `owner_lease_s`: the time that the job lives without its driver; None if it is detached.
+    - `stateful`: the roles whose ranks give snapshots.
+    - `collective`: the roles whose ranks form one group if there are several.
+    - `ranges`: the smallest and largest number of ranks of each role that has limits.
+    - `resources`: the request of each rank, by role.
+    - `most`: the limit of what a failover level may give a rank, by role.
+    - `metrics_every`: the number of steps that a line of metrics covers; None: `line_cuts` decides.
+    - `rehearsed`: ranks run no further than the rehearsal allows, so that no injected failure comes too late.
+    - `clock`: the name of the master's monotonic clock. Another machine or another boot has another clock.
+    - `checks`: the limits that a node must keep before ranks start on it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Lines of metrics of several ranks, added up: agents do so for the ranks of a node, the master for agents. Pure."""
+"""Lines of metrics of several ranks, added up: an agent adds those of its ranks, the master those of agents. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MetricsMerger:
         self._whole: dict[str, dict[int, Metrics]] = {}
         """The complete lines that `take` has returned, by role and last step."""
         self._changed: set[tuple[str, int]] = set()
-        """The lines of which something has come or gone since the last `take`."""
+        """The lines that have changed since the last `take`."""
         self.durable = -1
         """Lines up to this step are durable."""
 
@@ -96,8 +96,10 @@ def _after(step: int, lines: Mapping[int, T]) -> dict[int, T]:
 
 
 PATIENCE_S = 10.0
-"""How long the master waits for the missing parts of a line whose steps are committed. The parts may have died with
-their agent."""
+"""Seconds that the master waits for missing parts of a line whose steps are committed.
+
+The parts may have died with their agent.
+"""
 
 
 class LineAssembler:
@@ -108,9 +110,9 @@ class LineAssembler:
         self._graph, self._world_sizes = graph, dict(world_sizes)
         self._builder = LineBuilder(graph, world_sizes)
         self._parts: defaultdict[int, dict[tuple[str, str], Metrics]] = defaultdict(dict)
-        """By the last step of the line, role and agent."""
+        """The parts, by the last step of the line, role and agent."""
         self._since: list[tuple[int, float]] = []
-        """Up to which step it was known when that the steps of which there are parts are committed."""
+        """Pairs (step, time): when the master first knew that the steps up to this one are committed."""
         self._unsettled = 0.0
         self._here: Counter[tuple[str, str]] = Counter()
         self.published = published
@@ -133,14 +135,14 @@ class LineAssembler:
         self._since.clear()
 
     def unsettled(self, now: float) -> None:
-        """Ranks are being started again. They send again the parts that are missing, however long that takes."""
+        """Note that ranks start again. They send the missing parts again, however long that takes."""
         self._unsettled = now
 
     def moved(self, homes: Iterable[tuple[str, str]]) -> None:
-        """Ranks have moved: `homes` has role and agent of each rank.
+        """Note that ranks have moved: `homes` has the role and agent of each rank.
 
         A rank that has moved sends its new agent all lines that are not durable. An agent with fewer ranks than before
-        sends its lines again without those that have left.
+        sends its lines again without the ranks that have left.
         """
         before, self._here, sizes = self._here, Counter(homes), self._world_sizes
         sources = {source for parts in self._parts.values() for source in parts}
@@ -153,12 +155,11 @@ class LineAssembler:
     def add(
         self, agent: str, lines: Iterable[Metrics], now: float, committed: int = -1, *, wall: float, hold: bool = False
     ) -> list[StepMetrics]:
-        """Take an agent's parts; return the lines that are complete now, or none with `hold`: these come later.
+        """Take an agent's parts. Return the lines that are complete now; with `hold` none, as they come later.
 
-        `now` (seconds of any monotonic clock) measures how long a line has waited; `wall` is written into the lines.
-
-        A part replaces one of fewer ranks that this agent has sent before. A line up to `committed` is built without a
-        part, or the report of an item, that has not come 10 s later, with every rank in its place.
+        `now` (seconds of any monotonic clock) measures the wait of a line; `wall` is written into the lines. A part
+        replaces an earlier one of this agent with fewer ranks. A line up to `committed` is built without a part, or the
+        report of an item, that has not come within `PATIENCE_S` although every rank is in its place.
         """
         for part in lines:
             source = part.role, agent
@@ -196,7 +197,7 @@ class LineAssembler:
         return done
 
     def _late(self, committed: int, now: float) -> int:
-        """Lines that end up to this step have waited for long enough."""
+        """Return the step up to which lines have waited for long enough."""
         known = min(committed, self._last)
         # Not since the first part: the slowest rank of a step may take minutes more, and commits it when it comes.
         self._since = [(step, since) for step, since in self._since if step > self.published]

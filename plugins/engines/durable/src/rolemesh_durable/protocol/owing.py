@@ -1,4 +1,4 @@
-"""Which roles may leave out snapshots where their steps are short, and which ones those are. Pure."""
+"""The roles that may leave out snapshots because their steps are short, and the choice of those snapshots. Pure."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ from rolemesh_durable.protocol.persisting import outlasting
 __all__ = ["Appointments", "Pace", "apart_s", "by_appointment", "may_owe", "until_shared"]
 
 PAUSES: Final = 100
-"""So many times what a snapshot takes passes between two of them: they take a hundredth of the time."""
+"""Snapshots are at least this many times their own duration apart, so they take at most 1 % of the time."""
 FAILURES_S: Final = 86_400.0
-"""A job that has not failed yet is taken for one that does so once a day."""
+"""Assumed seconds between failures for a job that has not failed yet: one a day."""
 WARM: Final = 2
-"""The first snapshots write to memory that was never used, and say little of what later ones take:"""
+"""Number of first snapshots that write to memory never used before, and so take longer."""
 COLD: Final = 10
-"""so much longer, about."""
+"""The first snapshots take about this many times longer; `Pace` divides by it."""
 LAST: Final = 4
-"""Of so many the shortest counts: the others had to share the processor."""
+"""Number of latest snapshots of which the shortest counts: the others had to share the processor."""
 SHORT_S: Final = 0.5
-"""Snapshots that are closer than this cost so little that none is left out that goes to disk."""
+"""Seconds. If snapshots are closer than this, they cost so little that none that goes to disk is left out."""
 NOTED: Final = 1_000_000
-"""A wait that is shorter, in ns, is none."""
+"""A wait shorter than this, in ns, does not count."""
 LATE: Final = 5_000_000_000
-"""What mates have is known after so many ns at most."""
+"""Maximum delay, in ns, of the news about the snapshots of other ranks. A longer one has another cause."""
 FORGOTTEN: Final = 0.99
-"""How fast waits are forgotten, from one snapshot to the next: perhaps a shorter time would do by now."""
+"""The factor by which the remembered wait shrinks with each snapshot, because a shorter one may do by now."""
 AHEAD: Final = 128
-"""A snapshot is appointed so many steps ahead at most, in case that they take longer than those before."""
+"""Maximum number of steps to the next appointed snapshot, in case that steps take longer than before."""
 WAITED_S: Final = 0.1
-"""A rank that waits takes what it owes after as long, or after as long as that takes."""
+"""A rank that waits takes the snapshot that it owes after this many seconds, or after a snapshot's duration."""
 
 
 def may_owe(graph: LogicalGraph, activity: Activity, role: str, *, together: bool = False) -> bool:
-    """Whether a rank of `role` waits in no step but for its inputs, before its first operator begins, and for credits;
-    and is asked nothing meanwhile. Then the state after a step is there until nothing keeps the rank from finishing the
-    next one. Ranks of a group (`together`), which wait for credits before, agree at the barrier, so meet in each step.
+    """Return True if ranks of `role` block only before their first operator, on inputs or credits, and serve no calls.
+
+    Such a rank still holds the previous step's state when it blocks, so it can take a skipped snapshot then. Ranks of a
+    group (`together`) wait for credits before that, and agree at the barrier, so they must meet in each step.
     """
     ops = graph.of_role(role)
     if not ops or (together and not any(activity.always(op.id) for op in ops)):
@@ -54,19 +55,21 @@ def may_owe(graph: LogicalGraph, activity: Activity, role: str, *, together: boo
 
 
 def by_appointment(graph: LogicalGraph, role: str) -> bool:
-    """Whether a group of `role` whose ranks meet in no step may leave snapshots out: nobody waits for the commit of
-    what it has finished, since it takes and gives nothing."""
+    """Return True if a group of `role` whose ranks meet in no step may leave snapshots out.
+
+    No rank waits for the commit of its finished steps, because the role has no edges and no calls.
+    """
     ends = {op.id for op in graph.of_role(role)}
     touched = any(edge.src in ends or edge.dst in ends for edge in graph.edges)
     return bool(ends) and not touched and not any(role in pair for pair in graph.callers)
 
 
 def apart_s(pause_s: float, most_s: float | None, failures_s: float = 0.0) -> float:
-    """The seconds between two snapshots that take `pause_s` each: a hundred times that, or `most_s`.
+    """Return the seconds between two snapshots that take `pause_s` each: `PAUSES` times that, or `most_s` if less.
 
-    If that is None, less where failures come often: with `failures_s` between them (0: none has come yet) what
-    snapshots and failures cost together is least at sqrt(2 * pause * failures). (Young 1974, "A first order
-    approximation to the optimum checkpoint interval".)
+    If `most_s` is None, the limit follows from `failures_s`, the seconds between failures (0: none yet). Snapshots and
+    failures together cost least at sqrt(2 * pause * failures). (Young 1974, "A first order approximation to the optimum
+    checkpoint interval".)
     """
     if most_s is None:
         most_s = math.sqrt(2 * pause_s * (failures_s or FAILURES_S))
@@ -74,10 +77,12 @@ def apart_s(pause_s: float, most_s: float | None, failures_s: float = 0.0) -> fl
 
 
 def until_shared(step: int, persist_every: int, apart: float) -> int:
-    """After how many steps comes the next whose snapshot goes to disk even if the last was just now, of a rank whose
-    snapshots are `apart` steps apart; 0 if `step` is one. A checkpoint needs one step from all ranks: each takes those
-    of every 2, 4, 8 … times `persist_every` steps, as many as it can, so they have in common what the one with the
-    fewest takes (see `protocol.persisting`)."""
+    """Return the number of steps until the next snapshot that goes to disk in any case; 0 if `step` is one.
+
+    The rank's snapshots are `apart` steps apart. A checkpoint needs one step from all ranks. So each rank takes those
+    of every 2, 4, 8 … times `persist_every` steps, as many as it can. Then all ranks have the steps of the rank that
+    takes the fewest (see `protocol.persisting`).
+    """
     unit = persist_every
     while unit < apart:
         unit *= 2
@@ -85,7 +90,7 @@ def until_shared(step: int, persist_every: int, apart: float) -> int:
 
 
 class Pace:
-    """How far apart a rank's snapshots are: from what they have taken, and the plan. All times are in ns."""
+    """The distance between a rank's snapshots, from their durations and the plan. All times are in ns."""
 
     def __init__(self, plan: SnapshotPlan) -> None:
         self._plan = plan
@@ -94,10 +99,10 @@ class Pace:
         self._apart = self._known = 0
 
     def taken(self, step: int, began: int, ended: int, failures_s: float, waited: int = 0) -> None:
-        """The snapshot of `step` has been taken; the job fails every `failures_s` seconds, 0 if it has not yet.
+        """Note a snapshot of `step`. The job fails every `failures_s` seconds; 0 if it has not failed yet.
 
-        For `waited` of the time the rank has waited until it knew that its mates have the one before: had they been so
-        much further apart, it would not have had to.
+        The rank waited for `waited` of that time until it knew that its group has the previous snapshot. With that much
+        more distance, it would not have waited.
         """
         known = began - self._at + waited
         news = self._count > 0 and waited >= NOTED and known <= LATE  # else it is a mate that is late, not the news
@@ -110,8 +115,11 @@ class Pace:
             self._apart = min(self._apart, int(self._plan.every_s * 1e9))
 
     def is_time(self, step: int, now: int, persist: bool, pins: Sequence[int]) -> bool:
-        """Whether the snapshot of `step` is not to be left out: for the time that has passed, or as one of those that
-        go to disk (`persist`), unless it would give way there to one of `pins`, the steps that wait for it already."""
+        """Return True if the snapshot of `step` must not be left out, because of the time or of the disk.
+
+        With `persist` it goes to disk, unless one of `pins`, the steps that wait for the disk already, would outlast
+        it.
+        """
         passed = now - self._at
         outlasts = persist and outlasting((*pins, step)) == step
         if not self._plan.paced or self._apart <= SHORT_S * 1e9:
@@ -123,11 +131,11 @@ class Pace:
         return passed >= self._apart and not 0 < shared < apart  # if it is close, that one is enough
 
     def waited(self, now: int, since: int) -> bool:
-        """Whether a rank that has waited since then takes what it owes."""
+        """Return True if a rank that has waited since `since` takes the snapshot that it owes."""
         return now - self._at >= self._apart or now - since >= max(min(self._pauses, default=0), int(WAITED_S * 1e9))
 
     def ahead(self, pins: Sequence[int]) -> int:
-        """After how many steps the next one is due, if they take as long as those before the last one."""
+        """Return the number of steps until the next snapshot is due, if steps take as long as before the last one."""
         if self._count < WARM:
             return 1
         for count in range(1, AHEAD):
@@ -138,26 +146,31 @@ class Pace:
 
 
 class Appointments:
-    """The steps of whose snapshots a group takes, as each of its ranks knows them: its ranks meet in no step, so rank 0
-    says the next one when it has taken the last. All take that of the first step of their life."""
+    """The steps whose snapshots a group takes, as each of its ranks knows them.
+
+    The group's ranks meet in no step. So rank 0 announces the next snapshot when it has taken the last. All ranks take
+    the snapshot of the first step of their life.
+    """
 
     def __init__(self) -> None:
         self._begun = False
         self._next: deque[int] = deque()
 
     def announced(self, step: int) -> None:
-        """Rank 0 says so, in order."""
+        """Note a step that rank 0 has announced. Announcements come in order."""
         self._next.append(step)
 
     def is_one(self, step: int) -> bool | None:
-        """Whether the group takes the snapshot of `step`; None if rank 0 is behind, and has not said it."""
+        """Return True if the group takes the snapshot of `step`; None if rank 0 has not announced the next one."""
         if not self._begun:
             return True
         return step >= self._next[0] if self._next else None
 
     def taken(self, step: int) -> bool:
-        """This rank has taken that of `step`, which may be one that everybody takes unasked. Whether the next one is
-        still to be announced."""
+        """Note that this rank has taken the snapshot of `step`. Return True if the next one must be announced.
+
+        `step` may be one that every rank takes without an announcement.
+        """
         self._begun = True
         while self._next and self._next[0] <= step:
             self._next.popleft()

@@ -1,4 +1,4 @@
-"""How many ranks may be on their way at once: a thousand that start together would leave their agent no time."""
+"""A limit on concurrent starts: a thousand ranks that start together would leave their agent no time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Generic, TypeVar
 __all__ = ["AT_ONCE", "Pace"]
 
 AT_ONCE = 64
-"""So many ranks start, or set up, at the same time,"""
+"""Maximum number of ranks that start, or set up, at the same time."""
 PATIENCE_S = 0.5
-"""unless none has come so far for this long: what takes them so long is not the processor."""
+"""Admit more ranks if none has finished for this many seconds: then they do not wait for the processor."""
 K = TypeVar("K", bound=Hashable)
 
 
 class Pace(Generic[K]):
-    """A queue that lets some through, and more when those have arrived or are slow."""
+    """A queue that admits a limited number, and more when those have arrived or are slow."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._at_once = at_once
@@ -27,16 +27,16 @@ class Pace(Generic[K]):
         return key in self._waiting
 
     def add(self, key: K) -> None:
-        """One more that wants to go."""
+        """Add one to the queue."""
         self._waiting[key] = None
 
     def arrived(self, key: K) -> None:
-        """It has got there, or will not: it is waited for no more."""
+        """Remove one that has arrived, or will not arrive."""
         self._waiting.pop(key, None)
         self._under_way.discard(key)
 
     def go(self, now: float) -> Iterator[K]:
-        """Those that may go at time `now`, in the order in which they came."""
+        """Return those that may go at time `now`, in the order in which they came."""
         if self._waiting and now >= self._moved + PATIENCE_S:
             self._under_way.clear()
         while self._waiting and len(self._under_way) < self._at_once:

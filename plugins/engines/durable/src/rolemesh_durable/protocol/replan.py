@@ -1,4 +1,4 @@
-"""Where ranks go when nodes are lost: the job's strategies asked for a place for those that have none left. Pure."""
+"""New places for ranks on lost nodes: asks the job's strategies for a place for each such rank. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def replan(
     cluster: ClusterView,
     strategies: Sequence[Strategy],
 ) -> PlacementPlan:
-    """`plan` for the nodes that are left: ranks on living nodes stay, those on `lost` nodes get new places.
+    """Return `plan` for the nodes that are left: ranks on living nodes stay, those on `lost` nodes get new places.
 
-    Nodes of the plan that `cluster` no longer has count as lost, too. Each strategy in turn is asked to `replace` what
-    still sits on lost nodes; where it has no such hook, or no answer, to `place` it like ranks that never had a place.
-    Ranks that nobody finds a place for are in `unplaced`, with reasons. Slots of lost nodes are dropped and the others
-    numbered again. A strategy that raises (some plan whole roles only), or whose plan is not possible, is passed over:
-    its objection is told where ranks stay without a place.
+    Nodes of the plan that `cluster` no longer has count as lost, too. Each strategy in turn gets the ranks that are
+    still on lost nodes, through its hook `replace`. If it has none, or no answer, it gets them through `place`, like
+    ranks that never had a place. Ranks without a place are in `unplaced`, with reasons. Slots of lost nodes are dropped
+    and the others numbered again. The function skips a strategy that raises (some plan whole roles only) or returns an
+    impossible plan. It reports that strategy's objection if ranks stay without a place.
     """
     plan = revive(plan)
     present = {node.id for node in cluster.nodes}
@@ -59,7 +59,9 @@ def replan(
 
 
 def stranded_in(plan: PlacementPlan, gone: Collection[str], current: PlacementPlan) -> PlacementPlan | None:
-    """`current`, then what `plan` has on `gone` nodes and `current` has not placed. None if there is no such rank."""
+    """Return `current` with the ranks that `plan` has on `gone` nodes and `current` has not placed; None if there are
+    none.
+    """
     placed = current.placed()
     left = [a for a in plan.assignments if plan.slot(a.slot).node in gone and a.ref not in placed]
     old = sorted({a.slot for a in left})
@@ -74,7 +76,7 @@ def stranded_in(plan: PlacementPlan, gone: Collection[str], current: PlacementPl
 
 
 def _settled(name: str, moved: PlacementPlan, gone: Collection[str]) -> PlacementPlan:
-    """A strategy's answer to `replace` without the slots on lost nodes that it may have left in it."""
+    """Return a strategy's answer to `replace` without the slots on lost nodes that it may contain."""
     if not isinstance(moved, PlacementPlan):
         raise impossible(name, f"returned a {type(moved).__name__}, not a PlacementPlan")
     if [slot.id for slot in moved.slots] != list(range(len(moved.slots))):

@@ -1,18 +1,19 @@
-"""Sharing by demand: which rank does which item of a step, decided by the ranks themselves; and the consumer's end.
+"""Sharing by demand: the ranks of a role decide among themselves which rank does which item of a step. Pure.
 
-Every rank of the role has all rows, so who does an item is all that is to be settled. A rank takes the front of its own
-section, then the back of whoever has most left (work stealing: Blumofe and Leiserson 1999, "Scheduling multithreaded
-computations by work stealing"), and tells its mates, who need not answer: nobody waits for a rank that is in its
-operator. Two that take the same item at the same moment both do it, the consumer uses one, and its metrics count once
-(`protocol.item_reports`). It is rare, as a rank steals only when it has finished an item of the step, or has waited for
-a moment (`rank.shared_rows`).
+The other ranks of the role are this rank's mates. Every rank has all rows, so the ranks only settle who does an item. A
+rank takes items from the front of its own section. Then it takes them from the back of the mate with the most items
+left (work stealing: Blumofe and Leiserson 1999, "Scheduling multithreaded computations by work stealing"). It tells its
+mates, and needs no answer: no rank waits for a rank that is in its operator. If two ranks take the same item at the
+same moment, both do it. The consumer uses one result, and the metrics count once (`protocol.item_reports`). That is
+rare, because a rank steals only after it has finished an item of the step, or has waited for a moment
+(`extensions.sharing.shared_rows`).
 
-A rank is through with a step once all of its items are taken, by itself or by a mate: then what it has made is its part
-of the value, and it goes on. What a mate took and had not made when it died is not forgotten: that mate, restored to
-the step before, is not through with it, and does whatever nobody else says to have. So does every rank that is not
-through either. Nothing of this is logged. Why no item is lost: a rank believes only what mates say that they take
-themselves, and the one that is through last believes only those who live, or whose successors are through after they
-have heard it; `tests/simulation` looks for a schedule that breaks it.
+A rank has finished a step once all items are taken, by itself or by a mate. Then its results are its part of the value.
+Items that a mate took and had not made when it died are not lost. The mate is restored to the step before, has not
+finished the step, and does every item that no other rank claims. So does every rank that has not finished either. No
+log records any of this. No item is lost, for two reasons. A rank believes only its mates' own claims. And the last rank
+to finish believes only living ranks, or ranks whose successors finish after they have received its claims.
+`tests/simulation` looks for a schedule that breaks this.
 """
 
 from __future__ import annotations
@@ -28,43 +29,45 @@ T = TypeVar("T")
 
 
 class Sharing:
-    """What one rank knows of who does what, from the step on to which it is restored."""
+    """One rank's knowledge of the items that each rank takes, from the step after its restore."""
 
     def __init__(self, rank: int, size: int, resume: int = -1) -> None:
-        """Rank `rank` of `size` goes on after step `resume`."""
+        """Rank `rank` of `size` continues after step `resume`."""
         self._rank, self._size, self._from = rank, size, resume + 1
         self._generations = {mate: -1 for mate in range(size) if mate != rank}
         self._silent = set(self._generations)
         self._listeners: dict[int, int] = {}
         self._claims: dict[int, dict[int, set[int]]] = {}
         self._taken: dict[int, bytearray] = {}
-        """Of the steps that this rank has begun which items are taken, by whomever."""
+        """By step that this rank has begun: the items that any rank has taken."""
 
     # --------------------------------------------------------------------------------------------------- of the mates
 
     @property
     def first(self) -> int:
-        """The first step of which mates are to tell what they have taken."""
+        """The first step of which mates must report their items."""
         return self._from
 
     @property
     def informed(self) -> bool:
-        """Whether every mate has told what it has taken: nothing is taken before."""
+        """True if every mate has reported its items: this rank takes none before."""
         return not self._silent
 
     @property
     def silent(self) -> tuple[int, ...]:
-        """The mates that have not."""
+        """The mates that have not reported their items."""
         return tuple(sorted(self._silent))
 
     @property
     def listeners(self) -> tuple[int, ...]:
-        """The mates that are told what this rank takes."""
+        """The mates to which this rank sends each item that it takes."""
         return tuple(self._listeners)
 
     def asked(self, mate: int, generation: int, step: int) -> list[tuple[int, int]]:
-        """`mate`, in `generation`, goes on at `step`: what it had taken from there on is free again. Returns, as (step,
-        item), what it must be told."""
+        """Answer `mate`, which continues at `step` in `generation`. Its items from that step on are free again.
+
+        Returns the items to send it, as (step, item).
+        """
         if generation < self._generations[mate]:
             return []
         if generation > self._generations[mate]:
@@ -76,15 +79,15 @@ class Sharing:
         return self._listen(mate, generation, step)
 
     def restarted(self, mate: int, generation: int) -> None:
-        """`mate` is in `generation` now: a new one is told nothing before it asks."""
+        """Note that `mate` is in `generation`. A new generation gets no messages before it asks."""
         if self._listeners.get(mate, generation) < generation:
             del self._listeners[mate]
 
     def told(self, mate: int, generation: int) -> list[tuple[int, int]]:
-        """`mate` has told all that it had taken. Returns, as (step, item), what it must be told in return.
+        """Note that `mate` has reported all its items. Returns the items to send it in return, as (step, item).
 
-        A mate that outlived a former generation of this rank has no reason to ask: without an answer it would do again
-        what this rank does, in every step until the job ends.
+        A mate that outlived a former generation of this rank has no reason to ask. Without the answer it would do this
+        rank's items again, in every step until the job ends.
         """
         if generation < self._generations[mate]:
             return []
@@ -98,23 +101,23 @@ class Sharing:
         return sorted((at, item) for at, items in own for item in items)
 
     def heard(self, mate: int, generation: int, step: int, item: int) -> None:
-        """`mate` takes an item. What a dead generation has said is dropped."""
+        """Note that `mate` takes an item. Messages of a dead generation are dropped."""
         if generation >= self._generations[mate]:
             self._claim(mate, step, item)
 
     # ------------------------------------------------------------------------------------------------------- of items
 
     def own(self, step: int) -> list[int]:
-        """The items of `step` that this rank has taken."""
+        """Return the items of `step` that this rank has taken."""
         return sorted(self._claims.get(step, {}).get(self._rank, ()))
 
     def remember(self, step: int, items: Iterable[int]) -> None:
-        """A former generation of this rank had taken these items of `step`, and its log has what it made of them."""
+        """Note the items of `step` that a former generation of this rank took. The log has its results."""
         for item in items:
             self._claim(self._rank, step, item)
 
     def take(self, step: int, count: int) -> int | None:
-        """The item of `step`, of `count` items, that this rank is to do now; None if all are taken."""
+        """Return the next item of `step` for this rank, out of `count`; None if all are taken."""
         item = self._choose(self._begun(step, count))
         if item < 0:
             return None
@@ -122,13 +125,13 @@ class Sharing:
         return item
 
     def may_collide(self, step: int, count: int) -> bool:
-        """Whether `take` would give an item of a mate's section: that mate may take it at this moment."""
+        """Return True if `take` would return an item of a mate's section, which that mate may take at this moment."""
         low, high = count * self._rank // self._size, count * (self._rank + 1) // self._size
         item = self._choose(self._begun(step, count))
         return item >= 0 and not low <= item < high
 
     def _begun(self, step: int, count: int) -> bytearray:
-        """Which items of `step` are taken."""
+        """Return which items of `step` are taken."""
         taken = self._taken.get(step)
         if taken is None:
             taken = self._taken[step] = bytearray(count)
@@ -137,7 +140,7 @@ class Sharing:
         return taken
 
     def _choose(self, taken: bytearray) -> int:
-        """The next item that nobody has, -1 if there is none."""
+        """Return the next item that no rank has taken; -1 if there is none."""
         size, count = self._size, len(taken)
         sections = [(count * rank // size, count * (rank + 1) // size) for rank in range(size)]
         own = taken.find(0, *sections[self._rank])
@@ -147,7 +150,7 @@ class Sharing:
         return taken.rfind(0, *max(after, key=lambda section: taken.count(0, *section))) if after else -1
 
     def committed(self, step: int) -> None:
-        """Nobody is restored to a step before this one: forget who did what until then."""
+        """Forget the items up to `step`: no rank is restored to an earlier step."""
         for at in [at for at in self._claims if at <= step]:
             del self._claims[at]
             self._taken.pop(at, None)
@@ -164,11 +167,11 @@ class Sharing:
 
 
 class ItemsIn(InEdgeState[T]):
-    """The consumer's end of an edge whose values are made by demand: which items a source sends is not fixed.
+    """The consumer's end of an edge whose values are made by demand: the items of a source are not fixed.
 
-    A source that is restarted may share a step out in another way, together with its mates. So what its dead generation
-    has sent and nobody has used is dropped, and asked for again; what is put together of parts from before and after is
-    checked for completeness by whoever uses it.
+    A restarted source may share a step out in another way, together with its mates. So the edge drops unused items of
+    the source's dead generation, and asks for them again. The consumer checks a value that combines parts from before
+    and after for completeness.
     """
 
     def __init__(self, sources: Sequence[int], from_step: int = 0, *, revocable: bool = False) -> None:
@@ -176,7 +179,7 @@ class ItemsIn(InEdgeState[T]):
         self._first = from_step
 
     def restart_source(self, source: int, generation: int) -> int:
-        """As for any edge, but asks again for all that has not been taken."""
+        """As for any edge, but ask again for all values that no step has taken."""
         position = self._position(source)
         head = self._heads[position]
         if generation > head.generation:
@@ -187,6 +190,6 @@ class ItemsIn(InEdgeState[T]):
         return head.step
 
     def take(self, step: int) -> list[list[T]]:
-        """The chunks of `step`, which are used now."""
+        """Return the chunks of `step`, which are used now."""
         self._first = step + 1
         return super().take(step)

@@ -39,10 +39,10 @@ class Stopping(BaseException):
 
 
 class Item(Protocol):
-    """A chunk as it is sent."""
+    """A chunk as the rank sends it."""
 
     users: int
-    """Edges that have sent it and may need it again."""
+    """Number of edges that have sent it and may need it again."""
 
     @property
     def body(self) -> Sized:
@@ -50,21 +50,21 @@ class Item(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its buffers, wherever they lie."""
+        """The bytes of its buffers, wherever they are."""
 
     def free(self) -> None:
-        """One user less."""
+        """Remove one user."""
 
     def rescue(self) -> None:
-        """Put into new memory what somebody has removed. Raises `TransportError`."""
+        """Move buffers that another process has removed into new memory. Raises `TransportError`."""
 
 
 class Arrival(Protocol):
-    """A chunk as it has come."""
+    """A chunk as the rank received it."""
 
     @property
     def small(self) -> bool:
-        """Whether it takes no memory that its producer waits for."""
+        """True if it takes no memory that its producer waits for."""
 
     def value(self) -> Any:
         """The value that was sent."""
@@ -74,70 +74,70 @@ T = TypeVar("T", bound=Item)
 Taken = TypeVar("Taken", bound=Item, contravariant=True)
 Made = TypeVar("Made", bound=Item, covariant=True)
 Reader: TypeAlias = Callable[[int, list[list[Any]]], Any]
-"""Makes the consumer's value of the step at which it was made, and of its chunks (`Arrival`) by source."""
+"""Builds the consumer's value from its step and its chunks (`Arrival`) by source."""
 
 
 class Consumer(Protocol):
     """The consumer's end of an edge."""
 
     def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Any | None) -> None:
-        """A chunk has come; `item` is None for the mark that no chunk follows."""
+        """Take a chunk; `item` is None for the mark that no chunk follows."""
 
     def flush(self) -> None:
-        """Tell the producers what has been released."""
+        """Send the producers the acknowledgements that wait."""
 
 
 class Producer(Protocol):
     """The producer's end of an edge."""
 
     def acked(self, consumer: int, generation: int, step: int) -> None:
-        """A consumer has released everything up to `step`."""
+        """Note that a consumer has released everything up to `step`."""
 
     def asked(self, consumer: int, generation: int, from_step: int, released: int) -> None:
-        """A consumer lacks everything from `from_step` on, and has released all up to `released`."""
+        """Note that a consumer lacks everything from `from_step` on, and has released everything up to `released`."""
 
 
 class MatesEnd(Protocol):
-    """The end that takes what the mates say with which a rank shares the rows of an edge out."""
+    """The end that takes the messages of the mates with which a rank shares the rows of an edge."""
 
     def message(self, kind: int, mate: int, generation: int, step: int, item: int) -> None:
-        """`mate` sends a message of `kind` about `item` of `step`."""
+        """Handle a message of `mate`, of this `kind`, about `item` of `step`."""
 
 
 class GroupEnd(Protocol):
-    """The end that takes what the ranks of the collective group say at its barrier."""
+    """The end that takes the barrier messages of the ranks of the collective group."""
 
     def message(self, rank: int, generation: int, kind: int, position: int, vote: int) -> None:
-        """`rank` sends a message of `kind` about the call at `position`, maybe with a `vote`."""
+        """Handle a message of `rank`, of this `kind`, about the call at `position`, maybe with a `vote`."""
 
 
 class Mail(Protocol[Taken]):
-    """A rank's ways to others. It hands frames on to the registered ends, also the frames that came before."""
+    """A rank's connections to others. It hands frames to the registered ends, including frames that came earlier."""
 
     @property
     def site(self) -> Site:
         """The place of this rank."""
 
     def generation(self, role: str, rank: int) -> int:
-        """The newest generation of a peer that the rank has heard of; -1 if it has heard of none."""
+        """Return the newest generation of a peer that the rank knows; -1 if it knows none."""
 
     def connect(self, peers: Sequence[Peer]) -> None:
-        """These are the addresses of these peers now."""
+        """Set the present addresses of these peers."""
 
     def forget(self, roles: Collection[str]) -> None:
-        """The ranks of these roles are gone."""
+        """Forget the ranks of these roles, which are gone."""
 
     def consume(self, edge: int, end: Consumer) -> None:
-        """`end` takes the chunks of an edge."""
+        """Register the end that takes the chunks of an edge."""
 
     def produce(self, edge: int, end: Producer) -> None:
-        """`end` takes the asks and acknowledgements of an edge."""
+        """Register the end that takes the asks and acknowledgements of an edge."""
 
     def share(self, edge: int, end: MatesEnd) -> None:
-        """`end` takes what mates say of the items of an edge."""
+        """Register the end that takes messages of mates about the items of an edge."""
 
     def gather(self, end: GroupEnd) -> None:
-        """`end` takes what the group says at its barrier."""
+        """Register the end that takes the group's barrier messages."""
 
     def data(
         self, item: Taken | None, role: str, consumers: Sequence[int], edge: int, step: int, chunk: int, last: bool
@@ -145,32 +145,32 @@ class Mail(Protocol[Taken]):
         """Send a chunk (None: the mark that no more come) to `consumers`, ranks of `role`."""
 
     def ask(self, role: str, rank: int, edge: int, from_step: int, released: int) -> None:
-        """Ask a producer for all from `from_step` on; all up to `released` is released."""
+        """Ask a producer for all values from `from_step` on; all up to `released` are released."""
 
     def release(self, role: str, rank: int, edge: int, step: int) -> None:
-        """Tell a producer that all up to `step` is released."""
+        """Tell a producer that all values up to `step` are released."""
 
     def tell_mate(self, rank: int, edge: int, kind: int, step: int, item: int) -> None:
-        """Tell a rank of the same role about an item."""
+        """Send a rank of the same role a message about an item."""
 
     def tell_group(self, rank: int, kind: int, position: int, vote: int = 0) -> None:
-        """Tell a rank of the group something at its barrier."""
+        """Send a rank of the group a barrier message."""
 
     def put_off(self, end: Consumer) -> None:
         """Flush `end` before the rank blocks."""
 
     def flush(self) -> None:
-        """Flush all that was put off."""
+        """Flush all ends that were put off."""
 
     def pump(self) -> object:
-        """Handle what has come; does not wait."""
+        """Handle the frames that have come; does not wait."""
 
     def lose(self, lost: LogLost) -> None:
         """Every later wait raises `lost`."""
 
 
 class Waits(Protocol):
-    """How a rank waits. Meanwhile it answers others, and does what it does whenever it is idle."""
+    """A rank's way to wait. Meanwhile it answers other ranks, and does its idle work."""
 
     def until(self, ready: Callable[[], object], phase: int, edge: int = -1, *, look_s: float = 0.0) -> None:
         """Return once `ready()` is true, at once if it is. Do not call `ready` again after that.
@@ -185,7 +185,7 @@ class Log(Protocol[Taken]):
 
     @property
     def sure(self) -> bool:
-        """Whether it has all that former generations may have shown."""
+        """True if it has all chunks that former generations may have shown."""
 
     @property
     def position(self) -> int:
@@ -193,7 +193,7 @@ class Log(Protocol[Taken]):
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it takes."""
+        """The bytes that the log takes."""
 
     def chunk_of(
         self, item: Taken | None, edge: int, step: int, chunk: int, last: bool, hold: int, consumers: tuple[int, ...]
@@ -204,11 +204,13 @@ class Log(Protocol[Taken]):
         """Append that the chunks from position `first` on are all that `call` has made at `step`, of `items`."""
 
     def decide(self, scope: str, step: int, hold: int, body: bytes, *, persists: bool = False) -> None:
-        """Append what the rank has decided about `scope` at `step`; a restart may need it until step ``step + hold`` is
-        committed. `persists`: persisted snapshots have it too."""
+        """Append a decision about `scope` at `step`. A restart may need it until step ``step + hold`` is committed.
+
+        `persists`: persisted snapshots have it too.
+        """
 
     def awaits_commit(self, step: int) -> bool:
-        """Whether the commit of `step` would free something here."""
+        """Return True if the commit of `step` would free memory of the log."""
 
 
 class Memory(Protocol):
@@ -219,37 +221,37 @@ class Memory(Protocol):
         """Bytes of the slots that are in use."""
 
     def within(self, kept: int, most: int) -> None:
-        """The rank keeps `kept` bytes in all, and may keep `most`: give back free memory that is beyond that."""
+        """Give back free memory: the rank keeps `kept` bytes in all, and may keep `most`."""
 
     def trim(self, step: int) -> None:
-        """Give back what was not used for long; the rank is at `step`."""
+        """Give back memory that was not used for long; the rank is at `step`."""
 
     def forget_lost(self) -> None:
-        """Somebody has removed files: forget them."""
+        """Forget files that another process has removed."""
 
 
 class Values(Protocol[Made]):
-    """How values become chunks, and chunks values."""
+    """The conversion of values to chunks, and of chunks to values."""
 
     def encode(self, value: Any, selection: Selection) -> Made:
-        """The part of `value` that `selection` names, as it is sent."""
+        """Return the part of `value` that `selection` names, as the rank sends it."""
 
     def join(self, chunks: Sequence[Any]) -> Any:
-        """The value that was yielded in chunks."""
+        """Return the value that was yielded in these chunks."""
 
     def reader(self, edge: Edge, sources: Sequence[int], how: Combine) -> Reader:
-        """How the chunks of an edge from `sources` become values; None where some of the value is missing."""
+        """Return the function that builds values of an edge from `sources`. Its result is None if parts are missing."""
 
     def combine(self, parts: Sequence[Any], how: Combine) -> Any:
-        """The value of parts that only make sense together."""
+        """Return the value of parts that only make sense together."""
 
     def rows(self, parts: Sequence[Any]) -> Any:
-        """The rows of several items as one value."""
+        """Return the rows of several items as one value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effects(Generic[T]):
-    """All that a driver gives."""
+    """All effects that a driver provides."""
 
     page: Page
     mail: Mail[T]
@@ -257,8 +259,8 @@ class Effects(Generic[T]):
     values: Values[T]
     memory: Memory
     log: Log[T] | None
-    """None: nothing is logged, and nobody is restored."""
+    """None if the rank logs nothing, and no rank is restored."""
     aged: Callable[[int], None]
-    """The present call takes a value of this age in steps, where it had a choice."""
+    """Called with the age in steps of the value that the present call takes, if it had a choice."""
     now: Callable[[], int]
-    """The rank's clock in ns."""
+    """Returns the time of the rank's clock in ns."""

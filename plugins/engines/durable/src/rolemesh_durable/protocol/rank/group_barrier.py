@@ -15,7 +15,7 @@ KEEPER = 0
 
 
 class GroupBarrier:
-    """One rank's side, and in rank 0 the keeper's."""
+    """One rank's side of the barrier, and in rank 0 also the coordinator's."""
 
     def __init__(self, mail: Mail[Any], world_size: int) -> None:
         site = mail.site
@@ -23,50 +23,50 @@ class GroupBarrier:
         self._guard = Barrier(world_size) if site.rank == KEEPER else None
         self._agreement = Agreement(world_size, site.generation)
         self.verdict: bool | None = None
-        """Whether what this rank has voted for may be shown, once that is known."""
+        """True if this rank may show the value that it voted on, False if not, None before the answer."""
         self._position, self._answer = -1, -1
         self.keeps = self._guard is not None
-        """Whether this rank lets the others go."""
+        """True in rank 0, which releases the others."""
         self.taking = -1
-        """The newest step of which the group takes the snapshot."""
+        """The newest step whose snapshot the group takes."""
         self.appointments = Appointments()
         mail.gather(self)
 
     def arrive(self, position: int) -> None:
-        """This rank is ready for the call at `position`."""
+        """Report that this rank is ready for the call at `position`."""
         self._position, self._answer = position, -1
         self._say(KEEPER, ARRIVE, position)
 
     def leave(self) -> None:
-        """Ask to step back. Either `left` or, if it was too late, `open` becomes true."""
+        """Ask to step back. Either `left` becomes true or, if it is too late, `open` does."""
         self._say(KEEPER, LEAVE, self._position)
 
     def want(self, step: int) -> None:
-        """Have the group take the snapshot of `step`; not after this rank has arrived, unless it `keeps`."""
+        """Ask the group to take the snapshot of `step`. Only rank 0 may do so after it has arrived."""
         self._say(KEEPER, WANT, step)
 
     def appoint(self, step: int) -> None:
-        """Of a group whose ranks do not meet, in rank 0: `step` is the next one whose snapshot all take."""
+        """In rank 0 of a group whose ranks do not meet: announce `step` as the next snapshot that all take."""
         for rank in range(self._world_size):
             self._say(rank, NEXT, step)
 
     def vote(self, position: int, made: int) -> None:
-        """Say what this rank has of the value at `position`; the `verdict` follows."""
+        """Vote on the value at `position`; the `verdict` follows."""
         self.verdict = None
         self._say(KEEPER, VOTE, position, made)
 
     @property
     def open(self) -> bool:
-        """Whether all ranks of the group were there: they go in."""
+        """True if all ranks of the group have arrived, so they enter."""
         return self._answer == GO
 
     @property
     def left(self) -> bool:
-        """Whether this rank has stepped back; it may arrive again."""
+        """True if this rank has stepped back; it may arrive again."""
         return self._answer not in (-1, GO)
 
     def message(self, rank: int, generation: int, kind: int, position: int, vote: int) -> None:
-        """Take what a rank of the group has said. Words of its dead generations are dropped."""
+        """Handle a message of a rank of the group. Messages of its dead generations are dropped."""
         if generation < self._mail.generation(self._role, rank):
             return
         if kind in (ARRIVE, LEAVE, WANT):

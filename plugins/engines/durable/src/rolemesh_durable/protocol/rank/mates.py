@@ -1,4 +1,4 @@
-"""A rank among the mates with which it shares a call's rows out. It sends the messages of `protocol.sharing`."""
+"""A rank among its mates, with which it shares the rows of a call. It sends the messages of `protocol.sharing`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(tuple[int, dict[int, Any]]).decode
 
 ASKS, TAKES, TOLD = range(3)
-"""Kinds of messages: tell me what you have taken from this step on; I take this item; that was all."""
+"""Kinds of messages: report your items from this step on; I take this item; my report is complete."""
 
 
 class Mates:
     """The other ranks that take items of the same edge."""
 
     def __init__(self, edge: Edge, size: int, resume: int, mail: Mail[Any], waits: Waits) -> None:
-        """The rank goes on after step `resume`; its role has `size` ranks."""
+        """The rank continues after step `resume`; its role has `size` ranks."""
         site = mail.site
         self.edge, self._mail, self._role, self._waits = edge, mail, site.role, waits
         self.sharing = Sharing(site.rank, size, resume)
@@ -37,11 +37,11 @@ class Mates:
         """By uncommitted step: the number of its items, and the reports of the items that this rank has made."""
 
     def open(self) -> None:
-        """Listen to them from now on."""
+        """Handle the messages of mates from now on."""
         self._mail.share(self.edge.id, self)
 
     def rewire(self) -> None:
-        """Addresses have changed: ask those who have not told anything, and answer who could not be reached before."""
+        """Note that addresses have changed: ask the mates that have not reported, and send the answers that waited."""
         for mate in self._mates:
             generation = self._mail.generation(self._role, mate)
             self.sharing.restarted(mate, generation)
@@ -53,7 +53,7 @@ class Mates:
             self.message(ASKS, mate, generation, step, 0)
 
     def message(self, kind: int, mate: int, generation: int, step: int, item: int) -> None:
-        """Take what a mate has said; one whose address is not known yet is answered later."""
+        """Handle a message of a mate. The answer waits until the mate's address is known."""
         if kind == TAKES:
             self.sharing.heard(mate, generation, step, item)
         elif kind == TOLD:
@@ -67,40 +67,42 @@ class Mates:
             self._say(mate, TOLD, step)
 
     def taken(self, step: int) -> bytes:
-        """The items of `step` that this rank has made, and what was reported of them, for `remember`."""
+        """Return the items of `step` that this rank has made, with their reports, for `remember`."""
         return encode(self._reports.get(step, (0, {})))
 
     def remember(self, step: int, items: bytes) -> None:
-        """A former generation of this rank was through with `step`, and the log has what it made of `items`."""
+        """Note the items of `step` that a former generation of this rank finished. The log has their results."""
         self._made.add(step)
         self._reports[step] = decode(items)
         self.sharing.remember(step, self._reports[step][1])
 
     def committed(self, step: int) -> None:
-        """`step` is committed."""
+        """Forget the reports of steps up to `step`, which is committed."""
         self.sharing.committed(step)
         for at in [at for at in self._reports if at <= step]:
             del self._reports[at]
 
     def await_told(self) -> None:
-        """Wait until every mate has told what it has taken. Raises `Stopping`."""
+        """Wait until every mate has reported its items. Raises `Stopping`."""
         sharing = self.sharing
         self._waits.until(lambda: sharing.informed, WAITING, self.edge.id)
 
     def made(self, step: int, count: int, reports: ItemReports) -> tuple[int, ItemReports]:
-        """This rank has made its items of `step`, of `count`, and `reports` were made of them. What counts of that is
-        returned: where the log has the items, it is what a former generation has reported."""
+        """Note that this rank has made its items of `step`, out of `count`, with these reports.
+
+        Returns the reports that count. If the log has the items, those are the reports of a former generation.
+        """
         if step not in self._made:
             own = self.sharing.own(step)
             self._reports[step] = count, {item: reports.get(item, ({}, {})) for item in own}
         return self._reports[step]
 
     def is_made(self, step: int) -> bool:
-        """Whether the log has what this rank makes of its items of `step`."""
+        """Return True if the log has this rank's results of `step`."""
         return step in self._made
 
     def take(self, step: int, count: int) -> int | None:
-        """Take an item of `step`, of `count`, and tell the mates; None if all are taken."""
+        """Take an item of `step`, out of `count`, and tell the mates; None if all are taken."""
         item = self.sharing.take(step, count)
         if item is not None:
             for mate in self.sharing.listeners:

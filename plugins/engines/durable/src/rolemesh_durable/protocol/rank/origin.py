@@ -74,7 +74,7 @@ class InFlight(Protocol):
         """The content of the decision."""
 
     def value(self) -> Any:
-        """The value of the chunk."""
+        """Return the value of the chunk."""
 
 
 Records: TypeAlias = Callable[[str, int], Sequence[InFlight]]
@@ -112,9 +112,9 @@ class StoredValues:
         self._rank, self._size, self._where = rank, size, where
 
     def values(self, edge: Edge) -> dict[int, Any]:
-        """The rank's whole values on `edge`, by the step of their producer.
+        """Return the rank's complete values on `edge`, by the step of their producer.
 
-        Raises `OriginError`, and what reading the records raises.
+        Raises `OriginError`, and the errors of reading the records.
         """
         source, producers, consumers = self._ends(edge)
         steps = sorted({r.step for p in range(producers) for r in self._records(source, p) if r.edge == edge.id})
@@ -127,7 +127,7 @@ class StoredValues:
         return {step: self._cut_again(edge, step, old, again) for step in steps}
 
     def items(self, edge: Edge) -> dict[int, list[Any]]:
-        """As `values`, of an edge of which the rank takes items: the items of each step."""
+        """As `values`, for an edge from which the rank takes items: returns the items of each step."""
         source, producers, consumers = self._ends(edge)
         if consumers != self._size:
             raise OriginError(
@@ -173,7 +173,7 @@ class StoredValues:
         return self._assembly.combine(parts, again.combine)
 
     def _value(self, edge: Edge, step: int, old: Route, consumer: int) -> Any:
-        """The value that the old rank `consumer` would have got."""
+        """Return the value that the old rank `consumer` would have received."""
         role, parts = self._graph.ops[edge.src].role, []
         for producer in old.sources(consumer):
             chunks = {

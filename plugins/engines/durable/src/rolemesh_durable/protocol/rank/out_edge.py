@@ -1,4 +1,4 @@
-"""The producer's end of one edge in a rank: the conversation with its consumers, and what is kept for them."""
+"""The producer's end of one edge in a rank: the conversation with its consumers, and the values kept for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rolemesh_durable.protocol.rank.shape import JobShape
 __all__ = ["OutEdge", "free"]
 
 BUDGET = 8 << 20
-"""Bytes that a rank may have under way on an edge whose credits nobody has named; two values, if they are larger."""
+"""Bytes that a rank may have under way on an edge without a configured credit; at least two values."""
 
 T = TypeVar("T", bound=Item)
 
@@ -49,8 +49,10 @@ class OutEdge(Generic[T]):
         sends: Sequence[tuple[Selection, tuple[int, ...]]],
         hold: int,
     ) -> None:
-        """`sends` are the parts that this rank sends, each with the consuming ranks of `role`. The edge keeps a value
-        of step m until step m + `hold` is committed."""
+        """`sends` are the parts that this rank sends, each with the consuming ranks of `role`.
+
+        The edge keeps a value of step m until step m + `hold` is committed.
+        """
         edge = delivery.edge
         self.delivery, self.edge, self.sends = delivery, edge, sends
         self._id, self._role, self._job = edge.id, role, job
@@ -61,13 +63,15 @@ class OutEdge(Generic[T]):
         )
         self._pending: dict[int, tuple[int, int, int]] = {}
         self.made: int | None = None
-        """Of a rank whose former generations may have sent what is in no log: the newest step that is not made again.
-        What consumers have used beyond it they have to give back (`LogLost`)."""
+        """The newest step that the rank does not make again; None if the log has all that former generations sent.
+
+        Consumers that have used values beyond it cannot continue (`LogLost`).
+        """
         self.always = self.on = edge.lag == 0 and job.activity.always(edge.dst)
         self.beyond = False
 
     def put(self, item: T | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
-        """Log and keep a chunk (None: the mark that no more come), then send it to those who listen."""
+        """Log and keep a chunk (None: the mark that ends a value), then send it to the consumers that have asked."""
         if self.state.unheard and not self.beyond:
             self._mail.pump()
         if self._log is not None:
@@ -75,9 +79,9 @@ class OutEdge(Generic[T]):
         self.show(item, step, chunk, last, consumers)
 
     def show(self, item: T | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
-        """Keep a chunk that is in the log, and send it to those who listen.
+        """Keep a chunk that is in the log, and send it to the consumers that have asked.
 
-        What would be taken after the job's last step is only logged: a longer job that resumes from that one takes it.
+        A chunk for a step after the job's last one is only logged: a longer job that resumes from there takes it.
         """
         if self.beyond:
             if item is not None:
@@ -88,22 +92,22 @@ class OutEdge(Generic[T]):
             self._send(item, self._role, now, self._id, step, chunk, last)
 
     def keep(self, item: T | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> tuple[int, ...]:
-        """Keep what is in the log already; who listens now is returned."""
+        """Keep a chunk that is in the log. Return the consumers that have asked for it."""
         if item is None:
             return self.state.sent(step, chunk, last, consumers, None, 0)
         item.users += 1
         return self.state.sent(step, chunk, last, consumers, item, len(item.body), item.nbytes)
 
     def write(self, log: Log[T], item: T | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]) -> None:
-        """Log a chunk that is about to be sent."""
+        """Log a chunk that the rank is about to send."""
         log.chunk_of(item, self._id, step, chunk, last, self.state.hold, consumers)
 
     def open(self) -> None:
-        """Answer asks from now on, those that have come already among them."""
+        """Answer asks from now on, including those that have come already."""
         self._mail.produce(self._id, self)
 
     def acked(self, consumer: int, generation: int, step: int) -> None:
-        """A consumer has released everything up to `step`. One that is none was so in an earlier layout."""
+        """Note that a consumer has released everything up to `step`. Ignore a consumer of an earlier layout."""
         if not self.state.feeds(consumer):
             return
         waiting = self._pending.get(consumer)
@@ -113,9 +117,9 @@ class OutEdge(Generic[T]):
         free(self.state.acked(consumer, generation, step))
 
     def asked(self, consumer: int, generation: int, from_step: int, released: int) -> None:
-        """A consumer lacks everything from `from_step` on: send what is kept of it, then what comes, as it comes.
+        """Answer an ask: send the kept chunks from `from_step` on, and later ones as they come.
 
-        An ask of a generation whose address is not known yet waits for it.
+        An ask of a generation whose address is not known yet waits for the address.
         """
         if not self.state.feeds(consumer):
             return
@@ -129,7 +133,7 @@ class OutEdge(Generic[T]):
 
     @property
     def wired(self) -> bool:
-        """Whether it is known where all consumers are."""
+        """Return True if the rank knows the addresses of all consumers."""
         return all(self._mail.generation(self._role, each) >= 0 for _, group in self.sends for each in group)
 
     def _check_used(self, consumer: int, from_step: int) -> None:
@@ -152,13 +156,13 @@ class OutEdge(Generic[T]):
                 )
 
     def void(self, step: int) -> None:
-        """What former generations have made at `step` and after does not count. Raises `LogLost` if it was used."""
+        """Ignore what former generations made at `step` and after. Raises `LogLost` if a consumer has used it."""
         self.made = step - 1
         for consumer, from_step in self.state.ahead:
             self._check_used(consumer, from_step)
 
     def rewire(self) -> None:
-        """Addresses have changed: consumers of a new generation get nothing before they ask."""
+        """Note that addresses have changed: consumers of a new generation get nothing before they ask."""
         for group in self.sends:
             for consumer in group[1]:
                 self.state.restarted(consumer, self._mail.generation(self._role, consumer))
@@ -168,6 +172,6 @@ class OutEdge(Generic[T]):
 
 
 def free(items: Iterable[Item]) -> None:
-    """Nobody needs these any more."""
+    """Release items that no consumer needs."""
     for item in items:
         item.free()

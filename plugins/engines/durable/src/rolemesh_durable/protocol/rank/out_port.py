@@ -24,19 +24,19 @@ class Room(Protocol):
     """The memory that the rank keeps for its consumers (`rolemesh_durable.protocol.rank.ports.Ports`)."""
 
     def waits_for_room(self, step: int) -> bool:
-        """Whether a value of `step` must wait for a commit that frees what is kept."""
+        """Return True if a value of `step` must wait for a commit that frees kept values."""
 
 
 class Sent(Protocol):
-    """The record in a log of a chunk that a former generation has sent."""
+    """The log's record of a chunk that a former generation has sent."""
 
     @property
     def generation(self) -> int:
-        """Which one has sent it."""
+        """The generation that sent it."""
 
     @property
     def step(self) -> int:
-        """The step it was made at."""
+        """The step at which it was made."""
 
     @property
     def chunk(self) -> int:
@@ -44,19 +44,19 @@ class Sent(Protocol):
 
     @property
     def last(self) -> bool:
-        """Whether no chunk of the step follows."""
+        """True if no chunk of the step follows."""
 
     @property
     def consumers(self) -> tuple[int, ...]:
-        """The ranks it is for."""
+        """The ranks that it is for."""
 
     @property
     def body(self) -> bytes:
-        """The items that a value was made of, if this record marks that it is whole."""
+        """The items from which the value was made, if this record marks a complete value."""
 
 
 class OutPort(Generic[T]):
-    """What one operator call returns, on its way to all its consumers: encoded once per distinct part."""
+    """The producer of an operator call's result: it encodes each distinct part once and sends it to all consumers."""
 
     def __init__(self, job: JobShape, effects: Effects[T], room: Room) -> None:
         self._job, self._log, self._room = job, effects.log, room
@@ -64,16 +64,16 @@ class OutPort(Generic[T]):
         self._ways: list[OutEdge[T]] = []
         self._groups: dict[Selection, list[tuple[OutEdge[T], tuple[int, ...]]]] = {}
         self.admitted = -1
-        """The step whose value waits for nothing."""
+        """The step whose value needs no more credits."""
 
     def add(self, way: OutEdge[T]) -> None:
-        """One more edge that starts here."""
+        """Add an edge that starts here."""
         self._ways.append(way)
         for selection, consumers in way.sends:
             self._groups.setdefault(selection, []).append((way, consumers))
 
     def drop(self, edges: Collection[int]) -> None:
-        """These edges are none of its any more: nobody asks for what is kept for them."""
+        """Drop these edges: no consumer will ask for their kept values."""
         for way in self._ways:
             if way.edge.id in edges:
                 free(way.state.clear())
@@ -83,14 +83,14 @@ class OutPort(Generic[T]):
             self.add(way)
 
     def take_over(self, way: OutEdge[T], item: T | None, record: Sent, *, again: bool) -> None:
-        """A former generation has sent this; `again`: after the step that this one goes on from."""
+        """Keep a chunk that a former generation sent. `again`: after the step that this generation continues from."""
         way.keep(item, record.step, record.chunk, record.last, record.consumers)
 
     def whole(self, record: Sent) -> None:
-        """A former generation has made all of the value that this mark is of. The port makes the same value again."""
+        """Note that a former generation made a complete value. The port makes the same value again."""
 
     def write_again(self, log: Log[T]) -> None:
-        """Write what is kept to a log that has been begun again."""
+        """Write the kept chunks to a new log."""
         kept = sorted(((way, each) for way in self._ways for each in way.state.kept), key=lambda pair: pair[1].step)
         for step, made in groupby(kept, key=lambda pair: pair[1].step):
             first = log.position
@@ -99,15 +99,15 @@ class OutPort(Generic[T]):
             self._wrote_again(log, step, first)
 
     def _wrote_again(self, log: Log[T], step: int, first: int) -> None:
-        """What was made at `step` is in the log from position `first` on."""
+        """Mark the chunks of `step` as complete in the log, from position `first` on."""
 
     def await_credits(self, step: int) -> None:
-        """Wait now for what `put` or `put_chunks` would wait for at `step`: they will not."""
+        """Wait now for the credits of `step`, so that `put` or `put_chunks` will not wait."""
         self._begin(step)
         self.admitted = step
 
     def put(self, step: int, value: Any) -> None:
-        """Send what was returned at `step`; waits for credits. Nothing happens if nobody will take it."""
+        """Send the result of `step` after a wait for credits. Do nothing if no consumer takes it."""
         if self._begin(step):
             check_returned((value,))
             for selection in self._groups:
@@ -115,9 +115,11 @@ class OutPort(Generic[T]):
         self._finish(step)
 
     def put_chunks(self, step: int, chunks: Iterable[Any], *, maybe_none: bool = False) -> None:
-        """Send what is yielded at `step`, each chunk at once. Parts of rows are cut from the whole, so sent at the end.
+        """Send what is yielded at `step`, each chunk at once. Parts of rows are cut from the whole value, so they go
+        last.
 
-        Raises `ValueError` if nothing is yielded, unless there is `maybe_none`: then that is told.
+        Raises `ValueError` if nothing is yielded, unless `maybe_none` is set: then the port reports that to the
+        consumers.
         """
         count, live = 0, False
         kept: list[Any] = []
@@ -144,7 +146,7 @@ class OutPort(Generic[T]):
         self._finish(step)
 
     def _finish(self, step: int) -> None:
-        """All that the call has made at `step` has been put."""
+        """Note that the whole result of `step` has been put."""
 
     def _put(
         self, way: OutEdge[T], item: T | None, step: int, chunk: int, last: bool, consumers: tuple[int, ...]
@@ -152,7 +154,7 @@ class OutPort(Generic[T]):
         way.put(item, step, chunk, last, consumers)
 
     def _begin(self, step: int) -> bool:
-        """Wait for the credits of all edges that want the value of `step`; whether there are any."""
+        """Wait for the credits of all edges that take the value of `step`. Return True if there are any."""
         live, job = False, self._job
         for way in self._ways:
             if not way.always:

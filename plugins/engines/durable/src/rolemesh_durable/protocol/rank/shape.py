@@ -14,17 +14,17 @@ __all__ = ["JobShape"]
 
 
 class JobShape(msgspec.Struct, frozen=True):
-    """The flow, the sizes of its roles, and what is kept of what its ranks send.
+    """The flow of a job, the sizes of its roles, and the rules for keeping sent values.
 
-    `graph`: The flow.
-    `activity`: At which steps its operators run.
-    `world_sizes`: How many ranks each role has at first.
-    `steps`: How many steps the job runs.
-    `retention`: Whether what is sent is kept until a commit.
-    `retention_bytes`: A put waits for a commit while a rank keeps more than this for steps that are not committed.
-    `snapshots`: When ranks take snapshots.
-    `unrepeated`: Roles that are restored from snapshots alone.
-    `varying`: Roles whose operators may come to something else the second time.
+    - `graph`: the flow.
+    - `activity`: the steps at which its operators run.
+    - `world_sizes`: the first number of ranks of each role.
+    - `steps`: the number of steps of the job.
+    - `retention`: ranks keep sent values until a commit.
+    - `retention_bytes`: a put waits for a commit while a rank keeps more than this for uncommitted steps.
+    - `snapshots`: when ranks take snapshots.
+    - `unrepeated`: roles that are restored from snapshots alone.
+    - `varying`: roles whose operators may return a different result the second time.
     """
 
     graph: LogicalGraph

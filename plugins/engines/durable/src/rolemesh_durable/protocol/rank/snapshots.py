@@ -1,4 +1,4 @@
-"""When a rank takes its snapshots, and what each commit lets the rank forget."""
+"""The choice of the steps at which a rank takes its snapshots, and the memory that each commit frees."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Store(Protocol):
     def write(self, step: int, persist: bool) -> None:
         """Take the rank's state and write the snapshot of `step`; if `persist`, it waits for the disk.
 
-        Waits for memory. Raises what the workload raises, and what says that the state cannot be written.
+        Waits for memory. Raises the workload's errors, and an error if the state cannot be written.
         """
 
     def publish(self) -> None:
@@ -107,12 +107,12 @@ def omission_of(
 
 
 class GroupSnapshots:
-    """What a rank knows of the snapshots of its group. A group is restored to a step of which all ranks have one."""
+    """One rank's knowledge of its group's snapshots. A group is restored to a step of which all ranks have one."""
 
     def __init__(self, role: str, control: Control, mates: Sequence[Callable[[], int]]) -> None:
         """Each of `mates` returns the newest snapshot of another rank of the group, if all live on this node.
 
-        Otherwise it is empty, and the agent sends what the whole group has.
+        Otherwise `mates` is empty, and the agent sends the group's newest common step.
         """
         self._role, self._control, self._mates = role, control, mates
 
@@ -164,7 +164,9 @@ class SnapshotTaker:
         self._pin()
 
     def after(self, step: int) -> None:
-        """Take the snapshot of `step`, which is done, if one is due. Raises `Stopping`, and what `Store.write` does."""
+        """Take the snapshot of the finished `step` if one is due. Raises `Stopping`, and the errors of
+        `Store.write`.
+        """
         steps = min(self._steps, self._control.last + 1)
         must = step in (self._control.pause, steps - 1)
         persist = must or self._plan.persisted(step, steps)
@@ -186,10 +188,10 @@ class SnapshotTaker:
         return bool(known.is_one(step))
 
     def _may_owe(self, step: int, persist: bool) -> bool:
-        """Whether the last snapshot is recent, and the next step waits for nothing once its operator has begun.
+        """Return True if the last snapshot is recent, and the next step waits for nothing once its operator has begun.
 
-        A snapshot that is to be persisted may be left out if another one that waits for the disk would outlast it. In a
-        group rank 0 decides both for all, and all ranks wait for credits before an operator begins.
+        A rank may leave out a snapshot for the disk if another one that waits for the disk would outlast it. In a group
+        rank 0 decides both for all, and all ranks wait for credits before an operator begins.
         """
         if not self._omission.owes:
             return False
@@ -210,10 +212,10 @@ class SnapshotTaker:
         return True
 
     def settle(self) -> bool:
-        """The rank waits: take the snapshot that it owes, if it is time. Return whether it still owes one.
+        """While the rank waits: take the snapshot that it owes, if it is time. Return True if it still owes one.
 
         It is time if the rank waits for a grant, or has waited for a while: another rank may wait for the commit of
-        what this one has finished. In a group rank 0 decides for all.
+        this rank's finished steps. In a group rank 0 decides for all.
         """
         step, fields, barrier = self.owed, self._page, self._barrier
         due = step >= 0 and (fields[PHASE] == IDLE or self._pace.waited(self._now(), fields[SINCE_NS]))
@@ -229,7 +231,7 @@ class SnapshotTaker:
 
     @property
     def told(self) -> bool:
-        """Whether the group takes the snapshot that this rank owes: now, or before the next operator begins."""
+        """True if the group takes the snapshot that this rank owes: now, or before the next operator begins."""
         return self._barrier is not None and 0 <= self.owed <= self._barrier.taking
 
     def end(self, step: int) -> None:
