@@ -1,4 +1,4 @@
-"""How edges bring values to steps: one policy per edge, which the partition and the lag choose.
+"""The delivery of values to steps: one policy per edge, which the partition and the lag choose.
 
 A policy answers every question of the engine that differs between edges. Its module also holds the rank's in-port.
 
@@ -30,9 +30,9 @@ _POLICIES: Mapping[tuple[bool, bool], type[Delivery]] = {
     (True, False): Items,
     (True, True): First,
 }
-"""The policy of an edge, by two facts: its rows were made by demand, and its lag is a bound."""
+"""The policy of an edge, by two facts: its rows are made by demand, and its lag is a bound."""
 
 
 def delivery_of(edge: Edge) -> Delivery:
-    """The policy of `edge`."""
+    """Return the policy of `edge`."""
     return _POLICIES[by_demand(edge.src_partition) is not None, edge.newest](edge)

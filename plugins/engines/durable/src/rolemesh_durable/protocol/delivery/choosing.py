@@ -1,4 +1,4 @@
-"""What `newest` and `first` have in common: the lag is a bound, and each step chooses what it takes."""
+"""The common part of `newest` and `first`: the lag is a bound, and each step chooses its values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Choosing", "ChoosingPort"]
 
 
 class Choosing(Delivery):
-    """A step takes what has come, at most `lag` steps old."""
+    """A step takes values that have come, at most `lag` steps old."""
 
     @property
     def soonest(self) -> int:
-        """A step may take what was made in the same step."""
+        """0, because a step may take a value of the same step."""
         return 0
 
     def releasing(self, step: int, period: Period) -> int:
@@ -25,14 +25,14 @@ class Choosing(Delivery):
 
     @property
     def may_owe(self) -> bool:
-        """What a step takes depends on time, so every snapshot is due."""
+        """False: a step's choice depends on time, so every snapshot is due."""
         return False
 
 
 class _Choice(Protocol):
     @property
     def released(self) -> int:
-        """No later step takes what was made up to this step."""
+        """The newest producer step of which no later step takes a value."""
 
 
 class ChoosingPort(InPort):
@@ -45,15 +45,15 @@ class ChoosingPort(InPort):
         self._choose(step)
 
     def release(self, step: int) -> None:
-        """The operator has ended: release what no later step takes."""
+        """Release the values that no later step takes, because the operator has ended."""
         self._let_go(self._choice.released)
 
     def end(self, step: int) -> None:
-        """`step` was the last one: release all that was made by then, even what has not come."""
+        """Release all values up to `step`, the last one, even those that have not come."""
         self._let_go(step)
 
     def _choose(self, step: int) -> None:
-        """Wait for what `step` takes, unless the port has chosen it."""
+        """Wait for the values of `step`, unless the port has chosen them."""
         raise NotImplementedError
 
     def _let_go(self, made: int) -> None:

@@ -88,7 +88,7 @@ class InPort:
         return origin.values(self.edge)
 
     def recall(self, resume: int, decisions: Mapping[int, bytes]) -> None:
-        """Decide again as former generations did, by step; the rank goes on after step `resume`.
+        """Repeat the decisions of former generations, by step. The rank continues after step `resume`.
 
         An exact lag leaves nothing to decide.
         """
@@ -112,7 +112,7 @@ class InPort:
                 mail.ask(role, source, self.edge.id, first, self._released)
 
     def take(self, step: int) -> Any:
-        """The whole value for `step`; waits for it."""
+        """Return the complete value for `step`; waits for it."""
         made = step - self._lag
         state = self.state
         if made in self._given:
@@ -122,7 +122,7 @@ class InPort:
         return self._read(made, state.take(made))
 
     def await_all(self, step: int) -> None:
-        """Wait until the value for `step` has come, however many chunks it has; from then on it is used."""
+        """Wait until the value for `step` has come, with all its chunks. From then on it counts as used."""
         made = step - self._lag
         if made not in self._given:
             if not self.state.ready(made):
@@ -130,10 +130,10 @@ class InPort:
             self.state.use(made)
 
     def stream(self, step: int, how: Streaming = True) -> Iterator[Any]:
-        """The chunks for `step` as they come: chunk 0 of all producers in rank order, then chunk 1, and so on; or
-        whichever is there, of each producer in its order.
+        """Yield the chunks for `step` as they come.
 
-        Where parts only make sense together (sums, shards), the producers' chunks of one number are combined.
+        The order is chunk 0 of all producers in rank order, then chunk 1, and so on; or the order of arrival, if `how`
+        asks for it. If parts only make sense together (sums, shards), the producers' chunks of one number are combined.
         """
         made, index = step - self._lag, 0
         if made in self._given:
@@ -162,7 +162,7 @@ class InPort:
             index += 1
 
     def _arriving(self, made: int) -> Iterator[Any]:
-        """Chunks in whichever order they come, of each producer in its own."""
+        """Yield chunks in the order of arrival; those of one producer stay in its order."""
         state = self.state
         following = dict.fromkeys(range(len(state.sources)), 0)
 
@@ -184,7 +184,7 @@ class InPort:
                     del following[at]
 
     def release(self, step: int) -> None:
-        """The operator has ended: its credit goes back, now or with the next ones."""
+        """Return the operator's credit, now or together with later ones."""
         self._released = step - self._lag
         self._owe()
 
@@ -197,7 +197,7 @@ class InPort:
             self._mail.put_off(self)
 
     def release_stream(self, step: int) -> None:
-        """As `release`, for a value that was streamed: what the operator left is skipped."""
+        """As `release`, for a streamed value: chunks that the operator left are skipped."""
         made = step - self._lag
         self.await_all(step)
         if made in self._given:
@@ -207,10 +207,10 @@ class InPort:
         self.release(step)
 
     def end(self, step: int) -> None:
-        """`step` was the last one."""
+        """Note that `step` was the last one."""
 
     def flush(self) -> None:
-        """Tell the producers up to which step everything has been released."""
+        """Tell the producers the step up to which everything is released."""
         self._put_off = False
         if self._pending:
             self._pending = 0
@@ -232,5 +232,5 @@ class InPort:
         return state.chunk(made, position, index)
 
     def _wait_until(self, there: Callable[[], object]) -> None:
-        """Wait for what comes along the edge, until `there()`."""
+        """Wait until `there()`, for chunks on the edge."""
         self._until(there, WAITING, self.edge.id)

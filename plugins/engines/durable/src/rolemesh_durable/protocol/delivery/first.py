@@ -30,9 +30,9 @@ Piece: TypeAlias = tuple[int, int]
 
 
 def share_of(rank: int, ranks: int, *, size: int, items: int, total: int) -> range:
-    """The items in which rank `rank` of `ranks` has rows; at least one, maybe without rows.
+    """Return the items in which rank `rank` of `ranks` has rows; at least one, maybe without rows.
 
-    Each rank gets an equal part of `total` rows, which lie in `items` items of `size` rows.
+    Each rank gets an equal part of `total` rows, which are in `items` items of `size` rows.
     """
     low, high = total * rank // ranks, total * (rank + 1) // ranks
     begin = min(low // size, items - 1)
@@ -53,13 +53,15 @@ class Taken(NamedTuple):
 
 
 class FirstChoice:
-    """One consumer rank's choices: `took` is what `step` takes."""
+    """The choices of one consumer rank: `took` holds the items of `step`."""
 
     def __init__(
         self, lag: int, *, taken: Taken | None = None, again: Mapping[int, Sequence[Piece]] | None = None
     ) -> None:
-        """`taken`: what the rank had taken after the step from which it goes on. `again`: by step, what a former
-        generation took."""
+        """`taken`: the items that the rank had taken after the step from which it continues.
+
+        `again`: by step, the items that a former generation took.
+        """
         self._lag, self._again = lag, again or {}
         self._taken = set(taken.beyond if taken is not None else ())
         self.released = taken.released if taken is not None else -1
@@ -76,9 +78,9 @@ class FirstChoice:
         return Taken(self.took, tuple(sorted(self._taken)), self.released)
 
     def came(self, step: int, number: int, wanted: Collection[int]) -> bool:
-        """Item `number` of `step` has come; this rank gets the items in `wanted`. Whether it is one of them, and new.
+        """Note that item `number` of `step` has come. This rank gets the items in `wanted`.
 
-        Raises `ValueError` for steps of different size.
+        Returns True if the item is new and one of them. Raises `ValueError` for steps of different size.
         """
         if step <= self.released:
             return False
@@ -93,7 +95,7 @@ class FirstChoice:
         return True
 
     def choose(self, step: int) -> bool:
-        """Whether enough has come for `step`."""
+        """Return True if enough items have come for `step`."""
         found = self._again.get(step)
         if found is None:
             found = self._choice(step - self._lag)
@@ -127,7 +129,7 @@ class First(Choosing):
     kind = "first"
 
     one_version: ClassVar[bool] = False
-    """Each rank may take other items than the other ranks do."""
+    """False: each rank may take other items than the other ranks do."""
 
     def port(self, end: ConsumerEnd, effects: Effects[Any]) -> InPort:
         """The consumer's end in a rank."""
@@ -138,7 +140,9 @@ class First(Choosing):
         return (step - self.edge.lag, step)
 
     def resize_refusal(self, role: str) -> str:
-        """Each rank has taken other items, so nobody can hand them to other ranks."""
+        """Return the reason why ranks cannot be resized: each has taken other items, so they cannot go to other
+        ranks.
+        """
         return f"each rank of {role} has taken other rows of {self.edge.param!r}, as they were finished"
 
     def _next_step(self, period: Period | None, resume: int) -> int:
@@ -158,8 +162,7 @@ encode_taken = msgspec.msgpack.Encoder().encode
 
 
 class FirstPort(ChoosingPort):
-    """One input of an operator call. The port logs which items it takes before the call, so that a restart takes the
-    same."""
+    """One input of an operator call. The port logs its items before the call, so that a restart takes the same ones."""
 
     State = ItemsIn[Arrival]
     _choice: FirstChoice
@@ -172,7 +175,7 @@ class FirstPort(ChoosingPort):
         self._pieces = dict[Piece, Any]()
 
     def recall(self, resume: int, decisions: Mapping[int, bytes]) -> None:
-        """Take the items that former generations took, by step; the rank goes on after step `resume`."""
+        """Take the items that former generations took, by step. The rank continues after step `resume`."""
         told = {step: decode_taken(body) for step, body in decisions.items()}
         self._known = resume < 0 or resume in told
         again = {step: taken.took for step, taken in told.items() if step > resume}
@@ -180,7 +183,9 @@ class FirstPort(ChoosingPort):
         self._released = self._choice.released
 
     def given_by(self, origin: Origin, step: int) -> dict[int, Any]:
-        """The items that were under way after `step`. Also reads what the rank had taken, unless its log has it."""
+        """Return the items that were in flight after `step`. Also read the rank's taken items, unless its log has
+        them.
+        """
         if not self._known and (taken := origin.decision(self.edge, self.scope, step)) is not None:
             self.recall(step, {step: taken})
         return origin.items(self.edge)
@@ -193,7 +198,7 @@ class FirstPort(ChoosingPort):
                 self._came(step, item)
 
     def ask(self) -> None:
-        """As for other edges. Raises `TransportError` if neither log nor snapshot says what the rank had taken."""
+        """As for other edges. Raises `TransportError` if neither log nor snapshot has the rank's taken items."""
         if not self._known:
             site = self._mail.site
             raise TransportError(
@@ -212,7 +217,7 @@ class FirstPort(ChoosingPort):
             self._came(step, value)
 
     def take(self, step: int) -> Any:
-        """The rows that are finished first; waits for those that would be too old, and until there are enough."""
+        """Return the rows that are finished first. Waits for rows that would be too old, and until there are enough."""
         self._choose(step)
         return self._values.rows([self._pieces.pop(piece) for piece in self._choice.took])
 

@@ -28,12 +28,12 @@ class Items(Delivery):
 
 
 class ItemsPort(InPort):
-    """One input of an operator call. Its value is complete when all items have come, from whichever rank."""
+    """One input of an operator call. Its value is complete when all items have come, from any rank."""
 
     State = ItemsIn[Arrival]
 
     def take(self, step: int) -> Any:
-        """The rows of all items; waits for them."""
+        """Return the rows of all items; waits for them."""
         made = step - self._lag
         if made in self._given:
             return self._given.pop(made)
@@ -52,7 +52,7 @@ class ItemsPort(InPort):
         return rows
 
     def _rows(self, made: int) -> Any | None:
-        """None if an item is missing: when mates share the rows out again, all parts may have come without it."""
+        """Return the rows; None if an item is missing. When mates share rows again, all parts may come without it."""
         if not self.state.ready(made):
             return None
         return self._read(made, self.state.peek(made))

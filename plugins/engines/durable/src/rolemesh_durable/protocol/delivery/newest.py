@@ -1,4 +1,4 @@
-"""Newest value: a step takes the newest value that has come, at most `lag` steps old, and after a restart the same."""
+"""Newest value: a step takes the newest value that has come, at most `lag` steps old, and the same after a restart."""
 
 from __future__ import annotations
 
@@ -29,21 +29,23 @@ class Newest(Choosing):
 
 
 class NewestChoice:
-    """One consumer rank's choices, which never go back: `step` takes the value of producer step `made`."""
+    """The choices of one consumer rank, which never go back: `step` takes the value of producer step `made`."""
 
     def __init__(self, lag: int, calls: Period, again: Mapping[int, int] | None = None) -> None:
-        """`calls` are the steps that take a value. `again`: by step, the producer step that a former generation took
-        from."""
+        """`calls` are the steps that take a value.
+
+        `again`: by step, the producer step from which a former generation took its value.
+        """
         self._lag, self._calls, self._again = lag, calls, again or {}
         self.step = self.made = NEVER
 
     @property
     def released(self) -> int:
-        """No later step takes what was made up to this step: a step took a newer one, or it is too old for the next."""
+        """The newest producer step of which no later step takes a value: a newer one was taken, or it is too old."""
         return max(self.made, self._calls.next(self.step + 1) - self._lag) - 1
 
     def choose(self, step: int, there: Callable[[int], bool]) -> bool:
-        """Whether there is a value for `step`; `there` says whether the value of a producer step has come."""
+        """Return True if there is a value for `step`. `there` tells if the value of a producer step has come."""
         made = self._again.get(step)
         newest, oldest = (step, step - self._lag) if made is None else (made, made)
         for made in range(newest, max(oldest, self.made) - 1, -1):

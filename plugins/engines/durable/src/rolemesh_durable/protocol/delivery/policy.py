@@ -45,33 +45,33 @@ class ConsumerEnd(NamedTuple):
 
 
 class Delivery(ABC):
-    """How one edge brings its values to the steps of the consuming call."""
+    """The rules by which one edge brings its values to the steps of the consuming call."""
 
     kind: ClassVar[str]
     """The name of the delivery."""
     one_version: ClassVar[bool] = True
-    """Whether all ranks that take a value must take the same version of it."""
+    """True if all ranks that take a value must take the same version of it."""
 
     def __init__(self, edge: Edge) -> None:
         self.edge = edge
         self.scope = f"{self.kind}/{edge.id}"
-        """The scope of what a consumer decides about the edge, in its send log."""
+        """The scope of a consumer's decisions about the edge, in its send log."""
 
     # ------------------------------------------------------------------------------------------------- who and when
 
     @property
     def shared(self) -> Balanced | None:
-        """How the consumer's ranks share the rows among themselves by demand. None: they do not."""
+        """The sharing of rows among the consumer's ranks by demand; None if they do not share."""
         return by_demand(self.edge.dst_partition)
 
     @property
     def held(self) -> Partition:
-        """How the consumer's ranks hold the value before they share it."""
+        """The partition in which the consumer's ranks hold the value before they share it."""
         return self.edge.dst_partition if self.shared is None else Broadcast()
 
     @property
     def soonest(self) -> int:
-        """Number of steps that pass at least before a step takes the value."""
+        """Minimum number of steps between a value and the step that takes it."""
         return self.edge.lag
 
     def route(self, producers: int, consumers: int) -> Route:
@@ -85,10 +85,11 @@ class Delivery(ABC):
         """The consumer's end in a rank."""
 
     def first_needed(self, graph: LogicalGraph, activity: Activity, unrepeated: Collection[str], resume: int) -> int:
-        """The first producer step whose value a consumer needs that goes on after step `resume` (-1: it starts).
+        """Return the first producer step whose value a consumer needs that continues after step `resume` (-1: it
+        starts).
 
-        A role that is not `unrepeated` repeats its last call of an operator that returns nothing. That call takes again
-        what it took: with a bounded lag any value of the last `lag` steps, or the initial one.
+        A role that is not `unrepeated` repeats its last call of an operator that returns nothing. That call takes the
+        same value again: with a bounded lag any value of the last `lag` steps, or the initial one.
         """
         edge, call = self.edge, graph.ops[self.edge.dst]
         if call.returns is None and call.role not in unrepeated:
@@ -108,7 +109,7 @@ class Delivery(ABC):
     # -------------------------------------------------------------------------------------------- who waits for whom
 
     def awaited(self, step: int) -> tuple[int, ...]:
-        """The producer steps for which `step` may wait, the most pressing one first."""
+        """Return the producer steps for which `step` may wait, the most urgent one first."""
         return (step - self.edge.lag,)
 
     def releasing(self, step: int, period: Period) -> int:
@@ -120,9 +121,9 @@ class Delivery(ABC):
 
     @property
     def may_owe(self) -> bool:
-        """Whether the consumer may leave out a snapshot until something keeps it from finishing the next step."""
+        """True if the consumer may leave out a snapshot until something keeps it from finishing the next step."""
         return self.shared is None
 
     def resize_refusal(self, role: str) -> str:
-        """Why the consuming `role` cannot have another number of ranks; "" if it can."""
+        """Return why the consuming `role` cannot have another number of ranks; "" if it can."""
         return ""

@@ -24,7 +24,7 @@ class RankExtension:
     # ---------------------------------------------------------------------------------------- before the first step
 
     def wrap(self, op: OpCall, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what the rank runs as operator call `op`: `method`, or a function that calls it."""
+        """Return the function that the rank runs as operator call `op`: `method`, or a wrapper of it."""
         return method
 
     def remember(self) -> None:
@@ -37,7 +37,7 @@ class RankExtension:
         """The rank repeats `op` once, to restore a workload without state to step `resume`."""
 
     def may_yield_nothing(self, op: OpCall) -> bool:
-        """Return whether the call, which yields its result in chunks, may yield none."""
+        """Return True if the call, which yields its result in chunks, may yield none."""
         return False
 
     # ------------------------------------------------------------------------------------------------- in each step
@@ -60,7 +60,7 @@ class RankExtension:
     # -------------------------------------------------------------------------------------------- while it waits
 
     def idle(self) -> bool:
-        """The rank is about to wait. Return whether it should wait at most 50 ms before the next call."""
+        """Called before the rank waits. Return True if it should wait at most 50 ms before the next call."""
         return False
 
     def wait(self, wait_ms: int) -> bool:
@@ -81,10 +81,12 @@ class RankExtension:
     # -------------------------------------------------------------------------------------------------- at the end
 
     def steps_end(self, finished: int) -> None:
-        """The rank has finished its last step, `finished`. It still waits until consumers have what they need."""
+        """The rank has finished its last step, `finished`. It still waits until consumers have received their
+        values.
+        """
 
     def ended(self) -> None:
-        """The rank has its last state, and runs nothing of its workload any more but the teardown."""
+        """The rank has its last state. It runs nothing of its workload but the teardown."""
 
     def close(self) -> None:
         """Release everything. The rank may call it twice."""
@@ -114,7 +116,7 @@ class RankHooks:
         self.postpone_snapshots = all(part.postpones_snapshots for part in parts)
 
     def may_yield_nothing(self, op: OpCall) -> bool:
-        """Return whether an extension says that the call may yield nothing."""
+        """Return True if an extension says that the call may yield nothing."""
         return any(part.may_yield_nothing(op) for part in self.parts)
 
     def wrapped(self, op: OpCall, method: Callable[..., Any]) -> Callable[..., Any]:

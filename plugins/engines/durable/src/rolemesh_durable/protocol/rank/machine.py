@@ -182,7 +182,7 @@ class RankMachine:
             self.acknowledge(advance.committed, advance.persisted)
 
     def acknowledge(self, committed: int, persisted: int) -> None:
-        """Tell the workload which steps are committed and persisted, if they are new."""
+        """Tell the workload the newest committed and persisted steps, if they are new."""
         if committed > self._committed:
             self._committed = committed
             self._driver.committed(committed)
@@ -232,7 +232,7 @@ class RankMachine:
         taker.after(step)
 
     def _end(self, finished: int) -> None:
-        """No step follows `finished`: wait until all consumers have what they need."""
+        """After the last step, `finished`: wait until all consumers have received their values."""
         fields = self._page
         self._driver.close(finished)
         fields[OP], fields[PHASE], fields[EDGE] = -1, IDLE, -1

@@ -35,7 +35,7 @@ class Orphans(Protocol):
     nbytes: int
 
     def awaits_commit(self, step: int) -> bool:
-        """Whether the commit of `step` would free something here."""
+        """Return True if the commit of `step` would free some of this memory."""
 
 
 class Decision(Protocol):
@@ -55,41 +55,41 @@ class Decision(Protocol):
 
 
 class Begun(Log[Taken], Protocol[Taken]):
-    """A log that can begin again."""
+    """A log that can be written from scratch."""
 
     def begin_again(self) -> None:
-        """Forget what was written: somebody has removed its files."""
+        """Forget the written records: another process has removed the files."""
 
 
 class Ports(Generic[T]):
     """All ports of one rank. `inputs[op]` are a call's in-ports by parameter, `outputs[op]` its out-port, if any.
 
-    The ports ask for nothing, and answer no ask, before `open`.
+    The ports send no ask, and answer none, before `open`.
     """
 
     def __init__(
         self, job: JobShape, effects: Effects[T], *, resume: int = -1, barrier: GroupBarrier | None = None
     ) -> None:
-        """The rank goes on after step `resume`. `barrier` is that of its group, if it has one."""
+        """The rank continues after step `resume`. `barrier` is that of its group, if it has one."""
         self.job, self.mail, self.memory, self.log = job, effects.mail, effects.memory, effects.log
         self.inputs: dict[int, list[tuple[str, InPort]]] = {}
         self.outputs: dict[int, OutPort[T]] = {}
         self.mates: dict[int, Mates] = {}
-        """The mates of each call that shares its rows out."""
+        """The mates of each call that shares its rows by demand."""
         self.ways: list[OutEdge[T]] = []
         self.orphans: Orphans | None = None
-        """The memory that former generations have left, if there were any."""
+        """The memory that former generations have left; None if there were none."""
         self.committed = -1
         self._effects, self._world_sizes, self._barrier = effects, dict(job.world_sizes), barrier
         self._fields, self._until = effects.page.fields, effects.waits.until
         self._begin(job.graph.edges, resume)
 
     def inherit(self, orphans: Orphans) -> None:
-        """Count `orphans`, which former generations have left, among what the rank keeps."""
+        """Count `orphans`, the memory of former generations, in the rank's kept bytes."""
         self.orphans = orphans
 
     def _begin(self, edges: Sequence[Edge], resume: int) -> None:
-        """Make this rank's ends of `edges`, where it goes on after step `resume`."""
+        """Make this rank's ends of `edges`. The rank continues after step `resume`."""
         role, graph, sizes = self.mail.site.role, self.job.graph, self._world_sizes
         found = []
         for edge in edges:
@@ -145,7 +145,7 @@ class Ports(Generic[T]):
             self.outputs[edge.src].add(out)
 
     def _varies(self, op: OpCall) -> bool:
-        """Whether a call may make another value the second time, and all its consumers must have one version."""
+        """Return True if a second call may give another value, and all its consumers need the same version."""
         outputs = self.job.graph.outputs(op.id)
         return op.role in self.job.varying and all(delivery_of(edge).one_version for edge in outputs)
 
@@ -159,8 +159,10 @@ class Ports(Generic[T]):
         return VersionPort(job, effects, self, op.id, self.ways, mates)
 
     def relayout(self, layout: Layout, changed: Collection[str]) -> tuple[int, ...]:
-        """From the step of `layout` on, the roles `changed` have other ranks: begin again on the edges from and to
-        them, and return these edges. The agent sends the addresses of the ranks afterwards."""
+        """Replace the edges from and to the `changed` roles, which have other ranks after the step of `layout`.
+
+        Returns these edges. The agent sends the addresses of the ranks afterwards.
+        """
         ops, role = self.job.graph.ops, self.mail.site.role
         self.mail.forget(changed)
         self._world_sizes |= layout.sizes
@@ -185,7 +187,7 @@ class Ports(Generic[T]):
 
     @property
     def wired(self) -> bool:
-        """Whether it is known where all ranks at the other ends are."""
+        """True if the rank knows the addresses of all ranks at the other ends."""
         return all(port.wired for port in self.ins) and all(way.wired for way in self.ways)
 
     @property
@@ -195,7 +197,7 @@ class Ports(Generic[T]):
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes kept for consumers that may come back: slots, the log, and small values."""
+        """Bytes kept for consumers that may restart: slots, the log, and small values."""
         kept = self.memory.used_bytes
         for way in self.ways:
             kept += way.state.kept_bytes
@@ -204,13 +206,13 @@ class Ports(Generic[T]):
         return kept if self.orphans is None else kept + self.orphans.nbytes
 
     def waits_for_room(self, step: int) -> bool:
-        """Whether a value of `step` must wait for a commit that frees some of `kept_bytes`, and that can come."""
+        """Return True if a value of `step` must wait for a possible commit that frees some of `kept_bytes`."""
         kept, most = self.kept_bytes, self.job.retention_bytes
         self.memory.within(kept, most)
         return kept > most and self.awaits_commit(step)
 
     def awaits_commit(self, step: int) -> bool:
-        """Whether a commit that can come while the rank is at `step` would free something."""
+        """Return True if a commit that is possible while the rank is at `step` would free memory."""
         reachable = self.reachable(step)
         return (
             any(way.state.awaits_commit(reachable) for way in self.ways)
@@ -219,8 +221,10 @@ class Ports(Generic[T]):
         )
 
     def reachable(self, step: int) -> int:
-        """The newest commit that can come while the rank is at `step`: of a step after which it has a snapshot, as all
-        others will have, whatever they wait for."""
+        """Return the newest commit that is possible while the rank is at `step`.
+
+        It is a step of which this rank has a snapshot, and of which all others will have one, whatever they wait for.
+        """
         snapshots = self.job.snapshots
         newest = self._fields[SNAPSHOT] + 1 if snapshots.enabled else step
         return snapshots.boundary(min(step, newest))
@@ -232,7 +236,7 @@ class Ports(Generic[T]):
         self.rewire(peers)
 
     def rewire(self, peers: Sequence[Peer]) -> None:
-        """These are the peers now: the conversation with those of a new generation begins again."""
+        """Connect to these peers. The conversation with a peer of a new generation begins again."""
         self.mail.connect(peers)
         for end in self._speakers:
             end.rewire()
@@ -245,7 +249,7 @@ class Ports(Generic[T]):
         return (*self.ways, *self.mates.values())
 
     def commit(self, step: int) -> None:
-        """`step` is committed: forget what was retained for it and before, and give back what has not been used."""
+        """Note that `step` is committed: forget the values retained for it, and give back unused memory."""
         self.committed = max(self.committed, step)
         for mates in self.mates.values():
             mates.committed(step)
@@ -254,8 +258,10 @@ class Ports(Generic[T]):
         self.memory.trim(self._fields[STEP])
 
     def log_again(self, log: Begun[T]) -> None:
-        """The files of what was sent are gone: write what is kept again. Raises `TransportError` for a value of which
-        this process has no copy either."""
+        """Write the kept values to a new log, after another process removed the files.
+
+        Raises `TransportError` for a value of which this process has no copy either.
+        """
         self.memory.forget_lost()
         log.begin_again()
         for item in {id(kept.item): kept.item for way in self.ways for kept in way.state.kept}.values():
@@ -267,7 +273,7 @@ class Ports(Generic[T]):
             port.log_again(log)
 
     def recall(self, resume: int, decisions: Iterable[Decision]) -> None:
-        """`decisions`: what former generations have decided, in order. The rank goes on after step `resume`."""
+        """Repeat `decisions`, which former generations made, in order. The rank continues after step `resume`."""
         found: dict[str, dict[int, bytes]] = {}
         for record in decisions:
             found.setdefault(record.scope, {})[record.step] = record.body
@@ -275,17 +281,17 @@ class Ports(Generic[T]):
             port.recall(resume, found.get(port.scope, {}))
 
     def end(self, step: int) -> None:
-        """`step` was the last one: nothing that may still come is taken."""
+        """Note that `step` was the last one: the ports take nothing that still comes."""
         for port in self.ins:
             port.end(step)
 
     def pin(self, steps: Sequence[int]) -> None:
-        """The snapshots of these steps are being persisted: what crosses them is kept."""
+        """Keep the values in flight across these steps, whose snapshots are being persisted."""
         for way in self.ways:
             free(way.state.pin(steps))
 
     def drain(self, last: int = ENDLESS) -> None:
-        """Wait until all consumers have released what they take up to step `last`, so that slots may go.
+        """Wait until all consumers have released their values up to step `last`, so that the slots may go.
 
         Raises `Stopping`.
         """

@@ -1,4 +1,4 @@
-"""The producer's end of the edges of a call that may come to something else the second time: one value, one version."""
+"""The producer's end of a call whose second result may differ: all consumers get one version of each value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rolemesh_durable.protocol.rank.shape import JobShape
 __all__ = ["GroupPort", "VersionPort"]
 
 LOST = (1 << 32) - 2
-"""In the place of the generation of what is in the log no more: it does not count."""
+"""Stands for the generation of chunks that the log has lost: they do not count."""
 
 
 T = TypeVar("T", bound=Item)
@@ -37,21 +37,23 @@ _Staged: TypeAlias = tuple[OutEdge[T], _Chunk]
 
 
 class VersionPort(OutPort[T]):
-    """Nobody sees any of a call's value before the log has all of it, and what the log has is not made again."""
+    """An out-port that sends a value only once the log has all of it. It never replaces a value in the log."""
 
     def __init__(
         self, job: JobShape, effects: Effects[T], room: Room, call: int, ways: Sequence[OutEdge[T]], mates: Mates | None
     ) -> None:
-        """`ways` are all edges out of the rank. `mates`: those with which the call shares its rows out, if it does.
-        What the log has of its items is not made again."""
+        """`ways` are all edges out of the rank. `mates` are those with which the call shares its rows, if it does.
+
+        Items whose results are in the log are not made again.
+        """
         super().__init__(job, effects, room)
         self._call, self._all, self._mates, self._site = call, ways, mates, effects.mail.site
         self._staged: list[_Staged[T]] = []
         self.made: set[int] = set()
-        """Steps of which a former generation's value is in the log, and sent from there."""
+        """Steps whose value, of a former generation, is in the log and is sent from there."""
 
     def whole(self, record: Sent) -> None:
-        """A former generation has made all of the value that this mark is of, and the log has it."""
+        """Note a complete value of a former generation, which the log has."""
         self.made.add(record.step)
         if self._mates is not None:
             self._mates.remember(record.step, record.body)
@@ -89,8 +91,10 @@ class VersionPort(OutPort[T]):
         log.whole(self._call, step, first, max(way.state.hold for way in self._ways), items)
 
     def _hear(self) -> None:
-        """Wait until all consumers have said what they have used, where that may be what is in no log. Raises
-        `LogLost`."""
+        """If the log may be incomplete, wait until every consumer has asked: its ask says what it used.
+
+        Raises `LogLost`.
+        """
         unsure = [way for way in self._all if way.made is not None]
         for way in unsure:
             state = way.state
@@ -100,8 +104,10 @@ class VersionPort(OutPort[T]):
 
 
 class GroupPort(VersionPort[T]):
-    """Of a value that the ranks of a group make: nobody sees any of it before all of them have theirs in their logs
-    (`protocol.agreement`)."""
+    """The out-port of a group's value. A rank sends its part once all ranks have theirs in their logs.
+
+    See `protocol.agreement`.
+    """
 
     def __init__(
         self,
@@ -116,13 +122,13 @@ class GroupPort(VersionPort[T]):
         super().__init__(job, effects, room, call, ways, mates)
         self._barrier, self._calls = barrier, len(job.graph.ops)
         self._former: dict[int, tuple[int, list[_Staged[T]]]] = {}
-        """By step, the generation that has made what the log has of it, and that."""
+        """By step: the generation that made the chunks in the log, and these chunks."""
 
     def whole(self, record: Sent) -> None:
-        """What counts of it is agreed upon when this generation has made it, too."""
+        """Do nothing: the group agrees on the value when this generation has made it, too."""
 
     def take_over(self, way: OutEdge[T], item: T | None, record: Sent, *, again: bool) -> None:
-        """As for any port, but what may not count is kept back."""
+        """As for any port, but hold back the chunks that may not count."""
         if not again:
             super().take_over(way, item, record, again=again)
             return
@@ -130,7 +136,7 @@ class GroupPort(VersionPort[T]):
         self._former.setdefault(record.step, (record.generation, []))[1].append((way, chunk))
 
     def write_again(self, log: Log[T]) -> None:
-        """As for any port; what was kept back is lost."""
+        """As for any port, but the chunks that were held back are lost."""
         super().write_again(log)
         self._former = {at: (LOST, chunks) for at, (_, chunks) in self._former.items()}
 
@@ -166,7 +172,7 @@ def _show(chunks: list[_Staged[T]]) -> None:
 
 
 def _forget(chunks: list[_Staged[T]]) -> None:
-    """These are not sent."""
+    """Release chunks that are not sent."""
     for item in {id(chunk.item): chunk.item for _, chunk in chunks}.values():
         if item is not None:
             item.free()
