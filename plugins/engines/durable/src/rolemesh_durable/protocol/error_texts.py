@@ -1,8 +1,7 @@
-"""What the texts of well-known errors mean: out of memory, broken hardware, CUDA, NCCL, a connection to a peer. Pure.
+"""The meaning of the texts of well-known errors: memory, broken hardware, CUDA, NCCL, a connection to a peer. Pure.
 
 The texts are those of CUDA's runtime (its error strings), NVIDIA's Xid catalogue, NCCL's `ncclGetErrorString`, c10d,
-gloo, vLLM, Ray and the C library. The first rule that matches counts, so the order is from what is certain to what is
-vague.
+gloo, vLLM, Ray and the C library. The first rule that matches counts, so the order is from certain to vague.
 """
 
 from __future__ import annotations
@@ -138,11 +137,11 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def known(lines: Iterable[str]) -> Rule | None:
-    """The meaning of an error with these lines: the first rule that one of them matches."""
+    """Return the meaning of an error with these lines: the first rule that one of them matches."""
     text = "\n".join(lines)
     return next((rule for rule in RULES if rule.pattern.search(text)), None)
 
 
 def raised_lines(traceback: str) -> list[str]:
-    """Of a traceback as Python prints it, the lines that say what was raised; those that quote code are indented."""
+    """Return the lines of a Python traceback that say what was raised. Lines that quote code are indented."""
     return [line for line in traceback.splitlines() if line and not line[0].isspace()]

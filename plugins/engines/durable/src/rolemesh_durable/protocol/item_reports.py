@@ -1,8 +1,8 @@
-"""What operators report of the items of `Balanced` rows: each item counts once, whoever has made it. Pure.
+"""The reports of operators about the items of `Balanced` rows: each item counts once, from one rank. Pure.
 
 Two ranks may make the same item (`protocol.sharing`), and a rank that starts again makes some items again. So metrics
-that are reported with an item in hand travel by item, as a record of the rank's line, and are added up when the parts
-of all ranks are together. Of an item that several ranks have made the report of the lowest rank counts, as its rows do.
+that are reported with an item in hand travel by item, as a record of the rank's line. They are added up when the parts
+of all ranks are together. If several ranks made an item, the report of the lowest rank counts, like its rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ItemReports", "has_all_items", "reports_record", "settled"]
 ItemReports: TypeAlias = Mapping[int, Sequence[Any]]
 """The means and sums that one call reported, by item, as in `Metrics`. Each item has an entry, even without reports."""
 PREFIX = "\0items "
-"""How the names of these records begin, which no observer sees."""
+"""Prefix of the names of these records, which no observer sees."""
 
 
 def reports_record(label: str, step: int, rank: int, items: int, reports: ItemReports) -> dict[str, Any]:
@@ -31,10 +31,10 @@ def reports_record(label: str, step: int, rank: int, items: int, reports: ItemRe
 
 
 def has_all_items(parts: Iterable[Metrics]) -> bool:
-    """Return whether the parts of a line have the reports of all items together.
+    """Return True if the parts of a line together have the reports of all items.
 
-    An item is missing if a part comes from an earlier life of a rank, whose items other ranks have taken since in
-    another way. The part of the rank's present life is on its way then.
+    An item is missing if a part comes from an earlier life of a rank, and other ranks have shared its items since in
+    another way. Then the part of the rank's present life is on its way.
     """
     found: dict[tuple[int, str], tuple[int, set[int]]] = {}
     for part in parts:
@@ -44,7 +44,7 @@ def has_all_items(parts: Iterable[Metrics]) -> bool:
 
 
 def settled(parts: Sequence[Metrics]) -> list[Metrics]:
-    """A role's parts of a line, with the reports of each item once instead of the records."""
+    """Return a role's parts of a line, with the reports of each item once instead of the records."""
     chosen: dict[tuple[int, str, int], tuple[int, Sequence[Any]]] = {}
     for part in parts:
         for step, rank, label, _, reports in _reports(part.records):
@@ -70,7 +70,7 @@ def settled(parts: Sequence[Metrics]) -> list[Metrics]:
 
 
 def _reports(records: Mapping[str, Any]) -> Iterable[tuple[int, int, str, int, ItemReports]]:
-    """Step, rank, label, number of items and reports of each record of this kind."""
+    """Return step, rank, label, number of items and reports of each record of this kind."""
     for name, value in records.items():
         if name.startswith(PREFIX):
             step, rank, label = name.removeprefix(PREFIX).split(" ", 2)

@@ -23,15 +23,15 @@ class Neighbours:
     def __init__(self, graph: LogicalGraph, world_sizes: Mapping[str, int]) -> None:
         self._graph, self._sizes = graph, world_sizes
         self._routes: dict[str, list[tuple[Route, str, bool]]] = {}
-        """By role, for each of its edges: the route, the role at the other end, and whether that role consumes."""
+        """The edges of each role: the route, the role at the other end, and True if that role consumes."""
         self._known: dict[tuple[RankRef, bool], frozenset[RankRef]] = {}
 
     def resized(self, layout: Layout) -> Neighbours:
-        """The neighbours under `layout`. Only the neighbours of the job's first sizes can answer."""
+        """Return the neighbours under `layout`. Call it only on the neighbours of the job's first sizes."""
         return Neighbours(self._graph, layout.world_sizes(self._sizes))
 
     def of(self, key: RankRef, collective: bool) -> frozenset[RankRef]:
-        """The ranks that rank `key` talks to."""
+        """Return the ranks that rank `key` talks to."""
         found = self._known.get((key, collective))
         if found is None:
             found = self._known[key, collective] = frozenset(self._found(*key, collective))
@@ -49,7 +49,7 @@ class Neighbours:
         return found
 
     def _shares(self, role: str) -> bool:
-        """Whether ranks of `role` share rows among themselves by demand."""
+        """Return True if ranks of `role` share rows among themselves by demand."""
         inputs = [edge for edge in self._graph.edges if self._graph.ops[edge.dst].role == role]
         return any(delivery_of(edge).shared is not None for edge in inputs)
 

@@ -39,7 +39,7 @@ class Sharing:
         self._listeners: dict[int, int] = {}
         self._claims: dict[int, dict[int, set[int]]] = {}
         self._taken: dict[int, bytearray] = {}
-        """By step that this rank has begun: the items that any rank has taken."""
+        """The items that any rank has taken, by step that this rank has begun."""
 
     # --------------------------------------------------------------------------------------------------- of the mates
 

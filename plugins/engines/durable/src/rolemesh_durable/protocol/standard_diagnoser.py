@@ -1,4 +1,4 @@
-"""The diagnoser `standard`: from what is known of a failure to the level of the ladder that it should start at."""
+"""The diagnoser `standard`: from the facts about a failure to the level of the ladder at which it should start."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SIGNALS: dict[int, str] = {
     signals.SIGABRT: "native code gave up (abort): its own check failed, or the watchdog of NCCL",
 }
 _NOT_ITS_OWN = ("node_lost", "agent_lost", "log_lost", "check", "start", "environment")
-"""Causes of failures that a rank's process has no part in."""
+"""Causes of failures in which a rank's process has no part."""
 _CRASHES = (signals.SIGSEGV, signals.SIGILL, signals.SIGFPE, signals.SIGTRAP, signals.SIGSYS)
 
 
 class StandardOptions(BaseModel, extra="forbid"):
-    """What counts as hopeless, and what is done about ranks that are merely slow."""
+    """The limits after which a failure is fatal, and the treatment of slow ranks."""
 
     repeats: int | None = Field(
         default=2,
@@ -51,10 +51,9 @@ class StandardOptions(BaseModel, extra="forbid"):
 class StandardDiagnoser(Diagnoser):
     """Judges by cause, exit code, signal, and the texts of well-known errors.
 
-    It always has a verdict, except for a straggler that is only to be reported: so put others before it in the job
-    file's list. Only exceptions of user code and environments that were never made are fatal, because only they are
-    sure to happen again: an exception that says that a peer is gone, or that memory ran out, depends on what else went
-    on.
+    It always has a verdict, except for a straggler that is only to be reported. So put other diagnosers before it in
+    the job file's list. Only exceptions of user code and failed first environments are fatal, because only they are
+    sure to happen again. An exception about a lost peer or full memory depends on other events.
     """
 
     Options = StandardOptions
@@ -113,7 +112,7 @@ class StandardDiagnoser(Diagnoser):
 
 
 def _restarts(lost: tuple[RankRef, ...], view: JobView) -> int:
-    """How often these ranks were started again because one of their processes had failed."""
+    """Return how often these ranks were started again because one of their processes had failed."""
     return sum(
         bool(attempt.causes)
         and not any(cause in _NOT_ITS_OWN for cause in attempt.causes)
@@ -123,12 +122,14 @@ def _restarts(lost: tuple[RankRef, ...], view: JobView) -> int:
 
 
 def _meaning(failure: Failure) -> Rule | None:
-    """What the message says; where that is not known, what the exceptions behind it say."""
+    """Return the meaning of the message, or else that of the exceptions behind it."""
     return known(failure.message.splitlines()) or known(raised_lines(failure.traceback))
 
 
 def _again(failure: Failure, earlier: Failure) -> bool:
-    """Whether `earlier` is the same exception at the same place, before a restart: its peers' of one time are not."""
+    """Return True if `earlier` is the same exception at the same place before a restart. Peers' failures do not
+    count.
+    """
     return (
         earlier.cause == failure.cause
         and (earlier.role, earlier.operator, earlier.step) == (failure.role, failure.operator, failure.step)
@@ -138,19 +139,19 @@ def _again(failure: Failure, earlier: Failure) -> bool:
 
 
 def _bare(message: str) -> str:
-    """The message without addresses in memory, which differ from run to run."""
+    """Return the message without memory addresses, which differ from run to run."""
     return re.sub(r"0x[0-9a-fA-F]+", "0x", message)
 
 
 def _unmade(failure: Failure) -> Verdict:
-    """What pip could install once it can again: on a node to which the rank was moved something else is wrong."""
+    """Return the verdict on a failed environment. If pip could make it before, the fault is on the rank's new node."""
     if failure.generation:
         return Verdict("software", "its role's environment could not be made where it was started again")
     return Verdict("user", "its role's environment could not be made, and would not be a second time", fatal=True)
 
 
 def _died(failure: Failure) -> Verdict:
-    """A process that gave up may have printed why; one that was killed from outside has not known."""
+    """Return the verdict on a dead process. One that gave up may have printed why; a killed one did not know."""
     how = _killed(failure.signal) if failure.cause == "signal" else _ended(failure.exit_code)
     said = known(failure.log_tail.splitlines()) if failure.signal not in (signals.SIGKILL, signals.SIGTERM) else None
     if said is None or said.kind not in ("hardware", "software"):

@@ -1,4 +1,4 @@
-"""Where the neighbours of an agent's ranks are, as its master tells it, and which of its ranks have to be told."""
+"""The addresses of the neighbours of an agent's ranks, from its master, and the ranks that still need them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ __all__ = ["AddressBook"]
 
 
 class AddressBook:
-    """`version` is the newest of who is where; the agent at `copies_to` gets copies of this one's snapshots."""
+    """`version` is the newest version of the addresses. The agent at `copies_to` gets copies of this agent's
+    snapshots.
+    """
 
     def __init__(self, neighbours: Neighbours, at_once: int) -> None:
         self.version = -1
@@ -25,19 +27,19 @@ class AddressBook:
         self.layout = Layout()
         self._first = self._neighbours = neighbours
         self._set_ups: Pace[StartRef] = Pace(at_once)
-        """From being told of its neighbours to being ready."""
+        """The ranks between the receipt of their neighbours' addresses and `RankReady`."""
         self._peers: dict[RankRef, m.Peer] = {}
         self._meetings: dict[str, m.RendezvousAt] = {}
 
     def learn(self, layout: Layout) -> list[e.Effect]:
-        """The job has this layout, or had it once: in a newer one ranks have other neighbours."""
+        """Take the job's layout. In a newer one ranks have other neighbours; an older one changes nothing."""
         if layout.number <= self.layout.number:
             return []
         self.layout, self._neighbours = layout, self._first.resized(layout)
         return [e.Relayout(layout)]
 
     def renew(self, wire: m.Addresses, ranks: Mapping[RankRef, AgentRank]) -> list[e.ToRank]:
-        """A newer version, or what has changed since this one; what ranks that are set up are told of it."""
+        """Take a newer version, or the changes since this one. Return the messages to ranks that are set up."""
         if wire.version <= self.version or wire.since > self.version:
             return []
         self.version, self.copies_to = wire.version, wire.copies_to
@@ -54,11 +56,11 @@ class AddressBook:
         return effects
 
     def settled(self, rank: AgentRank) -> None:
-        """It is ready, or gone: another one may set up."""
+        """Note that a rank is ready, or gone: another one may set up."""
         self._set_ups.arrived(rank.start)
 
     def go(self, ranks: Mapping[RankRef, AgentRank], now: float) -> list[e.ToRank]:
-        """Of the ranks that are to set up, as many as may now are told of all their neighbours."""
+        """Send as many of the ranks that wait for their setup as may go now all their neighbours' addresses."""
         effects: list[e.ToRank] = []
         for role, number, generation in self._set_ups.go(now):
             rank = ranks.get(RankRef(role, number))
@@ -67,7 +69,7 @@ class AddressBook:
         return effects
 
     def _tell(self, key: RankRef, rank: AgentRank, new: Mapping[RankRef, m.Peer]) -> list[e.ToRank]:
-        """Tell a rank of those of the `new` places that are its neighbours'."""
+        """Send a rank those of the `new` addresses that are its neighbours'."""
         mine = self._peers.get(key)
         if mine is None or mine.generation != rank.launch.generation or not rank.alive or not rank.hello:
             return []  # made before this generation was up; another one follows

@@ -1,4 +1,4 @@
-"""What an agent's machine hears and what it wants done: its events and effects."""
+"""The events that an agent's machine receives, and the effects that it requests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rolemesh_durable.protocol.refs import OfStart
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A rank of an earlier incarnation: how it was started, what it has said of itself, and how it has ended, if so.
+    """A rank of an earlier incarnation: its start, its messages, and its end if it has ended.
 
-    `granted` is the last step that it may have been told it may run.
+    `granted` is the last step that its agent may have let it run.
     """
 
     launch: m.RankLaunch
@@ -26,7 +26,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Left(msgspec.Struct, frozen=True):
-    """What earlier incarnations have left: `timeline` is that of the node's memory, of the last `Forget` there."""
+    """The ranks of earlier incarnations. `timeline` is that of the node's memory, from the last `Forget` there."""
 
     timeline: int = 0
     ranks: tuple[Found, ...] = ()
@@ -42,13 +42,15 @@ class FromMaster(msgspec.Struct, frozen=True):
 
 
 class MasterRevived(msgspec.Struct, frozen=True):
-    """The answer to `ReviveMaster`: whether there is, or will be, a master, which is worth `lease_s` seconds more."""
+    """The answer to `ReviveMaster`. `comes`: there is, or will be, a master, so the agent lives `lease_s` seconds
+    more.
+    """
 
     comes: bool
 
 
 class Leave(msgspec.Struct, frozen=True):
-    """Somebody wants this agent to end: SIGTERM. The master is told, and takes its ranks away in good order."""
+    """A request to end (SIGTERM). The agent tells the master, which moves its ranks away in good order."""
 
 
 class FromRank(msgspec.Struct, frozen=True):
@@ -58,9 +60,9 @@ class FromRank(msgspec.Struct, frozen=True):
 
 
 class RankExited(OfStart, frozen=True):
-    """A rank's process is gone. `error` says why it could not be started at all, `cause` what for (the `Failure`'s).
+    """A rank's process is gone. `error` says why it could not start, and `cause` is the `Failure`'s.
 
-    `snapshots`: what memory has of it; `log_tail`: the last lines that it has printed.
+    `snapshots`: its steps in memory. `log_tail`: the last lines that it printed.
     """
 
     exit_code: int | None = None
@@ -72,27 +74,28 @@ class RankExited(OfStart, frozen=True):
 
 
 class Fetched(OfStart, frozen=True):
-    """A replica that a launch needs has come into this node's memory, or `error` says why not."""
+    """A replica that a launch needs is in this node's memory, or `error` says why it is not."""
 
     error: str = ""
 
 
 class StacksTaken(msgspec.Struct, frozen=True):
-    """What py-spy says."""
+    """The output of py-spy."""
 
     stacks: m.Stacks
 
 
 class RankSample(m.RankProgress, frozen=True):
-    """What a rank's status page says, and what is known of its snapshots."""
+    """The content of a rank's status page, and the state of its snapshots."""
 
     pid: int
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """The status pages of ranks have been read; time has passed. The rest is what the node's memory and disk hold.
+    """The agent has read the status pages of ranks; time has passed. The rest is the content of the node's memory and
+    disk.
 
-    `making`: which environments of roles are being made, and how far that is. `refused`, `given_up`, `measured`,
+    `making`: the environments of roles that the agent makes, with their progress. `refused`, `given_up`, `measured`,
     `address`: see `Report`.
     """
 
@@ -108,7 +111,7 @@ class Sampled(msgspec.Struct, frozen=True):
 
     @property
     def told(self) -> tuple[object, ...]:
-        """What is reported at once when it changes."""
+        """The part that the agent reports at once when it changes."""
         return self.stored, self.persisted, self.warning, self.making, self.measured, self.address
 
 
@@ -126,7 +129,7 @@ class Fork(msgspec.Struct, frozen=True):
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """Run the job's checks, unless they run or have run; what they find is in `Sampled`. See `messages.Measure`."""
+    """Run the job's checks, unless they run or have run. Their results are in `Sampled`. See `messages.Measure`."""
 
     together: tuple[str, ...]
 
@@ -154,20 +157,20 @@ class Kill(OfStart, frozen=True):
 
 
 class Terminate(OfStart, frozen=True):
-    """The job stops and a rank's operator takes long: SIGTERM to its process and to those that it has started.
+    """End a rank's operator that takes too long while the job stops: SIGTERM to its process and to its children.
 
-    Those have `patience_s` seconds before the operator is left, and teardown begins.
+    The children have `patience_s` seconds before the rank leaves the operator and begins its teardown.
     """
 
     patience_s: float
 
 
 class RankDied(OfRank, frozen=True):
-    """A rank is dead before its end: see to what it has left in memory."""
+    """Clean up the memory of a rank that died before its end."""
 
 
 class Fail(msgspec.Struct, frozen=True):
-    """Rehearsal: a rank, or with `rank` -1 this agent, is to fail."""
+    """Rehearsal: make a rank fail, or with `rank` -1 this agent."""
 
     kind: m.FaultKind
     role: str = ""
@@ -179,26 +182,28 @@ class TakeStacks(OfStart, frozen=True):
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """The job has gone back to a persisted snapshot: everything in this node's memory is void.
+    """Forget everything in this node's memory, because the job has gone back to a persisted snapshot.
 
-    `timeline` is to be kept there: the next incarnation is made with it, so that it does not forget what came later.
+    The agent stores `timeline` there, and its next incarnation reads it. So that one does not forget newer data.
     """
 
     timeline: int
 
 
 class Relayout(msgspec.Struct, frozen=True):
-    """Roles have other numbers of ranks from now on."""
+    """Note that roles have other numbers of ranks from now on."""
 
     layout: Layout
 
 
 class ReviveMaster(msgspec.Struct, frozen=True):
-    """The master has been silent for long: have it started again, if it hangs. Answer with `MasterRevived`."""
+    """Ask the backend to restart the master, which has been silent for long, if it hangs. Answer with
+    `MasterRevived`.
+    """
 
 
 class Quit(msgspec.Struct, frozen=True):
-    """End at once and leave everything where it is: the agent's next incarnation takes it over."""
+    """End at once and leave everything in place for the agent's next incarnation."""
 
 
 class CleanUp(msgspec.Struct, frozen=True):

@@ -1,9 +1,9 @@
-"""The agent's side of the protocol: it starts, watches and kills ranks, speaks for them, and hears its master.
+"""The agent's side of the protocol: it starts, watches and kills ranks, and connects them with the master.
 
-`AgentMachine.handle` takes an event and the present time and returns effects, as the master's machine does. What it
-knows it reports whole, at once when something has changed and every second; what it is told to do it does once. An
-agent that has not heard its master for `lease_s` seconds ends its ranks and itself, unless the backend, which it has
-asked after half of that, says that there is a master or will be one.
+`AgentMachine.handle` takes an event and the present time and returns effects, as the master's machine does. The agent
+reports its whole state every second, and at once when something has changed. It carries out each command once. Without
+a message of its master for `lease_s` seconds it ends its ranks and itself. After half of that it asks the backend, and
+lives on if the backend says that there is a master or will be one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AgentMachine:
     def __init__(
         self, who: Identity, lease_s: float, neighbours: Neighbours, left: e.Left = e.NOTHING, at_once: int = AT_ONCE
     ) -> None:
-        """The ranks that are `left` from an earlier incarnation are adopted: no report is without them."""
+        """Adopt the ranks in `left`, of an earlier incarnation. Every report includes them."""
         self.who = who
         self.ranks: dict[RankRef, AgentRank] = {}
         self.ended = False
@@ -42,22 +42,22 @@ class AgentMachine:
         self._timeline = left.timeline
         self._halted: dict[RankRef, int] = {}
         self.advance: m.Watermarks | None = None
-        """How far everything is, in the present timeline."""
+        """The newest progress of the job, in the present timeline."""
         self._forks: Pace[StartRef] = Pace(at_once)
-        """From the order to the rank's hello."""
+        """The ranks between their start order and their hello."""
         self._granted = max((rank.granted for rank in left.ranks), default=-1)
-        """How far earlier incarnations have let ranks run."""
+        """The newest step that earlier incarnations have let ranks run."""
         self._last = e.Sampled()
         self._first = [effect for rank in left.ranks for effect in self._adopt(rank)]
-        """What is to be done for adopted ranks, in the first turn."""
+        """Effects for adopted ranks, due in the first turn."""
 
     @property
     def timeline(self) -> int:
-        """Of all that is made in this node's memory from now on."""
+        """The timeline of all that is made in this node's memory from now on."""
         return self._timeline
 
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
-        """The effects of one event at time `now` (seconds of any monotonic clock)."""
+        """Return the effects of one event at time `now` (seconds of any monotonic clock)."""
         if self.ended:
             return []
         self.lifetime.begin(now)
@@ -96,14 +96,14 @@ class AgentMachine:
         return effects
 
     def _let_go(self, now: float) -> list[e.Effect]:
-        """Of the ranks that are to start, and of those that are to set up, as many as may now."""
+        """Start and set up as many of the waiting ranks as may go now."""
         starting = [self._current(start) for start in self._forks.go(now)]
         forks: list[e.Effect] = [e.Fork(rank.launch) for rank in starting if rank is not None and rank.alive]
         return [*forks, *self.addresses.go(self.ranks, now)]
 
     @property
     def report_due(self) -> float:
-        """When something that has happened is to be told: infinity, if nothing has."""
+        """Return when the next news must be reported; infinity if there is none."""
         return float("inf") if self.ended else self._reporting.news_due(len(self.ranks))
 
     def _news(self) -> None:
@@ -128,7 +128,7 @@ class AgentMachine:
             self._reporting.new_master()
         self.lifetime.heard(now)
         if getattr(message, "timeline", -1) > self._timeline and any(rank.alive for rank in self.ranks.values()):
-            # Ranks that were adopted while the job went back to the disk. Until they are gone, it is said again.
+            # These ranks were adopted while the job went back to disk. Repeat this until they are gone.
             return [effect for rank in list(self.ranks.values()) for effect in self._halt(rank.start, orders=False)]
         effects = self.addresses.learn(getattr(message, "layout", self.addresses.layout))
         match message:
@@ -165,7 +165,7 @@ class AgentMachine:
         if timeline <= self._timeline:
             return []
         self._timeline, self.advance = timeline, None
-        # No report says any more that it is here: a rank that comes back must not be restored from it.
+        # Reports no longer name this memory, so that no rank is restored from it.
         for rank in self.ranks.values():
             rank.snapshots = ()
         self._last = msgspec.structs.replace(self._last, stored=(), persisted=())
@@ -180,7 +180,7 @@ class AgentMachine:
             return []
         self._news()
         if known is not None and known.alive:
-            # The master would have halted it first; it is on its way out, or this order has overtaken that one.
+            # The master halts it before a new start. It is about to end, or this order has overtaken the halt.
             known.next = launch
             return self._halt(known.start, orders=False)
         return self._begin(launch)
@@ -217,7 +217,7 @@ class AgentMachine:
         if rank is None or rank.launch.generation <= generation:
             self._reporting.metrics.leave(*key)
         if rank is None or (orders and rank.launch.generation < generation and not rank.alive):
-            # Never started here, or not in this generation.
+            # The rank was never started here, or not in this generation.
             last = msgspec.structs.replace(rank.launch if rank else unknown(*key), generation=generation)
             self.ranks[key] = AgentRank(last, "gone", snapshots=self._stored(key))
             return []
@@ -238,7 +238,7 @@ class AgentMachine:
         return self._process_gone(rank)
 
     def _stored(self, key: RankRef) -> tuple[int, ...]:
-        """What is in memory of a rank that has no process, of an earlier incarnation and of this one."""
+        """Return the steps in memory of a rank without a process, of an earlier incarnation and of this one."""
         before = next((s.steps for s in self._last.stored if s.ref == key and not s.copy), ())
         return tuple(sorted({*before, *(self.ranks[key].snapshots if key in self.ranks else ())}))
 
@@ -252,7 +252,7 @@ class AgentMachine:
         return told + self._kill_all(unheard=grace_s > 0)
 
     def _kill_all(self, unheard: bool = False) -> list[e.Effect]:
-        """Kill all that live, or those of them that cannot be told to end."""
+        """Kill all living ranks, or with `unheard` only those that have sent no hello."""
         alive = [(key, rank) for key, rank in self.ranks.items() if rank.alive and not (unheard and rank.hello)]
         return [effect for key, rank in alive for effect in self._kill(key, rank)]
 
@@ -295,7 +295,7 @@ class AgentMachine:
         return []
 
     def _adopt(self, found: e.Found) -> list[e.Effect]:
-        """A rank that an earlier incarnation has started goes on as one of this one's."""
+        """Adopt a rank that an earlier incarnation started."""
         launch = found.launch
         self.ranks[launch.ref] = AgentRank(launch, alive=True)
         self._reporting.metrics.expect(launch.role, launch.rank)

@@ -18,13 +18,13 @@ from rolemesh_durable.protocol.refs import OfStart, StartRef
 __all__ = ["AgentRank", "RankRef", "last_states", "unknown"]
 
 EXIT_NOTICE_S = 0.1
-"""How long an exit waits for the rank's own report, which says more than an exit code."""
+"""Seconds that an exit waits for the rank's own report, which says more than an exit code."""
 LAST_WORD_S = 1.0
-"""How long an agent that ends waits for what a rank has sent before its exit: its last lines of metrics are in it."""
+"""Seconds that an ending agent waits for a rank's last messages, which have its last lines of metrics."""
 
 
 class AgentRank(msgspec.Struct):
-    """`alive`: there is, or is about to be, a process. `halted`: it is to be none, however it ends."""
+    """A rank of this agent. `alive`: it has, or will soon have, a process. `halted`: it must have none."""
 
     launch: m.RankLaunch
     state: Literal["starting", "up", "ready", "done", "failed", "gone"] = "starting"
@@ -52,7 +52,7 @@ class AgentRank(msgspec.Struct):
         return self.launch.start
 
     def nears_end(self, said: m.RankFinish | m.RankDone | m.RankEnds) -> None:
-        """It wants the job to finish, has come to the last step itself, or is torn down."""
+        """Note that it wants the job to finish, has finished its last step, or is torn down."""
         if isinstance(said, m.RankEnds):
             self.ends = True
         elif isinstance(said, m.RankFinish):
@@ -63,7 +63,7 @@ class AgentRank(msgspec.Struct):
             self.kept, self.unkept = said.kept, said.unkept
 
     def injected(self, kind: m.FaultKind) -> list[e.Effect]:
-        """A rehearsal wants it to fail: how, if it lives."""
+        """Return the effects of an injected fault; none if the rank is dead."""
         if not self.alive or self.halted:
             return []
         if kind in ("exit", "raise"):
@@ -72,7 +72,7 @@ class AgentRank(msgspec.Struct):
         return [e.Fail(kind, *self.start[:2])]
 
     def ended_badly(self, now: float) -> Failure | None:
-        """Why its process has ended, if it should not have, and it has not said so itself and is not going to."""
+        """Return why its process has ended unexpectedly; None if the rank reports it itself, or may still do so."""
         exited = self.exited
         if exited is None or self.halted or self.failure is not None:
             return None
@@ -84,14 +84,14 @@ class AgentRank(msgspec.Struct):
         return msgspec.structs.replace(failure, log_tail=exited.log_tail)
 
     def awaited(self, now: float) -> bool:
-        """Whether its process has ended by itself, and its last message, which follows all others, has not come yet."""
+        """Return True if its process has ended and its last message, which follows all others, has not come yet."""
         exited = self.exited
         if exited is None or exited.error or exited.signal is not None or self.hello is None:
             return False
         return not (self.ends or self.failure) and now < self.exited_at + LAST_WORD_S
 
     def report(self) -> m.RankReport:
-        """What its master is told of it."""
+        """Return the rank's report for the master."""
         hello, at = self.hello, self.sample
         progress = {name: getattr(at, name) for name in _PROGRESS} if at is not None else {}
         progress["finished"] = max(progress.get("finished", -1), self.finished)  # the sample may be older
@@ -117,7 +117,7 @@ _PROGRESS = set(m.RankProgress.__struct_fields__) - set(OfStart.__struct_fields_
 
 
 def last_states(ranks: Iterable[AgentRank]) -> tuple[list[m.Persisted], str, int]:
-    """What ranks have written of their last states, why some have not, and the step of which there are none."""
+    """Return the last states that ranks have written, why some are missing, and the step for which none are written."""
     ranks = list(ranks)
     without = [rank for rank in ranks if rank.unkept]
     kept = [rank.kept for rank in ranks if rank.kept is not None]
@@ -125,5 +125,5 @@ def last_states(ranks: Iterable[AgentRank]) -> tuple[list[m.Persisted], str, int
 
 
 def unknown(role: str, rank: int) -> m.RankLaunch:
-    """Of a rank that was never started here."""
+    """Return a launch for a rank that was never started here."""
     return m.RankLaunch(role, rank, 1, 0, 1, -1)

@@ -1,4 +1,4 @@
-"""When an agent reports: at once when something has happened, soon when ranks get on, and every second."""
+"""The times of an agent's reports: at once after an event, soon after progress, and every second."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ __all__ = ["Identity", "Reporting"]
 
 REPORT_S = 1.0
 PROMPT_S = 0.1
-"""A report of mere progress is sent at most this often; without any every `REPORT_S`; what happens is sent at once."""
+"""Minimum seconds between reports of mere progress. Without any, the agent reports every `REPORT_S`; events go at
+once.
+"""
 PER_RANK_S = 200e-6
-"""But for each rank that a report tells of, so long passes before the next: many ranks come and go together."""
+"""Minimum seconds between two reports, for each rank in them: many ranks come and go together."""
 METRICS_AGAIN_S = 2.0
-"""Metrics that the master has not confirmed for so long, or for up to twice as long, are sent again."""
+"""Seconds, up to twice as many, after which the agent repeats metrics that the master has not confirmed."""
 LAST = 1 << 62
-"""After every step."""
+"""A step after all others."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who reports: an incarnation of an agent, and where it is."""
+    """The sender of reports: an incarnation of an agent, and its place."""
 
     agent: str
     node: str
@@ -36,7 +38,9 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Reporting:
-    """`urgent`: something has happened. `metrics` are those of ranks that have not been confirmed to be durable."""
+    """Decides when to report. `urgent`: an event has happened. `metrics` are the ranks' lines that are not known to be
+    durable.
+    """
 
     def __init__(self, who: Identity) -> None:
         self.urgent = True
@@ -47,15 +51,15 @@ class Reporting:
         self._sent: tuple[object, ...] = ()
 
     def new_master(self) -> None:
-        """It knows nothing yet."""
+        """Begin with a new master, which knows nothing yet."""
         self.urgent, self._metrics_sent, self._overdue = True, float("-inf"), LAST
 
     def news_due(self, ranks: int) -> float:
-        """When something that has happened is to be told, of so many ranks: infinity, if nothing has."""
+        """Return when the next event must be reported, for this number of ranks; infinity if there is none."""
         return self._sent_at + PER_RANK_S * ranks if self.urgent else float("inf")
 
     def due(self, ranks: Mapping[RankRef, AgentRank], now: float) -> bool:
-        """Whether it is time for a report, which is sent then."""
+        """Return True if it is time for a report. The caller sends it then."""
         if now < min(self._sent_at + max(PROMPT_S, PER_RANK_S * len(ranks)), self.news_due(len(ranks))):
             return False
         samples = (rank.sample for rank in ranks.values())
@@ -67,7 +71,7 @@ class Reporting:
         return True
 
     def lines(self, now: float) -> tuple[m.Metrics, ...]:
-        """The metrics that a report has: new ones, and sometimes all."""
+        """Return the lines for a report: the new ones, and sometimes all."""
         new = self.metrics.take()
         if now < self._metrics_sent + METRICS_AGAIN_S:
             return new
@@ -76,6 +80,6 @@ class Reporting:
         return self.metrics.lines() if again else new
 
     def build(self, **told: Any) -> m.Report:
-        """The next report."""
+        """Return the next report."""
         self._seq += 1
         return m.Report(seq=self._seq, **self._who, **told)

@@ -1,7 +1,8 @@
-"""Agents that die while their ranks go on: the next incarnation on the node adopts them, which no level pays for.
+"""Agents that die while their ranks live: the next incarnation on the node adopts the ranks, at no level's cost.
 
-What lives is known only to the node's zygotes. So nothing has failed until the next incarnation reports: what it has
-not found has. If none comes within the lease, nothing is left: whoever looks after the dead agent's folder kills all.
+Only the node's zygotes know which ranks live. So nothing counts as failed until the next incarnation reports; then the
+ranks that it has not found have failed. If none reports within the lease, no rank is left: the guard of the dead
+agent's folder kills them all.
 """
 
 from __future__ import annotations
@@ -16,20 +17,22 @@ from rolemesh_durable.protocol.master.state import AgentRecord
 __all__ = ["Adoption"]
 
 MOST_DEATHS = 8
-"""In a row, with no step committed between them: what kills the agent then may be its ranks."""
+"""Maximum number of deaths in a row without a committed step between them. After more, the ranks may be the cause."""
 AGAIN_S = 0.5
-"""After this an incarnation is started again that did not come up."""
+"""Seconds after which an incarnation that did not come up is started again."""
 RUNS = ("up", "ready", "running", "done")
 
 
 class Adoption:
-    """Decides what becomes of the ranks of agents that have died."""
+    """Decides about the ranks of agents that have died."""
 
     def __init__(self, context: MasterContext) -> None:
         self._context = context
 
     def died(self, agent: AgentRecord, why: str) -> bool:
-        """An agent, and not its node, is gone: whether its ranks may live on, and its next incarnation is started."""
+        """Handle the death of an agent whose node lives. Return True if its ranks may live and its next incarnation
+        starts.
+        """
         context, state, name = self._context, self._context.state, agent.place.agent
         lives = any(state.ranks[key].state in (*RUNS, "starting") for key in state.on(name))
         came_up = agent.state == "up"
@@ -45,12 +48,12 @@ class Adoption:
         return True
 
     def take_over(self) -> None:
-        """Another master begins: it does not know for how long agents have been dead."""
+        """Begin with a new master, which does not know for how long agents have been dead."""
         for agent in self._context.state.agents.values():
             agent.orphaned_at = self._context.now
 
     def late(self) -> list[AgentRecord]:
-        """Agents whose next incarnation has not come in time; one that did not come up is started again."""
+        """Return agents whose next incarnation has not come in time. Start again those that did not come up."""
         context, found = self._context, []
         for name, agent in context.state.agents.items():
             if not agent.orphans:
@@ -64,9 +67,10 @@ class Adoption:
         return found
 
     def reported(self, agent: AgentRecord, report: m.Report) -> None:
-        """Ranks that have run on this agent, and that it does not know, have ended while there was none.
+        """Fail the ranks that have run on this agent and that its next incarnation does not know.
 
-        If there are any, all that was there may be gone; so what was being started may have run, and has ended as well.
+        If there are any, all processes there may be gone. So ranks that were about to start may have run, and have
+        ended too.
         """
         context, state, name = self._context, self._context.state, agent.place.agent
         there = {seen.ref: seen.generation for seen in report.ranks}

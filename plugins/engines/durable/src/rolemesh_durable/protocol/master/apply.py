@@ -1,4 +1,4 @@
-"""What each transition means for a job's state: the one statement of it, for the master and for its successors."""
+"""The effect of each transition on a job's state: the only definition, for the master and for its successors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["apply"]
 
 
 def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None:
-    """Bring `state` to where it is after what has happened, at `wall` by the clock on the wall."""
+    """Apply a transition to `state`. It happened at `wall`, by the wall clock."""
     match happened:
         case t.JobStarted() | t.MasterRecovered() | t.JobDetached() | t.JobRunning() | t.JobStopping() | t.JobEnded():
             _job(state, happened, wall)
@@ -101,7 +101,7 @@ def _job(state: st.JobState, happened: t.Transition, wall: float) -> None:
 def _stop(state: st.JobState, stop: t.StopPoint) -> None:
     state.stop = stop if stop.active else given_up(state.stop)
     if stop.active:
-        # Ranks that wait at a stop point have sent all lines up to it, whether they start again there or go on.
+        # Ranks at a stop point have sent all lines up to it, whether they start again there or continue.
         after = stop.step + 1
         state.cuts = with_cut(state.cuts, (after, every_at(state.cuts, after)), state.persisted)
 
@@ -208,7 +208,7 @@ def _planned(state: st.JobState, happened: t.RecoveryPlanned) -> None:
 
 
 def _answered(state: st.JobState) -> list[Failure]:
-    """The failures that a decision has been made about: all that are open."""
+    """Move the open failures to the answered ones, and return them."""
     taken, state.open = state.open, []
     state.latest = taken or state.latest
     state.failures = [*state.failures, *taken][-st.MOST_FAILURES :]

@@ -1,4 +1,4 @@
-"""A recovery plan, carried out step by step: see `Recovery` for its phases."""
+"""The execution of a recovery plan, phase by phase: see `Recovery` for the phases."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ from rolemesh_durable.protocol.master.state import AgentRecord, JobState, Recove
 __all__ = ["CarryingOut"]
 
 REPORTED_S = 1.0
-"""A report that comes so long after something happened was sent after it: messages are under way for less."""
+"""Maximum seconds that a message is under way. A report that arrives later than this after an event was sent after
+it.
+"""
 TOLD_S = 10.0
-"""A node is lost, or its agent silent, for less than this when it is told."""
+"""Maximum seconds after which the backend reports a lost node or a silent agent."""
 
 WAITS = (False, "")
 GOES_ON = (True, "")
 
 
 class CarryingOut:
-    """Whether a phase goes on, or why it cannot."""
+    """Decides whether a phase is over, and why it cannot be."""
 
     def __init__(self, context: MasterContext, progress: Progress, checkpoints: Checkpoints) -> None:
         self._context, self._progress, self._checkpoints = context, progress, checkpoints
 
     def step(self, recovery: Recovery) -> tuple[bool, str]:
-        """Go on, if there is nothing to wait for; whether it has, and why the plan has failed, if it has."""
+        """Continue the recovery unless it has to wait. Return whether it continued, and why the plan has failed ("": it
+        has not).
+        """
         match recovery.phase:
             case "halting":
                 return self._halting(recovery)
@@ -47,7 +51,7 @@ class CarryingOut:
                 return self._launching(recovery)
 
     def answered(self, recovery: Recovery, event: e.PlacesFound | e.OriginFound) -> str:
-        """The shell has found an origin, or places; why the plan has failed, if it has."""
+        """Take the shell's answer: an origin, or places. Return why the plan has failed; "" if it has not."""
         if isinstance(event, e.OriginFound):
             if recovery.phase == "origin":
                 self._roll_back(recovery, event)
@@ -65,13 +69,15 @@ class CarryingOut:
         return ""
 
     def _unheard(self, recovery: Recovery, gone: Collection[str]) -> bool:
-        """Whether places have been looked for without nodes of whose loss the backend is about to tell: what is to be
-        done about that may make room."""
+        """Return True if the search left out nodes whose loss the backend has not reported yet.
+
+        The answer to that loss may free places.
+        """
         living = (a.place.node for a in self._context.state.agents.values() if a.state in ("starting", "up"))
         return self._context.now <= recovery.since + TOLD_S and not set(gone).isdisjoint(living)
 
     def _places(self, recovery: Recovery) -> e.Places:
-        """What is asked: for what the plan gives roles, and only then for the numbers of ranks that it gives them."""
+        """Return the request for places: first with the plan's resources, and only then with its numbers of ranks."""
         state = self._context.state
         away, origin = state.away(recovery.plan.avoid), state.origin
         if (given := _given(recovery, self._context)) or not (changes := _changes(recovery, state)):
@@ -101,7 +107,7 @@ class CarryingOut:
         return GOES_ON
 
     def _gone(self, key: RankRef, seen: m.RankReport | None) -> bool:
-        """Whether no process of this rank, of which `seen` is its agent's report, is left, and none can come."""
+        """Return True if no process of this rank is left and none can start. `seen` is its agent's report of it."""
         rank = self._context.state.ranks[key]
         agent = self._context.state.agents[rank.agent]
         if agent.orphans:
@@ -137,7 +143,9 @@ class CarryingOut:
         return WAITS
 
     def _change_layout(self, recovery: Recovery, found: e.PlacesFound) -> str:
-        """Every rank starts again from the origin, and roles with another number of ranks; none of them runs."""
+        """Change the layout: every rank starts again from the origin, with the plan's numbers of ranks. No rank runs
+        now.
+        """
         context, state, changes = self._context, self._context.state, found.wanted.sizes
         number = state.layouts + 1
         layout = state.layout.next(number, state.origin.step, state.origin.folder, changes)
@@ -150,7 +158,7 @@ class CarryingOut:
         context = self._context
         avoid = recovery.plan.avoid
         if leaving := context.state.leaving.keys() & set(avoid):
-            # It is still there: better on it than not at all.
+            # The node is still there, and better than none.
             self._use(recovery, sorted(leaving), why)
             return ""
         if any(make_room() for make_room in context.hooks.make_room):
@@ -163,7 +171,7 @@ class CarryingOut:
             return ""
         suspect = sorted(set(avoid).difference(context.state.away()))
         if suspect and context.ladder and recovery.plan.level == context.ladder[-1].name:
-            # Better on a node that may be at fault than not at all.
+            # A node that may be at fault is better than none.
             self._use(recovery, suspect, why)
             return ""
         limit = f"; waited {recovery.plan.wait_s:g} s for one" if recovery.plan.wait_s else ""
@@ -227,7 +235,7 @@ class CarryingOut:
         return resume_points(groups, held, copies, agents, state.committed, state.origin)
 
     def _own(self, role: str, steps: tuple[int, ...]) -> tuple[int, ...]:
-        """Of these snapshots of a rank those that are of the present layout."""
+        """Return those of a rank's snapshots that belong to the present layout."""
         layout = self._context.state.layout
         return tuple(step for step in steps if not layout.is_void(role, step))
 
@@ -246,7 +254,7 @@ class CarryingOut:
         self._enter(recovery, "launching")
 
     def _address(self, name: str) -> str:
-        """Where the agent that holds a replica is reached, "" for none."""
+        """Return the address of the agent that holds a replica; "" if there is none."""
         agent = self._context.state.agents.get(name)
         return agent.report.address if agent is not None and agent.report is not None else ""
 
@@ -266,21 +274,23 @@ class CarryingOut:
 
 
 def _left_behind(seen: m.RankReport, launch: m.RankLaunch, steps: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the snapshots in the memory of a node that a rank has left those that are of the life that it last had: it has
-    had none since, or one that began with this snapshot."""
+    """Return those snapshots on a former node of a rank that belong to the rank's latest life.
+
+    They do if the rank has had no life since, or one that began with this snapshot.
+    """
     if seen.generation == launch.generation:
         return steps
     return tuple(step for step in steps if step == launch.resume and seen.generation == launch.generation - 1)
 
 
 def _changes(recovery: Recovery, state: JobState) -> dict[str, int]:
-    """The world sizes of the plan that the job has not got yet."""
+    """Return the world sizes of the plan that the job does not have yet."""
     now = state.sizes
     return {role: size for role, size in recovery.plan.resize.items() if now[role] != size}
 
 
 def _given(recovery: Recovery, context: MasterContext) -> dict[str, dict[str, float]]:
-    """What the plan gives roles per rank that they have not got yet."""
+    """Return the plan's resources per rank that roles do not have yet."""
     has = context.outline.resources | context.state.resources
     return {role: amounts for role, amounts in recovery.plan.resources.items() if has.get(role) != amounts}
 

@@ -1,5 +1,6 @@
-"""Persisted snapshots: agents write the parts of their ranks, and a checkpoint of which all parts are there becomes
-whole."""
+"""Checkpoints on disk: agents write the parts of their ranks, and the master commits a checkpoint with all its
+parts.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ Teller: TypeAlias = tuple[str, int]
 
 
 class Checkpoints:
-    """Collects parts, by step and rank, each with who has told of it."""
+    """Collects parts by step and rank, each with the incarnation that reported it."""
 
     def __init__(self, context: MasterContext, progress: Progress) -> None:
         self._context, self._progress = context, progress
@@ -33,16 +34,16 @@ class Checkpoints:
         graph = context.outline.graph
         holds = [hold_of(edge, graph, Activity(graph), ()) for edge in graph.edges]
         self._held = max(holds, default=0)
-        """Who starts again so soon after the job's origin takes from it what was on its way."""
+        """Ranks that start again within this many steps after the job's origin read in-flight values from it."""
 
     def told(self, teller: Teller, parts: Sequence[m.Persisted]) -> None:
-        """All parts that an agent has on the disk now."""
+        """Note all parts that an agent now has on disk."""
         self._withdraw(teller, parts)
         for part in parts:
             self._add(teller, part)
 
     def _withdraw(self, teller: Teller, told: Sequence[m.Persisted]) -> None:
-        """What an agent has told of and tells of no more it has removed from the disk: it has given that set up."""
+        """Remove the parts that an agent no longer reports: it has given them up and removed them from its disk."""
         there = {(part.step, part.role, part.rank, part.attempt) for part in told}
         for step, parts in self._parts.items():
             for key, (by, part) in list(parts.items()):
@@ -70,24 +71,26 @@ class Checkpoints:
         context.want(e.CommitCheckpoint(part.step, tuple(parts[key][1] for key in state.ranks), needed))
 
     def _gap(self) -> int:
-        """So many steps after a change of the layout no checkpoint is whole: see `Layout.whole_from`."""
+        """Return the number of steps after a change of the layout without a complete checkpoint: see
+        `Layout.whole_from`.
+        """
         layout = self._context.state.layout
         if layout.number != self._gaps[0]:
             self._gaps = layout.number, layout.whole_from(self._context.outline.graph) - layout.step
         return self._gaps[1] if layout.number else 0
 
     def whole(self, step: int) -> bool:
-        """Whether there can be a checkpoint of `step` in the present layout."""
+        """Return True if there can be a checkpoint of `step` in the present layout."""
         return step >= self._context.state.layout.step + self._gap()
 
     def completed(self, step: int, error: str) -> None:
-        """The checkpoint of `step` is whole, or `error` says why not."""
+        """Note that the checkpoint of `step` is complete, or the `error` that prevented it."""
         context = self._context
         self._completing = -1
         if step <= context.state.persisted:
             return  # a newer one was faster, which has removed what there was of this one
         if error:
-            # Agents tell their parts again until the checkpoint is whole, so it is tried again.
+            # Agents repeat their parts until the checkpoint is complete, so the master tries again.
             self._parts.pop(step, None)
             if context.warnings.get("") != error:
                 context.tell(t.SnapshotWarning(error, step=step))
@@ -99,13 +102,13 @@ class Checkpoints:
         context.tell(t.CheckpointPersisted(step))
 
     def went_back(self, key: RankRef, step: int) -> None:
-        """A rank starts again after `step`: its parts of later checkpoints are void, and will be made again."""
+        """Forget a rank's parts after `step`, from which it starts again. It will write them again."""
         for at, parts in self._parts.items():
             if at > step:
                 parts.pop(key, None)
 
     def roll_back(self) -> None:
-        """The whole job goes back: nothing after that has happened."""
+        """Forget all parts, because the whole job goes back."""
         self._parts.clear()
         self._whole_since.clear()
         self._completing = -1

@@ -1,4 +1,4 @@
-"""Times of one master for the next, which may go by another clock: that of another machine, or of another boot."""
+"""Conversion of times between masters whose clocks differ: those of two machines, or of two boots of one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ __all__ = ["by_another_clock"]
 
 
 def by_another_clock(state: JobState, clock: str, now: float, wall: float) -> None:
-    """Tell the times in `state` by the monotonic clock `clock`, which is at `now` when the clock on the wall is at
-    `wall`.
+    """Convert the times in `state` to the monotonic clock `clock`, which is at `now` when the wall clock is at `wall`.
 
-    Where that is another one, wall times tell how long ago something was, as well as they can; what seems to be still
-    to come counts as now.
+    If that is another clock, wall times give each event's age, as well as they can. A time in the future becomes `now`.
     """
     told = partial(_told, same=clock == state.clock, last=state.last, now=now, wall=wall)
     state.attempts = [
@@ -32,5 +30,5 @@ def by_another_clock(state: JobState, clock: str, now: float, wall: float) -> No
 
 
 def _told(at: float, *, same: bool, last: tuple[float, float], now: float, wall: float) -> float:
-    """What was at `at` of a clock that was at `last[0]` when the wall's was at `last[1]`, by one that is at `now`."""
+    """Return time `at` on the new clock. The old one was at `last[0]` when the wall clock was at `last[1]`."""
     return min(at, now) if same else now - max(0.0, wall - last[1] + last[0] - at)

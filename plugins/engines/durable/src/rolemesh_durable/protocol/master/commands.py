@@ -1,6 +1,7 @@
-"""What the master tells an agent now: the difference between what it wants and what the agent last reported.
+"""The commands of the master to an agent: the difference between the wanted state and the agent's last report.
 
-Commands do nothing where they have been carried out already, so each is repeated until a report shows that it has.
+A command that an agent has already carried out changes nothing. So the master repeats each one until a report shows its
+effect.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from rolemesh_durable.protocol.refs import StartRef
 __all__ = ["Commands", "halt_of", "launch_of"]
 
 RESEND_S = 0.5
-"""After this a command that no report confirms is sent again."""
+"""Seconds after which the master repeats a command that no report confirms."""
 KEEPALIVE_S = 1.0
-"""An `Watermarks` is sent at least this often: agents live as long as they hear their master."""
+"""Seconds between two `Watermarks` to an agent, at most: an agent lives while it receives them."""
 
 
 class Commands:
-    """Remembers what was sent to each agent, so that a command goes out when it changes, and again when it is due."""
+    """Remembers the commands to each agent. It sends a command when it changes, and again when it is due."""
 
     def __init__(self, context: MasterContext, progress: Progress) -> None:
         self._context, self._progress = context, progress
@@ -34,7 +35,7 @@ class Commands:
         self._sent: dict[tuple[str, int, type], tuple[object, float]] = {}
 
     def turn(self) -> None:
-        """What every agent has to be told now."""
+        """Send every agent its commands."""
         state, epoch = self._context.state, self._context.outline.epoch
         if state.phase == "stopping":
             stop = m.Stop(epoch, state.grace_s, state.message, state.committed, state.persisted, state.patient)
@@ -85,20 +86,21 @@ class Commands:
         )  # fmt: skip
 
     def _failures_s(self) -> float:
-        """How far apart the recoveries that are remembered were, in the mean, until now; rounded, since every change is
-        told."""
+        """Return the mean seconds between the remembered recoveries, rounded to a power of two, as each change is
+        sent.
+        """
         attempts = self._context.state.attempts
         if not attempts:
             return 0.0
         return float(2 ** round(math.log2(max(1.0, (self._context.now - attempts[0].at) / len(attempts)))))
 
     def _leaving(self) -> dict[str, float]:
-        """The nodes that leave, and how many seconds are left to each."""
+        """Return the nodes that leave, with the seconds left to each."""
         leaving, now = self._context.state.leaving, self._context.now
         return {node: max(0.0, round(leave.left_s(now), 0)) for node, leave in leaving.items()}
 
     def _away(self) -> tuple[StartRef, ...]:
-        """Of the roles that are called, the ranks that are dead: others may answer what they were asked."""
+        """Return the dead ranks of the roles that serve calls, so that callers can send their calls to other ranks."""
         services = self._context.outline.graph.services
         if not services:
             return ()
@@ -109,7 +111,7 @@ class Commands:
         )
 
     def _send(self, agent: AgentRecord, message: m.MasterToAgent, again_s: float = RESEND_S) -> None:
-        """`message`, unless this incarnation was told the same less than `again_s` ago."""
+        """Send `message`, unless this incarnation got the same one less than `again_s` ago."""
         key = (agent.place.agent, agent.incarnation, type(message))
         before, now = self._sent.get(key), self._context.now
         if before is None or before[0] != message or now >= before[1] + again_s:
@@ -118,7 +120,7 @@ class Commands:
 
 
 def launch_of(agent: AgentRecord, ranks: Iterable[RankRecord]) -> tuple[m.RankLaunch, ...]:
-    """The ranks that are to run on `agent` and that it has not reported in their present generation."""
+    """Return the ranks that should run on `agent` and whose present generation it has not reported."""
     starting = [rank for rank in ranks if rank.state == "starting"]
     if not starting:
         return ()
@@ -129,8 +131,8 @@ def launch_of(agent: AgentRecord, ranks: Iterable[RankRecord]) -> tuple[m.RankLa
 def halt_of(
     agent: AgentRecord, here: Iterable[RankRecord], ranks: Mapping[RankRef, RankRecord]
 ) -> tuple[StartRef, ...]:
-    """The ranks to be killed on `agent`: those of its own (`here`) that are being halted, and processes that belong
-    elsewhere by now, or to no layout any more.
+    """Return the ranks to kill on `agent`: those in `here` that are halting, and processes that belong on no agent or
+    another.
     """
     wanted: list[StartRef] = []
     reports = agent.report.ranks if agent.report else ()

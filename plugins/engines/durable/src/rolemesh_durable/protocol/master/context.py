@@ -1,4 +1,6 @@
-"""What the parts of a master's machine share: the job's state, what it is to be, and what this turn has come to."""
+"""The shared state of the parts of a master's machine: the job's state, its configuration, and the effects of this
+turn.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,20 @@ from rolemesh_durable.protocol.master_config import MasterConfig
 __all__ = ["MasterContext"]
 
 STOP_MARGIN_S = 5.0
-"""Beyond the grace, how long agents may take to kill and clean before they are given up."""
+"""Seconds beyond the grace that agents have to kill and clean up before the master gives them up."""
 
 
 ASK_AGAIN_S = 2.0
-"""Seconds after which the machine asks again for places that it has not got."""
+"""Seconds after which the machine repeats a request for places that had no result."""
 
 
 class MasterContext:
-    """One job: `tell` what happens, which is applied and journalled; `want` what is to be done after that.
+    """One job. `tell` applies and journals a transition; `want` adds an effect that follows it.
 
-    `deadline` is when a job that starts, or ends, has done so; `warnings` say by agent what snapshots suffer from
-    ("" for the master itself), `nodes` are those that there are, as far as is known, and `room` how many ranks roles
-    could have there.
+    - `deadline`: when a job that starts, or ends, must have done so.
+    - `warnings`: present problems with snapshots, by agent ("" for the master itself).
+    - `nodes`: the nodes that exist, as far as the master knows.
+    - `room`: how many ranks each role could have there.
     """
 
     def __init__(self, outline: MasterConfig, ladder: Ladder, diagnosers: Sequence[Diagnose]) -> None:
@@ -38,7 +41,7 @@ class MasterContext:
         self.diagnosers = tuple(diagnosers)
         self.state = JobState.of(outline)
         self.now = 0.0
-        """The own time of this turn."""
+        """The time of this turn, on the machine's own clock."""
         self.deadline = float("inf")
         self.warnings: dict[str, str] = {}
         self.nodes: tuple[str, ...] = ()
@@ -49,21 +52,21 @@ class MasterContext:
         self._grouped = -1
 
     def tell(self, happened: t.Transition) -> None:
-        """Something happens."""
+        """Apply a transition, and journal it."""
         apply(self.state, happened)
         self._effects.append(e.Record(happened.kind, happened.data))
 
     def want(self, *effects: e.Effect) -> None:
-        """Something is to be done."""
+        """Add effects."""
         self._effects += effects
 
     def taken(self) -> list[e.Effect]:
-        """All effects since it was asked last, in order."""
+        """Return all effects since the last call, in order."""
         taken, self._effects = self._effects, []
         return taken
 
     def group(self, role: str, rank: int) -> tuple[RankRef, ...]:
-        """The ranks that live and die with this one: see `JobView.group`."""
+        """Return the ranks that live and die with this one: see `JobView.group`."""
         return self.groups.get(role, (RankRef(role, rank),))
 
     @property
@@ -78,11 +81,11 @@ class MasterContext:
         return self._groups
 
     def node(self, key: RankRef) -> str:
-        """Where a rank is."""
+        """Return the node of a rank."""
         return self.state.agents[self.state.ranks[key].agent].place.node
 
     def failed(self, failure: Failure, silent_s: float = 0.0) -> None:
-        """A failure, which has lasted for `silent_s` unnoticed."""
+        """Record a failure, which lasted `silent_s` seconds before the master noticed it."""
         self.tell(t.FailureSeen(failure, round(silent_s, 3), self.now))
 
     def start_agents(self, names: Sequence[str]) -> None:
@@ -97,18 +100,18 @@ class MasterContext:
         self.want(e.StartAgents(tuple(starts)))
 
     def run_if_ready(self) -> None:
-        """The job runs as soon as all of its ranks are ready."""
+        """Let the job run as soon as all of its ranks are ready."""
         state = self.state
         if state.phase == "starting" and state.recovery is None and state.are(state.ranks, "ready", "done", "running"):
             self.tell(t.JobRunning(self.now))
 
     def finish(self, reason: str) -> None:
-        """The job is to end in good order; the first reason counts."""
+        """Finish the job in good order. Only the first reason counts."""
         if not self.state.finishing and self.state.phase in ("starting", "running"):
             self.tell(t.JobFinishing(reason, self.now))
 
     def stop(self, status: t.Status, message: str, grace_s: float) -> None:
-        """End the job: ranks are asked to stop, then killed."""
+        """Stop the job: its agents ask the ranks to stop, then kill them."""
         if self.state.phase == "stopping":
             if not (self.state.patient and status == "interrupted"):
                 return
@@ -118,18 +121,18 @@ class MasterContext:
         self.end_if_gone()
 
     def end_if_gone(self) -> None:
-        """A job that is stopping has ended when none of its agents is left."""
+        """End a stopping job if none of its agents is left."""
         if all(agent.state in ("stopped", "lost", "wanted") for agent in self.state.agents.values()):
             self.end()
 
     def end(self, note: str = "") -> None:
-        """It has ended."""
+        """End the job."""
         state = self.state
         self.tell(t.JobEnded(state.status, state.message, state.committed, note))
         self.want(e.End(state.status, state.message))
 
     def view(self) -> JobView:
-        """The job as diagnosers and levels see it."""
+        """Return the job as diagnosers and levels see it."""
         state, outline = self.state, self.outline
         ranks = tuple(
             RankView(*key, self.node(key), rank.state, rank.finished, rank.launch.generation, rank.durable)
@@ -148,6 +151,6 @@ class MasterContext:
         )  # fmt: skip
 
     def ordered(self, wanted: Iterable[RankRef]) -> tuple[RankRef, ...]:
-        """These ranks, in the job's order."""
+        """Return these ranks in the job's order."""
         known = set(wanted)
         return tuple(key for key in self.state.ranks if key in known)

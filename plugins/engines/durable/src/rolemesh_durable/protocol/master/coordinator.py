@@ -1,8 +1,8 @@
-"""From failures to a plan: what has failed meanwhile is merged into it, and what cannot be carried out escalates.
+"""The way from failures to a plan. New failures join the plan, and a plan that cannot be carried out escalates.
 
 failure ─▶ diagnosis ─▶ ladder ─▶ plan ─▶ carried out (`carrying_out`) ─▶ recovered ─▶ regained
               ▲                              │ a failure meanwhile, or a phase that cannot go on
-              └──────────────────────────────┴── merged into a new plan, or the next level
+              └──────────────────────────────┴── merged into a new plan
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from rolemesh_durable.protocol.master.state import Recovery
 __all__ = ["Coordinator"]
 
 SETTLE_S = 0.2
-"""How long the ranks of a job that has failed for good go on: they finish the steps that they can finish, and send the
-lines of metrics of these."""
+"""Seconds that the ranks of a failed job continue: they finish the steps that they can, and send their metrics."""
 LINES_S = 0.5
-"""How long such a job waits until these lines are written, at most: those of a rank that was killed do not come."""
+"""Maximum seconds that such a job waits for these lines. Those of a killed rank never come."""
 ECHO_S = 0.2
-"""How long a broken connection waits for the death behind it, which is often seen a moment later."""
+"""Seconds that a broken connection waits for the death behind it, which the master often sees a moment later."""
 
 
 class Coordinator:
-    """Sees to one recovery at a time."""
+    """Handles one recovery at a time."""
 
     def __init__(self, context: MasterContext, progress: Progress, checkpoints: Checkpoints) -> None:
         self._context = context
@@ -46,11 +45,11 @@ class Coordinator:
         self._progress = progress
         self._open_since: float | None = None
         self._given_up: tuple[str, float] | None = None
-        """Why the job fails for good, and since when that is known."""
+        """The reason for which the job fails, and when the master knew it."""
 
     @property
     def waiting(self) -> str:
-        """What a recovery waits for before anything starts, in words; "" if it does not."""
+        """The reason for which a recovery waits before anything starts, in words; "" if it does not wait."""
         at, left = self._context.state.recovery, 0.0
         if at is None or at.phase != "halting" or (left := at.not_before - self._context.now) <= 0:
             return ""
@@ -58,19 +57,21 @@ class Coordinator:
         return f"recovery {at.number} of {who} waits {left:.0f} of {at.plan.delay_s:.3g} s before attempt {at.attempt}"
 
     def suspected(self, failure: Failure) -> None:
-        """A rank that works, badly: only if a diagnoser says that something is to be done about it, it has failed."""
+        """Take a report of a straggler: a rank that works, but badly. It fails only if a diagnoser returns a
+        verdict.
+        """
         context = self._context
         verdict = diagnosed(failure, context.view(), context.diagnosers)
         if verdict is not None and not context.state.busy and context.ladder:
             context.failed(failure)
 
     def answered(self, event: e.PlacesFound | e.OriginFound) -> None:
-        """The shell has found an origin, or places."""
+        """Take the shell's answer: an origin, or places."""
         if (recovery := self._context.state.recovery) is not None:
             self._escalate(self._carrying_out.answered(recovery, event), no_place=True)
 
     def step(self) -> None:
-        """Whatever can be done now."""
+        """Continue the recovery as far as possible."""
         context, state = self._context, self._context.state
         if self._given_up is not None:
             self._fail(*self._given_up)
@@ -90,20 +91,20 @@ class Coordinator:
                 break
 
     def restart(self, word: str, ranks: Sequence[RankRef], reason: str, avoid: Sequence[str] = ()) -> None:
-        """Start these ranks again, outside of the nodes `avoid`, though nothing has failed: no level is charged for it.
+        """Start these ranks again outside the nodes `avoid`, without a failure. No level is charged for it.
 
-        `word` stands in the place of a level's name; see `MasterExtension.words`.
+        `word` takes the place of a level's name; see `MasterExtension.words`.
         """
         plan = RecoveryPlan(word, tuple(ranks), avoid=tuple(avoid), reason=reason)
         self._begin(plan, [], Proposal(plan, (reason,), (), attempt=0))
 
     def brings_back(self, keys: Sequence[RankRef]) -> bool:
-        """Whether the recovery that is under way starts all of these ranks again, and has not begun to."""
+        """Return True if the present recovery will start all of these ranks again, and has not begun to."""
         at = self._context.state.recovery
         return not keys or (at is not None and at.phase != "launching" and set(keys) <= set(at.restart))
 
     def _plan(self, found: list[Failure], floors: Sequence[int] = (), why: str = "") -> None:
-        """A new plan, which takes in what the present one has not done yet; `why` that one has failed, if it has."""
+        """Make a new plan, which includes the unfinished part of the present one. `why` that one failed, if it did."""
         context, before = self._context, self._context.state.recovery
         refuse: Refuse = partial(refusal, outline=context.outline, state=context.state)
         proposal = propose(found, context.view(), context.ladder, context.diagnosers, floors, refuse)
@@ -125,7 +126,7 @@ class Coordinator:
         self._begin(plan, found, proposal)
 
     def _fail(self, what: str, since: float) -> None:
-        """End the job, once the lines of the steps that all ranks have finished are written."""
+        """End the job once the lines of the steps that all ranks have finished are written."""
         context, state, progress = self._context, self._context.state, self._progress
         finished = min((rank.finished for rank in state.ranks.values()), default=-1)
         written = progress.published >= progress.last_line(finished) or progress.held
@@ -137,7 +138,7 @@ class Coordinator:
             self._given_up = what, since
 
     def _merged(self, plan: RecoveryPlan, before: Recovery) -> RecoveryPlan:
-        """A plan that takes in what `before` has not brought back yet, which is given up."""
+        """Return a plan that includes what `before` has not restored yet. `before` is given up."""
         context, ranks = self._context, self._context.state.ranks
         left = [key for key in before.restart if ranks[key].state not in ("ready", "running", "done")]
         everything = "disk" in (plan.source, before.plan.source) and bool(left)
@@ -163,7 +164,7 @@ class Coordinator:
         )  # fmt: skip
 
     def _escalate(self, why: str, no_place: bool = False) -> None:
-        """The plan has failed, if there is a reason: a new one for the same failures; see `escalated`."""
+        """If there is a reason `why` the plan failed, make a new one for the same failures; see `escalated`."""
         context, recovery = self._context, self._context.state.recovery
         if not why or recovery is None:
             return
@@ -176,7 +177,9 @@ class Coordinator:
         self._plan([*found, *context.state.open], floors, why)
 
     def _regained(self) -> None:
-        """Whether the ranks that were started again are where they had been: then nothing more is lost."""
+        """Record the recoveries whose ranks have reached their former steps again: then no progress is lost any
+        more.
+        """
         state = self._context.state
         if state.recovery is not None or not state.regaining or state.phase not in ("starting", "running"):
             return
@@ -186,7 +189,7 @@ class Coordinator:
 
 
 def _with_limits(plan: RecoveryPlan, before: Recovery, now: float) -> RecoveryPlan:
-    """A plan that avoids what `before` avoids, waits no less, and does to roles what that one has not done yet."""
+    """Return a plan that keeps the avoided nodes and waits of `before`, and its unfinished changes to roles."""
     return msgspec.structs.replace(
         plan,
         avoid=tuple(dict.fromkeys([*before.plan.avoid, *plan.avoid])),

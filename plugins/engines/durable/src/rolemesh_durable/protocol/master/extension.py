@@ -40,14 +40,14 @@ class MasterParts(NamedTuple):
     others: dict[type[MasterExtension], MasterExtension]
 
     def extension(self, kind: type[E]) -> E:
-        """The extension of this class. Raises `KeyError` if the machine has none."""
+        """Return the extension of this class. Raises `KeyError` if the machine has none."""
         return cast("E", self.others[kind])
 
 
 class MasterExtension:
     """Base of the master's part of an extension. Each hook does nothing by default.
 
-    One instance lives as long as its master. It begins with what the journal tells: the job's state, with its slice.
+    One instance lives as long as its master. It begins with the job's state from the journal, with its slice.
     """
 
     records: ClassVar[tuple[type[ExtensionRecord], ...]] = ()
@@ -55,8 +55,10 @@ class MasterExtension:
     slice: ClassVar[type[Slice] | None] = None
     """The part of a job's state that it owns, if any."""
     words: ClassVar[Mapping[str, str]] = {}
-    """The words that it gives `Coordinator.restart` in the place of a level's name, each with the sentence that says
-    what has failed where such a restart fails."""
+    """The words that it gives `Coordinator.restart` in place of a level's name.
+
+    Each has a sentence that says what has failed if such a restart fails.
+    """
     needs: ClassVar[tuple[type[MasterExtension], ...]] = ()
     """The extensions that it calls. They come before it in the list."""
 
@@ -64,18 +66,20 @@ class MasterExtension:
         self._context = parts.context
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Make the records and the slice known to everybody who reads a journal."""
+        """Register the records and the slice for all readers of a journal."""
         super().__init_subclass__(**options)
         OTHERS.update({str(record.__struct_config__.tag): record for record in cls.records})
         if cls.slice is not None:
             SLICES[cls.slice.key] = cls.slice
 
     def handlers(self) -> Mapping[type, Handler]:
-        """The events, and the messages of agents, that it takes; the machine's own are among them if it wants."""
+        """The events, and the messages of agents, that the extension handles. They may include those that the core
+        handles.
+        """
         return {}
 
     def begin(self) -> None:
-        """This master begins: the first one of the job, or the next."""
+        """A master begins: the first one of the job, or a successor."""
 
     def turn(self) -> None:
         """Decide what can be decided now. Called at the end of each turn, before recoveries and grants, while the job
@@ -85,7 +89,7 @@ class MasterExtension:
         """Time has passed. Called about ten times per second while the job starts or runs."""
 
     def warnings(self) -> Iterable[str]:
-        """Sentences for the job's status: troubles, and long waits."""
+        """Return sentences for the job's status: problems and long waits."""
         return ()
 
     def agent_reported(self, agent: AgentRecord, report: m.Report) -> None:
@@ -95,18 +99,20 @@ class MasterExtension:
         """An agent has reported `seen` of a rank, and `before` the last time. The core handles it after this."""
 
     def limit(self) -> int:
-        """The newest step that ranks may run to."""
+        """Return the newest step that ranks may run to."""
         raise NotImplementedError
 
     def holds(self, agent: AgentRecord) -> bool:
-        """Whether no rank may start on this agent yet."""
+        """Return True if no rank may start on this agent yet."""
         return False
 
     def commands(self, agent: AgentRecord, ranks: Collection[RankRecord]) -> Iterable[m.MasterToAgent]:
-        """Messages for an agent that has these ranks. The core sends each when it changes, and repeats it until the
-        extension gives it no more."""
+        """Return messages for an agent that has these ranks.
+
+        The core sends each when it changes, and repeats it until the extension returns it no more.
+        """
         return ()
 
     def make_room(self) -> bool:
-        """A recovery finds no place for a rank: take back what may give room. Whether there may be more room now."""
+        """A recovery finds no place for a rank: free some if possible. Return True if there may be more room now."""
         return False

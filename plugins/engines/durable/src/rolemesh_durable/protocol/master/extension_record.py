@@ -9,11 +9,11 @@ __all__ = ["ExtensionRecord"]
 
 
 class ExtensionRecord(Transition, frozen=True):
-    """Something that has happened, in the words of an extension. Its tag is unique among all transitions."""
+    """Something that has happened to an extension. Its tag is unique among all transitions."""
 
     def apply(self, state: JobState) -> None:
-        """Bring `state` to where it is after this, for the master and for its successors. Pure.
+        """Change `state` for this transition, both in the master and in its successors. Pure.
 
-        A record changes its extension's slice, and of the core's state what it has to. Most change nothing: people
-        and observers read them.
+        A record changes its extension's slice, and the core's state where it must. Most records change nothing: they
+        are for people and observers.
         """

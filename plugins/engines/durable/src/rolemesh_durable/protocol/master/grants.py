@@ -1,5 +1,6 @@
-"""How many steps ranks may run ahead of what all have finished: what takes them some seconds, found while they run.
-Pure."""
+"""The number of steps that ranks may run ahead of the slowest rank: a few seconds' worth, measured while they run.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +11,24 @@ from rolemesh_durable.protocol.master_config import MasterConfig
 __all__ = ["GrantSize"]
 
 AHEAD_S = 4.0
-"""Ranks are granted what they do in this time, and more when half of it is gone: a master may be away for the rest."""
+"""Seconds of work that the master grants. It grants more when half of them are used, so it may be away for the rest."""
 LEAST = 2
-"""So many steps are granted in any case, and before anybody knows how long one takes."""
+"""Minimum number of steps granted, also before the master knows how long a step takes."""
 GROWTH = 4
-"""Who comes to the end of a grant was slower for it: the next is so much larger, as far as half of that fits the speed
-that was seen, which it does not where the master was away."""
+"""If ranks exhausted their grant, it slowed them down: the next one grows by this factor.
+
+It grows to at most twice the observed speed, because the master may just have been away.
+"""
 UNLIMITED = 1 << 30
 LOOK_S = 0.5
-"""The speed is taken over at least this long."""
+"""Seconds over which the master measures the speed, at least."""
 
 
 class GrantSize:
     """Grows at once when ranks are quick, and shrinks by half in each `LOOK_S` in which they are slow."""
 
     def __init__(self, outline: MasterConfig) -> None:
-        """`outline.grant`, if there is one, is the limit. What edges need is granted in any case."""
+        """`outline.grant`, if there is one, is the limit. The grant is never less than the edges need."""
         ops = outline.graph.ops
         # The grant does not hold back a producer that may be many values ahead on an edge.
         edges = [2 * edge.window * max(ops[edge.src].every, ops[edge.dst].every) for edge in outline.graph.edges]
@@ -35,7 +38,9 @@ class GrantSize:
         self._since, self._from = -math.inf, -1
 
     def ahead(self, finished: int, granted: int, now: float) -> int:
-        """So many steps beyond `finished` at time `now` (s), when all up to `granted` have been granted."""
+        """Return the number of steps to grant beyond `finished` at time `now` (s). Steps up to `granted` are granted
+        already.
+        """
         if finished < self._from or self._since == -math.inf:  # it has gone back, or just begun
             self._since, self._from = now, finished
         elapsed = now - self._since

@@ -17,9 +17,9 @@ NAMES += ("limit", "holds", "commands", "make_room")
 
 
 class Hooks:
-    """One tuple of bound methods per hook, with those extensions that have it.
+    """One tuple of bound methods per hook, from the extensions that override it.
 
-    `MasterExtension` says what each hook means. Most tuples are empty, so a hook that no extension has costs nothing.
+    `MasterExtension` describes each hook. Most tuples are empty, so a hook that no extension overrides costs nothing.
     """
 
     begin: tuple[Callable[[], None], ...] = ()
@@ -37,10 +37,10 @@ class Hooks:
         self.handlers: dict[type, tuple[Handler, ...]] = {}
         """The handlers of each event, and of each message of an agent, that extensions take."""
         self.words: dict[str, str] = {}
-        """For each word that stands in the place of a level's name, what to say when such a plan fails."""
+        """The sentence to show when a restart under this word fails."""
 
     def add(self, extension: Any, base: type[Any]) -> None:
-        """The hooks of `extension` come after those that are there. It has those that it does not take from `base`."""
+        """Add the hooks that `extension` overrides, compared with `base`, after those that are there."""
         for name in NAMES:
             if getattr(type(extension), name) is not getattr(base, name):
                 setattr(self, name, (*getattr(self, name), getattr(extension, name)))
@@ -50,6 +50,6 @@ class Hooks:
         self.words |= extension.words
 
     def handle(self, item: object) -> None:
-        """Give an event or a message to those extensions that take it."""
+        """Pass an event or a message to the extensions that handle it."""
         for handler in self.handlers.get(type(item), ()):
             handler(item)

@@ -1,7 +1,7 @@
 """The failover ladder: from failures to one recovery plan, or to the reasons why there is none. Pure.
 
-Recoveries that follow each other in vain are delayed exponentially, whichever level makes them: what disturbs a rank
-may pass by itself, and must not use up every budget in a second. The first one after a time of progress is immediate.
+Repeated recoveries without progress are delayed exponentially, whichever level makes them: a disturbance may pass, and
+must not use up every budget in a second. The first recovery after progress is immediate.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ += ["in_vain", "propose"]
 Diagnose: TypeAlias = Callable[[Failure, JobView], Verdict | None]
 """The hook `diagnose` of one plugin."""
 Refuse: TypeAlias = Callable[[Mapping[str, int]], str]
-"""Why the job cannot have these world sizes, whatever room there is; "" if it may."""
+"""Returns why the job cannot have these world sizes on any cluster; "" if it may."""
 
 FIRST_DELAY_S = 0.5
-"""Before the second attempt; each further one waits twice as long."""
+"""Seconds before the second attempt; each further one waits twice as long."""
 MAX_DELAY_S = 30.0
 SOON_S = 1.0
-"""Ranks that fail again within this time after a recovery have not got on, however many steps that were."""
+"""Ranks that fail again within this many seconds after a recovery made no progress, whatever steps they finished."""
 
 _SCOPES: tuple[Scope, ...] = ("process", "node", "job")
 
@@ -48,19 +48,24 @@ Ladder: TypeAlias = Sequence[LadderLevel]
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """What a plan does about one failure: by which level ("": another failure's does it), and whether that wants other
-    places than the ranks have."""
+    """A plan's answer to one failure.
+
+    `level` is the level that answers it; "" if the answer to another failure covers it. `moves`: the level wants new
+    places for the ranks.
+    """
 
     level: str = ""
     moves: bool = False
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """The ladder's answer to failures: `plan`, or None where no level has a plan.
+    """The ladder's answer to failures: `plan`, or None if no level has a plan.
 
-    `trail` says what each level said. `verdicts` are those that diagnosers gave, one for each cause that one of them
-    knows. `attempt` counts the recoveries in a row that have not got their ranks on, this one included. `tried` has
-    one entry per failure. `ended_by` is the level that ends the job, "" for none.
+    - `trail`: each level's reason.
+    - `verdicts`: one for each cause that a diagnoser knows.
+    - `attempt`: the number of recoveries in a row without progress, this one included.
+    - `tried`: one entry per failure.
+    - `ended_by`: the level that ends the job; "" if none does.
     """
 
     plan: RecoveryPlan | None
@@ -74,10 +79,10 @@ class Proposal(msgspec.Struct, frozen=True):
 def escalated(
     found: Sequence[Failure], tried: Sequence[Tried], view: JobView, ladder: Ladder, no_place: bool
 ) -> list[int]:
-    """The level from which each failure escalates again when a plan has failed that did this about them.
+    """Return the level from which each failure escalates after a plan failed. `tried` holds the plan's answers.
 
-    Where there was `no_place`, only those come to the next level whose own had wanted one, for ranks that have not got
-    it: others would leave nodes that nothing is wrong with, or come to the end of the ladder.
+    With `no_place`, only failures whose own level wanted a place for their ranks go on to the next level. Otherwise the
+    others would leave nodes without a fault, or exhaust the ladder.
     """
     names = [level.name for level in ladder]
     to_blame = [
@@ -90,15 +95,15 @@ def escalated(
 
 
 def backoff(attempt: int) -> float:
-    """How long to wait before attempt number `attempt` (from 1) of those in a row, in seconds."""
+    """Return the seconds to wait before attempt number `attempt` (from 1) in a row."""
     return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempt - 2, 16)) if attempt > 1 else 0.0
 
 
 def in_vain(lost: Collection[RankRef], view: JobView) -> list[Attempt]:
-    """The latest recoveries that these ranks were part of, newest first, after which they have not got on.
+    """Return the latest recoveries of these ranks after which they made no progress, newest first.
 
-    They have got on where one of them has finished a step that none of them had before, and no failure came within
-    `SOON_S` of the recovery.
+    They made progress if one of them finished a step that none of them had before, and no failure came within `SOON_S`
+    of the recovery.
     """
     found: list[Attempt] = []
     until, reached = view.now, {r.ref: r.finished for r in view.ranks}
@@ -115,7 +120,7 @@ def in_vain(lost: Collection[RankRef], view: JobView) -> list[Attempt]:
 
 
 def diagnosed(failure: Failure, view: JobView, diagnosers: Sequence[Diagnose]) -> Verdict | None:
-    """The first verdict; a diagnoser that raises is passed over."""
+    """Return the first verdict. A diagnoser that raises is skipped."""
     for diagnose in diagnosers:
         try:
             verdict = diagnose(failure, view)
@@ -134,10 +139,11 @@ def propose(
     floors: Sequence[int] = (),
     refuse: Refuse = lambda sizes: "",
 ) -> Proposal:
-    """One plan for all of `found`: each escalates for itself, from where its verdict says and not below its level in
-    `floors`, which a plan that has failed leaves; what they propose is merged. If one of them has no plan, there is
-    none. A plan with world sizes that `refuse` has something against, or with more for a rank than the job file allows,
-    is passed over.
+    """Return one plan for all of `found`, or the reasons why there is none.
+
+    Each failure escalates for itself, from its verdict's level, and not below its level in `floors`, which a failed
+    plan leaves. The plans are merged. If one failure has no plan, there is none. A plan is skipped if `refuse` objects
+    to its world sizes, or if it gives a rank more than the job file allows.
     """
     plans: list[RecoveryPlan] = []
     attempts = 0
@@ -173,7 +179,7 @@ def propose(
 
 
 def _causes(found: Sequence[Failure], view: JobView) -> list[int]:
-    """Which failures have taken something down that no other one has: the others are echoes in one group."""
+    """Return the failures that took down ranks which no other one did. The others are echoes in one group."""
     causes: list[int] = []
     down: set[RankRef] = set()
     for index in sorted(range(len(found)), key=lambda index: weight(found[index])):
@@ -195,7 +201,9 @@ def _escalate(
     refuse: Refuse,
     trail: list[str],
 ) -> RecoveryPlan | LadderLevel | None:
-    """The plan of the first level that has one, or the level that ends the job; what each says goes to `trail`."""
+    """Return the plan of the first level that has one, or the level that ends the job. Each level's reason goes to
+    `trail`.
+    """
     lowest: Scope = "node" if verdict.kind == "hardware" else "process"
     if not ladder:
         trail.append("  the job has no failover level")
@@ -206,7 +214,8 @@ def _escalate(
         if index < floor:
             trail.append(f"  {level.name}: its plan failed before")
             continue
-        # Time makes up for what has helped. What has not helped would otherwise be repeated for ever, slowly enough.
+        # Time renews the budget only for what has helped. Otherwise the ladder would repeat a useless level forever,
+        # slowly.
         spent = [
             attempt
             for attempt in view.attempts
@@ -252,7 +261,7 @@ def _escalate(
 
 
 def _exceeds(wanted: Mapping[str, Mapping[str, float]], view: JobView) -> str:
-    """Why ranks of these roles cannot have so much each, whatever room there is; "" if they may."""
+    """Return why ranks of these roles cannot have these resources on any cluster; "" if they may."""
     for role, amounts in wanted.items():
         if role not in view.resources:
             return f"the job has no role {role!r}; it has {', '.join(view.resources)}"
@@ -263,7 +272,7 @@ def _exceeds(wanted: Mapping[str, Mapping[str, float]], view: JobView) -> str:
 
 
 def _merged(plans: Sequence[RecoveryPlan], view: JobView, ladder: Ladder) -> RecoveryPlan:
-    """All of the plans at once, groups completed; from disk means every rank, and the fewest that one wants."""
+    """Merge the plans and complete their groups. "disk" includes every rank, and the smallest requested size counts."""
     order = [level.name for level in ladder]
     known = {r.ref for r in view.ranks}
     disk = any(plan.source == "disk" for plan in plans)
@@ -284,7 +293,7 @@ def _merged(plans: Sequence[RecoveryPlan], view: JobView, ladder: Ladder) -> Rec
 
 
 def _most(given: Iterable[Mapping[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
-    """Of each resource of each role the most that one plan gives."""
+    """Return the largest amount that any plan gives, for each resource of each role."""
     found: dict[str, dict[str, float]] = {}
     for role, amounts in (each for resources in given for each in resources.items()):
         before = found.get(role, {})

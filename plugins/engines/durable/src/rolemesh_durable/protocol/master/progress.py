@@ -1,4 +1,4 @@
-"""How far the job is: what is committed, how far ranks may go, and whether it is done."""
+"""The progress of the job: the committed step, the step that ranks may run to, and the job's end."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from rolemesh_durable.protocol.master.grants import GrantSize
 __all__ = ["Progress"]
 
 LAST_CHECKPOINT_S = 600.0
-"""How long a finished job waits for its last snapshot to be persisted."""
+"""Seconds that a finished job waits for its last checkpoint."""
 WARNED_S = 5.0
-"""The same where an agent, or the master itself, says that it cannot be."""
+"""Seconds that it waits if an agent or the master reports that it cannot write the checkpoint."""
 LINES_S = 15.0
-"""How long a snapshot, and a finished job, wait for the lines of metrics before it: some may be lost for good."""
+"""Seconds that a checkpoint, or a finished job, waits for the lines of metrics before it. Some may be lost for good."""
 LINES_AHEAD = 1024
-"""How many steps ranks may be ahead of the last line of metrics that is written: the disk may be full."""
+"""Maximum number of steps that ranks may be ahead of the last written line of metrics: the disk may be full."""
 
 
 class Progress:
-    """Follows what ranks have finished. Lines of metrics are durable up to `published`; with `held` none can be
-    written for now. Ranks may go up to `granted`."""
+    """Follows the steps that ranks have finished.
+
+    Lines of metrics are durable up to `published`. With `held` the master can write none at present. Ranks may run up
+    to `granted`.
+    """
 
     def __init__(self, context: MasterContext) -> None:
         outline = context.outline
@@ -37,30 +40,32 @@ class Progress:
         self._done_at: float | None = None
 
     def written(self, event: e.Published) -> None:
-        """Lines of metrics are durable, or cannot be."""
+        """Note that lines of metrics are durable, or cannot be written."""
         self.published, self.held = max(self.published, event.step), event.held
         self._knows_published = True
 
     def lines_are_out(self, step: int, since: float) -> bool:
-        """Whether all lines that end up to `step` are written, or have been waited for since `since` in vain."""
+        """Return True if all lines that end up to `step` are written, or the wait for them since `since` was too
+        long.
+        """
         return self.published >= self.last_line(step) or self._context.now >= since + LINES_S
 
     def last_line(self, step: int) -> int:
-        """The newest step, up to `step`, at which a line ends. The job's last step is one."""
+        """Return the newest step, up to `step`, at which a line ends. The job's last step is one."""
         state = self._context.state
         return step if step == state.end else last_end(state.cuts, step)
 
     def roll_back(self, step: int) -> None:
-        """The whole job goes back to `step`."""
+        """Go back to `step` with the whole job."""
         self.granted = step
 
     @property
     def held_back(self) -> bool:
-        """Whether every rank waits at the end of its grant, which an extension or unwritten lines limit."""
+        """True if every rank waits at the end of its grant, which an extension or unwritten lines limit."""
         return self._limited and all(rank.finished >= self.granted for rank in self._context.state.ranks.values())
 
     def turn(self) -> None:
-        """Commit what can be, grant more, and end the job when it is done."""
+        """Commit the newest possible step, grant more, and end the job when it is done."""
         if self._context.state.phase == "running":
             self._commit()
             self._grant()
@@ -77,11 +82,11 @@ class Progress:
         self._context.want(e.Committed(step))
 
     def most_granted(self) -> int | None:
-        """The newest step that any rank may run to, whichever master has said so; None while that is not known."""
+        """Return the newest step that any master has let a rank run to; None while that is unknown."""
         state, outline = self._context.state, self._context.outline
         if state.busy:
             return None
-        # Earlier masters have granted more, and may still do so: not to who has heard of this epoch, and has said so.
+        # Earlier masters have granted more, and may still do so, but not to an agent that has reported this epoch.
         reports = [agent.report for agent in state.agents.values() if agent.state in ("starting", "up")]
         heard = [report for report in reports if report is not None and report.epoch >= outline.epoch]
         if len(heard) < len(reports) or not state.are(state.ranks, "running", "done"):
@@ -108,7 +113,9 @@ class Progress:
             self.granted = max(self.granted, until)
 
     def _cut_lines(self, finished: int) -> None:
-        """Let lines cover more steps, or fewer, beyond what any rank may run now and beyond all written lines."""
+        """Let lines cover more steps, or fewer, beyond the steps that any rank may run now and beyond all written
+        lines.
+        """
         state, newest = self._context.state, self.most_granted()
         if self._pace is None or newest is None or not self._knows_published or len(state.cuts) >= MOST_CUTS:
             return
@@ -123,8 +130,8 @@ class Progress:
             self._done_at = None
             return
         last = state.end
-        # What is only in memory goes with the agents: the last lines and the last checkpoint are waited for, within
-        # reason.
+        # The agents' end loses everything in their memory. So the job waits for the last lines and the last checkpoint,
+        # up to a limit.
         self._done_at = context.now if self._done_at is None or self.held else self._done_at
         if not self.lines_are_out(last, self._done_at) or self._checkpoint_is_to_come(last, self._done_at):
             return

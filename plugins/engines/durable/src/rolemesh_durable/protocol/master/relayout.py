@@ -1,4 +1,4 @@
-"""A new layout's meaning for a job's state, and that of a stop point that the master gives up: part of `apply`."""
+"""The effect of a new layout, and of a stop point that the master gives up, on a job's state: part of `apply`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["given_up", "relayout"]
 
 
 def given_up(stop: t.StopPoint) -> t.StopPoint:
-    """Nothing happens at this stop point any more. Ranks that have heard of it take no earlier one."""
+    """Return the given-up form of a stop point. Ranks that know it accept no earlier one."""
     return t.StopPoint(stop.step, "go_on", "")
 
 
 def relayout(state: st.JobState, changed: t.LayoutChanged) -> None:
-    """Bring `state` to the layout that all ranks have come to."""
+    """Change `state` to the layout for which all ranks have stopped."""
     layout = state.layout = changed.layout
     step = layout.step
     state.origin, state.layouts = st.Origin(layout.folder, step), changed.number

@@ -1,7 +1,7 @@
-"""A job's state from its journal: what its masters have decided, up to the last transition that was written.
+"""A job's state from its journal: the decisions of its masters up to the last written transition.
 
-What agents and ranks do now is not in the journal: they report it to whoever speaks with the newest epoch. Of a long
-journal only the newest events are kept; a `KeptJob` stands for those before.
+The journal does not hold the present activity of agents and ranks: they report it to the master with the newest epoch.
+A long journal keeps only its newest events; a `KeptJob` replaces those before.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["follow", "replay"]
 
 
 def follow(state: JobState, event: Event) -> None:
-    """The journal's next event."""
+    """Apply the journal's next event."""
     if (happened := read(event.kind, event.data)) is not None:
         apply(state, happened, event.time)
 
 
 def replay(state: JobState, journal: Iterable[Event], clock: str, now: float, wall: float) -> None:
-    """Bring a job of which nothing has happened to where the whole `journal` ends, for a master that begins then."""
+    """Apply the whole `journal` to the state of a job before its first event, for a master that begins then."""
     for event in journal:
         follow(state, event)
     by_another_clock(state, clock, now, wall)

@@ -17,11 +17,11 @@ from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 __all__ = ["Reports"]
 
 SILENCE_S = 5.0
-"""An agent that says nothing for this long, or for half its lease if that is less, is killed and counts as lost."""
+"""The master kills an agent that is silent for this many seconds, or for half its lease if that is less."""
 
 
 class Reports:
-    """Makes of reports what happens; what is old, or from an earlier incarnation or generation, is passed over."""
+    """Turns reports into transitions. It ignores those that are old, or of an earlier incarnation or generation."""
 
     def __init__(self, context: MasterContext, coordinator: Coordinator, checkpoints: Checkpoints) -> None:
         self._context, self._coordinator, self._checkpoints = context, coordinator, checkpoints
@@ -29,7 +29,7 @@ class Reports:
         self._making: dict[str, tuple[str, ...]] = {}
 
     def message(self, name: str, message: m.AgentToMaster) -> None:
-        """An agent has sent something."""
+        """Handle a message of an agent."""
         agent = self._context.state.agents.get(name)
         if agent is None:
             return
@@ -75,7 +75,7 @@ class Reports:
             reported(agent, report)
 
     def _ends(self, name: str, ranks: Sequence[str]) -> None:
-        """The job is over: wait for processes of ranks as long as their threads and exit handlers take."""
+        """Extend the job's end while processes of ranks wait for their threads and exit handlers."""
         context = self._context
         if ranks and context.state.patient and context.deadline < context.now + STOP_MARGIN_S:
             context.deadline = context.now + STOP_MARGIN_S
@@ -93,7 +93,7 @@ class Reports:
             context.tell(t.SnapshotWarningOver(name))
 
     def _refusals(self, agent: AgentRecord, count: int) -> None:
-        """Journal that an agent has refused connections: the first, and each time their number has doubled."""
+        """Record the number of refused connections: the first one, and each doubling."""
         name, state = agent.place.agent, self._context.state
         before = state.refused.get((name, agent.incarnation), 0)
         if count.bit_length() > before.bit_length():
@@ -126,7 +126,9 @@ class Reports:
     # ------------------------------------------------------------------------------------------------------- the end
 
     def gone(self, name: str, incarnation: int, why: str, node_lost: bool = False, silent_s: float = 0.0) -> None:
-        """An incarnation of an agent has ended: as it should, because it leaves, or for the reason `why`."""
+        """Handle the end of an incarnation of an agent: a regular one, one on a leaving node, or a loss for the reason
+        `why`.
+        """
         context, state = self._context, self._context.state
         agent = state.agents.get(name)
         if agent is None or incarnation != agent.incarnation or agent.state in ("stopped", "wanted"):
@@ -137,7 +139,7 @@ class Reports:
                 context.tell(t.NodeLost(name, incarnation, node))
             return
         if state.phase == "stopping":
-            # Who was told to end may be seen to have ended before it is heard to have.
+            # The backend may see the end of an agent before the agent's own report arrives.
             context.tell(
                 t.AgentLost(name, incarnation, node, why, node_lost) if node_lost else t.AgentStopped(name, why)
             )
@@ -152,7 +154,7 @@ class Reports:
         self._lost(agent, why, node_lost, silent_s)
 
     def _lost(self, agent: AgentRecord, why: str, node_lost: bool, silent_s: float = 0.0) -> None:
-        """An agent is gone, and its ranks with it."""
+        """Handle the loss of an agent and its ranks."""
         context, name, node = self._context, agent.place.agent, agent.place.node
         on_it = context.state.on(name)
         context.tell(t.AgentLost(name, agent.incarnation, node, why, node_lost))
@@ -162,7 +164,7 @@ class Reports:
             context.failed(Failure(cause, node=node, message=message), silent_s)
 
     def not_started(self, why: str, agents: tuple[str, ...]) -> None:
-        """Agents could not be started: the first time that ends the job, as nothing has ever worked."""
+        """Handle a failed start of agents. The first time it ends the job, because no agent has ever worked."""
         context, state = self._context, self._context.state
         if state.never_started and state.recovery is None:
             context.stop("failed", why, 0.0)
@@ -186,5 +188,5 @@ class Reports:
             self._lost(agent, f"its next incarnation has not come within {context.outline.lease_s:g} s", False)
 
     def take_over(self) -> None:
-        """Another master begins."""
+        """Begin with a new master."""
         self._adoption.take_over()

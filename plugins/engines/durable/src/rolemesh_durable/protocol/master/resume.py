@@ -1,4 +1,4 @@
-"""From where ranks can go on: the newest step that all ranks of a group can be restored to. Pure."""
+"""The steps from which ranks can continue: the newest step to which all ranks of a group can be restored. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Resume", "resume_points"]
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """A rank's resume step, where its state is, and the agent that it has to be fetched from, if it has to."""
+    """A rank's resume step, the place of its state, and the agent to fetch it from ("" if it is on the node)."""
 
     step: int
     restore: Literal["none", "memory", "disk"]
@@ -29,11 +29,11 @@ def resume_points(
     committed: int,
     origin: Origin,
 ) -> dict[RankRef, Resume] | str:
-    """A `Resume` for every rank of `groups`, or what is missing.
+    """Return a `Resume` for every rank of `groups`, or what is missing, in words.
 
-    `held`: by rank the steps that each agent's memory has, `copies` those that it keeps for another agent's ranks,
-    `agents` where the ranks are going to run. A step before `committed` will not do, because its inputs are not kept
-    any more; the beginning of the timeline will where nothing after it has been committed.
+    `held` has the steps in each agent's memory, by rank. `copies` has those that an agent keeps for another agent's
+    ranks. `agents` has the agents on which the ranks will run. A step before `committed` is too old, because its inputs
+    are gone. The beginning of the timeline is allowed if no later step is committed.
     """
     points: dict[RankRef, Resume] = {}
     for group in groups:

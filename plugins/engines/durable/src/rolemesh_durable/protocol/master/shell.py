@@ -1,4 +1,6 @@
-"""The master's process, as extensions see it, and their parts of it: they answer requests and carry out effects."""
+"""The master's process as extensions see it, and the parts of extensions in it: they answer requests and run
+effects.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from rolemesh_durable.protocol.master.transitions import Transition
 __all__ = ["Answer", "Carry", "MasterShell", "ShellPart"]
 
 Answer = Callable[[Any], str]
-"""Takes a request, and says why it is refused; "" if it is not."""
+"""Handles a request, and returns why it is refused; "" if it is not."""
 Carry = Callable[[Any], None]
 """Carries out an effect. It returns at once."""
 

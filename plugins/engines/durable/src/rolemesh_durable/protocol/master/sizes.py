@@ -1,4 +1,4 @@
-"""Whether a job may have other numbers of ranks. Pure."""
+"""The limits on a job's numbers of ranks. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_SNAPSHOTS = "the job takes no snapshots, from which ranks could start: give i
 
 
 def refusal(wanted: Mapping[str, int], outline: MasterConfig, state: JobState) -> str:
-    """Why the job cannot have these world sizes, whatever room there is; "" if it may."""
+    """Return why the job cannot have these world sizes on any cluster; "" if it may."""
     sizes = state.sizes
     for role, size in wanted.items():
         if role not in sizes:

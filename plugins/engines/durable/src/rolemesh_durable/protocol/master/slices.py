@@ -10,10 +10,10 @@ __all__ = ["SLICES", "Slice"]
 
 
 class Slice(msgspec.Struct):
-    """The part of a job's state that one extension owns; `JobState.slice` gives it.
+    """The part of a job's state that one extension owns; `JobState.slice` returns it.
 
-    Only the extension's records change it, so the journal tells it as it tells the rest of the state. The core writes
-    it into the head of a compacted journal, and reads it from there. Every field has a default: a job begins with them.
+    Only the extension's records change it, so the journal covers it like the rest of the state. The core writes it into
+    the head of a compacted journal, and reads it from there. Every field needs a default, with which a job begins.
     """
 
     key: ClassVar[str] = ""

@@ -1,8 +1,8 @@
-"""One step to which all ranks come, and what happens there: the job ends, its layout changes, or ranks move.
+"""The step at which all ranks stop. There the job ends, its layout changes, or ranks move.
 
     asked ─▶ decided: a step that no rank has passed ─▶ all ranks are there ─▶ `then` happens ─▶ all ranks go on
 
-There is one stop point at a time. The journal tells it, so the next master comes to the same one.
+There is one stop point at a time. The journal records it, so the next master continues with the same one.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ __all__ = ["StopPoints"]
 
 
 class StopPoints:
-    """Decides on the next stop point, and says when all ranks are there."""
+    """Decides on the next stop point, and knows when all ranks are there."""
 
     def __init__(self, context: MasterContext, progress: Progress) -> None:
         self._context, self._progress = context, progress
 
     def turn(self) -> None:
-        """A job that is to finish ends with the newest step that any rank may run to."""
+        """If the job is to finish, end it with the newest step that any rank may run to."""
         reason = self._context.state.finishing
         if reason and (newest := self.newest()) is not None:
             self.decide("end", min(newest, self._context.outline.steps - 1), reason)
 
     def newest(self) -> int | None:
-        """The newest step that any rank may run to: a stop point is this step or a later one, so no rank has passed it.
+        """Return the newest step that any rank may run to. A stop point is this step or a later one, so no rank has
+        passed it.
 
-        None while that step is not known, or while there is another stop point.
+        None while that step is unknown, or while there is another stop point.
         """
         return None if self._context.state.stop.active else self._progress.most_granted()
 
     def decide(self, then: t.Then, step: int, reason: str, nodes: Sequence[str] = ()) -> None:
-        """All ranks come to `step`; see `StopPoint`."""
+        """Make all ranks come to `step`; see `StopPoint`."""
         self._context.tell(t.StopPoint(step, then, reason, tuple(nodes)))
 
     def release(self, then: t.Then, reason: str) -> None:
-        """`then` is not to happen any more, if a stop point says so: all ranks go on."""
+        """Give the stop point up if it is for `then`: all ranks continue."""
         if self._context.state.stop.then == then:
             self.decide("go_on", -1, reason)
 
     def reached(self) -> bool:
-        """Whether all ranks wait at the stop point, with all that is needed to start again from it.
+        """Return True if all ranks wait at the stop point, with all data for a restart from it.
 
         Ranks that move start again from memory. Those of a new layout start from disk, and all lines before it are
         written.

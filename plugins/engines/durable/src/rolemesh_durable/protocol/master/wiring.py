@@ -1,8 +1,8 @@
-"""Which agent is told of whom: a version whenever ranks have new places, and of it to each agent what concerns it.
+"""The addresses that each agent needs: a new version when ranks have new places, sent as far as it concerns the agent.
 
-A version is made when all ranks are up, so that none names a rank that is gone. An agent reports the version that it
-has; it is told what is newer than that of the neighbours of its ranks, so a restart costs what the rank's neighbours
-cost, and a message that is lost is made up for by the next.
+The master makes a version when all ranks are up, so no version names a rank that is gone. An agent reports its version.
+The master sends it the newer addresses of the neighbours of its ranks. So a restart costs only as much as the rank's
+neighbours, and the next message makes up for a lost one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from rolemesh_durable.protocol.neighbours import Neighbours
 __all__ = ["Wiring"]
 
 OF_AN_EPOCH = 1_000_000
-"""Versions that a master may make: those of the next are newer."""
+"""Number of versions that a master may make. Those of the next master are newer."""
 
 
 class _Home(msgspec.Struct):
-    """What an agent needs to know. What it knew before version `since` may lack some of it; `latest` has the newest."""
+    """The addresses that an agent needs. It may lack some if its version is before `since`; `latest` is its newest
+    version.
+    """
 
     incarnation: int
     ranks: tuple[RankRef, ...] = ()
@@ -36,7 +38,7 @@ class _Home(msgspec.Struct):
 
 
 class Wiring:
-    """Remembers where everybody was at each version."""
+    """Remembers the places of all ranks at each version."""
 
     def __init__(self, outline: MasterConfig) -> None:
         sizes = {launch.role: launch.world_size for launches in outline.launches.values() for launch in launches}
@@ -56,9 +58,9 @@ class Wiring:
         agents: Mapping[str, AgentRecord],
         here: Mapping[str, Sequence[RankRecord]],
     ) -> None:
-        """A new version, if somebody is elsewhere and all are up. `here` are the ranks of each agent.
+        """Make a new version if a rank has moved and all are up. `here` are the ranks of each agent.
 
-        Nobody is told of ranks of a new layout before all who were there have taken it up.
+        The master sends no addresses of a new layout before all former ranks have taken it up.
         """
         if layout.number != self._layout.number:
             self._relayout(layout, ranks)
@@ -86,7 +88,7 @@ class Wiring:
                 self._renew(name, agent, here.get(name, ()), set(moved), ring.get(name, ""))
 
     def message(self, agent: AgentRecord) -> m.Addresses | None:
-        """What this agent, which is up and has reported, has yet to be told; None if that is nothing."""
+        """Return the addresses that this agent lacks; None if it lacks none. The agent is up and has reported."""
         home = self._homes.get(agent.place.agent)
         wired = agent.report.wired if agent.report is not None else -1
         if home is None or home.incarnation != agent.incarnation or wired >= home.latest:
@@ -136,7 +138,9 @@ class Wiring:
             home.latest, home.copies_to = self._version, copies_to
 
     def _ring(self, agents: Mapping[str, AgentRecord]) -> dict[str, str]:
-        """For each agent the address of the next one by name, which gets its copies: one that stays, if there is."""
+        """Return for each agent the address of the next one by name, which gets its copies: one that stays, if
+        possible.
+        """
         names = sorted(name for name, _, _ in self._holders) if self._copies else []
         ring = {}
         for at, name in enumerate(names):

@@ -34,7 +34,7 @@ class Mates:
         self._pending: dict[int, tuple[int, int]] = {}
         self._made: set[int] = set()
         self._reports: dict[int, tuple[int, ItemReports]] = {}
-        """By uncommitted step: the number of its items, and the reports of the items that this rank has made."""
+        """The number of items of each uncommitted step, and the reports of the items that this rank has made."""
 
     def open(self) -> None:
         """Handle the messages of mates from now on."""

@@ -122,7 +122,7 @@ class GroupPort(VersionPort[T]):
         super().__init__(job, effects, room, call, ways, mates)
         self._barrier, self._calls = barrier, len(job.graph.ops)
         self._former: dict[int, tuple[int, list[_Staged[T]]]] = {}
-        """By step: the generation that made the chunks in the log, and these chunks."""
+        """The chunks in the log, by step, each with the generation that made them."""
 
     def whole(self, record: Sent) -> None:
         """Do nothing: the group agrees on the value when this generation has made it, too."""
