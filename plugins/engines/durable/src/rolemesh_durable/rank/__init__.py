@@ -1,1 +1,1 @@
-"""What runs in a rank's process: the loop, edges and their transports. No Ray here."""
+"""The process of a rank: the loop, edges and their transports. No Ray here."""

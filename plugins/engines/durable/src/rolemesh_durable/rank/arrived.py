@@ -1,4 +1,4 @@
-"""A chunk as it has come."""
+"""A chunk as a rank received it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Arrived"]
 
 
 class Arrived:
-    """A chunk as it came, not decoded yet."""
+    """A chunk as a rank received it, not decoded yet."""
 
     __slots__ = ("_buffers", "_header", "_place", "_reader", "_sizes", "small")
 
@@ -34,13 +34,13 @@ class Arrived:
 
     @property
     def header(self) -> Buffer:
-        """As the sender has made it."""
+        """The header as the sender made it."""
         return self._header
 
     def buffers(self) -> Sequence[Buffer]:
-        """What lies behind the header."""
+        """The buffers behind the header."""
         return self._reader.read(self._place, self._sizes) if self._buffers is None else self._buffers
 
     def value(self) -> object:
-        """The value, its arrays as views."""
+        """Return the value, its arrays as views."""
         return decode(self._header, self.buffers())

@@ -1,4 +1,4 @@
-"""``breakpoint()`` in a rank, which has no terminal: it says where there is one."""
+"""``breakpoint()`` in a rank, which has no terminal: the error names a place that has one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["explain_breakpoints"]
 
 
 def explain_breakpoints() -> None:
-    """Let ``breakpoint()`` raise an error that says what to do; a debugger that ``PYTHONBREAKPOINT`` names is left."""
+    """Let ``breakpoint()`` raise an error with a remedy. A debugger that ``PYTHONBREAKPOINT`` names stays in place."""
     if "PYTHONBREAKPOINT" not in os.environ:
         sys.breakpointhook = _explain
 

@@ -27,11 +27,11 @@ class Channels:
         self._receive: dict[str, Receive] = {}
 
     def open(self, name: str, receive: Receive) -> Send:
-        """Open the channel `name` (at most 255 bytes), and return what sends on it.
+        """Open the channel `name` (at most 255 bytes), and return the function that sends on it.
 
         The rank can send to ranks that the flow connects with it, and to those of its collective group. Messages
         between two lives of ranks arrive in order and at most once. Those to a dead rank are lost. `receive` also gets
-        the messages that came before.
+        earlier messages.
         """
         self._receive[name] = receive
         self._endpoint.register_taker(CHANNEL, self._take)

@@ -1,4 +1,4 @@
-"""A rank's one place for everything that comes in, and its ways out: peers, and the agent."""
+"""A rank's endpoint: one inbox for all messages, and the connections to peers and the agent."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ __all__ = ["Endpoint"]
 
 DATA, END, INLINE, IN_SLOT, IN_FRAMES = frames.DATA, frames.END, frames.INLINE, frames.IN_SLOT, frames.IN_FRAMES
 LATER = frozenset((frames.BARRIER, frames.SHARE, frames.CHANNEL))
-"""Tags of frames that a part of the rank takes which may be made later."""
+"""Tags of frames that a part of the rank takes which may be created later."""
 HEAD_BYTES, unpack_head = frames.HEAD.size, frames.HEAD.unpack_from
 
 IDLE_MS = 50
-"""How long a wait may last before what has been put off (metrics) is sent."""
+"""Milliseconds that a wait may last before the rank sends metrics that were put off."""
 FEW_PEERS = 900
-"""Each has a socket, of which a context has 1023 unless it is asked for more."""
+"""Number of peers that need no larger limit. Each has a socket, of which a context has 1023 by default."""
 LONG_IDLE_MS = 800
-"""The same where nothing has been put off, after some such waits: there may be a thousand ranks that wait."""
+"""Milliseconds of a wait if nothing was put off, after some shorter ones: a thousand ranks may wait at once."""
 LINGER_MS = 500
-"""What is queued for a peer when the rank leaves has this long; all that matters has been acknowledged before."""
+"""Milliseconds for frames that are queued for a peer when the rank leaves. Everything that matters is acknowledged
+before.
+"""
 
 
 class Endpoint:
-    """Opens the inbox, connects to peers when they are first needed, and hands what comes to the ports.
+    """Opens the inbox, connects to peers when they are first needed, and hands frames to the ports.
 
     Not thread-safe: all calls come from the rank's main thread.
     """
@@ -53,9 +55,11 @@ class Endpoint:
         peers: int = FEW_PEERS + 1,
         keep_slots: bool = False,
     ) -> None:
-        """`transports` by name; `local` is used between ranks of one node, `remote` (if the job has several nodes)
-        otherwise. `agent_address`: the zmq address that `report` pushes to. `peers`: how many it may talk to. Raises
-        `TransportError`."""
+        """`transports` are the transports by name.
+
+        `local` connects ranks of one node, `remote` (if the job has several nodes) all others. `agent_address` is the
+        zmq address to which `report` pushes. `peers` is the largest number of peers. Raises `TransportError`.
+        """
         self.site = site
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         if peers > FEW_PEERS:
@@ -66,7 +70,7 @@ class Endpoint:
         self._transports = {name: transports[name] for name in names}
         try:
             self.addresses = {name: transport.open(self._inbox, site) for name, transport in self._transports.items()}
-            """Where peers and the agent (``control``) reach this rank: for `RankHello`."""
+            """The addresses at which peers and the agent (``control``) reach this rank, for `RankHello`."""
         except BaseException:
             # An open socket would keep the context, and with it the process, from ending.
             self._inbox.close()
@@ -77,9 +81,11 @@ class Endpoint:
         self.reader = SlotReader(site.shm_dir)
         self._on_control = on_control
         self.stopping = False
-        """The agent has asked the rank to stop: every wait raises `Stopping`."""
+        """True once the agent has asked the rank to stop: every wait raises `Stopping`."""
         self.lost: LogLost | None = None
-        """What a consumer has used is in no log any more: each wait raises it, though an operator may catch it."""
+        """Set if consumers have used values that no log has any more. Each wait raises it, in case an operator catches
+        it.
+        """
         self._idle: tuple[Callable[[], bool], ...] = ()
         self._waits: tuple[Callable[[int], bool], ...] = ()
         self._on_refused: Callable[[int], None] = lambda refused: None
@@ -107,8 +113,9 @@ class Endpoint:
     # ------------------------------------------------------------------------------------------------- the ways out
 
     def connect(self, peers: Sequence[Peer]) -> None:
-        """These are the peers' addresses. One of a new generation is connected to again; for the dead one, nothing is
-        queued any more."""
+        """Set the addresses of these peers. A peer of a new generation gets a new connection; frames to the dead one
+        are dropped.
+        """
         for peer in peers:
             key = peer.ref
             known = self._peers.get(key)
@@ -118,7 +125,7 @@ class Endpoint:
             self._peers[key] = peer
 
     def forget(self, roles: Collection[str]) -> None:
-        """The ranks of these roles are gone; where their next ones are is told."""
+        """Forget the ranks of these roles. The agent sends the addresses of the next ones."""
         for key in [key for key in self._peers if key[0] in roles]:
             del self._peers[key]
             self.disconnect(*key)
@@ -129,14 +136,14 @@ class Endpoint:
             sender.close(linger_ms)
 
     def generation(self, role: str, rank: int) -> int:
-        """The newest generation of a peer that has been heard of; -1 if none has."""
+        """Return the newest generation of a peer that the rank knows; -1 if it knows none."""
         if (role, rank) == self.site.ref:
             return self.site.generation
         peer = self._peers.get((role, rank))
         return peer.generation if peer is not None else -1
 
     def sender(self, role: str, rank: int) -> Sender:
-        """The way to a peer. Raises `TransportError` if it is unknown or cannot be reached from here."""
+        """Return the connection to a peer. Raises `TransportError` if it is unknown or cannot be reached from here."""
         if (sender := self._senders.get((role, rank))) is not None:
             return sender
         where = f"role {self.site.role}, rank {self.site.rank}"
@@ -155,26 +162,26 @@ class Endpoint:
         return self._senders.setdefault((role, rank), self._transports[name].connect(peer.addresses[name]))
 
     def report(self, message: RankToAgent) -> None:
-        """Tell the agent; returns at once."""
+        """Send a message to the agent; returns at once."""
         if self._agent is not None:
             self._agent.send(encode(message))
 
     # ------------------------------------------------------------------------------------------------ what comes in
 
     def register_consumer(self, edge: int, consumer: Consumer) -> None:
-        """What comes along `edge` goes to `consumer`, including what came before."""
+        """Hand the chunks of `edge` to `consumer`, including earlier ones."""
         self._consumers[edge] = consumer
         early, self._early = self._early, []
         for frame, more in early:
             self._data(frame, more)
 
     def register_producer(self, edge: int, producer: Producer) -> None:
-        """Asks and acknowledgements of `edge` go to `producer`, including what came before."""
+        """Hand the asks and acknowledgements of `edge` to `producer`, including earlier ones."""
         self._producers[edge] = producer
         self._repeat_early()
 
     def register_taker(self, tag: int, take: Callable[[bytes], bool]) -> None:
-        """Hand frames with `tag` to `take`, also those that came before. It returns False to get a frame later."""
+        """Hand frames with `tag` to `take`, including earlier ones. It returns False to get a frame later."""
         self._takers[tag] = take
         self._repeat_early()
 
@@ -186,8 +193,8 @@ class Endpoint:
     def attend(self, idle: Sequence[Callable[[], bool]], waits: Sequence[Callable[[int], bool]] = ()) -> None:
         """Call all of `idle` before the rank blocks, and every 50 ms while it blocks.
 
-        Each returns whether the rank should wait at most 50 ms. One of `waits` may wait itself, at most as many
-        milliseconds as its argument says, and then returns True.
+        Each returns True if the rank should wait at most 50 ms. One of `waits` may do the waiting, for at most the
+        milliseconds in its argument, and then returns True.
         """
         self._idle, self._waits = tuple(idle), tuple(waits)
 
@@ -204,20 +211,20 @@ class Endpoint:
         self.lost = lost
 
     def idle(self) -> bool:
-        """Do what the rank does before it blocks; return whether it should block for at most 50 ms."""
+        """Do the rank's idle work before it blocks. Return True if it should block for at most 50 ms."""
         soon = False
         for hook in self._idle:
             soon = hook() or soon
         return soon
 
     def put_off(self, consumer: Consumer) -> None:
-        """`consumer` has something to flush before the rank blocks."""
+        """Flush `consumer` before the rank blocks."""
         self._dirty.append(consumer)
 
     def wait(self) -> None:
-        """Handle all that is there; block until there is something. Raises `Stopping`, `TransportError`.
+        """Handle all messages that are there; block until there is one. Raises `Stopping`, `TransportError`.
 
-        Of a group's rank it is one message only: behind the word that lets the group go may be what is of later steps.
+        A rank of a group handles one message only: the release of the group may be followed by messages of later steps.
         """
         if self.stopping:
             raise Stopping
@@ -245,12 +252,11 @@ class Endpoint:
 
     @property
     def inbox(self) -> zmq.Socket[bytes]:
-        """The sources that the rank waits for."""
+        """The socket on which the rank waits."""
         return self._socket
 
     def look(self) -> bool:
-        """As a wait that does not block: handle all that is there, or else do what is done before the rank blocks;
-        whether there was anything."""
+        """As a wait that does not block: handle all messages, or do the idle work. Return True if there were any."""
         found = self.pump()
         if not found:
             self.flush()
@@ -258,11 +264,11 @@ class Endpoint:
         return found
 
     def refuse(self, what: object) -> None:
-        """A port has got what nobody of this job can have sent."""
+        """Count a message that no rank of this job can have sent."""
         self._dropped(what)
 
     def pump(self, timeout_s: float = 0.0) -> bool:
-        """Handle all that is there, after waiting up to `timeout_s` for the first message; whether there was any.
+        """Handle all messages, after a wait of up to `timeout_s` for the first. Return True if there were any.
 
         Does not raise `Stopping`: look at the control object.
         """
@@ -299,7 +305,7 @@ class Endpoint:
                 consumer.flush()
 
     def deliver(self, frame: bytes) -> None:
-        """Take a frame that this rank has sent to itself."""
+        """Handle a frame that this rank has sent to itself."""
         self._handle(frame)
 
     def _handle(self, frame: bytes) -> None:
@@ -365,13 +371,13 @@ class Endpoint:
         raise ValueError(f"a data frame of form {form} does not fit its sizes")
 
     def _drop(self, what: object) -> None:
-        """No rank of this job has sent it: nobody waits for it, and the next message may be a good one."""
+        """Drop a message that no rank of this job has sent: the next one may be valid."""
         self._dropped(what)
         while self._socket.getsockopt(zmq.RCVMORE):
             self._socket.recv()
 
     def refused(self) -> int:
-        """Connections that the transports have refused, and messages that nobody could read."""
+        """Number of connections that the transports have refused, and of unreadable messages."""
         return self._dropped.count + sum(transport.refused() for transport in self._transports.values())
 
     def _count_refused(self) -> None:

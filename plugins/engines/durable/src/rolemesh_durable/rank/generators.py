@@ -13,7 +13,7 @@ __all__ = ["seed_generators"]
 
 
 def seed_generators(ctx: RankContext[Any], resume: int) -> None:
-    """Seed `random` and `numpy.random` of this rank, which goes on after step `resume`.
+    """Seed `random` and `numpy.random` of this rank, which continues after step `resume`.
 
     Ranks are forked from one process, so numpy's global generator would draw the same numbers in all of them. The seed
     follows from the job's seed, role, rank and step: a second run of the job draws the same numbers.

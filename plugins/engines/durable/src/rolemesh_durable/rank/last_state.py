@@ -20,9 +20,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def write_last(start: RankStart, state: State | None, step: int) -> Persisted:
-    """Write the rank's `state` after `step` into the run's folder: durable when this returns, no file for None.
+    """Write the rank's `state` after `step` into the run's folder. It is durable on return; None writes no file.
 
-    Raises `TypeError` for what has no place in a snapshot, `OSError` and `Removed`; then no file is left.
+    Raises `TypeError` for a value that cannot be in a snapshot, `OSError` and `Removed`; then no file is left.
     """
     launch = start.launch
     who = launch.role, launch.rank, launch.world_size
@@ -38,7 +38,7 @@ def write_last(start: RankStart, state: State | None, step: int) -> Persisted:
 
 
 def not_kept(start: RankStart, error: Exception) -> str:
-    """Why the rank's last state is not on disk."""
+    """Return why the rank's last state is not on disk."""
     _LOG.error("the last state is not kept", exc_info=error)
     rank = str(start.launch.ref)
     if isinstance(error, OSError | Removed):

@@ -1,4 +1,4 @@
-"""A rank's life after its setup: it is restored, opens its edges, and runs its steps."""
+"""The life of a rank after its setup: it is restored, opens its edges, and runs its steps."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ from rolemesh_runtime.operator_failure import OperatorFailed
 __all__ = ["Life"]
 
 SLACK = 32
-"""Between two snapshots, the bytes that a rank keeps for consumers grow by at most such a part of its limit, and of
-shared memory."""
+"""Divisor for the growth of kept bytes between two snapshots: at most this part of the limit and of shared memory."""
 
 
 class Life:
@@ -63,7 +62,7 @@ class Life:
     ) -> None:
         """Restore the rank to the state after step ``start.launch.resume``, and open its edges.
 
-        Raises `SnapshotError` if it cannot be restored, and what the workload's ``restore`` raises.
+        Raises `SnapshotError` if it cannot be restored, and the errors of the workload's ``restore``.
         """
         start, endpoint, status_page, barrier = place.start, place.endpoint, place.status_page, place.barrier
         job, launch = start.job, start.launch
@@ -134,10 +133,10 @@ class Life:
             self._meter.resume(self._inherited.partial)
 
     def conclude(self, last: int) -> RankDone:
-        """Take the state after the last step, and write it to disk if only that one is kept.
+        """Take the state after the last step, and write it to disk if the job keeps only that one.
 
-        A job that takes snapshots fails with what the workload's ``snapshot`` raises. Any other job is done, and says
-        why there is no last state.
+        A job that takes snapshots fails with the errors of the workload's ``snapshot``. Any other job is done, and
+        reports why there is no last state.
         """
         job, launch, sha256, part, why = self._start.job, self._start.launch, "", None, ""
         if self._stateful:
@@ -159,7 +158,7 @@ class Life:
         return RankDone(*who, last, sha256, self._workload.verdict(), part, why)
 
     def run(self) -> int:
-        """Run all steps that are left; the last one. Raises `Stopping`."""
+        """Run all remaining steps. Return the last one. Raises `Stopping`."""
         try:
             last = self._loop.run(self._start.launch.resume + 1)
         except OperatorFailed:
@@ -181,12 +180,12 @@ class Life:
             self._loop.hear()
 
     def acknowledge(self) -> None:
-        """The job is stopping: tell the workload how far it has come."""
+        """Tell the workload the job's last committed and persisted steps, because the job is stopping."""
         if (stop := self._control.stopping) is not None:
             self._loop.acknowledge(stop.committed, stop.persisted)
 
     def close(self) -> None:
-        """Release everything that the steps needed."""
+        """Release all resources of the steps."""
         for close in self._hooks.close:
             close()
         self._tasks.close()
@@ -270,7 +269,7 @@ class Life:
         )
 
     def _end(self, step: int) -> None:
-        """The rank runs no step after `step` for a while: send all lines, and have its snapshot persisted."""
+        """Send all lines and have the snapshot persisted, because the rank runs no step after `step` for a while."""
         self._meter.close(step)
         if self._boundary is not None:
             self._boundary.end(step)
@@ -280,7 +279,9 @@ class Life:
             relaid(dict(sizes))
 
     def _trusts(self, folder: str) -> bool:
-        """Whether what this snapshot has of pickled objects may be read: it is the job's own, or a person said so."""
+        """Return True if the rank may unpickle objects of this snapshot: it is the job's own, or a person allowed
+        it.
+        """
         job = self._start.job
         return job.trust_pickles or written_by(job.job_id, folder)
 
@@ -294,10 +295,10 @@ class Life:
         return remains
 
     def _origin(self, folder: str) -> Origin:
-        """The persisted snapshot in `folder`, as this rank sees it."""
+        """Return the persisted snapshot in `folder`, as this rank sees it."""
         launch, job = self._start.launch, self._start.job
         return Origin(folder, job.graph, launch.rank, launch.world_size, trusted=self._trusts(folder))
 
     def _reread(self, folder: str, step: int, edges: Collection[int]) -> None:
-        """The layout has changed after `step`."""
+        """Restore the inputs of `edges` after the layout changed at `step`."""
         restore_inputs(self._ports, edges, step, partial(self._origin, folder))

@@ -94,7 +94,7 @@ class Loop:
         control.attend_fault(self._inject)
 
     def repeat(self, resume: int) -> None:
-        """Repeat what restores a stateless rank to step `resume`; drop what the repeated calls report."""
+        """Repeat the calls that restore a stateless rank to step `resume`; drop their reports."""
         if self._machine.repeat(resume):
             self._port.clear()
             self._meter.restart()
@@ -109,7 +109,7 @@ class Loop:
         return self._machine.run(start)
 
     def _tell_finish(self) -> None:
-        """Have the machine say that the workload wants the job to finish, if it does."""
+        """If the workload wants the job to finish, have the machine report it."""
         if reason := self._port.take_finish():
             self._machine.finish(reason)
 
@@ -136,7 +136,7 @@ class Loop:
         return self._control.due >= self._ctx.step
 
     def _inject(self) -> None:
-        """Make the next operator raise. A rank that has only services raises while it waits."""
+        """Make the next operator raise. A rank that only serves calls raises while it waits."""
 
         def fail(**_: Any) -> None:
             raise RuntimeError(f"{INJECTED} (generation {self._ctx.generation})")
@@ -170,7 +170,7 @@ class Loop:
             self._enter(now)
 
     def _enter(self, step: int) -> None:
-        """The workload is at `step` now."""
+        """Set the workload's step."""
         self._ctx.step = step
 
     def _run(self, call: _Call, step: int, *, repeated: bool = False) -> int:
@@ -188,8 +188,8 @@ class Loop:
                     self._settle(self._boundary)
                 self._boundary.owed = -1
             if self._in_group:
-                # Ranks of a group wait for each other inside a call, where none sends an acknowledgement that was put
-                # off. A mate may be blocked until a producer has it.
+                # Ranks of a group wait for each other inside a call and send no acknowledgement there. So send those
+                # that were put off: a producer may need them to unblock another rank of the group.
                 self._endpoint.flush()
             began = monotonic_ns()
             fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, began
@@ -228,6 +228,6 @@ class Loop:
 
 
 def listens(workload: Workload) -> bool:
-    """Whether the workload wants to know what is committed or persisted, also while it waits in an operator."""
+    """Return True if the workload wants to know the committed or persisted step, also while it waits in an operator."""
     cls = type(workload)
     return cls.committed is not Workload.committed or cls.persisted is not Workload.persisted

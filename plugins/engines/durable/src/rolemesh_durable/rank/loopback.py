@@ -1,4 +1,4 @@
-"""The way from a rank to itself."""
+"""The connection from a rank to itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's ways to others, as frames that its endpoint sends and receives."""
+"""A rank's connections to others, as frames that its endpoint sends and receives."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ class EndpointMail:
         self._role, self._rank, self._generation = self.site.role, self.site.rank, self.site.generation
         self._mates: dict[int, MatesEnd] = {}
         self.generation = endpoint.generation
-        """The newest generation of a peer."""
+        """Returns the newest generation of a peer."""
 
     def connect(self, peers: Sequence[Peer]) -> None:
-        """These are the addresses of these peers now."""
+        """Set the present addresses of these peers."""
         self._endpoint.connect(peers)
 
     def forget(self, roles: Collection[str]) -> None:
-        """The ranks of these roles are gone."""
+        """Forget the ranks of these roles, which are gone."""
         self._endpoint.forget(roles)
 
     def consume(self, edge: int, end: Consumer) -> None:
-        """`end` takes the chunks of an edge."""
+        """Register the end that takes the chunks of an edge."""
         self._endpoint.register_consumer(edge, end)
 
     def produce(self, edge: int, end: Producer) -> None:
-        """`end` takes the asks and acknowledgements of an edge."""
+        """Register the end that takes the asks and acknowledgements of an edge."""
         self._endpoint.register_producer(edge, end)
 
     def share(self, edge: int, end: MatesEnd) -> None:
-        """`end` takes the messages of mates about the items of an edge."""
+        """Register the end that takes messages of mates about the items of an edge."""
         self._mates[edge] = end
         self._endpoint.register_taker(SHARE, self._shared)
 
@@ -68,7 +68,7 @@ class EndpointMail:
         return end is not None
 
     def gather(self, end: GroupEnd) -> None:
-        """`end` takes the messages of the group at its barrier."""
+        """Register the end that takes the group's barrier messages."""
 
         def take(frame: bytes) -> bool:
             if len(frame) != BARRIERS.size:
@@ -94,20 +94,20 @@ class EndpointMail:
             self._sender(role, consumer).send(frame)
 
     def ask(self, role: str, rank: int, edge: int, from_step: int, released: int) -> None:
-        """Ask a producer for all from `from_step` on; all up to `released` is released."""
+        """Ask a producer for all values from `from_step` on; all up to `released` are released."""
         self._sender(role, rank).send(ASKS.pack(ASK, edge, self._rank, self._generation, from_step, released))
 
     def release(self, role: str, rank: int, edge: int, step: int) -> None:
-        """Tell a producer that all up to `step` is released."""
+        """Tell a producer that all values up to `step` are released."""
         self._sender(role, rank).send(CREDITS.pack(CREDIT, edge, self._rank, self._generation, step))
 
     def tell_mate(self, rank: int, edge: int, kind: int, step: int, item: int) -> None:
-        """Tell a rank of the same role about an item."""
+        """Send a rank of the same role a message about an item."""
         frame = SHARES.pack(SHARE, kind, edge, self._rank, self._generation, step, item)
         self._sender(self._role, rank).send(frame)
 
     def tell_group(self, rank: int, kind: int, position: int, vote: int = 0) -> None:
-        """Tell a rank of the group something at its barrier."""
+        """Send a rank of the group a barrier message."""
         frame = BARRIERS.pack(BARRIER, kind, self._rank, self._generation, vote, position)
         self._sender(self._role, rank).send(frame)
 
@@ -116,13 +116,13 @@ class EndpointMail:
         self._endpoint.put_off(end)
 
     def flush(self) -> None:
-        """Flush all that was put off."""
+        """Flush all ends that were put off."""
         self._endpoint.flush()
 
     def pump(self) -> object:
-        """Handle what has come; does not wait."""
+        """Handle the frames that have come; does not wait."""
         return self._endpoint.pump()
 
     def lose(self, lost: LogLost) -> None:
-        """Every later wait raises `lost`."""
+        """Make every later wait raise `lost`."""
         self._endpoint.lose(lost)

@@ -1,4 +1,6 @@
-"""A rank's process after its fork: import the plugin, open the inbox, meet the peers, set up, run, report, leave."""
+"""The process of a rank after its fork: import the plugin, open the inbox, meet the peers, set up, run, report,
+leave.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +48,16 @@ from rolemesh_runtime.operator_failure import OperatorFailed, summarize, user_tr
 __all__ = ["main", "prepare"]
 
 FAULT_EXIT_CODE = 3
-"""The exit code of a rank that a rehearsal has asked to exit."""
+"""Exit code of a rank that a rehearsal has told to exit."""
 ENGINE = str(Path(__file__).parents[1]) + "/"
-"""Where frames are no business of who reads a traceback."""
+"""Folder whose frames do not concern the reader of a traceback."""
 
 
 _decode = msgspec.msgpack.Decoder(RankStart).decode
 
 
 def prepare(start: bytes) -> RankStart:
-    """Before the fork, what is the same for many ranks: decode what to start, and look at the plugins it names."""
+    """Before the fork, do the work that many ranks share: decode the start, and check its plugins."""
     decoded = _decode(start)
     job = decoded.job
     listed = job.plugins.get("extensions", {}).values()
@@ -125,11 +127,11 @@ class _Rank:
         self.step = -1
         self.operator = ""
         self.over = False
-        """Whether only the interpreter's own end is left."""
+        """True if only the interpreter's own end is left."""
         on_sigterm(lambda: self.status_page.fields[STOPPING], self._stop)
 
     def _stop(self) -> None:
-        """The job ends and the operator takes long: leave it, unless that has been done."""
+        """Leave an operator that takes too long while the job stops, unless the rank has left it already."""
         if self.operator != "teardown" and not self.over:
             self.endpoint.stop()
             self.control(m.Stop(0, 0.0))
@@ -237,7 +239,9 @@ class _Rank:
         return workload, ctx
 
     def _wait_for_wire(self) -> m.Connect:
-        """The first one in which this generation is: an older one may say where the group met before."""
+        """Return the first addresses that include this generation. Older ones may name the group's former meeting
+        point.
+        """
         me = self.launch.start
         while True:
             wire = self.control.wire
@@ -262,7 +266,7 @@ class _Rank:
         self._say(m.RankFailed(failure))
 
     def _say(self, message: m.RankToAgent) -> None:
-        """Tell the agent, and those of its incarnations that come later."""
+        """Tell the agent, and its later incarnations."""
         self.said.keep(message)
         self.endpoint.report(message)
 

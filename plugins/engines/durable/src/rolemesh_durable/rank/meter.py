@@ -1,4 +1,4 @@
-"""Where a rank's time goes and what its workload reports, gathered into lines of metrics for the agent."""
+"""A rank's times and its workload's reports, gathered into lines of metrics for the agent."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from rolemesh_runtime.metrics import Metrics, collect
 __all__ = ["LineLog", "Meter"]
 
 FLUSH_NS = 100_000_000
-"""The least time between two messages with lines."""
+"""Minimum nanoseconds between two messages with lines."""
 
 
 encode = msgspec.msgpack.Encoder().encode
 
 
 class LineLog(Protocol):
-    """The place where lines are kept for the rank's next generation."""
+    """The store that keeps lines for the rank's next generation."""
 
     def line(self, step: int, encoded: bytes, *, partial: bool = False) -> None:
-        """Keep an encoded line that ends with `step`; or (`partial`) one that goes on after it."""
+        """Keep an encoded line that ends with `step`, or with `partial` the part of a line up to `step`."""
 
 
 class Meter:
@@ -61,7 +61,7 @@ class Meter:
     def __init__(
         self, ctx: RankContext[Any], cuts: Cuts, report: Callable[[RankMetrics], None], log: LineLog | None = None
     ) -> None:
-        """`cuts` is empty as long as the master has not told them: no step runs before.
+        """`cuts` is empty until the master has sent them: no step runs before.
 
         `report` takes the lines for the agent. With `log`, the meter writes them there before each snapshot.
         """
@@ -84,7 +84,7 @@ class Meter:
         self._step = -1
         """The last finished step."""
         self._part = Metrics(ctx.role, -1, 0, 1, [])
-        """What has been reported for the current line."""
+        """The reports for the current line."""
 
     def cut(self, cuts: Cuts) -> None:
         """Lines end at the steps that `cuts` names. The current line may already end with the last finished step."""
@@ -111,7 +111,7 @@ class Meter:
         self.computing = self.waiting = self.blocked = 0
 
     def collect(self, label: str) -> None:
-        """Take what the workload has reported since the last call, in the name of operator call `label`."""
+        """Collect the workload's reports since the last call, for operator call `label`."""
         collect(port_of(self._ctx), label, self._part)
 
     def made(self, label: str, step: int, items: int, reports: ItemReports) -> None:
@@ -122,11 +122,11 @@ class Meter:
         self._part.records.update(reports_record(label, step, self._ctx.rank, items, reports))
 
     def aged(self, steps: int) -> None:
-        """The current call takes a value that is `steps` old, of those that it might have taken."""
+        """Record that the current call takes a value that is `steps` old, of those that it might have taken."""
         self._ctx.metric(staleness=steps)
 
     def finished(self, step: int, now_ns: int) -> None:
-        """Step `step` is over; `now_ns` is the present `monotonic_ns`, or a little before it."""
+        """Count step `step`; `now_ns` is the present `monotonic_ns`, or a little before it."""
         if self._first < 0:
             self._first = step
             self._end = line_end(self._cuts, step)
@@ -137,9 +137,10 @@ class Meter:
             self._send(now_ns)
 
     def boundary(self, step: int) -> None:
-        """A snapshot of `step` follows: a rank that is restored from it sends the lines before it from the log.
+        """Write the lines before the snapshot of `step` to the log: a rank that is restored from it sends them from
+        there.
 
-        The log also gets what has been gathered for the current line.
+        The log also gets the current line as far as it is gathered.
         """
         if self._log is None:
             return
@@ -151,7 +152,7 @@ class Meter:
             self._log.line(step, encode(self._gathered(step)), partial=True)
 
     def resume(self, partial: Metrics) -> None:
-        """Go on with the line that a former generation had begun."""
+        """Continue the line that a former generation had begun."""
         self.computing, self.waiting, self.blocked = (round(seconds * 1e9) for seconds in partial.times)
         self._first = partial.step - partial.steps + 1
         self._step = partial.step
@@ -177,29 +178,29 @@ class Meter:
         self._first = -1
 
     def idle(self) -> bool:
-        """Send what is due, because the rank is about to block. Return whether more lines wait to be sent."""
+        """Send the lines that are due, because the rank is about to block. Return True if more lines wait."""
         if self._lines and (now := monotonic_ns()) - self._sent_ns >= FLUSH_NS:
             self._send(now)
         return bool(self._lines)
 
     def published(self, step: int) -> None:
-        """Lines up to `step` are on disk."""
+        """Forget the lines up to `step`, which are on disk."""
         while self._kept and self._kept[0].step <= step:
             self._kept.popleft()
 
     def say_again(self) -> None:
-        """Send all lines again: the agent that has received them is gone."""
+        """Send all lines again: the agent that received them is gone."""
         if self._kept:
             self._tell(tuple(self._kept))
         self.flush()
 
     def end(self, step: int) -> None:
-        """The current line ends with `step`, because it is the last step or all ranks wait after it."""
+        """End the current line with `step`, because it is the last step or all ranks wait after it."""
         if self._first >= 0:
             self._line(step)
 
     def close(self, step: int) -> None:
-        """`step` was the last one: send everything."""
+        """Send everything, because `step` was the last one."""
         self.end(step)
         self.flush()
 
@@ -208,7 +209,7 @@ class Meter:
         self._send(monotonic_ns())
 
     def log_again(self) -> None:
-        """The files of the log are gone: write the lines that are not known to be on disk again, and send them."""
+        """Write the lines that are not known to be on disk again, and send them: the files of the log are gone."""
         self._logged = -1
         self.flush()
 

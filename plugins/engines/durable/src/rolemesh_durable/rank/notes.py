@@ -1,4 +1,4 @@
-"""The notes of operators, in the rank's send log. A rank that repeats a step decides as its former life did."""
+"""The notes of operators, in the rank's send log. A rank that repeats a step makes the decisions of its former life."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Notes(MutableMapping[str, Any]):
         self._former: dict[int, dict[str, Any]] = {}
 
     def remember(self, resume: int) -> None:
-        """The rank goes on after step `resume`: read the notes of later steps."""
+        """Read the notes of the steps after `resume`, from which the rank continues."""
         for record in self._log.decisions(SCOPE) if self._log is not None else ():
             if record.step > resume:
                 key, value = _decode(record.body)

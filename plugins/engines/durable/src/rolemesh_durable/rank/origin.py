@@ -1,4 +1,4 @@
-"""The files of a persisted snapshot, for the consumers and producers of a job that goes on from it."""
+"""The files of a persisted snapshot, for the consumers and producers of a job that continues from it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Origin(StoredValues):
         self.world_sizes: Mapping[str, int] = sizes
         """The world sizes of the snapshot."""
         self.records = records
-        """Returns all that a rank, given as role and number, had sent.
+        """Returns all records that a rank, given as role and number, had sent.
 
         Raises `SnapshotError` for damaged files, and for pickled objects that are not `trusted`.
         """

@@ -16,11 +16,11 @@ class EnginePort(LocalPort):
     """The port of a rank. The parts of the rank that serve a workload register here."""
 
     def carry(self, caller: Caller) -> None:
-        """`caller` carries the calls of the workload out from now on."""
+        """Let `caller` carry out the calls of the workload from now on."""
         self.caller = caller
 
     def observe(self, on_progress: Callable[[int, int], bool]) -> None:
-        """`on_progress(done, total)` answers `RankContext.progress` from now on."""
+        """Let `on_progress(done, total)` answer `RankContext.progress` from now on."""
         self.on_progress = on_progress
 
     def take_finish(self) -> str:
@@ -29,12 +29,12 @@ class EnginePort(LocalPort):
         return reason
 
     def take_items(self) -> dict[int, Report]:
-        """Return what the workload reported with an item in hand, by item, once."""
+        """Return the workload's reports that have an item, by item, once."""
         found, self.by_item = self.by_item, {}
         return found
 
     def keep(self, notes: MutableMapping[str, Any]) -> None:
-        """`notes` are `RankContext.notes` from now on."""
+        """Make `notes` the `RankContext.notes` from now on."""
         self.notes = notes
 
 

@@ -1,4 +1,4 @@
-"""What a rank has said of itself: kept in a file beside its sockets, for the next incarnation of an agent that dies.
+"""The messages of a rank about itself, in a file beside its sockets: a dead agent's next incarnation reads them.
 
 Lines of metrics are not in it: ranks keep those themselves.
 """
@@ -27,7 +27,7 @@ class Said:
         self._said: list[RankToAgent] = []
 
     def keep(self, message: RankToAgent) -> None:
-        """Before it is sent. Where there is no room for it, only who hears it knows it."""
+        """Keep a message before the rank sends it. Without room for the file, only the receiver knows the message."""
         self._said.append(message)
         new = self._path.with_name(f".{self._path.name}")
         with suppress(OSError):
@@ -35,11 +35,11 @@ class Said:
             os.replace(new, self._path)
 
     def all(self) -> tuple[RankToAgent, ...]:
-        """All that this process has kept."""
+        """Return all messages that this process has kept."""
         return tuple(self._said)
 
     def read(self) -> tuple[RankToAgent, ...]:
-        """All that a process has kept there; nothing, if it cannot be read."""
+        """Return all messages that a process has kept there; none if the file cannot be read."""
         try:
             return _decode(self._path.read_bytes())
         except (OSError, msgspec.DecodeError):

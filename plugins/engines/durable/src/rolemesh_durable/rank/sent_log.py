@@ -1,4 +1,4 @@
-"""The log of what a rank has sent, for payloads."""
+"""The log of sent payloads."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class RankPlace:
     """A rank whose workload is not set up yet."""
 
     start: RankStart
-    """What the agent started the rank with: its launch and its job."""
+    """The agent's order: the rank's launch and its job."""
     endpoint: Endpoint
     """The connections to peers and to the agent."""
     status_page: StatusPage
@@ -41,7 +41,7 @@ class Rank:
     """A rank whose workload is set up."""
 
     ctx: RankContext[Any]
-    """The context that the workload has."""
+    """The workload's context."""
     workload: Workload
     """The workload."""
     endpoint: Endpoint
@@ -53,7 +53,7 @@ class Rank:
     ports: Ports[Any]
     """The rank's ends of its edges."""
     log: SentLog | None
-    """The log of what the rank sends; None in a job that takes no snapshots while it runs."""
+    """The log of the rank's sent values; None in a job that takes no snapshots while it runs."""
     tasks: Tasks
     """The tasks of operators, and the event loop for coroutines."""
     channels: Channels

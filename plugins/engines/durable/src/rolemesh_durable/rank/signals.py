@@ -1,4 +1,4 @@
-"""What a rank makes of a SIGTERM, where its workload has no handler of its own."""
+"""The handling of SIGTERM in a rank whose workload has no handler of its own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ LOOK_S = 0.02
 
 
 def on_sigterm(expected: Callable[[], int], stop: Callable[[], None]) -> None:
-    """Call `stop` in the main thread, between two of its bytecodes, when a SIGTERM comes that is expected.
+    """Call `stop` in the main thread, between two of its bytecodes, when an expected SIGTERM comes.
 
-    `expected()` is 0 if none is, else until when (`time.monotonic_ns`) the children of this process, which have got the
-    signal, too, may take before `stop`: whoever waits for one here would kill it. Any other SIGTERM has its ordinary
-    effect: it ends the process, unless the process inherited it as ignored. So does one that a forked child gets.
+    `expected()` is 0 if none is expected. Otherwise it is the time (`time.monotonic_ns`) that the children of this
+    process, which got the signal too, have before `stop`: a handler that waits for one of them here would kill it. Any
+    other SIGTERM has its ordinary effect: it ends the process, unless the process inherited it as ignored. So does one
+    that a forked child gets.
     """
     inherited = signal.getsignal(signal.SIGTERM)
 
@@ -40,7 +41,7 @@ def on_sigterm(expected: Callable[[], int], stop: Callable[[], None]) -> None:
 
 
 def _has_children() -> bool:
-    """Whether a process that this one has started lives."""
+    """Return True if a child process of this one is alive."""
     pids = [pid for path in Path("/proc/self/task").glob("*/children") for pid in _read(path).split()]
     return any(
         _read(Path("/proc", pid, "stat")).rpartition(")")[2].split()[:1] not in ([], ["Z"], ["X"]) for pid in pids

@@ -37,7 +37,7 @@ class StateSource:
         self._workload, self._fields, self._before, self._early = workload, page.fields, before, early
 
     def __call__(self) -> Callable[[], State | None]:
-        """Return a function that returns the state. Raises what the workload raises, and `Stopping`."""
+        """Return a function that returns the state. Raises the workload's errors, and `Stopping`."""
         for hook in self._before:
             hook()
         fields = self._fields
@@ -64,7 +64,7 @@ class ProcessStore:
         self.steps, self.pinned, self.pin, self.publish = memory.steps, memory.pinned, memory.pin, meter.flush
 
     def prepare(self, step: int, last: bool) -> None:
-        """Write the lines of metrics up to `step` to the log. If the log is lost, write again what is still needed."""
+        """Write the lines of metrics up to `step` to the log. If the log is lost, write the needed records again."""
         if self._log.lost:
             _LOG.warning("the files of the send log in %s were removed; writing what is needed again", self._log.where)
             self._memory.clear()  # the snapshots refer to positions in the lost log
@@ -75,7 +75,7 @@ class ProcessStore:
         self._meter.boundary(step)
 
     def write(self, step: int, persist: bool) -> None:
-        """Take the state and write the snapshot. Raises what `write_snapshot` raises."""
+        """Take the state and write the snapshot. Raises the errors of `write_snapshot`."""
         state = self._state() if self._state is not None else _nothing
         write_snapshot(self._shortage, self._memory, step, state, log=self._log.position, persist=persist)
 
@@ -109,7 +109,7 @@ def write_snapshot(
     log: int,
     persist: bool,
 ) -> None:
-    """Write the snapshot of `step` once there is memory for it. Raises what `state` and the write raise."""
+    """Write the snapshot of `step` once there is memory for it. Raises the errors of `state` and of the write."""
 
     def write() -> None:
         try:

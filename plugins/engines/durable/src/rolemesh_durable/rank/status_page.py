@@ -1,4 +1,4 @@
-"""A rank's status page, which it shares with its agent: on it it writes where it is, without a system call."""
+"""The status page that a rank shares with its agent: the rank writes its position there without a system call."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from rolemesh_durable.protocol.rank.page import FIELDS, IDLE
 __all__ = ["Position", "StatusPage", "new_file"]
 
 _EDGES = mmap.PAGESIZE // 8 - FIELDS
-"""For so many edges there is room on the page."""
+"""Number of edges for which there is room on the page."""
 
 
 class Position(NamedTuple):
-    """Where a rank is. -1 stands for none; `since_ns` is `time.monotonic_ns` of the last change of phase.
+    """The position of a rank. -1 stands for none.
 
-    `snapshot` is the step of its newest complete snapshot, `busy_ns` how long it has computed since its start,
-    `refused` how many connections its transports have refused, `short` how many bytes of shared memory it waits for.
-    `stopping` is its agent's: a SIGTERM that follows is the job's end, and until then (`time.monotonic_ns`) the
-    processes that the rank has started may take to end by it. `done` of `total` is what the operator that runs has said
-    of its progress. `granted` is the agent's as well: the last step that the rank may have been told it may run.
-    `layout` is the number of the one that it has taken up. `computed_ns` is as `busy_ns`, which tells of whole steps,
-    of all calls that have ended.
+    - `since_ns`: `time.monotonic_ns` of the last change of phase.
+    - `snapshot`: the step of its newest complete snapshot.
+    - `busy_ns`: its time in operators since its start, in whole steps.
+    - `refused`: the number of connections that its transports have refused.
+    - `short`: the bytes of shared memory that it waits for.
+    - `stopping`: written by the agent. A SIGTERM that follows means the job's end. The rank's child processes have
+      until this time (`time.monotonic_ns`) to end.
+    - `done`, `total`: the progress that the running operator reports.
+    - `granted`: written by the agent. The last step that the rank may have been allowed to run.
+    - `layout`: the number of the layout that it has taken up.
+    - `computed_ns`: as `busy_ns`, but it includes all calls that have ended.
     """
 
     pid: int
@@ -59,18 +63,21 @@ class StatusPage:
         finally:
             os.close(fd)
         self.fields = memoryview(self._map).cast("q")
-        """The fields in the order of `Position`: the loop writes here directly."""
+        """The fields in the order of `Position`. The loop writes here directly."""
 
     @classmethod
     def create(cls, path: str | Path, make: Callable[[Path, bytes], None] | None = None) -> StatusPage:
-        """Make the file with nothing on it; for the agent, before the rank exists. Who has mapped an older file of that
-        name keeps seeing that one. `make` puts it there, by default `new_file`. Raises `OSError`."""
+        """Create an empty page, in the agent, before the rank exists. Raises `OSError`.
+
+        A process that has mapped an older file of that name keeps that one. `make` creates the file, by default
+        `new_file`.
+        """
         (make or new_file)(Path(path), _EMPTY)
         return cls(path)
 
     @classmethod
     def open(cls, path: str | Path) -> StatusPage:
-        """Map the file that the agent has made; for the rank."""
+        """Map the file that the agent has created, in the rank."""
         return cls(path)
 
     def write(self, position: Position) -> None:
@@ -79,11 +86,11 @@ class StatusPage:
             self.fields[i] = value
 
     def read(self) -> Position:
-        """What the rank has written last."""
+        """Return what the rank has written last."""
         return Position(*self.fields[:FIELDS])
 
     def waited(self, edge: int, ns: int) -> None:
-        """The rank has waited so long for what comes along an edge, or until its consumer takes something."""
+        """Count a wait for an edge's value, or for a consumer that takes one."""
         if 0 <= edge < _EDGES:
             self.fields[FIELDS + edge] += ns
 

@@ -1,4 +1,6 @@
-"""How a rank's process waits: for messages, which it handles, while its status page and its times say so."""
+"""The waits of a rank's process: it handles messages meanwhile, and shows the wait on its status page and in its
+times.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ class ProcessWaits:
         self._endpoint, self._page, self._meter = endpoint, page, meter
 
     def until(self, ready: Callable[[], object], phase: int, edge: int = -1, *, look_s: float = 0.0) -> None:
-        """Return once `ready()` is true. `look_s`: ask this often, as no message says so."""
+        """Return once `ready()` is true. `look_s`: check this often, because no message announces it."""
         if ready():
             return
         fields, meter, endpoint, began = self._page.fields, self._meter, self._endpoint, monotonic_ns()
