@@ -1,7 +1,7 @@
-"""The master's control socket. It answers every client from memory, and goes on whatever a client sends.
+"""The master's control socket. It answers every client from memory, and survives whatever a client sends.
 
-The master remembers the latest events and lines of metrics. An answer has at most a page of them, so that no client,
-however far behind, costs the master more than a few milliseconds. A client reads older ones from the run's files.
+The master remembers the latest events and lines of metrics. An answer has at most a page of them, so that no client
+costs the master more than a few milliseconds, however far behind it is. A client reads older ones from the run's files.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ __all__ = ["MOST_RECENT", "PAGE_BYTES", "PAGE_EVENTS", "PAGE_LINES", "Answers", 
 PAGE_EVENTS = 512
 PAGE_LINES = 2048
 PAGE_BYTES = 4 << 20
-"""An answer has no more than these of each kind; at least one, if there is one."""
+"""Maximum bytes of each kind in an answer, which has at least one of a kind if there is one."""
 RECENT, RECENT_S, MOST_RECENT = 4096, 1.0, 16384
-"""The master remembers the latest `RECENT` lines for its clients, and where steps are quick all lines of the last
-`RECENT_S` seconds, but at most `MOST_RECENT`."""
+"""The lines that the master remembers for its clients: the latest `RECENT`, or all of the last `RECENT_S` seconds.
+
+They are at most `MOST_RECENT`.
+"""
 AT_ONCE = 64
-"""How many questions are answered before the master takes its next turn."""
+"""Maximum number of requests that the master answers before its next turn."""
 QUEUED = 8
-"""Answers that wait for a client that does not read; more of them are dropped."""
+"""Maximum number of answers that wait for a client that does not read; more are dropped."""
 FRAMES = 4
-"""A question is its client's identity, an envelope of at most two frames that goes back as it came, and the request."""
+"""Maximum frames of a request: the client's identity, an envelope of at most two frames, and the request."""
 
 
 class _Page(msgspec.Struct, frozen=True, tag="Update"):
-    """An `Update` whose events and lines are encoded already: their sizes are known."""
+    """An `Update` whose events and lines are encoded already, so their sizes are known."""
 
     status: JobStatus
     events: tuple[msgspec.Raw, ...]
@@ -51,12 +53,12 @@ class _Page(msgspec.Struct, frozen=True, tag="Update"):
 
 
 class Answers:
-    """Serves the control socket at `endpoint`, and where there is a `host` one at a free TCP port of it, for other
-    machines, which lets in who has `keys`. Not thread-safe: `serve` is called from the master's loop.
+    """Serves the control socket at `endpoint`, and with a `host` one at a free TCP port for other machines with `keys`.
 
-    `status` gives the present picture, `events` and `lines` are what is remembered, oldest first. Requests go to `put`
-    as events of the machine; those of extensions go to `others`, by their types. The sockets are ROUTER sockets: they
-    keep no state per client that a client could wedge, and drop answers that nobody takes instead of waiting.
+    Not thread-safe: `serve` is called from the master's loop. `status` returns the present status. `events` and `lines`
+    return what the master remembers, oldest first. Requests go to `put` as events of the machine; those of extensions
+    go to `others`, by their types. The sockets are ROUTER sockets: they keep no state per client that a client could
+    block, and drop answers that no client takes.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class Answers:
             self.sockets.append(far)
 
     def serve(self, at_once: int = AT_ONCE) -> None:
-        """Answer those who ask now, but no more than `at_once`, so that the master's turn does not wait for long."""
+        """Answer waiting clients, but no more than `at_once`, so that the master's turn does not wait for long."""
         for socket in self.sockets:
             self._serve(socket, at_once)
 
@@ -130,7 +132,7 @@ class Answers:
         return self._page(None, None)
 
     def _page(self, event: int | None, step: int | None) -> bytes:
-        """The present picture, and the first page of what came after `event` and `step`; None: nothing of that."""
+        """Return the status and the first page after `event` and `step`; None leaves out events or lines."""
         events, lines = self._events(), self._lines()
         newest = events[-1].seq if events else 0
         written = lines[-1].step if lines else -1
@@ -161,7 +163,7 @@ class Answers:
 
 
 def forget_old(lines: deque[StepMetrics]) -> None:
-    """Leave of `lines` what is to be remembered."""
+    """Drop the lines that the master does not remember."""
     while len(lines) > RECENT and lines[0].time < lines[-1].time - RECENT_S:
         lines.popleft()
 
@@ -178,14 +180,16 @@ def _router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
 
 
 def _after(events: deque[Event], seq: int) -> Iterator[Event]:
-    """Numbers have no gaps, so where an event is remembered follows from its number."""
+    """Return the events after number `seq`. Numbers have no gaps, so they give the positions."""
     first = events[0].seq if events else 0
     return islice(events, max(0, seq + 1 - first), None)
 
 
 def _beyond(lines: deque[StepMetrics], step: int) -> Iterator[StepMetrics]:
-    """From the newest back: a watcher who keeps up lacks the last few. None for one who has missed some: what it lacks
-    first is in the file, and it would drop these."""
+    """Return the lines after `step`, searched from the newest, because most watchers lack only a few.
+
+    Return none to a watcher that lacks older ones: it reads those from the file first, and would drop these.
+    """
     count = 0
     if lines and lines[0].step - lines[0].steps > step:
         return iter(())

@@ -1,4 +1,4 @@
-"""What the master has done beside its loop, because it takes time: agents, places, snapshots on disk.
+"""The slow tasks that the master runs beside its loop: agents, places, snapshots on disk.
 
 Each task runs in a thread of its own and answers with an event for the machine.
 """
@@ -33,7 +33,7 @@ __all__ = ["BackgroundTasks"]
 log = logging.getLogger("rolemesh_durable.master")
 LOOK_AROUND_S = 10.0
 NOTICE_LOOK_S = 2.0
-"""How often the backend is asked which nodes are going to leave."""
+"""Seconds between two requests to the backend for the nodes that will leave."""
 
 
 class BackgroundTasks:
@@ -64,7 +64,7 @@ class BackgroundTasks:
         self.run("start-agents", task, lambda error: e.StartFailed(error, names))
 
     def look_around(self) -> None:
-        """Tell now and then which nodes there are, which are to leave, and the room for roles with scalers."""
+        """Report periodically the nodes, those that will leave, and the room for roles with scalers."""
         ranges = self._bundle.outline.ranges if self._bundle.scalers else {}
 
         def task() -> None:
@@ -97,7 +97,7 @@ class BackgroundTasks:
         self.run("attach", task, lambda error: e.StartFailed(error, tuple(numbers)))
 
     def find_places(self, wanted: e.Places, state: JobState) -> None:
-        """Find places, and the snapshot that roles of other sizes start from; reserve what they need."""
+        """Find places, and the snapshot from which resized roles start; reserve the resources."""
         homes, agents, known = _homes(state, wanted.away)
 
         def task() -> None:
@@ -113,7 +113,7 @@ class BackgroundTasks:
         self.run("find-places", task, lambda error: e.PlacesFound(wanted, error))
 
     def _with_snapshot(self, found: e.PlacesFound) -> e.PlacesFound:
-        """With the folder of the snapshot that is to be cut, or why it cannot be."""
+        """Return the answer with the folder of the snapshot to cut, or with the reason why it cannot be cut."""
         wanted = found.wanted
         step = disk.newest_complete(self._run_dir, self._bundle.job_id) if wanted.dry else wanted.at_step
         if step < 0:
@@ -123,13 +123,13 @@ class BackgroundTasks:
         return msgspec.structs.replace(found, folder=str(folder), why=why)
 
     def relaid(self, state: JobState) -> None:
-        """The job has these world sizes and resources now, by this plan."""
+        """Take over the job's new world sizes, resources and plan."""
         self._sizes = state.sizes
         self._request = resourced(sized(self._bundle.request, self._sizes), state.resources)
         self.plan = state.plan if state.plan is not None else self.plan
 
     def _reserved(self, places: Sequence[AgentPlace]) -> bool:
-        """Reserve what is missing of these places; False while that is being done already, for who has asked before.
+        """Reserve what is missing of these places. Return False while another call reserves.
 
         Raises `BackendError`.
         """
@@ -142,8 +142,9 @@ class BackgroundTasks:
         return True
 
     def find_origin(self) -> None:
-        """Find the newest persisted snapshot that is intact; a checkpoint that is being completed is so before, or
-        never."""
+        """Find the newest intact persisted snapshot. A checkpoint whose commit is under way counts only if it is done
+        before.
+        """
         self._origins += 1
 
         def task() -> None:
@@ -156,7 +157,7 @@ class BackgroundTasks:
         self.run("find-origin", task, lambda error: e.OriginFound("", -1, (error,)))
 
     def find_checkpoints(self, after: int) -> None:
-        """Find the newest persisted checkpoint of this job after step `after`, if there is one that is intact."""
+        """Find the newest intact checkpoint of this job after step `after`, if there is one."""
 
         def task() -> None:
             found, passed_over = disk.newest_intact(self._run_dir, job_id=self._bundle.job_id)
@@ -168,7 +169,7 @@ class BackgroundTasks:
         self.run("find-checkpoints", task, lambda error: e.CheckpointCommitted(after))
 
     def complete(self, effect: e.CommitCheckpoint) -> None:
-        """Make a persisted checkpoint whole, and remove the oldest ones."""
+        """Commit a checkpoint on disk, and remove the oldest ones."""
         origins, sizes = self._origins, dict(self._sizes)
 
         def task() -> None:
@@ -227,7 +228,9 @@ class BackgroundTasks:
 
 
 def _homes(state: JobState, lost: Collection[str]) -> tuple[dict[RankRef, str], dict[str, str], set[str]]:
-    """The agent of each rank; the node of each agent, or "" if it may not be used; all nodes believed to live."""
+    """Return the agent of each rank, the node of each agent ("" if it may not be used), and all nodes believed
+    alive.
+    """
     living = {
         name: a.place.node
         for name, a in state.agents.items()

@@ -1,4 +1,4 @@
-"""What failures cost, from the journal: each recovery, and the share of wall time that went into kept steps. Pure."""
+"""The cost of failures, from the journal: each recovery, and the share of wall time that led to kept steps. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Account"]
 
 MOST_RECOVERIES = 500
 MOST_SPANS = 500
-"""What is kept one by one of a job that has failed more often: the newest recoveries, and the newest lost times."""
+"""Maximum number of recoveries, and of lost times, that are kept one by one: the newest ones."""
 
 
 class _Recovery(msgspec.Struct):
@@ -29,7 +29,7 @@ class _Recovery(msgspec.Struct):
 
 
 class Account(msgspec.Struct):
-    """Keeps account of a journal, event by event; of bounded size, and plain data, so that it can be kept itself."""
+    """The account of a journal, updated event by event. It has bounded size and is plain data, so it can be stored."""
 
     begun: float | None = None
     running: float | None = None
@@ -38,19 +38,19 @@ class Account(msgspec.Struct):
     last_epoch: int = 0
     down: float = 0.0
     noticed: float | None = None
-    """Since when something has failed for which there is no plan yet."""
+    """When the oldest failure without a plan happened; None if there is none."""
     recovery: int | None = None
     found: dict[int, _Recovery] = {}
     openings: dict[int, tuple[float, str]] = {}
-    """By recovery: since when time is lost for it, and why."""
+    """By recovery: since when it costs time, and why."""
     recovered: set[int] = set()
     spans: list[tuple[float, float, str]] = []
     covered: float = 0.0
     lost: dict[str, float] = {}
-    """What earlier spans than `spans` have come to, up to the time `covered`."""
+    """The total of older spans than `spans`, up to the time `covered`."""
 
     def apply(self, event: Event) -> None:
-        """Take the next event into account."""
+        """Count the next event."""
         if self.begun is None:
             self.begun = self.covered = event.time
         elif event.epoch > self.last_epoch:
@@ -116,24 +116,24 @@ class Account(msgspec.Struct):
             self.spans = spans[half:]
 
     def recoveries(self) -> list[dict[str, Any]]:
-        """The recoveries, in order; of very many the newest.
+        """Return the recoveries in order; if there are very many, the newest.
 
-        `level`, `causes`, `failures` (in words), `restarted` (ranks; of one that did not succeed, those it tried to),
+        `level`, `causes`, `failures` (in words), `restarted` (ranks; of a failed recovery, those it tried to restart),
         `seconds` from the failure (of a hang: from the last progress) until the ranks were ready, `regained_s` until
-        they were again where they had been (None: the job ended before), `resumed` by rank the step they went on from,
-        `outcome`.
+        they had reached their former steps (None: the job ended before), `resumed` (by rank, the step from which it
+        continued), `outcome`.
         """
         every = (msgspec.to_builtins(one) for one in self.found.values())
         return [{name: value for name, value in one.items() if name != "noticed"} for one in every]
 
     def goodput(self, wall_s: float) -> dict[str, Any]:
-        """The account of a job's wall time.
+        """Return the account of a job's wall time.
 
-        `share` is what is left of `wall_s` after `lost_s`, divided by it. Lost by cause: ``start`` until all ranks were
-        ready, ``stop`` from the decision to end until the end, and for each cause of a failure (``signal``,
-        ``node_lost``, …) the time from it until the ranks that were started again were where they had been; where such
-        times overlap they count once, for the earlier. Roles that did not fail may have gone on meanwhile, so the share
-        is a lower bound. `master_down_s` is how long there was no master, in which ranks go on: it is not lost.
+        `share` is the part of `wall_s` that is not in `lost_s`. Lost by cause: ``start`` until all ranks were ready,
+        ``stop`` from the decision to end until the end, and for each cause of a failure (``signal``, ``node_lost``, …)
+        the time from it until the restarted ranks had reached their former steps. Overlapping times count once, for the
+        earlier cause. Other roles may have run meanwhile, so the share is a lower bound. `master_down_s` is the time
+        without a master, in which ranks run: it is not lost.
         """
         if self.begun is None:
             return {"share": None, "productive_s": None, "lost_s": {}, "master_down_s": 0.0}
@@ -157,7 +157,7 @@ class Account(msgspec.Struct):
 
 
 def _cover(spans: list[tuple[float, float, str]], covered: float, end: float, lost: dict[str, float]) -> float:
-    """Add what `spans`, in order, have of the time from `covered` to `end` to `lost`; returns how far that reaches."""
+    """Add the time of `spans`, in order, between `covered` and `end` to `lost`. Return the end of the covered time."""
     for since, until, cause in spans:
         seconds = min(until, end) - max(since, covered)
         if seconds > 0:

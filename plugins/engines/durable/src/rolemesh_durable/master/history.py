@@ -18,26 +18,26 @@ __all__ = ["History", "read_head", "write_head"]
 
 
 def write_head(state: JobState, account: Account) -> str:
-    """The head that replaces all events which have led to `state`."""
+    """Return the head that replaces all events up to `state`."""
     return b64encode(msgspec.msgpack.encode((state.kept, account))).decode()
 
 
 def read_head(head: str) -> tuple[JobState, Account]:
-    """The state that a head replaces, and the account."""
+    """Return the state that a head replaces, and the account."""
     return msgspec.msgpack.decode(b64decode(head), type=tuple[JobState, Account])
 
 
 class History:
-    """Follows the journal: `apply` what is journalled, `head` is what stands for all of it.
+    """Follows the journal. `apply` takes new events; `head` replaces all of it.
 
-    `fresh` makes the state that the job's first master began with.
+    `fresh` makes the state with which the job's first master began.
     """
 
     def __init__(self, fresh: Callable[[], JobState], stored: Stored) -> None:
-        """Begin with what is kept in the store."""
+        """Begin with the content of the store."""
         self.account = Account()
         self.seq = stored.head_seq
-        """The number of the last event."""
+        """Number of the last event."""
         self._state = fresh()
         if stored.head:
             self._state, self.account = read_head(stored.head)
@@ -46,13 +46,13 @@ class History:
             self._state.commit(stored.committed)
 
     def continue_with(self, fresh: JobState, clock: str, now: float, wall: float) -> None:
-        """Bring the state of a new master to where the journal ends, to go on with what was under way."""
+        """Bring a new master's state to the end of the journal, so that it continues."""
         copied, _ = read_head(self.head())
         fresh.become(copied)
         by_another_clock(fresh, clock, now, wall)
 
     def apply(self, events: Iterable[Event], committed: int | None = None) -> None:
-        """Follow what has been journalled."""
+        """Apply events of the journal."""
         for event in events:
             follow(self._state, event)
             self.account.apply(event)
@@ -61,5 +61,5 @@ class History:
             self._state.commit(committed)
 
     def head(self) -> str:
-        """The head that replaces all events so far."""
+        """Return the head that replaces all events so far."""
         return write_head(self._state, self.account)

@@ -1,4 +1,6 @@
-"""What waits for the master's next turn, bounded: a turn may be long in coming while the journal cannot be written."""
+"""The events that wait for the master's next turn, bounded: a turn may wait long while the journal cannot be
+written.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,16 @@ from rolemesh_durable.protocol.master import events as e
 __all__ = ["Inbox"]
 
 KEPT = 16
-"""How many messages of one kind of one agent may wait. Older ones are dropped: agents say all of it again."""
+"""Maximum number of waiting messages of one kind and agent. Older ones are dropped: agents repeat everything."""
 
 _Key: TypeAlias = tuple[object, ...]
 
 
 class Inbox:
-    """Events in the order in which they came; `put` may be called from any thread.
+    """Events in the order in which they came. Any thread may call `put`.
 
-    Of what is only worth its newest (an agent's messages beyond `KEPT`, signs of life, requests to stop) older ones are
-    dropped. Everything else happens rarely, or only in answer to what the master does.
+    For events of which only the newest counts, older ones are dropped: an agent's messages beyond `KEPT`, signs of
+    life, requests to stop. Everything else is rare, or answers an action of the master.
     """
 
     def __init__(self) -> None:
@@ -31,7 +33,7 @@ class Inbox:
         self._numbers = count()
 
     def put(self, event: e.Event) -> None:
-        """Add an event; it may take the place of an older one."""
+        """Add an event. It may replace an older one."""
         key, kept = _newest_counts(event)
         with self._lock:
             number = next(self._numbers)
@@ -43,7 +45,7 @@ class Inbox:
                     del self._events[numbers.popleft()]
 
     def take(self) -> list[e.Event]:
-        """All that waits, in order."""
+        """Return all waiting events, in order."""
         with self._lock:
             events = list(self._events.values())
             self._events.clear()
@@ -52,7 +54,7 @@ class Inbox:
 
 
 def _newest_counts(event: e.Event) -> tuple[_Key, int]:
-    """What `event` is one of, and how many of those are worth keeping; 0: all of them."""
+    """Return the kind of `event`, and how many of that kind to keep; 0: all of them."""
     match event:
         case e.FromAgent(agent, message):
             return (agent, getattr(message, "incarnation", 0), type(message)), KEPT

@@ -21,14 +21,14 @@ from rolemesh_durable.stores import JournalDamagedError
 __all__ = ["Claimed", "Journal", "refuse_damaged"]
 
 RECENT = 4096
-"""Events in memory, for those who watch."""
+"""Number of events in memory, for watching clients."""
 KEPT = 1000
-"""Events that stay in the store when it is compacted; once there are twice as many it is."""
+"""Number of events that stay in the store when it is compacted, which happens at twice as many."""
 WHAT = "the journal"
 
 
 class Claimed(NamedTuple):
-    """What a new master finds: its epoch, what is kept of what earlier ones have journalled, and what they have told.
+    """A new master's findings: its epoch, the stored journal, and the published events and lines.
 
     `told` is the last event in ``events.jsonl`` (0: none), `published` the last step in ``metrics.jsonl`` (-1: none).
     """
@@ -40,11 +40,11 @@ class Claimed(NamedTuple):
 
 
 class Journal:
-    """The journal of one job, and the recent events in memory for those who watch.
+    """The journal of one job, and the recent events in memory for watching clients.
 
-    The log that `opened` gives is used by `writer` only, so the loop never waits for it. `fresh` makes a machine as the
-    job's first master began with; `history` follows the journal with it, and stands for it when it is compacted.
-    `written` says up to which event ``events.jsonl`` goes.
+    Only `writer` uses the log that `opened` returns, so the loop never waits for it. `fresh` makes the state with which
+    the job's first master began. `history` follows the journal with it, and replaces it when it is compacted. `written`
+    returns the last event in ``events.jsonl``.
     """
 
     history: History
@@ -68,9 +68,9 @@ class Journal:
         self.recent: deque[Event] = deque(maxlen=RECENT)
 
     def claim(self, then: Callable[[Claimed], None], *, patient: bool) -> None:
-        """Take the job over, with all that earlier masters have journalled. Raises, in `collect`, if it is damaged.
+        """Take the job over, with the journal of all earlier masters. `collect` raises if it is damaged.
 
-        Of a job that has just been started (not `patient`) it is an error if the store cannot be reached.
+        For a job that has just been started (not `patient`), an unreachable store is an error.
         """
 
         run_dir = self._run_dir
@@ -95,7 +95,7 @@ class Journal:
         then: Callable[[list[Event]], None],
         committed: int | None = None,
     ) -> None:
-        """Journal transitions, and which step is committed if that has changed, in one transaction.
+        """Journal transitions, and the committed step if it has changed, in one transaction.
 
         `then` gets the transitions as events. If another master has taken over, `collect` raises.
         """
@@ -112,13 +112,13 @@ class Journal:
         self._writer.submit(WHAT, lambda: store.append(self._epoch, stamped, committed), appended)
 
     def _compact(self) -> None:
-        """Let the history stand for what is old, so that no master ever has to read more than some thousand events."""
+        """Let the history replace old events, so that no master ever reads more than some thousand events."""
         seq = self.history.seq
         if seq - self._head_seq < KEPT:
             return
         self._head_seq = seq
         head, store = self.history.head(), self._claimed
-        # What events.jsonl does not have yet, a new master must be able to write there.
+        # A new master must be able to write the events that events.jsonl lacks.
         keep = KEPT + max(0, seq - self._written())
         self._writer.submit(WHAT, lambda: store.compact(self._epoch, seq, head, keep))
 
@@ -128,7 +128,7 @@ class Journal:
         self._writer.submit(WHAT, lambda: store.verify(self._epoch), lambda _: then())
 
     def close(self) -> None:
-        """Close the store. After the writer."""
+        """Close the store. Call it after the writer has ended."""
         if self._store is not None:
             self._store.close()
 

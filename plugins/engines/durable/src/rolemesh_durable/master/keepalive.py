@@ -1,4 +1,4 @@
-"""What agents have been told last is told again while the master has no turn: it lives, and knows nothing new."""
+"""Repeats the last watermarks to agents while the master has no turn: it lives, and has no news."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEEPALIVE_S = 1.0
 class Keepalive:
     """Sends messages to agents, and repeats the last `Watermarks` of each.
 
-    An `Watermarks` that is repeated does nothing, and grants nothing that has not been journalled before.
+    Repeated `Watermarks` change nothing: every grant in them was journalled before.
     """
 
     def __init__(self, launcher: Launcher) -> None:
@@ -22,14 +22,14 @@ class Keepalive:
         self._told = 0.0
 
     def send(self, agent: str, incarnation: int, message: m.MasterToAgent, now: float) -> None:
-        """Pass a message on."""
+        """Send a message to an agent."""
         encoded = m.encode(message)
         if isinstance(message, m.Watermarks):
             self._last[agent], self._told = (incarnation, encoded), now
         self._launcher.send(agent, incarnation, encoded)
 
     def repeat(self, now: float) -> None:
-        """To be called again and again while there is no turn."""
+        """Repeat the watermarks if it is time. Call this again and again while there is no turn."""
         if now < self._told + KEEPALIVE_S:
             return
         self._told = now

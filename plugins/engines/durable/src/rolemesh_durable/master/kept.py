@@ -1,4 +1,4 @@
-"""Which snapshot a job leaves on disk when it has ended, and why there is none."""
+"""The snapshot that an ended job leaves on disk, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Kept(NamedTuple):
 
 
 def settle(run_dir: Path, bundle: JobBundle, state: JobState) -> Kept | None:
-    """Remove what is not to stay of an ended job's snapshots; the newest that does.
+    """Remove the snapshots of an ended job that are not to stay. Return the newest one that stays.
 
-    Its processes are gone, so nobody finishes a checkpoint that has no manifest.
+    The job's processes are gone, so no checkpoint without a manifest will be completed.
     """
     plan, job_id = bundle.config.snapshots, bundle.config.job_id
     with contextlib.suppress(OSError, RolemeshError):
@@ -57,9 +57,10 @@ def settle(run_dir: Path, bundle: JobBundle, state: JobState) -> Kept | None:
 
 
 def described(kept: Kept | None, state: JobState, bundle: JobBundle, troubles: Sequence[str]) -> dict[str, Any]:
-    """The entries of ``result.json`` about it: `kept`, and `not_kept`, why the last state is not there. Pure.
+    """Return the entries of ``result.json``: `kept`, and `not_kept` with the reason why the last state is missing.
+    Pure.
 
-    `troubles` are what has gone wrong with snapshots.
+    `troubles` are the job's problems with snapshots.
     """
     plan, last = bundle.config.snapshots, state.end
     why = ""

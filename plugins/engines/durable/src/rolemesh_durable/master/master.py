@@ -1,8 +1,8 @@
 """The master: drives `MasterMachine` with an inbox, a clock, the journal, plugins and a launcher of agents.
 
-A master that is started again finds its predecessor's journal, takes the job over under the next epoch, and goes on.
-Its loop never waits for a disk or a database: a turn's records are written beside it, and until they are durable it
-takes no further turn, but beats, answers, and goes on telling agents what it has told them last.
+A restarted master finds its predecessor's journal, takes the job over under the next epoch, and continues. Its loop
+never waits for a disk or a database: another thread writes a turn's records. Until they are durable the master takes no
+further turn. It beats, answers clients, and repeats its last messages to agents meanwhile.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ SERVE_MS = 20
 class Master:
     """Controls one job. Everything happens in `run`; the launcher's callbacks only enqueue.
 
-    `socket_dir` is a private folder for the control socket; `launcher` starts agents and talks to them. `host` is where
-    other machines reach this one, "" if nobody will ask from there.
+    `socket_dir` is a private folder for the control socket. `launcher` starts agents and talks to them. `host` is the
+    address at which other machines reach this one, "" if none needs to.
     """
 
     def __init__(self, bundle: JobBundle, launcher: Launcher, socket_dir: Path, host: str = "") -> None:
@@ -129,8 +129,8 @@ class Master:
     def run(self) -> None:
         """Serve until the job has ended and ``result.json`` is written.
 
-        Raises `StateError` if a newer master has taken over, or the journal is lost. Agents go on after any error: the
-        next master finds them.
+        Raises `StateError` if a newer master has taken over, or the journal is lost. Agents survive any error: the next
+        master finds them.
         """
         gc.freeze()  # what has been imported stays: lines of quick steps are many, and would have it looked through
         try:
@@ -145,7 +145,7 @@ class Master:
             self._close()
 
     def _serve(self, until: Callable[[], bool], limit_s: float = float("inf")) -> None:
-        """Do all that does not need a turn of the machine, until `until` or for `limit_s`."""
+        """Do all work that needs no turn of the machine, until `until` or for `limit_s`."""
         deadline = time.monotonic() + limit_s
         while not until() and time.monotonic() < deadline:
             self._serve_once(SERVE_MS)
@@ -164,7 +164,7 @@ class Master:
             self._keepalive.repeat(time.monotonic())
 
     def _take_over(self, found: Claimed) -> None:
-        """Go on where earlier masters have stopped, now that the journal is this one's."""
+        """Continue the work of earlier masters, now that this master owns the journal."""
         refuse_damaged(self.run_dir, self._journal.history.seq, found, self._earlier, self.bundle.job_id)
         outline = msgspec.structs.replace(self.bundle.outline, epoch=found.epoch, clock=boot_id())
         self._machine = MasterMachine(outline, self._plugins.ladder, self._plugins.diagnosers, self._extensions)
@@ -208,7 +208,7 @@ class Master:
             self._serve(until=lambda: not self._files.busy)
         self._observers.broadcast("job_started", run=self._run)
         self._publication.start()
-        # What the last master journalled and then had no time to tell anybody.
+        # Events that the last master journalled and had no time to publish.
         self._publication.add(event for event in found.stored.events if event.seq > found.told)
 
     def _put(self, event: e.Event) -> None:
@@ -216,7 +216,7 @@ class Master:
         self._awake()
 
     def _record(self, record: Transition, then: Callable[[], object]) -> None:
-        """Journal a record that the machine does not know of, and call `then` when it is durable."""
+        """Journal a record that the machine does not know, and call `then` when it is durable."""
 
         def journalled(events: list[Event]) -> None:
             self._publication.add(events)
@@ -240,19 +240,19 @@ class Master:
         self._carry_out(effects)
 
     def _carry_out(self, effects: list[e.Effect]) -> None:
-        """Journal first, in one transaction; then let the rest out, in order."""
+        """Journal first, in one transaction; then release the other effects, in order."""
         records = [(effect.kind, effect.data) for effect in effects if isinstance(effect, e.Record)]
         commits = any(isinstance(effect, e.Committed) for effect in effects)
         if records or commits:
             self._journal.append(records, lambda events: self._release(events, effects), self._machine.state.committed)
         elif any(isinstance(effect, e.Publish) for effect in effects):
-            # A master that was stopped for a while would write lines that are there already.
+            # A master that was stopped for a while would write lines that exist already.
             self._journal.verify(lambda: self._release([], effects))
         else:
             self._release([], effects)
 
     def _release(self, events: list[Event], effects: list[e.Effect]) -> None:
-        """Let out the effects of a turn, which is durable now."""
+        """Release the effects of a turn, which is durable now."""
         self._publication.add(events)
         if any(event.kind == "layout_changed" for event in events):
             self._relaid()
@@ -287,7 +287,7 @@ class Master:
                     self._carries[type(effect)](effect)
 
     def _relaid(self) -> None:
-        """The job has other world sizes now."""
+        """Update the files and lines to the job's new world sizes."""
         self._lines.resized(sizes := self._machine.state.sizes)
         self._run = run = msgspec.structs.replace(self._run, roles=sizes)
         self._files.submit(RUN_FILE, lambda: write_json(self.run_dir / RUN_FILE, run))
@@ -301,7 +301,7 @@ class Master:
             self._until.look(lines)
 
     def _published(self, step: int, held: bool) -> None:
-        """The publication calls this in its own thread."""
+        """Pass on the publication's progress. The publication calls this in its own thread."""
         self._put(e.Published(step, held))
 
     def _status(self) -> JobStatus:
@@ -316,7 +316,7 @@ class Master:
         return status
 
     def _finish(self) -> None:
-        """The job has ended, and that is journalled: end the agents, tell the observers, write the result."""
+        """End the agents, tell the observers and write the result: the job has ended, and the journal says so."""
         self._over = True
         stopping = threading.Thread(target=self._launcher.stop, name="stop")
         stopping.start()
@@ -338,7 +338,7 @@ class Master:
             log.warning(untold)
         self._files.submit(RESULT_FILE, lambda: reserve.write_result(self.run_dir, result))
         self._serve(until=lambda: not self._files.busy)
-        # Whoever asked while the agents were being ended would wait for an answer until its time-out.
+        # Clients that asked meanwhile would otherwise wait until their time-out.
         self._answers.serve()
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""From a new placement plan to what changes for agents and ranks. Pure."""
+"""The changes for agents and ranks that a new placement plan brings. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["moves_of"]
 def moves_of(
     wanted: Places, plan: PlacementPlan, homes: Mapping[RankRef, str], agents: Mapping[str, str]
 ) -> PlacesFound:
-    """What `plan` changes: `homes` is the agent of each rank now, `agents` the node of each agent that there ever was,
-    or "" if it may not be used.
+    """Return the changes that `plan` brings.
 
-    A node without such an agent gets a new one, with a name that no agent has had.
+    `homes` has the present agent of each rank. `agents` has the node of each agent that ever existed, or "" if it may
+    not be used. A node without such an agent gets a new one, with a name that no agent has had.
     """
     if plan.unplaced:
         missing = "; ".join(f"{u.ref}: {u.reason}" for u in plan.unplaced)

@@ -1,5 +1,4 @@
-"""Places for ranks that are to be others than before: more, fewer, or with more of something; and whether their states
-can be cut for them."""
+"""Places for ranks after a change (more, fewer, or larger ones), and whether their states can be cut for it."""
 
 from __future__ import annotations
 
@@ -22,17 +21,17 @@ from rolemesh_durable.protocol.replan import replan
 __all__ = ["find_places", "grown", "resourced", "room_for", "sized", "why_not_cut"]
 
 MOST_TRIED = 8
-"""So many more ranks of a role there is looked for room for."""
+"""Maximum number of additional ranks of a role for which a search looks for room."""
 
 
 def sized(request: PlacementRequest, sizes: Mapping[str, int]) -> PlacementRequest:
-    """`request` with these numbers of ranks of some roles."""
+    """Return `request` with these numbers of ranks of some roles."""
     roles = (msgspec.structs.replace(each, world_size=sizes.get(each.role, each.world_size)) for each in request.roles)
     return msgspec.structs.replace(request, roles=tuple(roles))
 
 
 def resourced(request: PlacementRequest, resources: Mapping[str, Mapping[str, float]]) -> PlacementRequest:
-    """`request` with so much for each rank of some roles."""
+    """Return `request` with these resources for each rank of some roles."""
     roles = []
     for each in request.roles:
         if has := dict(resources.get(each.role, {})):
@@ -50,12 +49,10 @@ def find_places(
     homes: Mapping[RankRef, str],
     agents: Mapping[str, str],
 ) -> e.PlacesFound:
-    """Places for all ranks, where `now` asks for what they have, and `plan` has their places.
+    """Return places for all ranks. `now` has their present requests, and `plan` their present places.
 
-    A rank keeps its place as far as `wanted` lets it. `homes` is the agent of each rank now, `agents` the node of each,
-    or "" if it may not be used.
-
-    Raises `PlacementError` (see `grown`).
+    A rank keeps its place as far as `wanted` lets it. `homes` has the present agent of each rank, `agents` the node of
+    each agent, or "" if it may not be used. Raises `PlacementError` (see `grown`).
     """
     request = resourced(sized(now, wanted.sizes), wanted.resources)
     if wanted.sizes:
@@ -87,10 +84,10 @@ def grown(
     roles: Collection[str],
     cluster: ClusterView,
 ) -> PlacementPlan:
-    """`plan` with what `request` says for ranks of `roles`, which had what `before` says: on their slots where their
-    nodes have so much. Where they have not, they have no place.
+    """Return `plan` with the new `request` of ranks of `roles`, which had the request `before`.
 
-    Raises `PlacementError` for one of those on a slot that others share: they would have to move with it.
+    They stay on their slots if their nodes have enough. Otherwise they have no place. Raises `PlacementError` for a
+    rank on a shared slot: the others there would have to move with it.
     """
     capacity, slots, away = Capacity(cluster, plan.slots), list(plan.slots), set[int]()
     needs = {role: (before.role(role).needs, request.role(role).needs) for role in roles}
@@ -115,7 +112,7 @@ def grown(
 
 
 def _only(plan: PlacementPlan, kept: Sequence[Assignment]) -> PlacementPlan:
-    """Of `plan` only these assignments, and the slots that they use, numbered again."""
+    """Return `plan` with only these assignments and their slots, numbered again."""
     used = sorted({a.slot for a in kept})
     number = {slot: position for position, slot in enumerate(used)}
     return msgspec.structs.replace(
@@ -134,7 +131,7 @@ def room_for(
     cluster: ClusterView,
     strategies: Sequence[Strategy],
 ) -> int:
-    """How many ranks a role could have now, up to `most` and not beyond what is looked for at once."""
+    """Return how many ranks a role could have now, up to `most`, and at most `MOST_TRIED` more than now."""
     size = now = request.role(role).world_size
     while size < min(most, now + MOST_TRIED):
         if replan(sized(request, {role: size + 1}), plan, (), cluster, strategies).unplaced:
@@ -144,7 +141,7 @@ def room_for(
 
 
 def why_not_cut(folder: Path, roles: Collection[str], collective: Collection[str]) -> str:
-    """Why the states of a role's ranks in a persisted snapshot cannot be had by another number of ranks, or "".
+    """Return why another number of ranks cannot use a role's states in a persisted snapshot; "" if it can.
 
     Raises `SnapshotError`.
     """

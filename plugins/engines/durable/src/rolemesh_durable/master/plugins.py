@@ -1,4 +1,4 @@
-"""The plugins that live beside the master: observers, levels, diagnosers, strategies, as the driver resolved them."""
+"""The plugins that run in the master: observers, levels, diagnosers, strategies, as the driver resolved them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MasterPlugins:
 
     @property
     def ladder(self) -> tuple[LadderLevel, ...]:
-        """The levels in the job file's order. Levels of one name are told apart by their position."""
+        """Return the levels in the job file's order. Levels of one name are distinguished by their position."""
         names = [self._levels.record(name).name for name in self._levels.names]
         return tuple(
             self._level(instance, name if names.count(name) == 1 else instance)
@@ -45,7 +45,9 @@ class MasterPlugins:
 
     @property
     def diagnosers(self) -> tuple[Diagnose, ...]:
-        """The levels that judge, then the diagnosers, each in the job file's order: `standard` always has a verdict."""
+        """Return the levels that judge, then the diagnosers, in the job file's order: `standard` always has a
+        verdict.
+        """
         return tuple(
             self._diagnose(plugins, instance)
             for plugins in (self._levels, self._diagnosers)
@@ -61,7 +63,7 @@ class MasterPlugins:
 
     @property
     def strategies(self) -> tuple[Strategy, ...]:
-        """The placement strategies in the job file's order."""
+        """Return the placement strategies in the job file's order."""
         return tuple(self._strategy(instance) for instance in self._strategies.names)
 
     def _strategy(self, instance: str) -> Strategy:

@@ -1,7 +1,7 @@
-"""What a job has told is on disk before anything relies on it: the writer of ``events.jsonl`` and ``metrics.jsonl``.
+"""The writer of ``events.jsonl`` and ``metrics.jsonl``: news are on disk before anything relies on them.
 
-Ranks keep their lines of metrics until the master says `Published`, and it says so when the disk has them. A disk that
-is full, or gone for a while, is waited for here, in a thread of its own.
+Ranks keep their lines of metrics until the master sends `Published`, which it does when the disk has them. A thread of
+its own waits here for a disk that is full, or gone for a while.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ log = logging.getLogger("rolemesh_durable.master")
 
 PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
-"""Between two tries of a write that fails: doubled from the first to the second."""
+"""Maximum seconds between two attempts of a failing write. The pause doubles up to this."""
 PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
-"""Why a write fails that succeeds one day: at the job's end it is waited for as long as it takes."""
+"""Errors of a write that may pass: at the job's end the writer waits for them without a limit."""
 DRAIN_S = 60.0
-"""How long anything else may take, at the job's end, for what is not written yet."""
+"""Maximum seconds that the writer waits at the job's end if writes fail with any other error."""
 MOST_WAITING = 16384
-"""Events and lines that may wait for the disk. Then the master makes no further lines of what it has been told: that
-takes less memory, and is no more than ranks have been granted."""
+"""Maximum number of events and lines that wait for the disk. Beyond it the master builds no further lines.
+
+That takes less memory, and ranks have been granted no more.
+"""
 MOST_AT_ONCE = 2048
-"""Of these are written together: a disk with little room takes what it has room for."""
+"""Maximum number of these that are written together: a disk with little room takes as many as fit."""
 
 
 class _Observers(Protocol):
@@ -43,11 +45,11 @@ class _Observers(Protocol):
 
 
 class Publication:
-    """Appends what it is given, in order; then tells the observers of it, and `written` how far it has come.
+    """Appends news in order, then tells the observers and reports progress to `written`.
 
     `written(step, held)` is called in the writer's thread when metrics up to `step` are durable, and with `held` when
-    nothing can be written at present. A new master's goes on behind the last whole line of its predecessor's. Nothing
-    is touched before `start`. That thread does no more than `take` and `attempt`, one after the other.
+    it can write nothing at present. A new master's publication continues after the last complete line of its
+    predecessor's. It touches no file before `start`. Its thread only calls `take` and `attempt` in turn.
     """
 
     def __init__(self, run_dir: Path, observers: _Observers, written: Callable[[int, bool], None]) -> None:
@@ -72,29 +74,29 @@ class Publication:
         self._thread.start()
 
     def add(self, news: Iterable[Event | StepMetrics]) -> None:
-        """Have `news` written, soon."""
+        """Queue `news` for the writer."""
         with self._news:
             self._waiting += news
             self._news.notify()
 
     @property
     def told(self) -> int:
-        """The number of the last event that is on disk, as far as this process knows."""
+        """Number of the last event that is on disk, as far as this process knows."""
         return self._events.last
 
     @property
     def patient(self) -> bool:
-        """Writing fails for a reason that goes by: there is no room, or the disk does not answer as it should."""
+        """True if writing fails for a reason that may pass: the disk is full, or does not answer as it should."""
         return self._failing is not None and self._failing[2] in PASSING
 
     @property
     def full(self) -> bool:
-        """So much waits for the disk that nothing should be added for now."""
+        """True if so much waits for the disk that the master should add nothing for now."""
         return len(self._waiting) + self._taken > MOST_WAITING
 
     @property
     def warning(self) -> str:
-        """What keeps the writer from writing right now, "" if nothing does."""
+        """The reason why the writer cannot write at present; "" if it can."""
         failing = self._failing
         if failing is None:
             return ""
@@ -102,22 +104,22 @@ class Publication:
         return f"metrics and events cannot be written since {time.monotonic() - since:.0f} s: {error}"
 
     def stall(self, seconds: float) -> None:
-        """Rehearsal: the next write blocks for so long, as on a file system whose server does not answer."""
+        """Rehearsal: block the next write for this time, as on a file system whose server does not answer."""
         self._stall_s = seconds
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Accept no more news."""
         with self._news:
             self._closing = True
             self._news.notify()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether, within `timeout_s` after `close`, everything has been written."""
+        """Return True if everything is written within `timeout_s` after `close`."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def give_up(self) -> str:
-        """Write nothing more; says what has not been written, "" if all has."""
+        """Write nothing more. Return what has not been written; "" if all has."""
         self._given_up.set()
         if not self._thread.is_alive():
             return ""
@@ -137,7 +139,7 @@ class Publication:
         self._metrics.close()
 
     def take(self) -> bool:
-        """Take what waits, as soon as something does; False at the end. First of all it takes nothing."""
+        """Wait for news and take them; return False at the end. The first call takes none."""
         with self._news:
             while not (self._begins or self._waiting or self._closing):
                 self._news.wait()
@@ -152,9 +154,9 @@ class Publication:
         return self._begins or bool(batch)
 
     def attempt(self) -> float:
-        """Try to write what was taken: 0.0 if that is done and told, or how many seconds to wait before the next try.
+        """Try to write what was taken. Return 0.0 if that is done, or the seconds to wait before the next attempt.
 
-        The first attempt finds out how far an earlier master has come.
+        The first attempt finds the end of an earlier master's files.
         """
         stall_s, self._stall_s = self._stall_s, 0.0
         self._given_up.wait(stall_s)

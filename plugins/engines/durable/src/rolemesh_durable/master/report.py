@@ -1,4 +1,4 @@
-"""What the master says about a job: its present picture and its result. Pure."""
+"""The master's descriptions of a job: its present status and its result. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rolemesh_durable.transports import TransportKeys
 __all__ = ["control_of", "result_of", "status_of"]
 
 PHASES = ("idle", "computing", "waiting", "blocked", "turn", "gathering", "calling", "serving", "following")
-"""What `rolemesh_durable.rank.status_page` writes as a rank's phase."""
+"""The names of a rank's phases, as `rolemesh_durable.rank.status_page` numbers them."""
 
 
 def status_of(
@@ -65,10 +65,8 @@ def status_of(
     )
 
 
-def control_of(
-    bundle: JobBundle, started: float, endpoint: str, remote: str, keys: TransportKeys | None
-) -> ControlFile:
-    """How to reach this process as the job's master, for ``control.json``."""
+def control_of(bundle: JobBundle, started: float, endpoint: str, remote: str, keys: TransportKeys | None) -> ControlFile:
+    """Return the address of this process as the job's master, for ``control.json``."""
     return ControlFile(
         bundle.config.name,
         bundle.job_id,
@@ -111,7 +109,7 @@ def _doing(op: int, edge: int, graph: LogicalGraph) -> str:
 def result_of(
     machine: MasterMachine, bundle: JobBundle, account: Account, wall_s: float, kept: Kept | None = None
 ) -> dict[str, Any]:
-    """The content of ``result.json``; `kept` is the snapshot that stays."""
+    """Return the content of ``result.json``. `kept` is the snapshot that stays."""
     state = machine.state
     status = state.status
     codes = {"done": EXIT_DONE, "interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
@@ -144,7 +142,7 @@ def result_of(
 
 
 def _digests(state: JobState) -> dict[str, str | None]:
-    """Per role the sha256 over its ranks' digests in rank order; None for a role without state or not at its end."""
+    """Return per role the sha256 over its ranks' digests in rank order; None without state or before its end."""
     result: dict[str, str | None] = {}
     for role in dict.fromkeys(role for role, _ in state.ranks):
         ranks = [record for (r, _), record in sorted(state.ranks.items()) if r == role]

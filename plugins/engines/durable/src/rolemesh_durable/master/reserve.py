@@ -1,4 +1,4 @@
-"""Room for a job's result, taken while there is some: its end can be written on a disk that is full by then."""
+"""Disk space reserved for a job's result while there is some, so that the master can write it on a full disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESERVE_BYTES = 256 << 10
 
 
 def take(run_dir: Path) -> None:
-    """Take the room in the run's folder. Without room for it nothing happens."""
+    """Reserve the space in the run's folder. Do nothing if there is none."""
     with suppress(OSError):
         descriptor = os.open(run_dir / RESERVE_FILE, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
         try:
@@ -30,7 +30,7 @@ def take(run_dir: Path) -> None:
 
 
 def write_result(run_dir: Path, result: dict[str, Any]) -> None:
-    """Write ``result.json``, into the room that was taken if there is no other. Raises `OSError` if it cannot be."""
+    """Write ``result.json``, into the reserved space if there is no other. Raises `OSError`."""
     try:
         write_json(run_dir / RESULT_FILE, result)
     except OSError as error:
@@ -42,7 +42,7 @@ def write_result(run_dir: Path, result: dict[str, Any]) -> None:
 
 
 def wait_and_write(run_dir: Path, result: dict[str, Any]) -> None:
-    """`write_result`, again and again until it is written, for who has nothing else to do."""
+    """Repeat `write_result` until it succeeds. Only for a caller that has nothing else to do."""
     writes = Writes()
     writes.submit(RESULT_FILE, lambda: write_result(run_dir, result))
     writes.take()

@@ -1,4 +1,4 @@
-"""What must be durable is written beside the master's loop: one write after the other, each until it is done."""
+"""Durable writes beside the master's loop: one after the other, each until it is done."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ T = TypeVar("T")
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 LASTING = (errno.ENOENT, errno.ENOTDIR)
-"""A folder that is not there does not come back by waiting."""
+"""Errors that do not pass: a missing folder does not come back."""
 
 log = logging.getLogger("rolemesh_durable.master")
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether what failed with `error` may succeed later: a full or failing disk, a store that is busy or away."""
+    """Return True if a later attempt may succeed: a full or failing disk, a store that is busy or away."""
     if isinstance(error, OSError):
         return error.errno not in LASTING
     return isinstance(error, StateUnavailableError)
@@ -39,10 +39,10 @@ class _Write(NamedTuple):
 
 
 class Writes:
-    """Writes that are carried out in order, each until it is done, and whose results go back to who submits them.
+    """Writes that are carried out in order, each until it is done. Their results go back to the caller.
 
-    What fails and `may_pass` is tried again with growing pauses for as long as it takes; `warning` says so meanwhile.
-    What fails otherwise is raised by `collect`, and nothing is written after it.
+    A write whose error `may_pass` is repeated with growing pauses, without a limit; `warning` reports it meanwhile.
+    `collect` raises any other error, and nothing is written after it.
     """
 
     def __init__(self) -> None:
@@ -56,20 +56,20 @@ class Writes:
     def submit(
         self, what: str, write: Callable[[], T], then: Callable[[T], None] = lambda _: None, *, patient: bool = True
     ) -> None:
-        """Have `write` called; `then` gets what it returns, in `collect`. `what` names it in warnings.
+        """Queue `write`. `then` gets its result in `collect`. `what` names it in warnings.
 
-        Of a write that is not `patient` every failure is raised by `collect`. From the loop's thread only.
+        `collect` raises every error of a write that is not `patient`. Call this from the loop's thread only.
         """
         self._open += 1
         self._waiting.put(_Write(what, write, then, patient))
 
     @property
     def busy(self) -> bool:
-        """Whether something that was submitted has not been collected yet."""
+        """True if the result of a queued write has not been collected yet."""
         return self._open > 0
 
     def collect(self) -> None:
-        """Call what follows from the writes that are done. Raises what cannot be written for good."""
+        """Pass on the results of finished writes. Raises the error of one that failed for good."""
         while True:
             try:
                 done = self._done.get_nowait()
@@ -80,21 +80,21 @@ class Writes:
 
     @property
     def warning(self) -> str:
-        """What is being tried again, since when and why; "" if all is well."""
+        """The write that is being repeated, since when and why; "" if there is none."""
         warning = self._warning
         return f"{warning[1]} (tried again for {time.monotonic() - warning[0]:.0f} s)" if warning is not None else ""
 
     def take(self) -> bool:
-        """Wait for the next write, and take it; False if there will be none."""
+        """Wait for the next write, and take it; return False if there will be none."""
         write = self._waiting.get()
         self._pause = FIRST_PAUSE_S
         self._current = (write, time.monotonic()) if write is not None else None
         return write is not None
 
     def attempt(self) -> float:
-        """Try what was taken: 0.0 if that is done, or how many seconds to wait before it is tried again.
+        """Try the taken write. Return 0.0 if it is done, or the seconds to wait before the next attempt.
 
-        What cannot be written for good is raised, here and by `collect`.
+        Raises an error that does not pass, as `collect` does later.
         """
         assert self._current is not None, "take() comes first"
         write, since = self._current
@@ -118,7 +118,7 @@ class Writes:
 
 
 class Writer(Writes):
-    """Writes in a thread of its own. `wake` is called there whenever there is something to collect."""
+    """Writes in a thread of its own. It calls `wake` whenever there is something to collect."""
 
     def __init__(self, name: str, wake: Callable[[], None]) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Writer(Writes):
         self._thread.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Give up what waits; returns when the thread has ended, or is held in a write for `timeout_s`."""
+        """Give up the waiting writes. Returns when the thread has ended, or after `timeout_s` in a write."""
         self._closed.set()
         self._waiting.put(None)
         self._thread.join(timeout_s)
@@ -140,7 +140,7 @@ class Writer(Writes):
             self._wake()
 
     def _until_done(self) -> bool:
-        """Whether it is written; False if it never will be."""
+        """Repeat the write. Return True once it is done; False if it never will be."""
         try:
             while pause := self.attempt():
                 if self._closed.wait(pause):
