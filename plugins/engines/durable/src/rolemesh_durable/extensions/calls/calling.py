@@ -1,4 +1,4 @@
-"""The calling end: an operator's calls leave for the ranks that answer them, and their answers come back to it."""
+"""The calling end: an operator's calls go to the ranks that answer them, and the answers come back to the operator."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ANSWERED: Final = "calls/answered"
 """The scope of answers in the send log: the key of the call, and the answer."""
 POLL_S: Final = 0.05
 SESSION: Final = re.compile(r"(.+?)/(\d{1,9})#(\d{1,9})/.*", re.DOTALL)
-"""role/rank#life/key."""
+"""The form of a session: role/rank#life/key."""
 
 
 class _Waiting:
@@ -60,17 +60,17 @@ class _Waiting:
         self.answer: tuple[Answer, Sequence[Buffer]] | None = None
         self.future: asyncio.Future[None] | None = None
         self.keeps: SendLog | None = None
-        """Where its answer is written down."""
+        """The log in which its answer is kept; None if it is not."""
         self.since, self.step, self.hold = monotonic_ns(), -1, 0
 
     def answered(self, answer: Answer, buffers: Sequence[Buffer]) -> None:
-        """Let whoever waits go on."""
+        """Wake the operator that waits."""
         self.answer = answer, buffers
         if self.future is not None and not self.future.done():
             self.future.set_result(None)
 
     def value(self) -> Any:
-        """What the method has returned; raises what the call raises."""
+        """Return the method's result. Raises the call's error."""
         assert self.answer is not None
         words, buffers = self.answer
         if words.kind == ANSWER:
@@ -85,7 +85,7 @@ class _Waiting:
 
     @property
     def name(self) -> str:
-        """Whom the call asks, and for what."""
+        """The called rank and method, in words."""
         rank = f"/{self.call.rank}" if self.call is not None and self.call.rank >= 0 else ""
         return f"{self.role}{rank}.{self.method}"
 
@@ -129,7 +129,7 @@ class Calling:
         self._written = max((r.step for r in asked), default=-1)
 
     def finished(self, step: int) -> None:
-        """All operators of `step` are through."""
+        """Note that all operators of `step` are done."""
         self._finished = step
         if self._before and step >= self._written:
             self._before, self._recorded = {}, {}
@@ -138,13 +138,13 @@ class Calling:
             self._endpoint.put_off(self)
 
     def flush(self) -> None:
-        """Tell the callees how far this rank is."""
+        """Tell the callees this rank's finished step."""
         self._untold = False
         for role, rank in self._met:
             self._tell(role, rank)
 
     def rewire(self) -> None:
-        """Some of the ranks that are called have another life."""
+        """Handle new lives of called ranks."""
         for rank, met in self._met.items():
             life = self._endpoint.generation(*rank)
             if life > met:
@@ -154,7 +154,7 @@ class Calling:
         self._leave()
 
     def resized(self, sizes: Mapping[str, int]) -> None:
-        """Roles have other ranks now; where those are is told afterwards. Their sessions are lost."""
+        """Handle roles that have other ranks now, whose addresses follow. Their sessions are lost."""
         self._sizes |= sizes
         for role in [role for role in self._ways if role in sizes]:
             self._lost(self._state.resized(role, sizes[role]))
@@ -162,7 +162,7 @@ class Calling:
             self._met |= {RankRef(role, rank): -1 for rank in range(sizes[role])}
 
     def advanced(self, advance: Watermarks) -> None:
-        """The master knows of ranks that have ended, and of steps that nobody goes back to."""
+        """Handle the ranks that have ended, and the committed step, from the master."""
         for role, rank, life in advance.away:
             if (role, rank) in self._met:
                 self._lost(self._state.died(RankRef(role, rank), life))
@@ -243,7 +243,7 @@ class Calling:
         return waiting, timeout if timeout is not None else spec.timeout_s
 
     def _present(self, role: str, method: str | None) -> tuple[Line, ServiceSpec]:
-        """The operator's task that calls, and the service that is meant; with None, some service of the role."""
+        """Return the task of the calling operator, and the called service; with None, any service of the role."""
         line = Line.present() if self._tasks.here() else self._tasks.line
         if line is None:
             raise self._wrong(f"{role} is called outside an operator", "call it in an operator: services call nobody")
@@ -255,7 +255,7 @@ class Calling:
         return line, services[method] if method is not None else next(iter(services.values()))
 
     def _parse(self, role: str, session: str) -> tuple[int, int]:
-        """The rank of a session, and the life in which that one has it."""
+        """Return the rank of a session, and the life in which that rank has it."""
         found = SESSION.fullmatch(session)
         if found is None or found[1] != role:
             raise self._wrong(f"{session!r} is no session with role {role!r}", f"begin one: ctx.session({role!r})")
@@ -270,7 +270,7 @@ class Calling:
                 self._endpoint.sender(role, call.rank).send(waiting.frame)
 
     def _close(self, waiting: _Waiting) -> None:
-        """It is answered, or nobody waits for it any more."""
+        """Close a call that is answered or given up."""
         if waiting.call is not None and self._state.close(waiting.call.key) is not None:
             self._leave()
 
@@ -290,7 +290,7 @@ class Calling:
         fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = before, -1, monotonic_ns()
 
     def _blocks(self, begins: bool) -> None:
-        """The operator's coroutines all wait, or do so no more."""
+        """Note that all of the operator's coroutines wait, or that they no longer do."""
         if begins and self._state.open:
             self._blocked_at = self._shows(next(iter(self._state.open.values())).item)
         elif self._blocked_at:
@@ -319,7 +319,7 @@ class Calling:
     # ------------------------------------------------------------------------------------------------ what comes in
 
     def arrived(self, source: int, generation: int, step: int, chunk: int, last: bool, item: Arrived | None) -> None:
-        """An answer."""
+        """Take an answer."""
         try:
             if item is None:
                 raise ValueError("an answer without a value")

@@ -1,4 +1,4 @@
-"""What a call and its answer look like on the way: some words about it, and behind them what it carries, encoded."""
+"""The encoding of a call and its answer: a header with their fields, followed by the encoded values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 ANSWER, ERROR, LOST = 0, 1, 2
-"""What an answer is: what the method has returned, what it has raised, or that the session is not there any more."""
+"""Kinds of answers: the method's result, the method's error, or the loss of the session."""
 
 KEY_BYTES: Final = 16
 """Bytes of the key of a call."""
@@ -34,8 +34,10 @@ Key: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=KEY_BYTES, max_length=
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The words of a call: see `rolemesh_durable.extensions.calls.states`. `arguments` is their header; `session` is
-    "" for none."""
+    """The fields of a call: see `rolemesh_durable.extensions.calls.states`.
+
+    `arguments` is their header; `session` is "" for none.
+    """
 
     key: Key
     method: str
@@ -46,7 +48,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The words of an answer. `value` is its header."""
+    """The fields of an answer. `value` is its header."""
 
     key: Key
     kind: Annotated[int, msgspec.Meta(ge=ANSWER, le=LOST)]
@@ -61,14 +63,14 @@ read_answer = msgspec.msgpack.Decoder(Answer).decode
 def frame_of(
     words: Request | Answer, buffers: Sequence[Buffer], way: int, rank: int, generation: int, step: int
 ) -> bytes:
-    """The frame that travels, whole."""
+    """Return the complete frame for sending."""
     header, sizes = _pack(words), [len(buffer) for buffer in buffers]
     head = HEAD.pack(DATA, INLINE, 1, way, rank, generation, step, 0, len(header), len(sizes))
     return head + flatten(header, sizes, buffers)
 
 
 def key_of(op: int, step: int, line: str, role: str, method: str, header: bytes, buffers: Sequence[Buffer]) -> bytes:
-    """The same for the same call in each life of its caller."""
+    """Return the key of a call, which is the same for the same call in each life of its caller."""
     digest = blake2b(repr((op, step, line, role, method)).encode(), digest_size=KEY_BYTES)
     digest.update(header)
     for buffer in buffers:
@@ -77,7 +79,7 @@ def key_of(op: int, step: int, line: str, role: str, method: str, header: bytes,
 
 
 def kept_answer(frame: bytes) -> tuple[Answer, list[Buffer]]:
-    """An answer that was kept as it came."""
+    """Return an answer from its kept frame."""
     hlen, count = HEAD.unpack_from(frame)[-2:]
     header, sizes, rest = unflatten(frame, HEAD.size, hlen, count)
     return read_answer(header), flat_buffers(frame, rest, sizes)

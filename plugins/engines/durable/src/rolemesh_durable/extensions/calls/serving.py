@@ -1,4 +1,4 @@
-"""The called end: a rank runs what others ask of its services, whenever it waits, and answers."""
+"""The called end: a rank runs the calls of its services whenever it waits, and answers them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from rolemesh_runtime.operator_failure import summarize, user_traceback
 __all__ = ["Serving"]
 
 ENGINE: Final = str(Path(__file__).parents[2]) + "/"
-"""Where frames are no business of who reads a traceback."""
+"""Folder whose frames do not concern the reader of a traceback."""
 LOOK_NS: Final = 5_000_000
-"""A rank that has much to answer looks into its inbox this often."""
+"""Nanoseconds after which a rank with much to answer looks into its inbox."""
 
 _Asked = tuple[Request, Sequence[Buffer]]
 _Known = Known[_Asked, bytes]
@@ -59,20 +59,20 @@ class Serving:
             rank.endpoint.register_producer(way.answers, port)
 
     def rewire(self) -> None:
-        """Some of the callers have another address: what they have asked for goes there."""
+        """Send waiting answers to callers that have a new address."""
         for caller in self._callers:
             for known in self._state.met(caller, self._endpoint.generation(*caller)):
                 self._send(known)
 
     def resized(self, sizes: Mapping[str, int]) -> None:
-        """Roles have other ranks now; where those are is told afterwards."""
+        """Handle roles that have other ranks now, whose addresses follow."""
         for role in [role for role in self._ways if role in sizes]:
             self._state.resized(role, sizes[role])
             others = [caller for caller in self._callers if caller[0] != role]
             self._callers = others + [RankRef(role, rank) for rank in range(sizes[role])]
 
     def committed(self, step: int) -> None:
-        """No rank goes back to a step before."""
+        """Note that no rank goes back to a step before this one."""
         self._state.committed(step)
 
     def follow(self, step: int) -> None:
@@ -89,13 +89,13 @@ class Serving:
         fields[status.PHASE], fields[status.SINCE_NS] = status.IDLE, monotonic_ns()
 
     def _shows(self) -> None:
-        """Show on the status page whether something runs here, or callers are waited for."""
+        """Show on the status page if a call runs here, or the rank waits for its callers."""
         phase = status.SERVING if self._state.running else status.FOLLOWING
         if self._fields[status.PHASE] != phase:
             self._fields[status.PHASE], self._fields[status.SINCE_NS] = phase, monotonic_ns()
 
     def serve(self) -> None:
-        """Run what has been asked. Raises `Stopping`."""
+        """Run the waiting calls. Raises `Stopping`."""
         while (known := self._state.begins()) is not None:
             self._run(known)
             if (now := monotonic_ns()) - self._looked > LOOK_NS:
@@ -153,7 +153,7 @@ class Serving:
         self._endpoint.sender(*known.caller).send(known.answer)
 
     def asked(self, caller: str, source: int, generation: int, step: int, item: Arrived | None) -> None:
-        """A call has come."""
+        """Take a call."""
         try:
             if item is None:
                 raise ValueError("a call without a value")
@@ -170,16 +170,16 @@ class Serving:
             self._send(known)
 
     def refused(self, what: str) -> None:
-        """Something has come that nobody sends."""
+        """Count a message that no rank sends."""
         self._endpoint.refuse(what)
 
     def has_finished(self, caller: str, rank: int, generation: int, step: int) -> None:
-        """A caller has finished `step`."""
+        """Note that a caller has finished `step`."""
         self._state.has_finished(RankRef(caller, rank), generation, step)
 
 
 class _Port:
-    """Where what one role says comes in: its calls, and how far it is."""
+    """The receiver of one role's messages: its calls, and its finished steps."""
 
     def __init__(self, serving: Serving, caller: str) -> None:
         self._serving, self._caller = serving, caller

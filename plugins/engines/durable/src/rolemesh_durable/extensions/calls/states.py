@@ -1,11 +1,10 @@
-"""Calls between ranks, beside the edges: whom a caller asks, what it asks again after a death, and what a callee
-remembers, so that in one life it runs no call twice. Pure.
+"""Calls between ranks as state machines: the choice of the callee, repetition after a death, and duplicates. Pure.
 
-A call has a key that is the same in each life of its caller, made of the operator, the step, which call of them it is
-and what it says. A restarted caller goes through its steps again and asks with the same keys; a callee that knows one
-answers from memory, which it keeps until the caller cannot be restored to before that step any more. This is the
-duplicate suppression of remote procedure calls (Birrell and Nelson 1984, "Implementing remote procedure calls",
-section 3.2), with the commit in the place of the acknowledgement.
+A call has a key that is the same in each life of its caller. It is made of the operator, the step, the call's number
+there and its content. A restarted caller repeats its steps and asks with the same keys. A callee that knows a key
+answers from memory, so in one life it runs no call twice. It keeps the answer until the caller cannot be restored to
+before that step any more. This is the duplicate suppression of remote procedure calls (Birrell and Nelson 1984,
+"Implementing remote procedure calls", section 3.2), with the commit in place of the acknowledgement.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ T = TypeVar("T")
 Q = TypeVar("Q")
 
 FIRST_WAY: Final = 1 << 24
-"""Calls travel as data does: each pair of roles has two numbers where edges have theirs."""
+"""First number for calls, which travel like data: each pair of roles has two numbers in place of an edge's."""
 OPEN: Final = 64
-"""So many calls of a caller may be under way to one rank."""
+"""Maximum number of a caller's calls that are under way to one rank."""
 OPEN_BYTES: Final = 32 << 20
-"""And so many bytes, if there is more than one."""
+"""Maximum bytes of these calls, if there is more than one."""
 
 
 class Way(NamedTuple):
@@ -42,32 +41,34 @@ class Way(NamedTuple):
 
 
 def ways(graph: LogicalGraph) -> tuple[Way, ...]:
-    """All of a flow."""
+    """Return all calling pairs of a flow."""
     numbers = range(FIRST_WAY, FIRST_WAY + 2 * len(graph.callers), 2)
     return tuple(Way(*pair, at, at + 1) for pair, at in zip(graph.callers, numbers, strict=True))
 
 
 def hold_of_call(op: OpCall, activity: Activity, unrepeated: Collection[str]) -> int:
-    """How many steps after its own a call of `op` may still be asked again by a rank restored at the commit: as
-    `edge.hold_of`, of operators that are repeated."""
+    """Return for how many steps after its own a rank restored at the commit may repeat a call of `op`.
+
+    See `edge.hold_of` for operators that are repeated.
+    """
     period = activity.periods[op.id]
     return 0 if op.role in unrepeated or op.returns is not None or period is None else period.every
 
 
 class OpenCall(Generic[T]):
-    """A call that is not answered. `life` is that of the rank that has its session, -1 without one."""
+    """A call without an answer. `life` is that of the rank that has its session, -1 without one."""
 
     __slots__ = ("item", "key", "life", "nbytes", "rank", "role", "sent_to")
 
     def __init__(self, key: bytes, role: str, item: T, nbytes: int, *, rank: int = -1, life: int = -1) -> None:
-        """`rank`: the one that is to be asked, if it is up (-1: whichever)."""
+        """`rank`: the preferred rank if it is up (-1: any)."""
         self.key, self.role, self.item, self.nbytes, self.rank, self.life = key, role, item, nbytes, rank, life
         self.sent_to = -1
-        """The life of the rank that has been asked."""
+        """The life of the rank to which the call was sent; -1 before."""
 
     @property
     def ref(self) -> RankRef:
-        """The rank that is asked."""
+        """The called rank."""
         return RankRef(self.role, self.rank)
 
 
@@ -75,7 +76,7 @@ class CallerState(Generic[T]):
     """A caller's open calls: each is with one rank, or waits for one that is up and has few of them."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
-        """`sizes`: ranks by role that may be called."""
+        """`sizes`: the number of ranks of each role that may be called."""
         self._ranks = {role: [RankRef(role, rank) for rank in range(size)] for role, size in sizes.items()}
         self._lives: dict[RankRef, int] = {}
         self._dead: dict[RankRef, int] = {}
@@ -84,19 +85,19 @@ class CallerState(Generic[T]):
         self._bound: dict[RankRef, deque[OpenCall[T]]] = {}
         self._free: dict[str, deque[OpenCall[T]]] = {role: deque() for role in sizes}
         self.open: dict[bytes, OpenCall[T]] = {}
-        """By key, in the order in which they were asked."""
+        """The open calls by key, in the order in which they were made."""
 
     def life(self, rank: RankRef) -> int:
-        """The life in which a rank is up; -1 if it is not."""
+        """Return the life in which a rank is up; -1 if it is not."""
         life = self._lives.get(rank, -1)
         return life if life > self._dead.get(rank, -1) else -1
 
     def up(self, role: str) -> list[int]:
-        """The ranks of a role that are up."""
+        """Return the ranks of a role that are up."""
         return [ref.rank for ref in self._ranks[role] if self.life(ref) >= 0]
 
     def ask(self, call: OpenCall[T]) -> bool:
-        """A new call; False if its session is lost."""
+        """Add a new call. Return False if its session is lost."""
         if call.life >= 0 and self._gone(call):
             return False
         self.open[call.key] = call
@@ -106,7 +107,7 @@ class CallerState(Generic[T]):
         return True
 
     def leaving(self, role: str) -> Iterator[OpenCall[T]]:
-        """The calls to `role` that may leave now, each with its rank."""
+        """Yield the calls to `role` that may be sent now, each with its rank."""
         for key in [key for key, queue in self._bound.items() if queue and key[0] == role]:
             queue = self._bound[key]
             while queue and self.life(key) >= 0 and self._room(key, queue[0]):
@@ -119,7 +120,7 @@ class CallerState(Generic[T]):
             yield self._sends(free.popleft(), min(there, key=self._asked.__getitem__))
 
     def close(self, key: bytes) -> OpenCall[T] | None:
-        """A call is answered, or given up; None if it is not open."""
+        """Close a call that is answered or given up; None if it is not open."""
         call = self.open.pop(key, None)
         if call is None:
             return None
@@ -130,22 +131,26 @@ class CallerState(Generic[T]):
         return call
 
     def lives(self, rank: RankRef, life: int) -> list[OpenCall[T]]:
-        """A rank is up in `life`. What an earlier one had not answered is to be asked again; returns what cannot be,
-        since the session is lost."""
+        """Note that a rank is up in `life`. The calls that its earlier lives did not answer are repeated.
+
+        Returns those that cannot be repeated, because their session is lost.
+        """
         if life <= self._lives.get(rank, -1):
             return []
         self._lives[rank] = life
         return self._take_back(rank, life)
 
     def died(self, rank: RankRef, life: int) -> list[OpenCall[T]]:
-        """A rank is known to be dead up to `life`: as `lives`."""
+        """Note that a rank is dead up to `life`: as `lives`."""
         if life <= self._dead.get(rank, -1):
             return []
         self._dead[rank] = life
         return self._take_back(rank, life + 1)
 
     def resized(self, role: str, size: int) -> list[OpenCall[T]]:
-        """`role` has `size` ranks now, none of which is up yet, and those that it had are dead: as `lives`."""
+        """Note that `role` has `size` new ranks, none of them up yet, and that its former ranks are dead: as
+        `lives`.
+        """
         before, self._ranks[role] = self._ranks[role], [RankRef(role, rank) for rank in range(size)]
         newest = max((call.life for call in self.open.values() if call.role == role), default=-1)
         return [call for rank in before for call in self.died(rank, max(newest, self._lives.get(rank, -1)))]
@@ -191,7 +196,7 @@ class CallerState(Generic[T]):
 
 
 class Known(Generic[Q, T]):
-    """A call that a callee has been asked: who has asked it last, what, and the answer once there is one."""
+    """A call that a callee knows: its latest caller, its content, and its answer once there is one."""
 
     __slots__ = ("answer", "caller", "generation", "key", "method", "nbytes", "request", "step", "until")
 
@@ -206,13 +211,15 @@ class Known(Generic[Q, T]):
 
 
 class CalleeState(Generic[Q, T]):
-    """What a rank has been asked, and its answers for as long as somebody may ask again."""
+    """The calls to a rank, and its answers for as long as a caller may repeat them."""
 
     def __init__(
         self, callers: Collection[RankRef], concurrency: Mapping[str, int], *, keeps: bool, every: int, max_bytes: int
     ) -> None:
-        """`concurrency`: calls of a method that may run at once. `keeps`: callers may be restored, at multiples of
-        `every` steps. No call of later steps begins while `max_bytes` of answers are kept, if a commit frees some.
+        """`concurrency`: the number of calls of a method that may run at once.
+
+        `keeps`: callers may be restored, at multiples of `every` steps. No call of later steps begins while `max_bytes`
+        of answers are kept, if a commit frees some.
         """
         self._concurrency, self._keeps, self._every, self._max_bytes = concurrency, keeps, every, max_bytes
         self._known: dict[tuple[RankRef, bytes], Known[Q, T]] = {}
@@ -230,22 +237,22 @@ class CalleeState(Generic[Q, T]):
         return min((step for _, step in self._finished.values()), default=-1)
 
     def behind(self, step: int) -> list[RankRef]:
-        """The callers that have not finished `step`."""
+        """Return the callers that have not finished `step`."""
         return [key for key, (_, finished) in self._finished.items() if finished < step]
 
     @property
     def running(self) -> int:
-        """Calls that run."""
+        """Number of calls that run."""
         return self._running.total()
 
     def knows(self, caller: RankRef, method: str) -> bool:
-        """Whether there is such a caller, and such a method."""
+        """Return True if there is such a caller, and such a method."""
         return caller in self._addresses and method in self._queues
 
     def asked(
         self, caller: RankRef, generation: int, key: bytes, step: int, until: int, method: str, request: Q
     ) -> Known[Q, T] | None:
-        """Somebody asks; returns the call if it is answered already, and its answer can be sent."""
+        """Take a call. Return it if it is answered already and the answer can be sent."""
         known = self._known.get((caller, key))
         if known is None:
             if until > self._committed:
@@ -257,7 +264,7 @@ class CalleeState(Generic[Q, T]):
         return known if known.answer is not None and self._reachable(known) else None
 
     def begins(self) -> Known[Q, T] | None:
-        """A call that is to be run now, if there is one."""
+        """Return a call to run now; None if there is none."""
         reach = self._reach
         for method, queue in self._queues.items():
             if self._running[method] >= self._concurrency[method]:
@@ -278,7 +285,7 @@ class CalleeState(Generic[Q, T]):
         return None
 
     def done(self, known: Known[Q, T], answer: T, nbytes: int) -> bool:
-        """A call has been run; whether its answer can be sent now."""
+        """Note the answer of a call. Return True if the answer can be sent now."""
         self._running[known.method] -= 1
         known.answer, known.nbytes, known.request = answer, nbytes, None
         self._untils[known.until] += 1
@@ -289,7 +296,7 @@ class CalleeState(Generic[Q, T]):
         return reachable
 
     def met(self, caller: RankRef, generation: int) -> list[Known[Q, T]]:
-        """The address of a caller is known: the answers that this one has asked for and that wait for it."""
+        """Note the address of a caller. Return the answers that wait for it."""
         if generation <= self._addresses[caller]:
             return []
         self._addresses[caller] = generation
@@ -300,7 +307,7 @@ class CalleeState(Generic[Q, T]):
         ]
 
     def resized(self, role: str, size: int) -> None:
-        """The calling `role` has `size` ranks now: what those that it had wait for, nobody waits for any more."""
+        """Note that the calling `role` has `size` ranks now. The calls of its former ranks are dropped."""
         gone = [key for key in self._addresses if key[0] == role]
         for key in gone:
             del self._addresses[key], self._finished[key]
@@ -312,7 +319,7 @@ class CalleeState(Generic[Q, T]):
         self._finished |= {RankRef(role, rank): (-1, -1) for rank in range(size)}
 
     def has_finished(self, caller: RankRef, generation: int, step: int) -> None:
-        """A caller has finished `step`, and asks no more in it unless it is started again."""
+        """Note that a caller finished `step`. It sends no further calls in it in this generation."""
         if caller not in self._finished or (generation, step) <= self._finished[caller]:
             return
         self._finished[caller] = generation, step
@@ -320,7 +327,7 @@ class CalleeState(Generic[Q, T]):
             self._free(lambda known: known.caller == caller and known.step <= step)
 
     def committed(self, step: int) -> None:
-        """No caller will ask again in steps up to this one."""
+        """Forget the answers up to `step`: no caller repeats calls of these steps."""
         if step > self._committed:
             self._committed = step
             self._free(lambda known: known.until <= step)
@@ -346,8 +353,9 @@ class CalleeState(Generic[Q, T]):
 
     @property
     def _reach(self) -> float:
-        """The last step whose calls may be run. Those up to the next commit that frees something always may: that
-        commit may wait for them."""
+        """The last step whose calls may run. Calls up to the next commit that frees memory always may: it may need
+        them.
+        """
         if self.kept_bytes < self._max_bytes or not self._untils:
             return inf
         return (min(self._untils) // self._every + 1) * self._every - 1

@@ -11,7 +11,7 @@ __all__ = ["unfit"]
 
 
 def unfit(limits: Iterable[Limits], here: Measurements, others: Sequence[Measurements]) -> str:
-    """Why a node must not be used, "" if it may. `others` are other nodes, fit or not."""
+    """Return why a node must not be used; "" if it may. `others` are other nodes, fit or not."""
     found = {measured.check: measured for measured in here}
     return "; ".join(text for limit in limits if (text := _fails(limit, found.get(limit.check), others)))
 

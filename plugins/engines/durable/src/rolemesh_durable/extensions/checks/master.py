@@ -30,7 +30,7 @@ class Checked(Slice):
 
 
 class NodeChecked(ExtensionRecord, frozen=True, tag="node_checked"):
-    """The measurements on an agent's node, and the reason why it is unfit, if it is."""
+    """The measurements on an agent's node, and the reason why it is unfit; "" if it is fit."""
 
     agent: str
     incarnation: int
@@ -39,14 +39,14 @@ class NodeChecked(ExtensionRecord, frozen=True, tag="node_checked"):
     unfit: str = ""
 
     def apply(self, state: JobState) -> None:
-        """The node is judged for as long as the job lives. No rank may be on an unfit one."""
+        """Judge the node for the rest of the job. No rank may run on an unfit one."""
         state.slice(Checked).nodes[self.node] = self.measured
         if self.unfit:
             state.barred.add((self.node, "unfit"))
 
 
 class Checks(MasterExtension):
-    """Judges the nodes that are to have ranks, once all of them are measured: it compares each with the others.
+    """Judges the nodes that will have ranks, once all of them are measured: it compares each with the others.
 
     A node is measured once in the life of a job.
     """
@@ -62,7 +62,7 @@ class Checks(MasterExtension):
         """The nodes to judge, as of this turn."""
 
     def holds(self, agent: AgentRecord) -> bool:
-        """Whether the agent's node has not been judged, so that no rank may start there."""
+        """Return True if the agent's node has not been judged, so that no rank may start there."""
         outline, state = self._context.outline, self._context.state
         return bool(outline.checks) and agent.place.node not in state.slice(Checked).nodes
 

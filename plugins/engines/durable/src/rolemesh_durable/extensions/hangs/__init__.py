@@ -1,1 +1,1 @@
-"""Hang detection: it names the rank that everything waits for, asks for its stacks, and reports a failure."""
+"""Hang detection: it names the rank that all others wait for, takes its stacks, and reports a failure."""

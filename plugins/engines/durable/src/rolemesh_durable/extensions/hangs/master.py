@@ -96,7 +96,7 @@ class _Slow(NamedTuple):
 
 
 class HangWatch(MasterExtension):
-    """Follows whether anything moves, and blames a rank if nothing does."""
+    """Watches for movement, and blames a rank if there is none."""
 
     records = (Hang, SlowOperator)
     slice = Allowed
@@ -110,11 +110,11 @@ class HangWatch(MasterExtension):
         self._slow: _Slow | None = None
 
     def handlers(self) -> Mapping[type, Handler]:
-        """The stacks of the culprit."""
+        """Handle the stacks of the culprit."""
         return {m.Stacks: self._stacks}
 
     def begin(self) -> None:
-        """This master begins to look."""
+        """Begin to watch with this master."""
         self._moved = self._stepped = self._context.now
 
     def rank_reported(self, rank: RankRecord, before: m.RankReport | None, seen: m.RankReport) -> None:
@@ -151,7 +151,7 @@ class HangWatch(MasterExtension):
         self._slow = None
         verdict, took = slow.verdict, now - slow.since
         if _came_through(slow.report, seen) and took > self._base(verdict):
-            # It was only slow: in other steps it may take as long.
+            # The operator was only slow. In other steps it may take this long too.
             allowed = round(PATIENCE * took, 3)
             self._context.tell(SlowOperator(*key, verdict.step, verdict.operator, round(took, 3), allowed))
 
@@ -204,7 +204,7 @@ class HangWatch(MasterExtension):
         return known.base_s if known is not None else self._context.outline.hang_after_s or 0.0
 
     def _allowance(self, verdict: hang.HangVerdict) -> float:
-        """How long everything may stand still for this verdict's rank."""
+        """Return the seconds without movement that this verdict's rank is allowed."""
         if not verdict.computing:
             return self._context.outline.hang_after_s or 0.0
         known = self._context.state.slice(Allowed).operators.get((verdict.role, verdict.operator))
@@ -235,7 +235,9 @@ def _place(report: m.RankReport) -> tuple[object, ...]:
 
 
 def _came_through(was: m.RankReport, seen: m.RankReport) -> bool:
-    """Whether a rank that has got on has left the call that it was in: it has not died in it, and not started again."""
+    """Return True if the rank has left its call and made progress. It has not if it died in the call and started
+    again.
+    """
     if seen.generation != was.generation:
         return False
     further = (seen.finished, seen.step, seen.op) > (was.finished, was.step, was.op)

@@ -1,1 +1,1 @@
-"""Rehearsals: somebody injects failures into a job, and says how far its ranks run before each of them."""
+"""Rehearsals: a test injects failures into a job, and limits how far its ranks run before each of them."""

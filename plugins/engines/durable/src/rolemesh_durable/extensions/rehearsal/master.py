@@ -1,5 +1,7 @@
-"""The master's part of a rehearsal: ranks run no further than they are let, and a failure is journalled before it
-happens, so that the trail tells it from others."""
+"""The master's part of a rehearsal: it limits how far ranks run, and journals each failure before it injects it.
+
+So the journal distinguishes injected failures from others.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class Released(e.ExtensionEvent, frozen=True):
 
 
 class InjectAsked(e.ExtensionEvent, frozen=True):
-    """The rehearsal wants a failure: of a rank, or (`rank` -1) of agent `agent`."""
+    """A request to inject a failure into a rank, or with `rank` -1 into agent `agent`."""
 
     kind: m.FaultKind
     agent: str = ""
@@ -60,7 +62,7 @@ class Rehearsal(MasterExtension):
         return self._released
 
     def why_not(self, agent: str, role: str, rank: int) -> str:
-        """Why a failure of this agent, or of this rank, would hit nobody who has something to do; "" if it would."""
+        """Return why a failure of this agent or rank would hit no working process; "" if it would hit one."""
         record, home = self._target(agent, role, rank)
         if home is None or home.state != "up":
             return f"agent {agent or home.place.agent if home else agent} is {home.state if home else 'unknown'}"

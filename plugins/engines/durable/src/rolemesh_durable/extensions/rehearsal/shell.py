@@ -1,4 +1,4 @@
-"""The rehearsal's part of the master's process: it does what hits the master or a node."""
+"""The rehearsal's part of the master's process: it carries out failures of the master and of nodes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Injector(ShellPart):
         self._shell.journal(Injected(kind, target), act)
 
     def _fail(self, kind: m.FaultKind) -> None:
-        """Do to this master what the rehearsal wants."""
+        """Inject a failure into this master."""
         match kind:
             case "full":
                 faults.fill([os.getpid()])

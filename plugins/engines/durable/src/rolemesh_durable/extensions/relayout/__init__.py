@@ -1,1 +1,1 @@
-"""Other layouts of a job that runs: roles get other numbers of ranks, and ranks leave nodes that are drained."""
+"""Other layouts of a running job: roles get other numbers of ranks, and ranks leave nodes that are drained."""

@@ -33,15 +33,15 @@ from rolemesh_durable.protocol.messages import NOTICE_S, Report
 __all__ = ["DRAIN", "Draining"]
 
 DRAIN = "drain"
-"""The word that stands in the place of a level's name where ranks leave nodes."""
+"""The word in place of a level's name when ranks leave nodes."""
 PATIENCE = 0.5
-"""The share of a notice after which the ranks leave from where they are, even if that is in the middle of a step."""
+"""Share of a notice after which the ranks leave from where they are, even in the middle of a step."""
 STAYS = 2.0
-"""The number of notices after which a node stays that is still there, if only its agent has got a SIGTERM."""
+"""Number of notices after which a node stays that is still there, if only its agent has got a SIGTERM."""
 
 
 class Draining(MasterExtension):
-    """Empties the nodes that are to be without ranks: all of them together, or one where there is less room."""
+    """Empties the nodes that ranks must leave: all of them together, or one if there is less room."""
 
     records = (DrainAsked, DrainWaiting, Drained, DrainOver)
     slice = Relayout
@@ -67,7 +67,7 @@ class Draining(MasterExtension):
         return self._context.state.slice(Relayout).drains
 
     def refusal(self, node: str, *, back: bool = False) -> str:
-        """Why a node cannot be drained, or taken `back`; "" if it can, or is."""
+        """Return why a node cannot be drained, or taken `back`; "" if it can, or already is."""
         state, drains = self._context.state, self._drains
         lost = {agent.place.node for agent in state.agents.values() if agent.node_lost}
         known = {*self._context.nodes, *(agent.place.node for agent in state.agents.values())} - lost
@@ -115,7 +115,7 @@ class Draining(MasterExtension):
     # -------------------------------------------------------------------------------------------------- what is done
 
     def _answered(self, found: e.PlacesFound) -> None:
-        """The shell has looked whether there is room."""
+        """Take the shell's answer about room for the ranks."""
         nodes, state = self._asked, self._context.state
         if not nodes or found.wanted != self._places(nodes) or state.busy or not set(nodes) <= self._drains.keys():
             return
@@ -125,7 +125,7 @@ class Draining(MasterExtension):
             self._room = nodes
 
     def turn(self) -> None:
-        """Empty nodes, as far as that can be done now."""
+        """Empty nodes as far as possible now."""
         context, state = self._context, self._context.state
         resizing = state.slice(Relayout).resize is not None and state.stop.then != "move"
         if state.phase != "running" or state.busy or resizing:
@@ -151,11 +151,11 @@ class Draining(MasterExtension):
             self._leave(self._room, [key for node in self._room for key in here[node]])
 
     def _places(self, nodes: tuple[str, ...]) -> e.Places:
-        """The question to the shell: is there room elsewhere for the ranks of these nodes."""
+        """Return the request to the shell for room for the ranks of these nodes elsewhere."""
         return e.Places(self._context.state.away(nodes), dry=True)
 
     def _ask(self, nodes: list[str]) -> None:
-        """Whether there is room: for all of them, or, the next time, for one."""
+        """Ask if there is room: for the ranks of all these nodes, or the next time for those of one."""
         self._room = ()
         if self._context.now >= self._asked_at + ASK_AGAIN_S:
             choices = [tuple(nodes), *((node,) for node in nodes if len(nodes) > 1)]
@@ -181,7 +181,7 @@ class Draining(MasterExtension):
             restart = context.ordered(mate for key in ranks for mate in context.group(*key))
             self._coordinator.restart(DRAIN, restart, f"node {', '.join(nodes)} is drained: {reasons}", avoid=nodes)
         elif (newest := self._stops.newest()) is not None:
-            # No rank may run to the step after it yet, so all know before they come there what happens there.
+            # No rank may run to the step after it yet, so all ranks know of the stop point before they come there.
             if newest + 1 < state.end:
                 self._stops.decide("move", newest + 1, reasons, nodes)
         elif not told:  # that step was chosen for other nodes, and some ranks may have passed it by then
@@ -207,14 +207,14 @@ class Draining(MasterExtension):
                 context.tell(DrainOver(node, "it is still there"))
 
     def make_room(self) -> bool:
-        """Take back the drained nodes of which only a SIGTERM of their agents has said that they leave."""
+        """Take back the drained nodes whose only notice was a SIGTERM of their agents."""
         noticed = [node for node, drain in self._drains.items() if drain.done and drain.agent]
         for node in noticed:
             self._context.tell(DrainOver(node, "it is still there, and there is no other room"))
         return bool(noticed)
 
     def warnings(self) -> Iterable[str]:
-        """The nodes that are drained, and the resources that their ranks wait for."""
+        """Name the nodes that are drained, and the resources that their ranks wait for."""
         found = []
         for node, drain in self._drains.items():
             waiting = drain.waiting if node not in self._context.state.stop.nodes else ""

@@ -26,14 +26,16 @@ __all__ = [
 
 
 class ResizeWanted(e.ExtensionEvent, frozen=True):
-    """A client, or a scaler, wants roles to have other numbers of ranks."""
+    """A request of a client or a scaler for other numbers of ranks."""
 
     sizes: dict[str, int]
     reason: str
 
 
 class DrainWanted(e.ExtensionEvent, frozen=True):
-    """A client wants a node to be without ranks, or takes it `back`. It leaves in `notice_s`; 0: at an unknown time."""
+    """A client's request to empty a node, or to take it `back`. The node leaves in `notice_s`; 0: at an unknown
+    time.
+    """
 
     node: str
     reason: str
@@ -42,7 +44,7 @@ class DrainWanted(e.ExtensionEvent, frozen=True):
 
 
 class Resize(msgspec.Struct):
-    """Roles are to have `sizes`. `number` is the number of the layout with these sizes."""
+    """A pending resize to `sizes`. `number` is the number of the layout with these sizes."""
 
     number: int
     sizes: dict[str, int]
@@ -50,14 +52,14 @@ class Resize(msgspec.Struct):
 
 
 class Drain(msgspec.Struct):
-    """A node is to be without ranks; see `DrainAsked`."""
+    """A pending or finished drain of a node; see `DrainAsked`."""
 
     reason: str
     agent: str = ""
     waiting: str = ""
-    """The resources that its ranks lacked elsewhere the last time; "" if they have had room."""
+    """The resources that its ranks lacked elsewhere at the last attempt; "" if they had room."""
     done: bool = False
-    """The node is without ranks."""
+    """True once the node has no ranks."""
 
 
 class Relayout(Slice):
@@ -66,13 +68,13 @@ class Relayout(Slice):
     key = "relayout"
 
     resize: Resize | None = None
-    """The numbers of ranks that roles are to have."""
+    """The pending resize; None if there is none."""
     drains: dict[str, Drain] = msgspec.field(default_factory=dict)
-    """The nodes that are to be without ranks."""
+    """The nodes that ranks must leave or have left."""
 
 
 class ResizeAsked(ExtensionRecord, frozen=True, tag="resize_asked"):
-    """Roles are to have other numbers of ranks: `sizes`."""
+    """A request for other numbers of ranks: `sizes`."""
 
     number: int
     sizes: dict[str, int]
@@ -80,7 +82,7 @@ class ResizeAsked(ExtensionRecord, frozen=True, tag="resize_asked"):
     at: float
 
     def apply(self, state: JobState) -> None:
-        """The request waits for its turn. Its number is taken."""
+        """Record the request. Its number is taken."""
         state.layouts = self.number
         state.slice(Relayout).resize = Resize(self.number, self.sizes, self.reason)
 
@@ -95,26 +97,26 @@ class Resized(ExtensionRecord, frozen=True, tag="resized"):
     at: float
 
     def apply(self, state: JobState) -> None:
-        """The request is carried out."""
+        """Forget the request, which is carried out."""
         _forget(state)
 
 
 class ResizeRefused(ExtensionRecord, frozen=True, tag="resize_refused"):
-    """The job goes on with the ranks that it has."""
+    """The request is refused, and the job keeps its ranks."""
 
     number: int
     why: str
     at: float
 
     def apply(self, state: JobState) -> None:
-        """The request is gone, and its stop point."""
+        """Forget the request."""
         _forget(state)
 
 
 class DrainAsked(ExtensionRecord, frozen=True, tag="drain_asked"):
-    """A node leaves in `notice_s` (0: nobody has said when). Its ranks go elsewhere before, and none comes.
+    """A node leaves in `notice_s` (0: at an unknown time). Its ranks move before, and no other rank may come.
 
-    With `agent`, the agent of this name has got a SIGTERM, which the master takes for the notice.
+    With `agent`, the agent of this name has got a SIGTERM, which counts as the notice.
     """
 
     node: str
@@ -124,32 +126,32 @@ class DrainAsked(ExtensionRecord, frozen=True, tag="drain_asked"):
     agent: str = ""
 
     def apply(self, state: JobState) -> None:
-        """The node leaves."""
+        """Record that the node leaves."""
         state.slice(Relayout).drains[self.node] = Drain(self.reason, self.agent)
         state.leaves(self.node, Leave(self.at, self.notice_s))
 
 
 class DrainWaiting(ExtensionRecord, frozen=True, tag="drain_waiting"):
-    """There is no room for the ranks of these nodes, and the job goes on with them where they are."""
+    """There is no room for the ranks of these nodes, so they stay for now."""
 
     nodes: tuple[str, ...]
     missing: str
 
     def apply(self, state: JobState) -> None:
-        """The drains wait for these resources."""
+        """Record the resources that the drains wait for."""
         for node in self.nodes:
             state.slice(Relayout).drains[node].waiting = self.missing
 
 
 class Drained(ExtensionRecord, frozen=True, tag="drained"):
-    """A node has no rank any more, `seconds` after the request."""
+    """A node has no ranks any more, `seconds` after the request."""
 
     node: str
     seconds: float
     at: float
 
     def apply(self, state: JobState) -> None:
-        """No rank may come to the node any more."""
+        """Bar ranks from the node."""
         state.slice(Relayout).drains[self.node].done = True
         state.barred.add((self.node, "drained"))
 
@@ -161,7 +163,7 @@ class DrainOver(ExtensionRecord, frozen=True, tag="drain_over"):
     why: str
 
     def apply(self, state: JobState) -> None:
-        """The node stays."""
+        """Record that the node stays."""
         del state.slice(Relayout).drains[self.node]
         state.barred.discard((self.node, "drained"))
         state.stays(self.node)

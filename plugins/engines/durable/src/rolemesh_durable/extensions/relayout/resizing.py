@@ -29,7 +29,7 @@ from rolemesh_durable.protocol.master.sizes import refusal
 __all__ = ["RESIZE", "Resizing"]
 
 RESIZE = "resize"
-"""The word that stands in the place of a level's name where the ranks of resized roles start in the new layout."""
+"""The word in place of a level's name when the ranks of resized roles start in the new layout."""
 
 
 class Resizing(MasterExtension):
@@ -43,21 +43,21 @@ class Resizing(MasterExtension):
         super().__init__(parts)
         self._stops, self._checkpoints, self._coordinator = parts.stops, parts.checkpoints, parts.coordinator
         self._room = -1
-        """The resize for which there is room, as far as this master knows."""
+        """Number of the resize for which there is room, as far as this master knows."""
         self._asked_at = float("-inf")
         self._quiet_since: float | None = None
 
     def handlers(self) -> Mapping[type, Handler]:
-        """Requests for other sizes, and the answers about places."""
+        """Handle requests for other sizes, and the answers about places."""
         return {ResizeWanted: lambda event: self.ask_for(event.sizes, event.reason), e.PlacesFound: self._answered}
 
     @property
     def wanted(self) -> Resize | None:
-        """The resize that the job has not carried out yet."""
+        """The pending resize; None if there is none."""
         return self._context.state.slice(Relayout).resize
 
     def refusal(self, wanted: Mapping[str, int]) -> str:
-        """Why the job cannot have these world sizes now; "" if it can, or is being resized to them."""
+        """Return why the job cannot have these world sizes now; "" if it can, or is being resized to them."""
         state = self._context.state
         if (resize := self.wanted) is not None:
             return "" if resize.sizes == self._changes(wanted) else "it is being resized already"
@@ -78,7 +78,7 @@ class Resizing(MasterExtension):
         return {role: size for role, size in wanted.items() if now.get(role) != size}
 
     def _answered(self, found: e.PlacesFound) -> None:
-        """The shell has looked for places, and at the snapshot of the step, if there was one already."""
+        """Take the shell's answer about places and, if there is one already, about the snapshot of the step."""
         state, resize = self._context.state, self.wanted
         if resize is None or found.wanted != self._places(resize) or state.phase != "running" or self._changed(resize):
             return
@@ -91,7 +91,7 @@ class Resizing(MasterExtension):
             self._change(resize, found)
 
     def turn(self) -> None:
-        """Take the next step of the resize, if it can be taken."""
+        """Take the next step of the resize, if possible."""
         state, resize = self._context.state, self.wanted
         stop = state.stop
         if resize is not None and self._overtaken(resize):
@@ -118,7 +118,7 @@ class Resizing(MasterExtension):
             self._ask(resize)
 
     def _overtaken(self, resize: Resize) -> bool:
-        """Whether a recovery has changed the layout since the request."""
+        """Return True if a recovery has changed the layout since the request."""
         return self._context.state.layout.number > resize.number
 
     def _changed(self, resize: Resize) -> bool:
@@ -130,7 +130,7 @@ class Resizing(MasterExtension):
             self._context.want(self._places(resize))
 
     def _places(self, resize: Resize) -> e.Places:
-        """The question to the shell: is there room, or, once the step is decided, where."""
+        """Return the request to the shell: for room, or once the step is decided for places."""
         state = self._context.state
         if state.stop.then == "relayout":
             return e.Places(state.away(), resize.sizes, at_step=state.stop.step, others_stay=True)
@@ -140,9 +140,10 @@ class Resizing(MasterExtension):
         state, newest = self._context.state, self._stops.newest()
         if newest is None:
             return
-        # A rank that is called has to know of the step before its snapshot of it: others may be behind, and call it.
+        # A called rank must know the stop point before its snapshot of that step: other ranks may be behind, and call
+        # it.
         known = newest + bool(self._context.outline.graph.services)
-        # What was made before the last change is only in the snapshot of that change, and in no later one.
+        # Values from before the last change are only in the snapshot of that change, and in no later one.
         step = max(known, given_up + 1, state.layout.step + 1)
         while not self._checkpoints.whole(step):
             step += 1
@@ -152,7 +153,7 @@ class Resizing(MasterExtension):
             self._stops.decide("relayout", step, resize.reason)
 
     def _can_take(self, found: e.PlacesFound) -> bool:
-        """The places are still there: an agent may have been lost since."""
+        """Return True if the places are still valid: an agent may have been lost since."""
         agents = self._context.state.agents
         return all(move.agent not in agents or agents[move.agent].state == "up" for move in found.moves)
 

@@ -14,7 +14,7 @@ __all__ = ["Relayouts"]
 
 
 class Relayouts(ShellPart):
-    """Refuses what cannot be had, and gives the machine the other requests."""
+    """Refuses impossible requests, and passes the others to the machine."""
 
     def requests(self) -> Mapping[type, Answer]:
         """The requests of `rolemesh scale` and `rolemesh drain`."""

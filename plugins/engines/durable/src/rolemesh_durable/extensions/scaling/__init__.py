@@ -1,1 +1,1 @@
-"""Scaling: plugins of the kind `scalers` say how many ranks roles should have, by the load of the job."""
+"""Scaling: plugins of the kind `scalers` choose how many ranks roles should have, by the load of the job."""

@@ -1,9 +1,8 @@
-"""The master's part of scaling: it measures the load, has scalers asked about it, and resizes the job as they say.
+"""The master's part of scaling: it measures the load, asks scalers about it, and resizes the job by their answers.
 
 An answer counts when a scaler has given it `agree` times in a row, and no resize has happened for `cool_down_s`. Two
-answers agree if the same roles are to grow, and the same to shrink; the last one says by how much. The master asks no
-scaler while the job is resized, ends, or brings ranks back. After a resize that could not be had, the pause is twice as
-long, until one succeeds.
+answers agree if the same roles grow, and the same shrink; the last one gives the sizes. The master asks no scaler while
+the job is resized, ends, or recovers. After a refused resize the pause doubles, until one succeeds.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["AskScaler", "ScalerSaid", "Scaling"]
 LATE_S = 30.0
 """Seconds after which the status says that a scaler has not answered."""
 MOST_DOUBLED = 6
-"""The number of times that the pause is doubled at most, after resizes that could not be had."""
+"""Maximum number of times that the pause doubles after refused resizes."""
 BUSY = -1
 """The time in operators, in `RankProgress.times`."""
 
@@ -37,7 +36,7 @@ class AskScaler(e.ExtensionEffect, frozen=True):
 
 
 class ScalerSaid(e.ExtensionEvent, frozen=True):
-    """The answer to `AskScaler`: what scaler number `index` wants, if anything; or `error` says why it has none."""
+    """The answer to `AskScaler`: the sizes that scaler number `index` wants, or None; or `error` with the reason."""
 
     index: int
     wanted: Wanted | None = None
@@ -45,28 +44,28 @@ class ScalerSaid(e.ExtensionEvent, frozen=True):
 
 
 class _Watch:
-    """One scaler: the window that its next question is about, and its answers."""
+    """One scaler: the window of its next question, and its answers."""
 
     def __init__(self, plan: ScalerPlan) -> None:
         self.plan = plan
         self.asked_at: float | None = None
         self.began: dict[RankRef, tuple[float, RankReport]] | None = None
         self.grows: dict[str, bool] = {}
-        """The roles that it has wanted to have other sizes: to grow, or to shrink."""
+        """The roles whose size it wanted to change in its last answers; True to grow."""
         self.agreed = 0
         self.number = 0
-        """The resize that it has led to, until that is carried out or refused."""
+        """Number of the pending resize that this scaler caused; 0 if there is none."""
         self.refused = 0
-        """The number of its resizes in a row that could not be had."""
+        """Number of its resizes in a row that were refused."""
 
     @property
     def pause_s(self) -> float:
-        """The seconds after a resize in which the master does not ask it."""
+        """Seconds after a resize in which the master does not ask it."""
         return float(self.plan.cool_down_s * 2.0 ** min(self.refused, MOST_DOUBLED))
 
 
 class Scaling(MasterExtension):
-    """Asks the scalers in turn, and resizes the job as they want."""
+    """Asks the scalers in turn, and resizes the job by their answers."""
 
     needs = (Resizing,)
 
@@ -78,7 +77,7 @@ class Scaling(MasterExtension):
         """The time of the last resize, or of the job's begin, as far as this master knows."""
 
     def handlers(self) -> Mapping[type, Handler]:
-        """The answers of scalers."""
+        """Handle the answers of scalers."""
         return {ScalerSaid: self._answered}
 
     def turn(self) -> None:
@@ -110,7 +109,7 @@ class Scaling(MasterExtension):
         return quiet and self._resizing.wanted is None and not state.stop.active and state.are(state.ranks, "running")
 
     def _reports(self) -> dict[RankRef, tuple[float, RankReport]] | None:
-        """The newest report of each rank with its time; None while a rank has none."""
+        """Return the newest report of each rank with its time; None while a rank has none."""
         state = self._context.state
         found = {
             key: (state.agents[rank.agent].heard, rank.report)
@@ -176,7 +175,7 @@ class Scaling(MasterExtension):
         watch.number = context.state.layouts
 
     def _within(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Those that are others than now, within the limits of their roles."""
+        """Return the sizes that differ from the present ones, within the limits of their roles."""
         now, ranges = self._context.state.sizes, self._context.outline.ranges
         found = {
             role: max(ranges[role][0], min(size, ranges[role][1])) for role, size in sizes.items() if role in ranges

@@ -42,7 +42,7 @@ class Scalers(ShellPart):
         shell.beside("scaler", task, partial(ScalerSaid, index, None))
 
     def decide(self, index: int, load: Load, lines: Sequence[StepMetrics]) -> Wanted | None:
-        """The answer of scaler number `index` about the job's load; `lines` are the latest lines of metrics.
+        """Return the answer of scaler number `index` about the job's load; `lines` are the latest lines of metrics.
 
         Raises `RolemeshError`.
         """

@@ -1,4 +1,4 @@
-"""When a rank may begin a call that nobody may wait behind: its slot is free for it, and its whole group is there."""
+"""The beginning of a call that may block others: its slot must be free for it, and its whole group must be there."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from rolemesh_durable.rank.status_page import StatusPage
 __all__ = ["TurnAdmission"]
 
 LOOK_S = 0.001
-"""How often a rank looks at the page of its slot."""
+"""Seconds between two looks at the page of the slot."""
 
 
 class TurnAdmission:
-    """One call after the other: ``next`` says which, ``take`` waits until it may begin.
+    """Admits one call after the other: ``next`` names it, ``take`` waits until it may begin.
 
-    Where ranks take turns on a slot, one stays loaded between its turns as long as nobody else's is before its own.
+    If ranks take turns on a slot, a rank stays loaded between its turns as long as no other rank's turn comes first.
     """
 
     def __init__(
         self, who: RankRef, endpoint: Endpoint, status: StatusPage, page: TurnPage | None, barrier: GroupBarrier | None
     ) -> None:
-        """`page`: that of the rank's slot, if it takes turns. `barrier`: that of its group, if it has one."""
+        """`page` is that of the rank's slot, if it takes turns. `barrier` is that of its group, if it has one."""
         self._member, self._endpoint, self._status_page = who, endpoint, status
         self._page, self.barrier = page, barrier
         self.turns = page is not None
@@ -40,17 +40,17 @@ class TurnAdmission:
         self._spent = 0
 
     def set_up(self, workload: Workload) -> None:
-        """`workload` exists from now on, and is loaded: its set-up has been the first turn."""
+        """Take the workload, which is loaded: its setup was the first turn."""
         self._workload, self._loaded = workload, True
 
     def next(self, position: int) -> None:
-        """The call that was taken last is over; the next one is at `position`."""
+        """End the call that was taken last. The next one is at `position`."""
         self._position, self._held, self._claimed = position, False, False
         self._publish()
         self.idle()
 
     def idle(self) -> None:
-        """Make room if it is another's turn, unless one's own is being used. To be called while waiting."""
+        """Make room if it is another rank's turn and this rank's is not in use. Call it while waiting."""
         if self._loaded and not self._claimed and self._is_before():
             self._make_room()
 
@@ -74,19 +74,21 @@ class TurnAdmission:
         self._spent += monotonic_ns() - began
 
     def leave(self) -> None:
-        """No call will follow."""
+        """Leave for good: no call will follow."""
         self._position, self._held, self._claimed = ABSENT, False, False
         if self._page is not None and self._loaded:
             self._make_room()
         self._publish()
 
     def spent(self) -> int:
-        """Nanoseconds spent waiting, on loading and on making room, since the last time this was asked."""
+        """Return the nanoseconds spent on waiting, loading and making room since the last call."""
         spent, self._spent = self._spent, 0
         return spent
 
     def _claim(self) -> bool:
-        """Claim the slot if its time has come. Who comes before may have appeared since: look again once claimed."""
+        """Claim the slot if its time has come. An earlier turn may have appeared since, so check again after the
+        claim.
+        """
         if self._page is None:
             return True
         me = self._page.row(self._member)
@@ -101,7 +103,7 @@ class TurnAdmission:
         return self._claimed
 
     def _pass(self, barrier: GroupBarrier) -> bool:
-        """Go in with the group. False if another rank's turn has come before: the slot is given up for it."""
+        """Enter with the group. Return False if another rank's turn has come first: the slot is given up for it."""
         barrier.arrive(self._position)
         self._wait(lambda: barrier.open or self._is_before(), GATHERING)
         if barrier.open:

@@ -30,7 +30,7 @@ class Turns(Extension):
             self._page = TurnPage(place.start.turns, launch.turns)
 
     def before_setup(self, place: RankPlace) -> None:
-        """Take a turn: the set-up needs memory that others may have, and ranks of a group meet in it."""
+        """Take a turn: the setup needs memory that other ranks may hold, and ranks of a group meet in it."""
         launch = place.start.launch
         if not launch.turns and not launch.collective:
             return
@@ -72,7 +72,7 @@ class RankTurns(RankExtension):
             self._next(self._positions.call(next(active, self._ops[-1].id), step))
 
     def before_inputs(self, op: OpCall, step: int) -> None:
-        """The next turn is that of `op`."""
+        """Announce the turn of `op` as the next one."""
         self._next(self._positions.call(op.id, step))
 
     def before_call(self, op: OpCall, step: int) -> None:
@@ -99,11 +99,11 @@ class RankTurns(RankExtension):
         return True
 
     def steps_end(self, finished: int) -> None:
-        """The next turn is that of the last snapshot."""
+        """Announce the turn of the last snapshot as the next one."""
         self._next(self._positions.last(self._role, finished + 1))
 
     def ended(self) -> None:
-        """Take no turn any more."""
+        """Take no more turns."""
         self._admission.leave()
 
     def _next(self, position: int) -> None:

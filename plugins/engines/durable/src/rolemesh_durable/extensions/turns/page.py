@@ -18,10 +18,12 @@ NAME = "rolemesh-turns"
 
 
 class TurnPage:
-    """The rows of a slot's ranks in mapped memory. Each rank writes its own; its agent, while it has no process."""
+    """The rows of a slot's ranks in mapped memory. Each rank writes its own row; its agent does while it has no
+    process.
+    """
 
     def __init__(self, path: str, members: Sequence[RankRef]) -> None:
-        """Map what is at `path`. `members` are the ranks in the order of their rows."""
+        """Map the page at `path`. `members` are the ranks in the order of their rows."""
         self._rows: Final = {member: row for row, member in enumerate(members)}
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -35,8 +37,10 @@ class TurnPage:
 
     @classmethod
     def create(cls, members: Sequence[RankRef]) -> TurnPage:
-        """A new page in memory of this process, with everybody starting; others map it by its path while this process
-        has it. Raises `OSError`."""
+        """Return a new page in memory of this process, on which all ranks start. Raises `OSError`.
+
+        Other processes map it by its path while this process has it.
+        """
         fd = os.memfd_create(NAME, os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(fd, 0, 16 * len(members))  # a hole that cannot be filled later would be a SIGBUS
@@ -49,7 +53,7 @@ class TurnPage:
 
     @classmethod
     def of(cls, pid: int, members: Sequence[RankRef]) -> TurnPage | None:
-        """The page that the process `pid` looks at, if it does."""
+        """Return the page that the process `pid` has open; None if it has none."""
         with suppress(OSError):
             for fd in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(FileNotFoundError):
@@ -58,7 +62,7 @@ class TurnPage:
         return None
 
     def row(self, member: RankRef) -> int:
-        """The number of a rank's row."""
+        """Return the number of a rank's row."""
         return self._rows[member]
 
     def write(self, member: RankRef, row: Row) -> None:
@@ -68,12 +72,12 @@ class TurnPage:
         self._fields[at] = row.position
 
     def read(self) -> list[Row]:
-        """All rows."""
+        """Return all rows."""
         fields = self._fields
         return [Row(fields[at], bool(fields[at + 1])) for at in range(0, len(fields), 2)]
 
     def close(self) -> None:
-        """Unmap. Who has mapped the page keeps it, and nobody else can."""
+        """Unmap the page. Processes that have mapped it keep it, and no other can map it."""
         self._fields.release()
         self._map.close()
         if self._fd >= 0:
