@@ -1,4 +1,4 @@
-"""What agents say to each other about copies of snapshots."""
+"""The messages between agents about copies of snapshots."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ __all__ = ["DONE", "IMAGE", "OFFER", "PIECE", "REFUSED", "Offer", "RankRef", "Se
 log = logging.getLogger("rolemesh_durable.agent")
 
 OFFER, IMAGE, PIECE, DONE, REFUSED = b"offer", b"image", b"piece", b"done", b"refused"
-"""Kinds of messages: there is a snapshot to copy; what does it consist of; a piece of a part; it has been copied; it
-cannot be copied now."""
+"""Kinds of messages: a snapshot to copy; its parts; a piece of a part; the copy is done; the copy is refused now."""
 
 REPEAT_S = 1.0
 GIVE_UP_S = 10.0
 PAUSE_S = 2.0
-"""After what has failed, until it is tried again."""
+"""Seconds after a failure until the next attempt."""
 
 Send: TypeAlias = Callable[[str, bytes, Any], None]
-"""Address, kind, what is encoded as the body."""
+"""Sends a message: address, kind, and the value to encode as its body."""
 
 
 class Offer(OfRank, frozen=True, array_like=True):
-    """A snapshot to copy, and where it is. `restarts`: its rank's generations, and the step each went back to."""
+    """A snapshot to copy, and the agent that has it.
+
+    `restarts` holds its rank's generations, and the step to which each went back.
+    """
 
     step: int
     stamp: Stamp
@@ -36,12 +38,12 @@ class Offer(OfRank, frozen=True, array_like=True):
 
 
 def reason(error: Exception) -> str:
-    """Why something cannot be copied; what should not happen is logged."""
+    """Return why something cannot be copied; log unexpected errors."""
     if not isinstance(error, OSError):
         unexpected(error)
     return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
 
 
 def unexpected(error: Exception) -> None:
-    """Log it: what it has hit is tried again."""
+    """Log an error. The affected copy is tried again."""
     log.warning("copying snapshots goes on after an error", exc_info=error)

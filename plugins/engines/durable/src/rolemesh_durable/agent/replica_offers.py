@@ -1,7 +1,7 @@
-"""What this agent has and another one gets: offers of its ranks' newest snapshots, and the pieces of images.
+"""The copies that another agent gets from this one: offers of its ranks' newest snapshots, and pieces of images.
 
-A snapshot that is offered is held until the next agent has pulled it. What fails is one offer: it is said, and made
-again after a pause.
+This agent holds an offered snapshot until the next agent has pulled it. A failure concerns one offer: the agent reports
+it, and repeats the offer after a pause.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rolemesh_durable.protocol.persisting import shared_by_mates
 __all__ = ["Offers"]
 
 RESTARTS = 32
-"""So many of a rank's restarts are told with an offer: copies of what it had before those are long gone."""
+"""Maximum number of a rank's restarts in an offer: copies from before those are long gone."""
 _HOLDER = "replicas"
 
 _Ack: TypeAlias = tuple[str, int, int, Stamp]
@@ -32,7 +32,7 @@ _decode = msgspec.msgpack.decode
 
 
 class _Copy(NamedTuple):
-    """A copy of a rank's snapshot that the next agent may have; `there`: it has said so."""
+    """A copy of a rank's snapshot that the next agent may have; `there`: it has confirmed it."""
 
     step: int
     stamp: Stamp
@@ -40,7 +40,7 @@ class _Copy(NamedTuple):
 
 
 class _Held:
-    """A snapshot that the next agent has been offered, held until it has pulled it."""
+    """A snapshot that this agent has offered, held until the next agent has pulled it."""
 
     def __init__(self, step: int, stamp: Stamp, now: float) -> None:
         self.step, self.stamp = step, stamp
@@ -49,17 +49,17 @@ class _Held:
 
 
 class Offers:
-    """To the agent at `next`, "" for none. `address` is where that one reaches this agent."""
+    """Offers to the agent at `next`, "" for none. `address` is this agent's address for the other one."""
 
     def __init__(self, shm: Path, store: ReplicaStore, address: str, send: r.Send, timeline: int) -> None:
         self.address, self._shm, self._send, self.timeline = address, shm, send, timeline
         self._store = store
         self._copies: dict[RankRef, tuple[_Copy, ...]] = {}
-        """What the next agent's store has at most of each rank, in the order in which it came there."""
+        """The copies of each rank that the next agent's store may have, in the order in which they came there."""
         self.next = ""
         self._newest: dict[RankRef, int] = {}
         self._mates: dict[str, set[RankRef]] = {}
-        """The ranks of a collective role that run here: only together can they go on, from a step that all have."""
+        """The local ranks of each collective role. They can only continue together, from a step that all have."""
         self._restarts: dict[RankRef, tuple[tuple[int, int], ...]] = {}
         self._offers: dict[RankRef, _Held] = {}
         self._described: dict[RankRef, tuple[Image, dict[str, Path]]] = {}
@@ -68,13 +68,13 @@ class Offers:
 
     @property
     def warning(self) -> str:
-        """What has no copy, and why; empty once it is over."""
+        """The snapshot without a copy, and the reason; "" once it is over."""
         for ref, why in list(self._uncopied.items())[:1]:
             return f"the snapshot of {ref} has no copy on another node, and commits wait for it: {why}"
         return ""
 
     def connect(self, address: str) -> None:
-        """The agent at `address` gets the copies from now on; "" for none."""
+        """Copy to the agent at `address` from now on; "" for none."""
         if address != self.next:
             self.next = address
             self._copies.clear()  # what the other one had may be lost with it
@@ -83,15 +83,15 @@ class Offers:
                 self._end_offer(key)
 
     def offer(self, role: str, rank: int, step: int) -> None:
-        """The rank's newest snapshot is that of `step`; of several that wait, only the newest is copied."""
+        """Note that the rank's newest snapshot is that of `step`. Of several that wait, only the newest is copied."""
         self._newest[RankRef(role, rank)] = step
 
     def restarted(self, role: str, rank: int, step: int, generation: int, *, collective: bool = False) -> None:
-        """A rank starts again after `step`, as `generation`: copies of what it had later are void."""
+        """Note that a rank starts again after `step`, as `generation`: copies of its later steps do not count."""
         key = RankRef(role, rank)
         if collective:
             self._mates.setdefault(role, set()).add(key)
-        # A later restart to an earlier step voids all that those before it did.
+        # A later restart to an earlier step includes the effect of those before it.
         before = [each for each in self._restarts.get(key, ()) if each[1] < step]
         self._restarts[key] = (*before[-RESTARTS:], (generation, step))
         self._newest.pop(key, None)
@@ -101,11 +101,13 @@ class Offers:
             self._end_offer(key)
 
     def gone(self, role: str, rank: int) -> None:
-        """A rank has no process here any more; what it has left is copied all the same."""
+        """Note that a rank has no process here any more. Its snapshot is copied all the same."""
         self._mates.get(role, set()).discard((role, rank))
 
     def copied(self, role: str, rank: int, timeline: int, generation: int, resume: int) -> int:
-        """The newest step of which another agent has a copy that holds for `generation`, restored to `resume`."""
+        """Return the newest step of which another agent has a copy that is valid for `generation`, restored to
+        `resume`.
+        """
         valid = [
             step
             for step, (of_timeline, of_generation, _), there in self._copies.get(RankRef(role, rank), ())
@@ -114,7 +116,7 @@ class Offers:
         return max(valid, default=-1)
 
     def forget(self, timeline: int) -> None:
-        """Everything in memory is void; what comes is of `timeline`."""
+        """Forget everything in memory. New snapshots are of `timeline`."""
         self.timeline = timeline
         self.close()
         self._copies.clear()
@@ -124,12 +126,12 @@ class Offers:
         self._uncopied.clear()
 
     def close(self) -> None:
-        """Hold nothing any more."""
+        """Release all held snapshots."""
         for key in list(self._offers):
             self._end_offer(key)
 
     def tick(self, now: float) -> None:
-        """Offer what is new, say again what was not answered, and give up what never is."""
+        """Offer new snapshots, repeat unanswered messages, and give up those that are never answered."""
         for key, held in list(self._offers.items()):
             if now - held.heard > r.GIVE_UP_S:
                 self._uncopied[key] = f"the agent at {self.next} does not take it"
@@ -148,9 +150,9 @@ class Offers:
                 self._send(self.next, r.OFFER, r.Offer(*key, held.step, held.stamp, restarts, self.address))
 
     def _round(self) -> dict[RankRef, int]:
-        """The step to offer of each rank of which none is offered: its newest, but of mates the newest that all have.
+        """Return the step to offer of each rank without an offer: its newest, or in a group the newest that all have.
 
-        Mates are offered together, so that there are copies of one step of all, however slow copying is.
+        A group's ranks are offered together, so that there are copies of one step of all, however slow copying is.
         """
         steps = {key: step for key, step in self._newest.items() if key not in self._offers}
         for mates in self._mates.values():
@@ -163,7 +165,7 @@ class Offers:
         return steps
 
     def answer(self, kind: bytes, body: bytes, now: float) -> bytes | None:
-        """The message of an agent that gets something from here, and the answer to it, if it gets one."""
+        """Handle a message of an agent that copies from here. Return the answer, if it gets one."""
         if kind == r.DONE:
             role, rank, step, stamp = _decode(body, type=_Ack)
             held = self._offers.get(RankRef(role, rank))
@@ -182,7 +184,7 @@ class Offers:
             role, rank, step, of = _decode(body, type=_Asked)
             held = self._offers.get(RankRef(role, rank))
             if held is not None and (held.step, held.stamp) == (step, of):
-                # Its acknowledgement may be lost.
+                # The acknowledgement may be lost.
                 self._comes(RankRef(role, rank), _Copy(step, held.stamp, there=False))
             return msgspec.msgpack.encode(self._image(role, rank, step, of, now))
         elif kind == r.PIECE:
@@ -191,12 +193,12 @@ class Offers:
         return None
 
     def _comes(self, key: RankRef, copy: _Copy) -> None:
-        """The next agent gets a copy, instead of another one of its step, and of the oldest."""
+        """Note that the next agent gets a copy, which replaces another one of its step, and the oldest."""
         others = (each for each in self._copies.get(key, ()) if each.step != copy.step)
         self._copies[key] = (*others, copy)[-KEPT:]
 
     def _goes(self, key: RankRef, step: int) -> None:
-        """The next agent has no copy of this step."""
+        """Note that the next agent has no copy of this step."""
         self._copies[key] = tuple(copy for copy in self._copies.get(key, ()) if copy.step != step)
 
     def _piece(self, image: Image | None, name: str, start: int, size: int) -> bytes:
@@ -222,7 +224,9 @@ class Offers:
             memory.close()
 
     def uncopyable(self, key: RankRef, why: str, now: float) -> None:
-        """Its newest snapshot cannot be copied now. Without a reason: it need not be, the rank lives elsewhere."""
+        """Note why the newest snapshot cannot be copied now. Without a reason it need not be: the rank lives
+        elsewhere.
+        """
         self._not_before[key] = now + r.PAUSE_S
         if why:
             self._uncopied[key] = why
@@ -240,7 +244,7 @@ class Offers:
             r.unexpected(error)
 
     def _image(self, role: str, rank: int, step: int, stamp: Stamp | None, now: float) -> Image | None:
-        """A kept image, or one of a snapshot in this node's own memory."""
+        """Return a kept image, or one of a snapshot in this node's own memory."""
         key = RankRef(role, rank)
         held = self._offers.get(key)
         if held is not None and held.step == step and stamp in (None, held.stamp):

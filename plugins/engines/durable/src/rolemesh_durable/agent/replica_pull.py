@@ -1,4 +1,4 @@
-"""Pulling an image from another agent: ask what it consists of, then for its pieces, a few at a time."""
+"""The pull of an image from another agent: ask for its parts, then for their pieces, a few at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _AT_ONCE = 8
 
 
 class Pull:
-    """One image on its way here. `stamp` is None where any of the step will do; `install`: a rank is to start from it.
+    """One image on its way here. `stamp` is None if any image of the step will do; `install`: a rank will start from
+    it.
 
     Any method may raise `OSError` or `msgspec.MsgspecError`: then the pull has failed.
     """
@@ -51,11 +52,11 @@ class Pull:
 
     @property
     def complete(self) -> bool:
-        """Every piece has come."""
+        """True if every piece has come."""
         return self._image is not None and not self._waiting and not self._asked
 
     def repeat(self, now: float) -> None:
-        """Ask (again) for what has not come."""
+        """Ask (again) for everything that has not come."""
         self.said = now
         if self._image is None:
             self._send(IMAGE, (*self.ref, self.step, self.stamp))
@@ -63,7 +64,7 @@ class Pull:
             self._send(PIECE, (*self.ref, self.step, self.stamp, *piece))
 
     def hear(self, kind: bytes, body: bytes, data: bytes, now: float) -> str:
-        """Take an answer to `body`; returns what is wrong with it, or ""."""
+        """Take an answer to `body`. Return what is wrong with it; "" if nothing is."""
         self.said = self.heard = now
         if kind == IMAGE and self._image is None:
             image = msgspec.msgpack.decode(data, type=Image | None)
@@ -92,7 +93,7 @@ class Pull:
         return self._image
 
     def close(self) -> None:
-        """Drop what has come."""
+        """Drop the pieces that have come."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -121,7 +122,7 @@ class Pull:
 
 
 def _allocate(path: Path, size: int) -> None:
-    """Make a file with room for all of it: what does not fit is known before anything is sent."""
+    """Create a file with its full size, so that a lack of room shows before any piece is sent."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         if size:

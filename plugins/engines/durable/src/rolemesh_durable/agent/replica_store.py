@@ -1,7 +1,7 @@
-"""Images of ranks' snapshots as files: what one consists of, and those that an agent keeps for others.
+"""Images of ranks' snapshots as files: the parts of an image, and the images that an agent keeps for others.
 
-An image is all that a rank needs to go on after a step: its state, its log, and the slots that the log refers to. Kept
-ones lie in ``replicas/<role>-<rank>/step-<s>/`` in the agent's folder in shared memory, whole or not at all.
+An image is all that a rank needs to continue after a step: its state, its log, and the slots of the log. Kept images
+are in ``replicas/<role>-<rank>/step-<s>/`` in the agent's folder in shared memory, complete or not at all.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from rolemesh_durable.protocol.messages import Stored
 __all__ = ["KEPT", "Image", "ImageFile", "ReplicaStore", "Stamp", "describe"]
 
 KEPT = 2
-"""Images of each rank that are kept: those that came last."""
+"""Number of images of each rank that are kept: the newest ones."""
 STATE = "state"
 _HEAD = "image"
 _FOLDER = re.compile(r"([A-Za-z_]\w*)-(\d+)")
 _STEP = re.compile(r"step-(-?\d+)")
 
 Stamp: TypeAlias = tuple[int, int, int]
-"""What tells images of one step apart: timeline, the rank's generation, and the snapshot's serial in its agent's
-memory."""
+"""Distinguishes images of one step: timeline, the rank's generation, and the snapshot's serial in its agent's
+memory.
+"""
 
 
 class ImageFile(msgspec.Struct, frozen=True):
@@ -43,7 +44,9 @@ class ImageFile(msgspec.Struct, frozen=True):
 
 
 class Image(OfRank, frozen=True):
-    """A snapshot as it is copied. `log` is the rank's position in its log; a stateless rank's has no part "state"."""
+    """A snapshot as it is copied. `log` is the rank's position in its log. A stateless rank's image has no part
+    "state".
+    """
 
     step: int
     log: int
@@ -54,7 +57,7 @@ class Image(OfRank, frozen=True):
 def describe(
     shm: Path, role: str, rank: int, step: int, stamp: Stamp = (0, 0, 0)
 ) -> tuple[Image, dict[str, Path]] | None:
-    """The image of a snapshot in this node's memory, and where its parts are; None if it is no longer there.
+    """Return the image of a snapshot in this node's memory, and the paths of its parts; None if it is gone.
 
     Hold the snapshot while the parts are being read.
     """
@@ -90,7 +93,7 @@ class ReplicaStore:
     """The images that an agent keeps: the newest two of each rank."""
 
     def __init__(self, shm: Path) -> None:
-        """Takes over what an earlier incarnation has kept."""
+        """Take over the images that an earlier incarnation has kept."""
         self._shm = shm
         self._folder = shm / "replicas"
         self._images: dict[RankRef, dict[int, Image]] = {}
@@ -106,21 +109,21 @@ class ReplicaStore:
             self._images.setdefault(image.ref, {})[image.step] = image
 
     def held(self) -> list[Stored]:
-        """What is kept, by rank."""
+        """Return the kept images, by rank."""
         return [
             Stored(role, rank, tuple(sorted(steps)), copy=True) for (role, rank), steps in self._images.items() if steps
         ]
 
     def image(self, role: str, rank: int, step: int) -> Image | None:
-        """A kept image, or None."""
+        """Return a kept image; None if it is not kept."""
         return self._images.get(RankRef(role, rank), {}).get(step)
 
     def path(self, image: Image, part: str) -> Path:
-        """Where a part of a kept image is."""
+        """Return the path of a part of a kept image."""
         return self._path(image) / part
 
     def begin(self, image: Image) -> tuple[Path, list[ImageFile]]:
-        """An empty folder for a new image, and the parts that it lacks: the others are in images that are kept."""
+        """Return an empty folder for a new image, and the parts that it lacks: the others are in kept images."""
         folder = self._path(image).with_name(f"incoming-{image.step}")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True)
@@ -134,7 +137,7 @@ class ReplicaStore:
         return folder, lacking
 
     def finish(self, image: Image, folder: Path) -> None:
-        """The folder of `begin` has all parts: keep it, and drop the oldest one."""
+        """Keep the image in the folder of `begin`, which has all parts, and drop the oldest one."""
         (folder / _HEAD).write_bytes(msgspec.msgpack.encode(image))
         target = self._path(image)
         shutil.rmtree(target, ignore_errors=True)
@@ -146,16 +149,16 @@ class ReplicaStore:
             shutil.rmtree(self._path(kept.pop(step)), ignore_errors=True)
 
     def went_back(self, role: str, rank: int, restarts: tuple[tuple[int, int], ...]) -> None:
-        """The rank has gone back, as each of these generations to a step: what it had later before is void."""
+        """Drop the images from before a restart: with each of these generations, the rank went back to a step."""
         kept = self._images.get(RankRef(role, rank), {})
         for image in list(kept.values()):
             if any(image.step > step and image.stamp[1] < generation for generation, step in restarts):
                 shutil.rmtree(self._path(kept.pop(image.step)), ignore_errors=True)
 
     def install(self, image: Image) -> None:
-        """Make a kept image this node's own snapshot of the rank, as if it had been written here; it is kept no more.
+        """Turn a kept image into this node's own snapshot of the rank, as if the rank had written it here.
 
-        The rank must not be running here. Raises `OSError` if there is no room for it; then it is still kept.
+        The rank must not be running here. Raises `OSError` if there is no room for it; then the image is still kept.
         """
         memory = MemorySnapshots(self._shm, image.role, image.rank)
         memory.clear()
@@ -173,12 +176,12 @@ class ReplicaStore:
         self.drop(image.role, image.rank)
 
     def drop(self, role: str, rank: int) -> None:
-        """Keep nothing of this rank."""
+        """Drop all images of this rank."""
         self._images.pop(RankRef(role, rank), None)
         shutil.rmtree(self._folder / f"{role}-{rank}", ignore_errors=True)
 
     def clear(self) -> None:
-        """Keep nothing at all."""
+        """Drop all images."""
         self._images.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
 

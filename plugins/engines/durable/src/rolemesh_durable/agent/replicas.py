@@ -54,9 +54,9 @@ class Replicas:
         listens_with(self._server, self._keys)
         self._handshakes = Handshakes(self._server)
         self.refused = 0
-        """Connections from who had not the job's key."""
+        """Number of connections from peers without the job's key."""
         self.address = f"tcp://{config.host}:{self._server.bind_to_random_port(f'tcp://{config.host}')}"
-        """Where other agents reach this one."""
+        """The address at which other agents reach this one."""
         self._logic = Replication(shm, self.address, self._send, timeline)
         self._timeline = timeline
         self._lives: dict[RankRef, tuple[int, int]] = {}
@@ -66,59 +66,61 @@ class Replicas:
         self._thread.start()
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether who has this public key (z85) is let in; called by the authenticator."""
+        """Return True if a peer with this public key (z85) may connect. The authenticator calls it."""
         return key == self._keys.client_public.encode()
 
     @property
     def warning(self) -> str:
-        """What is wrong with copies, here and where they go; empty once it is over."""
+        """The problems with copies, here and at the next agent; "" once they are over."""
         return "; ".join(filter(None, self._warnings))
 
     def copies_to(self, address: str) -> None:
-        """The agent at `address` gets the copies; nobody, if that is empty."""
+        """Copy to the agent at `address`; "" for none."""
         self._do(lambda: self._logic.offers.connect(address))
 
     def offer(self, role: str, rank: int, step: int) -> None:
-        """The rank's newest snapshot is that of `step`; of several that wait, only the newest is copied."""
+        """Note that the rank's newest snapshot is that of `step`. Of several that wait, only the newest is copied."""
         if self.replicated(role, rank) < step:
             self._do(lambda: self._logic.offers.offer(role, rank, step))
 
     def replicated(self, role: str, rank: int) -> int:
-        """The newest step of which another agent has had a copy; -1: none."""
+        """Return the newest step of which another agent has a copy; -1: none."""
         return self._logic.offers.copied(role, rank, self._timeline, *self._lives.get(RankRef(role, rank), (0, -1)))
 
     def held(self) -> list[Stored]:
-        """What this agent keeps for others."""
+        """Return the images that this agent keeps for others."""
         with self._lock:
             return list(self._held)
 
     def restarted(self, role: str, rank: int, step: int, generation: int, *, collective: bool = False) -> None:
-        """A rank starts again after `step`, as `generation`: copies of what it had later do not count any more."""
+        """Note that a rank starts again after `step`, as `generation`: copies of its later steps do not count."""
         self._lives[RankRef(role, rank)] = generation, step
         self._do(lambda: self._logic.offers.restarted(role, rank, step, generation, collective=collective))
 
     def gone(self, role: str, rank: int) -> None:
-        """A rank has no process here any more."""
+        """Note that a rank has no process here any more."""
         self._do(lambda: self._logic.offers.gone(role, rank))
 
     def fetch(self, address: str, role: str, rank: int, step: int) -> None:
-        """Bring the rank's snapshot of `step` from the agent at `address` (which may be this one) into this node's
-        memory, as if the rank had written it here. `fetched` tells when that has ended, also if it has failed."""
+        """Bring the rank's snapshot of `step` from the agent at `address` (maybe this one) into this node's memory.
+
+        It is then as if the rank had written it here. `fetched` reports the end of the fetch, also if it has failed.
+        """
         self._do(lambda: self._logic.fetch(address, role, rank, step, time.monotonic()))
 
     def fetched(self) -> list[tuple[str, int, str]]:
-        """The fetches that have ended since the last call: role, rank, and "" or what went wrong."""
+        """Return the fetches that have ended since the last call: role, rank, and "" or the error."""
         with self._lock:
             found, self._ended = self._ended, []
         return found
 
     def clear(self, timeline: int) -> None:
-        """Everything in memory is void: forget what is kept and what was copied. What comes is of `timeline`."""
+        """Forget all kept images and copies, because everything in memory is outdated. New ones are of `timeline`."""
         self._timeline = timeline
         self._do(lambda: self._logic.forget(timeline))
 
     def close(self) -> None:
-        """End the thread. What is kept stays in its files."""
+        """End the thread. The kept images stay in their files."""
         self._do(self._finish)
         self._thread.join()
         self._gate.stop()

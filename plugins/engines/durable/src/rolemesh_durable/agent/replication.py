@@ -1,12 +1,13 @@
 """Copies of snapshots in another node's memory, as logic without sockets, threads or clocks.
 
-The agents' names, sorted, make a ring. Who is offered an image pulls it, piece by piece, from who has it, as does who
-fetches one before it starts a lost rank. Requests are repeated and answers are checked, so nothing depends on a message
-that is lost. What fails, for whatever reason, is one offer or one pull: it is said, and tried again after a pause.
+The agents' names, sorted, make a ring. An agent that gets an offer pulls the image piece by piece from the offering
+agent. An agent that must start a lost rank pulls its image in the same way. Requests are repeated and answers are
+checked, so a lost message does no harm. A failure, for whatever reason, concerns one offer or one pull: the agent
+reports it, and tries again after a pause.
 
-An offer and its acknowledgement name the image: its timeline, its rank's generation, its serial there. So a copy of
-what a rank had before it went back counts neither as one of what it has now, nor is it kept. As each copy takes the
-place of an older one, that one counts no more from when the new one may have come, whether or not it is acknowledged.
+An offer and its acknowledgement name the image: its timeline, its rank's generation, its serial there. So a copy from
+before a rank went back does not count as a present one, and is not kept. Each copy replaces an older one. The older one
+stops counting once the new one may have come, acknowledged or not.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ _decode = msgspec.msgpack.decode
 
 
 class Replication:
-    """One agent's end of the ring. Every method is for one thread; `address` is where others reach this agent."""
+    """One agent's end of the ring. Every method is for one thread. `address` is this agent's address for others."""
 
     def __init__(self, shm: Path, address: str, send: r.Send, timeline: int = 0) -> None:
         self.address, self._send, self.timeline = address, send, timeline
         self._store = ReplicaStore(shm)
         self.offers = Offers(shm, self._store, address, send, timeline)
-        """What this agent has, and the next one gets."""
+        """The snapshots of this agent, for the next one."""
         self.ended: list[tuple[str, int, str]] = []
-        """Fetches that have ended: role, rank, and "" or what went wrong."""
+        """Fetches that have ended: role, rank, and "" or the error."""
         self._pulls: dict[RankRef, Pull] = {}
         self._seen: dict[RankRef, int] = {}
         self._not_before: dict[RankRef, float] = {}
@@ -45,12 +46,12 @@ class Replication:
 
     @property
     def held(self) -> list[Stored]:
-        """What this agent keeps for others."""
+        """Return the images that this agent keeps for others."""
         return self._store.held()
 
     @property
     def warning(self) -> str:
-        """What is wrong with copies, here and where they go; empty once it is over."""
+        """The problems with copies, here and at the next agent; "" once they are over."""
         found = [self.offers.warning]
         for ref, (why, _) in list(self._unkept.items())[:1]:
             found.append(f"no copy of {ref} can be kept here: {why}; it is tried again")
@@ -73,7 +74,7 @@ class Replication:
             self.ended.append((role, rank, f"the copy cannot be fetched: {r.reason(error)}"))
 
     def forget(self, timeline: int) -> None:
-        """Everything in memory is void; what comes is of `timeline`."""
+        """Forget everything in memory. New snapshots are of `timeline`."""
         self.timeline = timeline
         self.offers.forget(timeline)
         for key in list(self._pulls):
@@ -83,7 +84,7 @@ class Replication:
         self._store.clear()
 
     def tick(self, now: float) -> None:
-        """Say again what was not answered, and give up what never is."""
+        """Repeat unanswered messages, and give up those that are never answered."""
         self.offers.tick(now)
         for key, pull in list(self._pulls.items()):
             if now - pull.heard > r.GIVE_UP_S:
@@ -95,7 +96,7 @@ class Replication:
                 del self._unkept[key]  # it is not offered any more
 
     def asked(self, kind: bytes, body: bytes, now: float) -> bytes | None:
-        """Another agent's message, and the answer to it, if it gets one."""
+        """Handle another agent's message. Return the answer, if it gets one."""
         try:
             if kind != r.OFFER:
                 return self.offers.answer(kind, body, now)
@@ -140,7 +141,7 @@ class Replication:
         pull.repeat(now)
 
     def answered(self, kind: bytes, body: bytes, data: bytes, now: float) -> None:
-        """The answer of another agent to what this one has asked."""
+        """Handle another agent's answer to a message of this one."""
         try:
             role, rank, step, stamp = _decode(body)[:4]
             key = RankRef(role, rank)
@@ -189,7 +190,9 @@ class Replication:
                 self.ended.append((*key, problem))
 
     def _unkeepable(self, pull: Pull, why: str, now: float) -> None:
-        """There is no place for a copy here. Who has offered it is told, and may offer it again after a pause."""
+        """Note that there is no place for a copy here. The offering agent learns it, and may offer again after a
+        pause.
+        """
         key = pull.ref
         self._end_pull(key, why)
         if pull.stamp is not None:

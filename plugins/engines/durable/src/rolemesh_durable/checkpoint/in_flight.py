@@ -1,7 +1,7 @@
 """The records in flight when a rank persisted a snapshot, in a file beside its state: sent, and still needed.
 
 A record is a chunk of a value, the mark that no chunk follows, or a decision. The file has a payload once, even if it
-went to several edges. Values are encoded as they were sent, by `rolemesh_durable.dataplane.codec`.
+went to several edges. Values keep their encoding, by `rolemesh_durable.dataplane.codec`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["InFlight", "after", "read", "write"]
 
 _MAGIC = b"rmedges1"
 _FRAME = struct.Struct("<QQ")
-"""bytes of the head, bytes of the buffers with what aligns them."""
+"""The fields are: bytes of the head, bytes of the buffers with their alignment."""
 _ALIGNMENT = 64
 
 
@@ -80,7 +80,7 @@ class InFlight(msgspec.Struct, frozen=True):
     body: bytes = b""
 
     def value(self) -> Any:
-        """The chunk's value; its arrays are views of the file, its tensors may be written to."""
+        """Return the chunk's value. Its arrays are views of the file; its tensors may be written to."""
         return decode(self.header, Received(self.buffers))
 
 
@@ -88,7 +88,7 @@ _decode_head = msgspec.msgpack.Decoder(_Head).decode
 
 
 def after(records: Iterable[LogRecord], step: int) -> list[LogRecord]:
-    """Those that were made up to `step`, that a restart after `step` needs, and that persisted snapshots have."""
+    """Return the records up to `step` that a restart after `step` needs, and that persisted snapshots have."""
     sent = RecordKind.CHUNK, RecordKind.END, RecordKind.PARTIAL
     return [
         record
@@ -98,7 +98,7 @@ def after(records: Iterable[LogRecord], step: int) -> list[LogRecord]:
 
 
 def write(out: Callable[[Buffer], Any], records: Iterable[LogRecord], directory: Path) -> None:
-    """Give `out` the bytes of a file of `records`; `directory` has the slots of the large ones.
+    """Pass the bytes of a file of `records` to `out`; `directory` has the slots of the large ones.
 
     Raises `TransportError` if a slot is gone.
     """
@@ -144,7 +144,7 @@ def write(out: Callable[[Buffer], Any], records: Iterable[LogRecord], directory:
 
 
 def read(path: Path) -> list[InFlight]:
-    """The records of a file. Raises `SnapshotError`."""
+    """Return the records of a file. Raises `SnapshotError`."""
     try:
         data = memoryview(map_file(path)).toreadonly()
     except (OSError, ValueError) as error:
@@ -191,7 +191,7 @@ def _record(head: _Head, buffers: tuple[Buffer, ...]) -> InFlight:
 
 
 def _places(start: int, sizes: Sequence[int]) -> tuple[list[int], int]:
-    """The positions in the file of buffers that follow at `start`, each aligned, and the end of the last one."""
+    """Return the positions of buffers from `start` on in the file, each aligned, and the end of the last one."""
     places = []
     for size in sizes:
         start += -start % _ALIGNMENT

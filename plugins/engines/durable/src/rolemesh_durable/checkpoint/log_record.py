@@ -19,45 +19,47 @@ from rolemesh_durable.protocol.log_kinds import RecordKind
 __all__ = ["HEAD_BYTES", "MAX_HOLD", "LogRecord", "chunk_head", "decision", "end", "head_of", "lines", "parse", "whole"]
 
 _HEAD = struct.Struct("<QqIB")
-"""position, step, hold, kind."""
+"""The fields are: position, step, hold, kind."""
 _CHUNK = struct.Struct("<QqIBBHIIqIIH")
-"""The head; then last, number of consumers, edge, chunk, payload, header's bytes, buffers, bytes of the place."""
+"""The fields are: the head, last, number of consumers, edge, chunk, payload, header's bytes, buffers, bytes of the
+place.
+"""
 _END = struct.Struct("<QqIBHII")
-"""The head; then number of consumers, edge, chunk."""
+"""The fields are: the head, number of consumers, edge, chunk."""
 _WHOLE = struct.Struct("<QqIBII")
-"""The head; then call, number of records."""
+"""The fields are: the head, call, number of records."""
 _DECISION = struct.Struct("<QqIBBB")
-"""The head; then whether persisted snapshots have it, bytes of the scope."""
+"""The fields are: the head, whether persisted snapshots have it, bytes of the scope."""
 _KINDS: Final = tuple(RecordKind)
 _CHUNK_KIND: Final = RecordKind.CHUNK
 HEAD_BYTES: Final = _HEAD.size
 MAX_HOLD: Final = (1 << 32) - 1
 chunk_head: Final = _CHUNK.pack
-"""A chunk, up to its consumers, its place and its body. A rank calls it for each chunk that it sends."""
+"""Encodes a chunk up to its consumers, its place and its body. A rank calls it for each chunk that it sends."""
 
 
 class LogRecord(msgspec.Struct, frozen=True, gc=False):
     """One record. The fields after `body` have a meaning for some kinds only.
 
-    `kind`: Its kind.
-    `position`: Number of records before it.
-    `generation`: The generation of the rank that wrote it.
-    `step`: The step that it belongs to.
-    `hold`: A restart may need the record until step ``step + hold`` is committed.
-    `body`: Chunk: what `codec.flatten` made, without the buffers if they lie at `place`. Lines: the encoded block.
-    Whole: the encoded items that the value was made of, if its rows were made by demand. Decision: its content.
-    `edge`: Chunk and end: the edge.
-    `chunk`: Chunk and end: its number within the step.
-    `last`: Chunk and end: no chunk of the step follows.
-    `consumers`: Chunk and end: the ranks that it is for.
-    `payload`: Chunk: the position of the first record with the same content.
-    `hlen`: Chunk: bytes of its header.
-    `count`: Chunk: number of its buffers.
-    `place`: Chunk: the slots of its buffers if they are large, or "".
-    `call`: Whole: the operator call.
-    `made`: Whole: number of records before it that the call made.
-    `scope`: Decision: what it decides, as ``newest/3``.
-    `persists`: Decision: whether persisted snapshots have it too.
+    - `kind`: its kind.
+    - `position`: number of records before it.
+    - `generation`: the generation of the rank that wrote it.
+    - `step`: the step that it belongs to.
+    - `hold`: a restart may need the record until step ``step + hold`` is committed.
+    - `body`: chunk: the result of `codec.flatten`, without the buffers if they are at `place`. Lines: the encoded
+      block. Whole: the encoded items of the value, if its rows were made by demand. Decision: its content.
+    - `edge`: chunk and end: the edge.
+    - `chunk`: chunk and end: its number within the step.
+    - `last`: chunk and end: no chunk of the step follows.
+    - `consumers`: chunk and end: the ranks that it is for.
+    - `payload`: chunk: the position of the first record with the same content.
+    - `hlen`: chunk: bytes of its header.
+    - `count`: chunk: number of its buffers.
+    - `place`: chunk: the slots of its buffers if they are large, or "".
+    - `call`: whole: the operator call.
+    - `made`: whole: number of records before it that the call made.
+    - `scope`: decision: its subject, as ``newest/3``.
+    - `persists`: decision: persisted snapshots have it too.
     """
 
     kind: RecordKind
@@ -86,11 +88,11 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The files that the buffers of a chunk lie in, if they are large."""
+        """The files of a chunk's buffers, if they are large."""
         return slots_of(self.place)
 
     def load(self, directory: str | Path) -> tuple[bytes, list[Buffer]]:
-        """Header and buffers of a chunk, for `codec.decode`; `directory` has the slot files."""
+        """Return header and buffers of a chunk, for `codec.decode`; `directory` has the slot files."""
         header, sizes, rest = unflatten(self.body, 0, self.hlen, self.count)
         if self.place:
             return bytes(header), SlotReader(directory).read(self.place, sizes)
@@ -98,34 +100,34 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 def end(position: int, step: int, hold: int, edge: int, chunk: int, consumers: tuple[int, ...]) -> bytes:
-    """The mark that no chunk follows, up to its `consumers`."""
+    """Encode the mark that ends a value, up to its `consumers`."""
     return _END.pack(position, step, min(hold, MAX_HOLD), RecordKind.END, len(consumers), edge, chunk)
 
 
 def lines(position: int, step: int, hold: int, body: bytes, *, partial: bool) -> bytes:
-    """Lines of metrics, or (`partial`) a part of one."""
+    """Encode lines of metrics, or (`partial`) a part of one."""
     return _HEAD.pack(position, step, hold, RecordKind.PARTIAL if partial else RecordKind.LINE) + body
 
 
 def whole(position: int, step: int, hold: int, call: int, made: int, body: bytes) -> bytes:
-    """The mark that the log has all that a call made."""
+    """Encode the mark that the log has all that a call made."""
     return _WHOLE.pack(position, step, min(hold, MAX_HOLD), RecordKind.WHOLE, call, made) + body
 
 
 def decision(position: int, step: int, hold: int, scope: str, body: bytes, *, persists: bool) -> bytes:
-    """A decision."""
+    """Encode a decision."""
     name = scope.encode()
     head = _DECISION.pack(position, step, min(hold, MAX_HOLD), RecordKind.DECISION, persists, len(name))
     return b"".join((head, name, body))
 
 
 def head_of(data: bytes) -> tuple[int, int, int]:
-    """Position, step and hold of an encoded record."""
+    """Return position, step and hold of an encoded record."""
     return _HEAD.unpack_from(data)[:3]
 
 
 def parse(data: bytes, generation: int) -> LogRecord:
-    """The record that `generation` has encoded as `data`. Raises `IndexError` for a kind that there is not."""
+    """Return the record that `generation` has encoded as `data`. Raises `IndexError` for an unknown kind."""
     position, step, hold, number = _HEAD.unpack_from(data)
     kind = _KINDS[number]
     if kind is _CHUNK_KIND:

@@ -1,12 +1,13 @@
-"""The log of what a rank has sent, in files of its node's memory. It outlives the rank's process, whatever ends that.
+"""The log of a rank's sent values, in files of its node's memory. It outlives the rank's process, however that ends.
 
-A record is a chunk of a value, lines of metrics, or a decision (`protocol.log_kinds`). Large values lie in slot files,
+A record is a chunk of a value, lines of metrics, or a decision (`protocol.log_kinds`). Large values are in slot files,
 which the records name. The rank only appends to segments. A segment carries the generation that wrote it and the step
 to which that was restored. Records that an earlier generation made after that step are orphans. The rank removes a
-segment when no restart and no snapshot that is being persisted needs anything of it. A record does not count if the
-rank died while it wrote it.
+segment when no restart and no snapshot on its way to disk needs it. A record does not count if the rank died while it
+wrote it.
 
-If the log says that it has all that a call has made, that is no orphan, and no rank makes it again (`is_orphan`).
+If the log marks the result of a call as complete, its records are no orphans, and no rank makes them again
+(`is_orphan`).
 """
 
 from __future__ import annotations
@@ -26,18 +27,23 @@ from rolemesh_durable.protocol.log_kinds import RecordKind
 __all__ = ["SendLog"]
 
 SEGMENT_BYTES: Final = 1 << 20
-"""A segment, from the fifth of a generation on; the first takes a sixteenth, so that many ranks with little to say fit
-into little memory, and one that starts again finds room."""
+"""Bytes of a segment, from the fifth of a generation on. The first takes a sixteenth.
+
+So many ranks with little to log fit into little memory, and a rank that starts again finds room.
+"""
 _CHUNK: Final = RecordKind.CHUNK
 _LINE: Final = RecordKind.LINE
 _MAGIC: Final = b"rmlog004"
 _OPENING = struct.Struct("<8sIIqQB7xq")
-"""magic, generation, timeline, the step that the generation was restored to, position of the first record, whether
-the log is sure (1) and copied (2), until which step is committed the segment is needed: `_OPEN` before it is full."""
+"""The fields are: magic, generation, timeline, the restored step, the first record's position, flags, and `until`.
+
+The flags are: the log is complete (1), and copied (2). `until` is the step until whose commit the segment is needed;
+`_OPEN` before it is full.
+"""
 _UNTIL = struct.Struct("<q")
 _OPEN: Final = 1 << 62
 _FRAME = struct.Struct("<II")
-"""bytes of the body, their crc32."""
+"""The fields are: bytes of the body, and their crc32."""
 
 
 class _Segment:
@@ -66,7 +72,7 @@ class _Segment:
 
 
 class SendLog:
-    """The log of one rank, which alone writes it. `read` is for everybody, at any time."""
+    """The log of one rank. Only that rank writes it; any process may call `read`."""
 
     def __init__(
         self,
@@ -80,11 +86,12 @@ class SendLog:
         copied: bool = False,
         persist: Persist = lambda make: make(),
     ) -> None:
-        """Go on behind what is there, as `generation`, restored to the state after step `resume` in `timeline`.
+        """Continue after the existing records, as `generation`, restored to the state after step `resume` in
+        `timeline`.
 
-        `found` then has all records of former generations, orphans included: see `is_orphan`. `persist` is how a
-        segment is made; it may wait for memory. `copied`: what is there is a copy that another node had, which may lack
-        what was written last.
+        `found` then has all records of former generations, orphans included: see `is_orphan`. `persist` creates a
+        segment; it may wait for memory. `copied`: the existing records are a copy from another node, which may lack the
+        newest ones.
         """
         self._persist = persist
         self._directory, self._name = Path(directory), f"log-{role}-{rank}-"
@@ -106,7 +113,9 @@ class SendLog:
         said = {record.generation for record in self.found if record.kind == RecordKind.WHOLE}
         before = [s for s in self._segments if s.generation == generation - 1]
         self.sure = not generation or (not copied and any(s.sure or s.generation in said for s in before))
-        """Whether all is here that former generations may have shown; else one must ask who has seen what, first."""
+        """True if the log has everything that former generations may have shown. If not, the rank must ask its
+        consumers first.
+        """
         self.nbytes = sum(segment.size for segment in self._segments)
         """Bytes of the segments."""
         self._consumers: dict[tuple[int, ...], bytes] = {}
@@ -116,14 +125,14 @@ class SendLog:
         self._begin(max((number for number, _ in _files(self._directory, self._name)), default=-1) + 1, 0)
 
     def is_orphan(self, record: LogRecord) -> bool:
-        """Whether a later generation was restored to a step before that of `record`, so that it is made again.
+        """Return True if a later generation was restored to a step before that of `record`, so that it makes it again.
 
-        What is whole is not, unless the whole job has gone back since.
+        A complete result is no orphan, unless the whole job has gone back since.
         """
         return is_orphan(record, self._restarts, self._whole)
 
     def is_whole(self, record: LogRecord) -> bool:
-        """Whether `record` is a chunk of a call that is whole, in this timeline."""
+        """Return True if `record` is a chunk of a complete result in this timeline."""
         return (
             record.kind in (RecordKind.CHUNK, RecordKind.END)
             and record.position in self._whole
@@ -145,7 +154,7 @@ class SendLog:
         payload: int = -1,
         place: str = "",
     ) -> int:
-        """Append a chunk that is about to be sent; returns its position. `payload` below 0: it is a new one."""
+        """Append a chunk that the rank is about to send. Return its position. `payload` below 0: the payload is new."""
         position, name = self.position, place.encode()
         first, ranks = position if payload < 0 else payload, len(consumers)
         kept = hold if hold < MAX_HOLD else MAX_HOLD
@@ -154,26 +163,28 @@ class SendLog:
         return position
 
     def end(self, edge: int, step: int, chunk: int, hold: int, consumers: tuple[int, ...]) -> None:
-        """Append the mark that no chunk follows."""
+        """Append the mark that ends a value."""
         head = log_record.end(self.position, step, hold, edge, chunk, consumers)
         self._append(RecordKind.END, step, hold, head + self._ranks(consumers))
 
     def line(self, step: int, encoded: bytes, *, partial: bool = False) -> None:
-        """Append lines of metrics up to that which ends with `step`, or (`partial`) what has been gathered up to it."""
+        """Append lines of metrics up to the one that ends with `step`, or with `partial` the gathered part up to
+        `step`.
+        """
         kind = RecordKind.PARTIAL if partial else RecordKind.LINE
         self._append(kind, step, 1, log_record.lines(self.position, step, 1, encoded, partial=partial))
 
     def decide(self, scope: str, step: int, hold: int, body: bytes, *, persists: bool = False) -> None:
-        """Append what the rank has decided at `step`. A restart reads it with `decisions` and decides the same.
+        """Append a decision at `step`. A restart reads it with `decisions` and decides the same.
 
-        `scope` says what the decision is about, in at most 255 bytes. A restart may need it until step
-        ``step + hold`` is committed. `persists`: persisted snapshots have it too, as long as a restart may need it.
+        `scope` names the subject of the decision, in at most 255 bytes. A restart may need it until step ``step +
+        hold`` is committed. `persists`: persisted snapshots have it too, as long as a restart may need it.
         """
         data = log_record.decision(self.position, step, hold, scope, body, persists=persists)
         self._append(RecordKind.DECISION, step, hold, data)
 
     def decisions(self, scope: str) -> list[LogRecord]:
-        """The decisions about `scope` of former generations in this timeline, in order."""
+        """Return the decisions about `scope` of former generations in this timeline, in order."""
         return [record for record in self.ours if record.kind == RecordKind.DECISION and record.scope == scope]
 
     def take_found(self) -> tuple[Sequence[LogRecord], list[LogRecord]]:
@@ -186,22 +197,24 @@ class SendLog:
     def ours(self) -> Sequence[LogRecord]:
         """The records of former generations in this timeline.
 
-        Decisions of another timeline do not count. Nobody may make again what the rank chose from there, and what the
-        rank takes now may be newer.
+        Decisions of another timeline do not count. The values that the rank chose there cannot be made again, and the
+        values that it takes now may be newer.
         """
         return [record for record in self.found if record.position >= self._began]
 
     def whole(self, call: int, step: int, first: int, hold: int, items: bytes = b"") -> None:
-        """Append that the chunks from position `first` on are all that `call` has made at `step`, of `items`. Records
-        of a former generation in their place are orphans from now on."""
+        """Append the mark that the chunks from position `first` on are all that `call` made at `step`, from `items`.
+
+        Records of a former generation in their place are orphans from now on.
+        """
         data = log_record.whole(self.position, step, hold, call, self.position - first, items)
         self._append(RecordKind.WHOLE, step, hold, data)
         self.sure = True
 
     def trim(self, committed: int, published: int, pins: Collection[int] = ()) -> None:
-        """Remove the segments that nobody needs: chunks up to the commit, lines up to `published`.
+        """Remove unneeded segments: chunks up to the commit, lines up to `published`.
 
-        The snapshots of the steps in `pins` are being persisted, with what was made by then and held after.
+        The snapshots of the steps in `pins` are being persisted, with the values in flight across them.
         """
         kept = []
         for segment in self._segments:
@@ -225,18 +238,20 @@ class SendLog:
 
     @property
     def lost(self) -> bool:
-        """Whether somebody has removed the files."""
+        """True if another process has removed the files."""
         return not (self._segments[0].path.exists() and self._current.path.exists())
 
     def begin_again(self) -> None:
-        """Forget all records: somebody has removed the files. The caller writes again whatever a restart may need."""
+        """Forget all records, because another process has removed the files. The caller writes the needed ones
+        again.
+        """
         for segment in self._segments:
             segment.path.unlink(missing_ok=True)
         self._segments, self.nbytes = [], 0
         self._begin(self._current.number + 1, 0)
 
     def awaits_commit(self, step: int) -> bool:
-        """Whether the commit of `step`, and the lines up to it being published, would free something here."""
+        """Return True if the commit of `step`, with its lines published, would free memory of the log."""
         oldest = self._segments[0]
         return oldest is not self._current and max(oldest.until, oldest.last_line) <= step
 
@@ -248,9 +263,9 @@ class SendLog:
     def read(
         directory: str | Path, role: str, rank: int, upto: int | None = None, *, after: int = -_OPEN
     ) -> list[LogRecord]:
-        """The records before position `upto` (default: all), without orphans. The rank may be writing meanwhile.
+        """Return the records before position `upto` (default: all), without orphans. The rank may be writing meanwhile.
 
-        What is not needed once step `after` is committed, and lines of metrics, may be left out.
+        Records that are not needed once step `after` is committed, and lines of metrics, may be missing.
         """
         found = list(_scan(Path(directory), f"log-{role}-{rank}-", after))
         found = [(s, records) for s, records in found if upto is None or s.first < upto]
@@ -311,8 +326,9 @@ def _restarts(segments: Iterable[_Segment]) -> list[Restart]:
 
 
 def _whole(records: Sequence[LogRecord], first: int) -> frozenset[int]:
-    """The positions of what is whole, from position `first` on, with the marks that say so: of a call's step the
-    newest."""
+    """Return the positions of complete results with their marks, from position `first` on. The newest mark of a step
+    counts.
+    """
     said = [mark for mark in records if mark.kind == RecordKind.WHOLE and mark.position - mark.made >= first]
     marks = {(mark.call, mark.step): mark for mark in said}.values()
     found = {position for mark in marks for position in range(mark.position - mark.made, mark.position + 1)}
@@ -326,8 +342,11 @@ def _files(directory: Path, name: str) -> list[tuple[int, Path]]:
 
 
 def _scan(directory: Path, name: str, after: int = -_OPEN) -> Iterator[tuple[_Segment, list[LogRecord]]]:
-    """The segments in their order; one that has no beginning (its writer died making it) has no records, and of those
-    that are full and not needed after step `after` none are read."""
+    """Yield the segments in order.
+
+    A segment without a beginning, whose writer died while it created it, has no records. Records of full segments that
+    are not needed after step `after` are not read.
+    """
     for number, path in _files(directory, name):
         try:
             with path.open("rb", buffering=0) as file:
