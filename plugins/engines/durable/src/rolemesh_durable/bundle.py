@@ -1,4 +1,7 @@
-"""From a checked job, its graph and its plan to the bundle that a master is started with. Pure but for fresh keys."""
+"""The bundle that a master is started with, made from a checked job, its graph and its plan.
+
+Pure but for fresh keys.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def job_config(
 ) -> JobConfig:
     """Return the configuration that every process of the job has.
 
-    `resumes`: it starts from a persisted snapshot; `trust_pickles`: of which it may unpickle objects.
+    `resumes`: the job starts from a persisted snapshot. `trust_pickles`: it may unpickle objects of that snapshot.
     """
     from rolemesh_durable.dataplane.curve import new_keys
 
@@ -88,13 +91,13 @@ def _role(job: JobFile, name: str, selected: Selected) -> RoleConfig:
 
 
 def _drops(op: OpCall) -> bool:
-    """Whether a call leaves out rows that fail. Repeated, these rows may not fail."""
+    """Return True if a call leaves out rows that fail. Repeated, these rows may not fail."""
     shared = by_demand(op.returns)
     return shared is not None and shared.on_error == "drop"
 
 
 def snapshot_plan(spec: Snapshots, ladder: bool, *, resumes: bool, stateful: bool = True) -> SnapshotPlan:
-    """When ranks write their state.
+    """Return the plan for when ranks write their state.
 
     By default they write it while the job runs, if there is a failover `ladder`, the job `resumes`, or `persist_every`
     is given. Otherwise they write it after the last step, if some role is `stateful`.
@@ -126,12 +129,15 @@ def bundle_job(
     ranges: Mapping[str, tuple[int, int]] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> JobBundle:
-    """All that a master needs. `may_move`: its ranks may come to other nodes. `owned`: the job ends when nobody renews
-    its lease. `rehearsed`: an injector of failures says how far its ranks may run.
+    """Return all that a master needs.
 
-    `ranges`: the least and the most ranks of roles that have limits. `environ`: see `JobBundle`.
-    `origin` is the folder and step of the persisted snapshot to start from, `trust_pickles` whether objects
-    in it may be unpickled.
+    - `may_move`: its ranks may come to other nodes.
+    - `owned`: the job ends when its driver no longer renews its lease.
+    - `rehearsed`: a rehearsal limits how far its ranks run.
+    - `ranges`: the smallest and largest number of ranks of roles that have limits.
+    - `environ`: see `JobBundle`.
+    - `origin`: folder and step of the persisted snapshot to start from.
+    - `trust_pickles`: the job may unpickle objects in that snapshot.
     """
     spec = job.spec
     options = options_in(selection)
@@ -206,7 +212,10 @@ def bundle_job(
 
 
 def _versions(selection: Selection) -> dict[str, dict[str, str]]:
-    """Kind, distribution and version of each plugin; of a class of the job's own, a hash stands for its version."""
+    """Return kind, distribution and version of each plugin.
+
+    For a class of the job's own, a hash replaces the version.
+    """
     found = selection.versions()
     for record in selection.records:
         if not record.distribution:
@@ -215,7 +224,7 @@ def _versions(selection: Selection) -> dict[str, dict[str, str]]:
 
 
 def _declared(selection: Selection, kind: str) -> Iterator[tuple[str, Selected]]:
-    """The job's plugins of a declared kind, by the names by which they are told apart."""
+    """Yield the job's plugins of a declared kind, by their distinct names."""
     return ((name, selected) for (each, name), selected in selection.declared.items() if each == kind)
 
 
@@ -233,7 +242,7 @@ def _checks(selection: Selection) -> Iterator[tuple[CheckUse, Limits]]:
 
 
 def _of_ranks(selection: Selection) -> dict[str, dict[str, PluginUse]]:
-    """Those of declared kinds that ranks use, by kind and name."""
+    """Return the plugins of declared kinds that ranks use, by kind and name."""
     found: dict[str, dict[str, PluginUse]] = {}
     for (kind, name), selected in selection.declared.items():
         if "rank" in kind_named(kind).runs_in:
@@ -242,7 +251,7 @@ def _of_ranks(selection: Selection) -> dict[str, dict[str, PluginUse]]:
 
 
 def plugin_use(selected: Selected) -> PluginUse:
-    """The plugin as it travels to other processes."""
+    """Return the plugin in the form in which it travels to other processes."""
     return PluginUse(msgspec.to_builtins(selected.record), selected.options.model_dump(mode="json"))
 
 

@@ -1,4 +1,4 @@
-"""Importing a plugin in a process of a job: exactly what the driver has resolved, or an error that says why not."""
+"""The import of a plugin in a process of a job: exactly the driver's choice, or an error with the reason."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rolemesh_durable.content import check_content
 
 _VERSION = re.compile(r"^Version: *(\S+)", re.MULTILINE)
 _checked: set[PluginRecord] = set()
-"""Plugins that are what the driver resolved: of a process whose forks need not look again."""
+"""Plugins that match the driver's choice, so that the forks of this process need not check again."""
 
 
 def load_exact(record: PluginRecord, where: str | None = None) -> type[Any]:
-    """Import exactly the record's class: enough where the driver has checked it (agents, ranks, a new master).
+    """Import exactly the record's class. That is enough if the driver has checked it (agents, ranks, a new master).
 
     Raises `PluginError` if another version is installed here than the driver resolved, or if the import fails.
     """
@@ -30,7 +30,7 @@ def load_exact(record: PluginRecord, where: str | None = None) -> type[Any]:
 
 
 def check_before_forks(record: PluginRecord) -> None:
-    """Look once for all processes that are forked from this one. What is wrong `load_exact` says, in those."""
+    """Check once for all forks of this process. `load_exact` raises the errors in them."""
     if record not in _checked:
         with suppress(PluginError):
             _check_installed(record, None)
@@ -66,6 +66,6 @@ def _check_installed(record: PluginRecord, where: str | None) -> None:
 
 
 def _version(installed: Distribution) -> str:
-    """As `Distribution.version`, which takes milliseconds for what has a long description; every rank asks."""
+    """As `Distribution.version`, which takes milliseconds for a long description; every rank calls this."""
     found = _VERSION.search(installed.read_text("METADATA") or "")
     return found[1] if found else installed.version

@@ -1,7 +1,7 @@
-"""The runs folder: which runs there are, and what their files say.
+"""The runs folder: the runs in it, and the content of their files.
 
 A run is a folder ``<runs>/<job's name>/``. The master writes ``run.json`` and ``control.json`` when it begins, and
-``result.json`` before it exits; whoever wants to know how a job is reads these and asks the master.
+``result.json`` before it exits. Commands read these to find a job's state, and ask the master.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class UnknownRunError(RolemeshError):
 
 
 class ForeignRunError(RolemeshError):
-    """What another user may have written into a job file is not done in this user's name."""
+    """A refusal to act in this user's name on a job file that another user may have written."""
 
     exit_code = EXIT_FAILED
 
 
 class ControlFile(msgspec.Struct, frozen=True):
-    """Content of ``control.json``: which job runs in this folder, and where its master listens.
+    """Content of ``control.json``: the job in this folder, and the address of its master.
 
-    `ray_address` and `namespace` are those of the Ray that it runs on, "" on the local backend. `pid` is the master's,
-    on the machine whose `boot_id` is `boot`; `started` seconds since 1970. From other machines it is reached at
-    `remote`, with `keys`; "" if it need not be. The file is its user's alone (mode 0600).
+    `ray_address` and `namespace` are those of its Ray, "" on the local backend. `pid` is the master's, on the machine
+    whose `boot_id` is `boot`; `started` is in seconds since 1970. Other machines reach it at `remote`, with `keys`; ""
+    if none needs to. Only the file's user may read it (mode 0600).
     """
 
     job: str
@@ -79,15 +79,15 @@ class Run:
         self.name = os.path.basename(os.path.realpath(self.path))
 
     def control(self) -> ControlFile | None:
-        """Where the master listens, or None: it has not begun, or has ended in good order."""
+        """Return the master's address; None if it has not begun, or has ended in good order."""
         return _read(self.path / CONTROL_FILE, ControlFile)
 
     def info(self) -> RunInfo | None:
-        """What the job is: roles, steps, operators. None before the master has begun."""
+        """Return the job's roles, steps and operators; None before the master has begun."""
         return _read(self.path / RUN_FILE, RunInfo)
 
     def result(self) -> dict[str, Any] | None:
-        """How the job ended, or None if it has not; a result of an earlier job in this folder does not count."""
+        """Return how the job ended; None if it has not. A result of an earlier job in this folder does not count."""
         result = _read(self.path / RESULT_FILE, dict[str, Any])
         control = self.control()
         if result is not None and control is not None and result.get("job_id") != control.job_id:
@@ -95,12 +95,11 @@ class Run:
         return result
 
     def job_value(self, key: str, default: Any = None, *below: str) -> Any:
-        """What the run's ``job.yaml`` has at its top-level `key`, or at keys `below` it, with ``${VAR}`` from the
-        environment.
+        """Return the value at top-level `key` (or keys `below` it) of the run's ``job.yaml``, with ``${VAR}`` expanded.
 
-        Other keys are not looked at: their variables need not be set here. Raises `JobFileError` for this key's, and
-        `ForeignRunError` for variables in a run that is not this user's alone: where their values go, another user
-        may have written.
+        The method ignores other keys: their variables need not be set here. Raises `JobFileError` for this key's
+        variables. Raises `ForeignRunError` for variables in a run that others may write: another user may have chosen
+        where their values go.
         """
         from rolemesh.job_file.environment import Expansion
         from rolemesh.job_file.places import parse_yaml
@@ -148,16 +147,19 @@ class Run:
 
 
 def list_runs(folder: Path) -> list[Run]:
-    """The runs in `folder` and those of scripts beside it, the latest first. Empty if there are no such folders."""
+    """Return the runs in `folder` and those of scripts beside it, the latest first.
+
+    Empty if there are no such folders.
+    """
     folders = [each for each in (folder, folder.parent / SCRIPT_RUNS) if each.is_dir()]
     found = [run for each in folders for run in map(Run, each.iterdir()) if _is_run(run.path)]
     return sorted(found, key=lambda run: (-_changed(run.path), run.name))
 
 
 def find_run(job: str, folder: Path) -> Run:
-    """The run of the job named `job` in `folder`, or of a script beside it; `job` may also be a run's path.
+    """Return the run of the job named `job` in `folder`, or of a script beside it; `job` may also be a run's path.
 
-    Raises `UnknownRunError` with the runs that there are.
+    Raises `UnknownRunError` with the existing runs.
     """
     for path in (folder / job, folder.parent / SCRIPT_RUNS / job, Path(job)):
         if job and _is_run(path):
@@ -170,7 +172,7 @@ def find_run(job: str, folder: Path) -> Run:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """As `rolemesh.runs.run.write_json`, and the disk has it when this returns."""
+    """As `rolemesh.runs.run.write_json`, and the file is durable when this returns."""
     data = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
     for left in path.parent.glob(f".{path.name}.*"):
         # A writer was killed in the middle of it, or was stopped and must not go on where this one has written.
@@ -219,7 +221,10 @@ def _read(path: Path, kind: type[T]) -> T | None:
 
 
 def _content(path: Path) -> bytes:
-    """What is in the file. Raises `FileNotFoundError`, `NotADirectoryError`, or `RolemeshError` with a remedy."""
+    """Return the content of the file.
+
+    Raises `FileNotFoundError`, `NotADirectoryError`, or `RolemeshError` with a remedy.
+    """
     try:
         with open_regular(path) as file:
             return file.read()

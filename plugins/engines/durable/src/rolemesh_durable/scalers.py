@@ -1,7 +1,7 @@
-"""The API of a scaler: how many ranks roles should have, while the job runs. A kind of plugin of this engine's.
+"""The API of a scaler, a kind of plugin of this engine: it chooses the roles' numbers of ranks while the job runs.
 
-A job file lists scalers under ``plugins.scalers``. The master asks each of them now and then, with what it knows of the
-job's load, and has the job resized as `rolemesh scale` does: within ``world_size: {min, max}``, where there is room.
+A job file lists scalers under ``plugins.scalers``. The master asks each of them periodically, with the job's load. It
+then resizes the job as `rolemesh scale` does: within ``world_size: {min, max}``, if there is room.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KIND = Kind(
 
 
 class ScalerOptions(BaseModel, extra="forbid"):
-    """When a scaler is asked, and what its answers count for. Options of a scaler are this class or derive from it."""
+    """Limits of a scaler's decisions. A scaler's options are this class or derive from it."""
 
     period_s: float = Field(
         default=10.0, gt=0, description="Seconds between decisions, and the period that its measurements cover."
@@ -40,10 +40,11 @@ class ScalerOptions(BaseModel, extra="forbid"):
 
 
 class RoleLoad(msgspec.Struct, frozen=True):
-    """A role: how many ranks it has, and what they do.
+    """The load of a role.
 
-    It may have `least` to `most` ranks; one without limits in the job file has `ranks` and no others. There is room for
-    `room`, as far as is known. `busy` is the share of the time (0 to 1) that its ranks were in operators, on average.
+    It may have `least` to `most` ranks. Without limits in the job file, both equal `ranks`. There is room for `room`
+    ranks, as far as the master knows. `busy` is the share of the time (0 to 1) that its ranks were in operators, on
+    average.
     """
 
     role: str
@@ -55,11 +56,11 @@ class RoleLoad(msgspec.Struct, frozen=True):
 
 
 class EdgeLoad(msgspec.Struct, frozen=True):
-    """What goes from the role `producer` to the role `consumer`, which takes it as `param` of its call `call`.
+    """The load of an edge from role `producer` to role `consumer`, which takes it as `param` of its call `call`.
 
-    `waiting` is the share of the time (0 to 1) that the consumer's ranks waited for it, on average, and `blocked` the
-    share that the producer's ranks could not go on because the consumer had not taken what it had been sent. It takes
-    in a step what was made `lag` steps before.
+    `waiting` is the share of the time (0 to 1) that the consumer's ranks waited for values, on average. `blocked` is
+    the share that the producer's ranks waited for the consumer to take values. A step takes the value of `lag` steps
+    before.
     """
 
     producer: str
@@ -72,11 +73,11 @@ class EdgeLoad(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """The job in the last `window_s` seconds; `since_resize_s` ago it was resized, or has begun, for this master.
+    """The job in the last `window_s` seconds. `since_resize_s` ago it was resized, or began, for this master.
 
-    `now` is the time in seconds since 1970: decide by it and by no other clock, so that the same load has the same
-    answer. `metrics` are the lines of ``metrics.jsonl`` of the window, the latest last and at most the latest 1000; a
-    master that was started again has none from before. `run_dir` is the run's folder on the master's machine.
+    `now` is the time in seconds since 1970. Decide by it and by no other clock, so that the same load has the same
+    answer. `metrics` are the lines of ``metrics.jsonl`` of the window, the latest last, at most 1000. A restarted
+    master has no lines from before. `run_dir` is the run's folder on the master's machine.
     """
 
     window_s: float
@@ -89,7 +90,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Roles should have `sizes` ranks, because of `reason`, which is journalled for whoever asks later."""
+    """Roles should have `sizes` ranks. The journal records the `reason`."""
 
     sizes: dict[str, int]
     reason: str
@@ -102,10 +103,9 @@ class Scaler(Plugin, ABC):
 
     @abstractmethod
     def decide(self, load: Load) -> Wanted | None:
-        """How many ranks roles should have; None if all is well. Pure: the same load has the same answer.
+        """Return how many ranks roles should have; None if all is well. Pure: the same load has the same answer.
 
-        An instance lives as long as the master, and may be asked again by the next one.
-
-        Sizes are brought within the roles' limits. Called in a thread of the master's, one call at a time; whatever it
-        raises is told in the job's warnings.
+        An instance lives as long as the master; the next master may ask again. The master keeps sizes within the roles'
+        limits. It calls this in a thread of its own, one call at a time. The job's warnings show any error that this
+        raises.
         """

@@ -1,6 +1,6 @@
-"""The API of a store: where a job's journal is kept, so that the next master of the job finds it.
+"""The API of a store, a kind of plugin of this engine: it keeps a job's journal for the job's next master.
 
-A kind of plugin of this engine's. A job file names a store by its URL, under ``state``.
+A job file names a store by its URL, under ``state``.
 """
 
 from __future__ import annotations
@@ -36,30 +36,29 @@ class StateError(RolemeshError):
 
 
 class JournalDamagedError(StateError):
-    """The journal is not what was written. Reading it again does not help, so no other master should try."""
+    """The journal differs from what was written. Reading it again does not help, so no other master should try."""
 
 
 class StateUnavailableError(StateError):
-    """The store is full, locked, away or slow: the same may succeed later."""
+    """The store is full, locked, away or slow: the same call may succeed later."""
 
 
 def scheme(url: str) -> str:
-    """The name of the store that opens `url`: ``sqlite``, or what stands before ``://`` up to a ``+``."""
+    """Return the name of the store that opens `url`: ``sqlite``, or the part before ``://`` up to a ``+``."""
     return url.partition("://")[0].partition("+")[0]
 
 
 class Store(Plugin, ABC):
     """Base of stores (entry-point group ``rolemesh.stores``); a store's name is the scheme of its URLs.
 
-    Of each job it keeps a root, numbered records, and a head that stands for records that were dropped: all of them
-    text, whose meaning is not its own. Several jobs may share what `url` names. A store is used by one thread at a
-    time. What does not answer is waited for no longer than some seconds, and then `StateUnavailableError` is raised;
-    what is there and cannot be read is `JournalDamagedError`. It has no
-    options: what it must know is in its URL.
+    For each job a store keeps a root, numbered records, and a head that replaces dropped records. All of them are text
+    that the store does not interpret. Several jobs may share one `url`. One thread at a time uses a store. A store
+    waits at most some seconds for an answer, and then raises `StateUnavailableError`. For content that cannot be read
+    it raises `JournalDamagedError`. It has no options: its URL holds all that it must know.
     """
 
     def __init__(self, url: str, run_dir: Path, job_id: str) -> None:
-        """`url` as the job file has it; relative paths in it are relative to `run_dir`. Nothing is opened yet.
+        """`url` is as in the job file; relative paths in it are relative to `run_dir`. Nothing is opened yet.
 
         Raises `StateError` for a URL that cannot work.
         """
@@ -68,19 +67,22 @@ class Store(Plugin, ABC):
     @property
     @abstractmethod
     def place(self) -> str:
-        """Where it is, for messages; without a password."""
+        """The store's place, for messages; without a password."""
 
     @abstractmethod
     def connect(self) -> None:
-        """Raise `StateError` if it cannot be reached. Where nothing has been written yet, nothing is made."""
+        """Connect.
+
+        Raises `StateError` if the store cannot be reached. If nothing was written yet, this creates nothing.
+        """
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make what a job's first `write` needs, with room for a usual journal where that can be reserved."""
+        """Create what a job's first `write` needs, with room for a usual journal if that can be reserved."""
 
     @abstractmethod
     def root(self) -> str | None:
-        """The job's root; None if it has none."""
+        """Return the job's root; None if it has none."""
 
     @abstractmethod
     def write(
@@ -92,23 +94,23 @@ class Store(Plugin, ABC):
         first: int | None = None,
         head: str | None = None,
     ) -> bool:
-        """Make `after` the job's root if it is `before` (None: it has none), and with it all the rest, durably.
+        """Make `after` the job's root if it is `before` (None: it has none), and apply the rest, durably.
 
-        `records` are added; those with numbers below `first` are dropped; `head` takes the place of the head. All of
-        that happens or nothing: False says that the root was another one. When it returns, a loss of power takes none
-        of it back.
+        `records` are added, those with numbers below `first` are dropped, and `head` replaces the head. All of that
+        happens or nothing: False means that the root was another one. After the return, a loss of power takes none of
+        it back.
         """
 
     @abstractmethod
     def records(self, first: int, last: int) -> list[Numbered]:
-        """The records from number `first` to `last` that are there, in order."""
+        """Return the existing records from number `first` to `last`, in order."""
 
     @abstractmethod
     def head(self) -> str | None:
-        """The job's head."""
+        """Return the job's head; None if it has none."""
 
     def block(self, seconds: float) -> None:
-        """Rehearsal: nobody can write to the job's journal for so long, as if the store did not answer."""
+        """Rehearsal: block writes to the job's journal for this many seconds, as if the store did not answer."""
         raise StateError("this store cannot be stalled", where=self.place, remedy="rehearse other failures")
 
     @abstractmethod

@@ -1,10 +1,10 @@
-"""What people see of a process of a job in ``ps`` and ``top``."""
+"""The title of a job's process in ``ps`` and ``top``."""
 
 from __future__ import annotations
 
 import os
 
-# Who looks for a job's processes reads their variables, so the title must not lie over them.
+# Tools find a job's processes by their environment variables, so the title must not overwrite them.
 os.environ.setdefault("SPT_NOENV", "1")
 
 from setproctitle import setproctitle
@@ -13,5 +13,5 @@ __all__ = ["entitle"]
 
 
 def entitle(job: str, what: str) -> None:
-    """This process is `what` of `job`: ``rolemesh: grpo trainer/0``. As long as the command line was, at most."""
+    """Set this process's title to `what` of `job`: ``rolemesh: grpo trainer/0``. The command line limits its length."""
     setproctitle(f"rolemesh: {job} {what}")

@@ -1,9 +1,9 @@
-"""The API of a transport: how what one rank sends gets to another. A kind of plugin of this engine's.
+"""The API of a transport, a kind of plugin of this engine: it brings frames from one rank to another.
 
 A job file names transports under ``engine.options.edges``. Transports do not read the content of frames.
 
-A rank has one `Inbox`. A transport makes it reachable for peers (`Transport.open`) and gives a `Sender` per peer; what
-it receives it delivers into the inbox, so a rank waits in one place whatever the transports.
+A rank has one `Inbox`. A transport makes it reachable for peers (`Transport.open`) and returns a `Sender` per peer. It
+delivers received frames into the inbox, so a rank waits in one place whatever its transports.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KIND = Kind(
 )
 
 Stamp: TypeAlias = tuple[int, int, int, int, int, int]
-"""What a chunk is: last (0 or 1), edge, producer rank, generation, step, chunk."""
+"""The identity of a chunk: last (0 or 1), edge, producer rank, generation, step, chunk."""
 
 
 class TransportError(RolemeshError):
@@ -53,7 +53,7 @@ class TransportKeys(msgspec.Struct, frozen=True):
 
 
 class Site(OfRank, frozen=True):
-    """Where a rank is: its names, its host as other nodes reach it, the job's private folders, and the job's keys."""
+    """The place of a rank: its names, its host as other nodes reach it, the job's private folders and keys."""
 
     node: str
     generation: int
@@ -63,7 +63,7 @@ class Site(OfRank, frozen=True):
     keys: TransportKeys | None = None
 
     def ipc_path(self, purpose: str) -> str:
-        """A short name in `socket_dir` (mode 0700): an ipc path has at most 107 bytes.
+        """Return a short name in `socket_dir` (mode 0700): an ipc path has at most 107 bytes.
 
         Raises `TransportError` if the folder alone is too long.
         """
@@ -80,35 +80,38 @@ class Payload(ABC):
 
     @abstractmethod
     def frame(self, stamp: Stamp) -> bytes:
-        """The only frame of a payload that is not in a slot."""
+        """Return the only frame of a payload that is not in a slot."""
 
     @abstractmethod
     def descriptor(self, stamp: Stamp) -> bytes:
-        """The frame that tells a reader on this node where in shared memory the rest is."""
+        """Return the frame that tells a reader on this node the place of the rest in shared memory."""
 
     @abstractmethod
     def frames(self, stamp: Stamp) -> Sequence[Any]:
-        """Head and buffers as separate frames, for another node: bytes-like views that stay until released."""
+        """Return head and buffers as separate frames, for another node: bytes-like views that stay until released."""
 
 
 class Inbox(ABC):
-    """Where everything that is sent to a rank arrives, in one queue."""
+    """The one queue for everything that is sent to a rank."""
 
     context: Any
     """The process's `zmq.Context`."""
     socket: Any
     """The `zmq.Socket` (PULL) that the rank reads: a transport may bind it to a further address."""
     address: str
-    """Under which processes of this node reach it (``ipc://…``)."""
+    """The address at which processes of this node reach it (``ipc://…``)."""
 
     @abstractmethod
     def pusher(self) -> Any:
-        """A `zmq.Socket` that delivers frames from inside this process. Not thread-safe: one per thread."""
+        """Return a `zmq.Socket` that delivers frames from inside this process. Not thread-safe: one per thread."""
 
 
 class Sender(ABC):
-    """The way to one peer. Sends never block: credits bound what is under way, and what a dead peer does not take is
-    dropped when its sender is closed: the peer's next generation asks for what it lacks."""
+    """The connection to one peer.
+
+    Sends never block, because credits bound the frames under way. When the sender of a dead peer is closed, the frames
+    that the peer did not take are dropped: its next generation asks for them.
+    """
 
     @abstractmethod
     def send(self, frame: bytes) -> None:
@@ -116,11 +119,11 @@ class Sender(ABC):
 
     @abstractmethod
     def send_payload(self, payload: Payload, stamp: Stamp) -> None:
-        """Send a payload that lies in a slot; the slot's bytes do not change until the peer has released it."""
+        """Send a payload in a slot. The slot's bytes do not change until the peer has released it."""
 
     @abstractmethod
     def close(self, linger_ms: int) -> None:
-        """Stop sending; what is queued may take `linger_ms` to leave."""
+        """Stop sending. Queued frames may take `linger_ms` to leave."""
 
 
 class Transport(Plugin, ABC):
@@ -135,11 +138,11 @@ class Transport(Plugin, ABC):
 
     @abstractmethod
     def connect(self, address: str) -> Sender:
-        """A way to the peer at `address`; returns at once. Called after `open`."""
+        """Return a connection to the peer at `address`, at once. Called after `open`."""
 
     def refused(self) -> int:
-        """Connections that were refused since the start: wrong key, wrong protocol."""
+        """Return the number of refused connections since the start: wrong key, wrong protocol."""
         return 0
 
     def close(self) -> None:
-        """Release what `open` made. Senders are closed before, the inbox after."""
+        """Release the resources of `open`. Senders are closed before, the inbox after."""

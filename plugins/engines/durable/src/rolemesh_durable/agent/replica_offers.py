@@ -105,9 +105,7 @@ class Offers:
         self._mates.get(role, set()).discard((role, rank))
 
     def copied(self, role: str, rank: int, timeline: int, generation: int, resume: int) -> int:
-        """Return the newest step of which another agent has a copy that is valid for `generation`, restored to
-        `resume`.
-        """
+        """Return the newest step whose copy on another agent is valid for `generation`, restored to `resume`."""
         valid = [
             step
             for step, (of_timeline, of_generation, _), there in self._copies.get(RankRef(role, rank), ())
@@ -224,8 +222,9 @@ class Offers:
             memory.close()
 
     def uncopyable(self, key: RankRef, why: str, now: float) -> None:
-        """Note why the newest snapshot cannot be copied now. Without a reason it need not be: the rank lives
-        elsewhere.
+        """Note why the newest snapshot cannot be copied now.
+
+        Without a reason it need not be: the rank lives elsewhere.
         """
         self._not_before[key] = now + r.PAUSE_S
         if why:

@@ -23,8 +23,9 @@ _AT_ONCE = 8
 
 
 class Pull:
-    """One image on its way here. `stamp` is None if any image of the step will do; `install`: a rank will start from
-    it.
+    """One image on its way here.
+
+    `stamp` is None if any image of the step will do; `install`: a rank will start from it.
 
     Any method may raise `OSError` or `msgspec.MsgspecError`: then the pull has failed.
     """

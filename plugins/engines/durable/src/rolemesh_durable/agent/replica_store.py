@@ -30,9 +30,7 @@ _FOLDER = re.compile(r"([A-Za-z_]\w*)-(\d+)")
 _STEP = re.compile(r"step-(-?\d+)")
 
 Stamp: TypeAlias = tuple[int, int, int]
-"""Distinguishes images of one step: timeline, the rank's generation, and the snapshot's serial in its agent's
-memory.
-"""
+"""Distinguishes images of one step: timeline, the rank's generation, and the snapshot's serial in its memory."""
 
 
 class ImageFile(msgspec.Struct, frozen=True):
@@ -44,8 +42,9 @@ class ImageFile(msgspec.Struct, frozen=True):
 
 
 class Image(OfRank, frozen=True):
-    """A snapshot as it is copied. `log` is the rank's position in its log. A stateless rank's image has no part
-    "state".
+    """A snapshot as it is copied.
+
+    `log` is the rank's position in its log. A stateless rank's image has no part "state".
     """
 
     step: int

@@ -190,8 +190,9 @@ class Replication:
                 self.ended.append((*key, problem))
 
     def _unkeepable(self, pull: Pull, why: str, now: float) -> None:
-        """Note that there is no place for a copy here. The offering agent learns it, and may offer again after a
-        pause.
+        """Note that there is no place for a copy here.
+
+        The offering agent learns it, and may offer again after a pause.
         """
         key = pull.ref
         self._end_pull(key, why)

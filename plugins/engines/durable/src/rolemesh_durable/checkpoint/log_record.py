@@ -21,9 +21,7 @@ __all__ = ["HEAD_BYTES", "MAX_HOLD", "LogRecord", "chunk_head", "decision", "end
 _HEAD = struct.Struct("<QqIB")
 """The fields are: position, step, hold, kind."""
 _CHUNK = struct.Struct("<QqIBBHIIqIIH")
-"""The fields are: the head, last, number of consumers, edge, chunk, payload, header's bytes, buffers, bytes of the
-place.
-"""
+"""The fields are: head, last, consumers, edge, chunk, payload, header's bytes, buffers, bytes of the place."""
 _END = struct.Struct("<QqIBHII")
 """The fields are: the head, number of consumers, edge, chunk."""
 _WHOLE = struct.Struct("<QqIBII")

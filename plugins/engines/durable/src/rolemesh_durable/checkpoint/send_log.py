@@ -29,7 +29,7 @@ __all__ = ["SendLog"]
 SEGMENT_BYTES: Final = 1 << 20
 """Bytes of a segment, from the fifth of a generation on. The first takes a sixteenth.
 
-So many ranks with little to log fit into little memory, and a rank that starts again finds room.
+This lets many ranks with little to log fit into little memory. A rank that starts again finds room.
 """
 _CHUNK: Final = RecordKind.CHUNK
 _LINE: Final = RecordKind.LINE
@@ -86,8 +86,7 @@ class SendLog:
         copied: bool = False,
         persist: Persist = lambda make: make(),
     ) -> None:
-        """Continue after the existing records, as `generation`, restored to the state after step `resume` in
-        `timeline`.
+        """Continue after the existing records, as `generation`, restored to step `resume` in `timeline`.
 
         `found` then has all records of former generations, orphans included: see `is_orphan`. `persist` creates a
         segment; it may wait for memory. `copied`: the existing records are a copy from another node, which may lack the
@@ -113,8 +112,9 @@ class SendLog:
         said = {record.generation for record in self.found if record.kind == RecordKind.WHOLE}
         before = [s for s in self._segments if s.generation == generation - 1]
         self.sure = not generation or (not copied and any(s.sure or s.generation in said for s in before))
-        """True if the log has everything that former generations may have shown. If not, the rank must ask its
-        consumers first.
+        """True if the log has everything that former generations may have shown.
+
+        If not, the rank must ask its consumers first.
         """
         self.nbytes = sum(segment.size for segment in self._segments)
         """Bytes of the segments."""
@@ -168,9 +168,7 @@ class SendLog:
         self._append(RecordKind.END, step, hold, head + self._ranks(consumers))
 
     def line(self, step: int, encoded: bytes, *, partial: bool = False) -> None:
-        """Append lines of metrics up to the one that ends with `step`, or with `partial` the gathered part up to
-        `step`.
-        """
+        """Append lines of metrics up to the one that ends with `step`; with `partial`, the gathered part up to `step`."""
         kind = RecordKind.PARTIAL if partial else RecordKind.LINE
         self._append(kind, step, 1, log_record.lines(self.position, step, 1, encoded, partial=partial))
 
@@ -242,8 +240,9 @@ class SendLog:
         return not (self._segments[0].path.exists() and self._current.path.exists())
 
     def begin_again(self) -> None:
-        """Forget all records, because another process has removed the files. The caller writes the needed ones
-        again.
+        """Forget all records, because another process has removed the files.
+
+        The caller writes the needed ones again.
         """
         for segment in self._segments:
             segment.path.unlink(missing_ok=True)
@@ -326,8 +325,9 @@ def _restarts(segments: Iterable[_Segment]) -> list[Restart]:
 
 
 def _whole(records: Sequence[LogRecord], first: int) -> frozenset[int]:
-    """Return the positions of complete results with their marks, from position `first` on. The newest mark of a step
-    counts.
+    """Return the positions of complete results with their marks, from position `first` on.
+
+    The newest mark of a step counts.
     """
     said = [mark for mark in records if mark.kind == RecordKind.WHOLE and mark.position - mark.made >= first]
     marks = {(mark.call, mark.step): mark for mark in said}.values()

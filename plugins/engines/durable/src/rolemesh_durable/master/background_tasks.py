@@ -142,8 +142,9 @@ class BackgroundTasks:
         return True
 
     def find_origin(self) -> None:
-        """Find the newest intact persisted snapshot. A checkpoint whose commit is under way counts only if it is done
-        before.
+        """Find the newest intact persisted snapshot.
+
+        A checkpoint whose commit is under way counts only if it is done before.
         """
         self._origins += 1
 
@@ -228,9 +229,7 @@ class BackgroundTasks:
 
 
 def _homes(state: JobState, lost: Collection[str]) -> tuple[dict[RankRef, str], dict[str, str], set[str]]:
-    """Return the agent of each rank, the node of each agent ("" if it may not be used), and all nodes believed
-    alive.
-    """
+    """Return the agent of each rank, the node of each agent ("": not usable), and all nodes believed alive."""
     living = {
         name: a.place.node
         for name, a in state.agents.items()

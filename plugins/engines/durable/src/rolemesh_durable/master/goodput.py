@@ -42,7 +42,7 @@ class Account(msgspec.Struct):
     recovery: int | None = None
     found: dict[int, _Recovery] = {}
     openings: dict[int, tuple[float, str]] = {}
-    """By recovery: since when it costs time, and why."""
+    """The start and the cause of the time that each recovery costs."""
     recovered: set[int] = set()
     spans: list[tuple[float, float, str]] = []
     covered: float = 0.0

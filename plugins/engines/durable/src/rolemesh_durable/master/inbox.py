@@ -1,6 +1,4 @@
-"""The events that wait for the master's next turn, bounded: a turn may wait long while the journal cannot be
-written.
-"""
+"""The events that wait for the master's next turn, bounded, because a failing journal may delay that turn."""
 
 from __future__ import annotations
 

@@ -58,6 +58,7 @@ def settle(run_dir: Path, bundle: JobBundle, state: JobState) -> Kept | None:
 
 def described(kept: Kept | None, state: JobState, bundle: JobBundle, troubles: Sequence[str]) -> dict[str, Any]:
     """Return the entries of ``result.json``: `kept`, and `not_kept` with the reason why the last state is missing.
+
     Pure.
 
     `troubles` are the job's problems with snapshots.

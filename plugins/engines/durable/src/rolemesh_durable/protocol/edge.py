@@ -117,8 +117,9 @@ class OutEdgeState(Generic[T]):
         return count < self.window or (self._size < self._budget and count < SMALL)
 
     def admits(self, step: int) -> bool:
-        """Return True if the value of `step` may be sent. It needs no credit if a later step's value is under way
-        already.
+        """Return True if the value of `step` may be sent.
+
+        It needs no credit if a later step's value is under way already.
 
         After a restart, a log may hold chunks of later steps than the one that the rank makes again.
         """

@@ -136,8 +136,9 @@ class _Picture:
         return (report.finished, report.step, report.op)
 
     def innocence(self, key: RankRef, waiters: int) -> tuple[int, int, bool]:
-        """Return a sort key for ranks that wait for no rank; lower is more suspicious. `waiters` ranks wait for this
-        one.
+        """Return a sort key for ranks that wait for no rank; lower is more suspicious.
+
+        `waiters` ranks wait for this one.
         """
         report = self.live[key]
         busy = report.phase in (_COMPUTING, _SERVING)

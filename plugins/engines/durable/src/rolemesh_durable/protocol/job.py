@@ -1,5 +1,6 @@
-"""The configuration that is fixed for a whole job and travels once to the master, each agent and each rank. Plain
-data.
+"""The configuration that is fixed for a whole job and travels once to the master, each agent and each rank.
+
+Plain data.
 """
 
 from __future__ import annotations
@@ -99,8 +100,9 @@ class JobConfig(msgspec.Struct, frozen=True):
     unrepeated: tuple[str, ...] = ()
     """Those stateful roles that are restored by their snapshots alone."""
     varying: tuple[str, ...] = ()
-    """Roles whose workload may return a different value in a second call. So nothing replaces the values that they have
-    sent.
+    """Roles whose workload may return a different value in a second call.
+
+    So nothing replaces the values that they have sent.
     """
     trust_pickles: bool = False
     """True if ranks may read pickled objects in the snapshot from which the job was resumed."""

@@ -73,15 +73,13 @@ class Launcher(Protocol):
         """
 
     def reserve(self, places: Sequence[AgentPlace]) -> None:
-        """Reserve what is not yet reserved for these places, all or nothing, so that running agents can have more
-        ranks.
+        """Reserve what is not yet reserved for these places, all or nothing: running agents are to have more ranks.
 
         Raises `BackendError` if that is impossible. May take seconds.
         """
 
     def attach(self, places: Sequence[AgentPlace], incarnations: Mapping[str, int]) -> None:
-        """After the master's restart: find these agents by `incarnations[agent]`, and call `lost` for those that are
-        gone.
+        """Find these agents after the master's restart, by `incarnations[agent]`; call `lost` for those that are gone.
 
         Agents of the job that are not among them are killed.
         """

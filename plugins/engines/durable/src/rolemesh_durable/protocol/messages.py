@@ -132,8 +132,9 @@ class RankReport(RankProgress, frozen=True):
 
 
 class Stored(OfRank, frozen=True):
-    """Snapshots in this agent's memory of a rank without a process here. The rank's last agent left them, or they are
-    copies.
+    """Snapshots in this agent's memory of a rank without a process here.
+
+    The rank's last agent left them, or they are copies.
 
     `copy`: they are copies from another node. A rank needs them fetched before a restore, even by the agent that has
     them.
@@ -198,8 +199,9 @@ class Addresses(msgspec.Struct, frozen=True, tag=True):
 
 
 class Watermarks(msgspec.Struct, frozen=True, tag=True):
-    """The progress of the job. The master sends it on every change and every second; it is also the sign that the
-    master lives.
+    """The progress of the job.
+
+    The master sends it on every change and every second; it is also the sign that the master lives.
 
     No field but `groups` decreases, except when `timeline` increases.
 
@@ -236,8 +238,9 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
     cuts: Cuts = ((0, 1),)
 
     def after(self, known: Watermarks | None) -> Watermarks:
-        """Return both messages combined. The numbers never decrease in a timeline, and either message may be the newer
-        one.
+        """Return both messages combined.
+
+        The numbers never decrease in a timeline, and either message may be the newer one.
         """
         if known is None:
             return self

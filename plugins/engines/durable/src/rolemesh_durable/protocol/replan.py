@@ -59,9 +59,7 @@ def replan(
 
 
 def stranded_in(plan: PlacementPlan, gone: Collection[str], current: PlacementPlan) -> PlacementPlan | None:
-    """Return `current` with the ranks that `plan` has on `gone` nodes and `current` has not placed; None if there are
-    none.
-    """
+    """Return `current` with the ranks on `gone` nodes that it has not placed; None if there are none."""
     placed = current.placed()
     left = [a for a in plan.assignments if plan.slot(a.slot).node in gone and a.ref not in placed]
     old = sorted({a.slot for a in left})

@@ -127,8 +127,9 @@ def _meaning(failure: Failure) -> Rule | None:
 
 
 def _again(failure: Failure, earlier: Failure) -> bool:
-    """Return True if `earlier` is the same exception at the same place before a restart. Peers' failures do not
-    count.
+    """Return True if `earlier` is the same exception at the same place before a restart.
+
+    Peers' failures do not count.
     """
     return (
         earlier.cause == failure.cause

@@ -32,8 +32,9 @@ FEW_PEERS = 900
 LONG_IDLE_MS = 800
 """Milliseconds of a wait if nothing was put off, after some shorter ones: a thousand ranks may wait at once."""
 LINGER_MS = 500
-"""Milliseconds for frames that are queued for a peer when the rank leaves. Everything that matters is acknowledged
-before.
+"""Milliseconds for frames that are queued for a peer when the rank leaves.
+
+Everything that matters is acknowledged before.
 """
 
 
@@ -83,8 +84,9 @@ class Endpoint:
         self.stopping = False
         """True once the agent has asked the rank to stop: every wait raises `Stopping`."""
         self.lost: LogLost | None = None
-        """Set if consumers have used values that no log has any more. Each wait raises it, in case an operator catches
-        it.
+        """Set if consumers have used values that no log has any more.
+
+        Each wait raises it, in case an operator catches it.
         """
         self._idle: tuple[Callable[[], bool], ...] = ()
         self._waits: tuple[Callable[[int], bool], ...] = ()
@@ -113,8 +115,9 @@ class Endpoint:
     # ------------------------------------------------------------------------------------------------- the ways out
 
     def connect(self, peers: Sequence[Peer]) -> None:
-        """Set the addresses of these peers. A peer of a new generation gets a new connection; frames to the dead one
-        are dropped.
+        """Set the addresses of these peers.
+
+        A peer of a new generation gets a new connection; frames to the dead one are dropped.
         """
         for peer in peers:
             key = peer.ref

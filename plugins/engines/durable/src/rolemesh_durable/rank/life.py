@@ -279,9 +279,7 @@ class Life:
             relaid(dict(sizes))
 
     def _trusts(self, folder: str) -> bool:
-        """Return True if the rank may unpickle objects of this snapshot: it is the job's own, or a person allowed
-        it.
-        """
+        """Return True if the rank may unpickle this snapshot's objects: it is the job's own, or a person allowed it."""
         job = self._start.job
         return job.trust_pickles or written_by(job.job_id, folder)
 

@@ -1,6 +1,4 @@
-"""The process of a rank after its fork: import the plugin, open the inbox, meet the peers, set up, run, report,
-leave.
-"""
+"""A rank's process after its fork: import the plugin, open the inbox, meet the peers, set up, run, report, leave."""
 
 from __future__ import annotations
 
@@ -239,8 +237,9 @@ class _Rank:
         return workload, ctx
 
     def _wait_for_wire(self) -> m.Connect:
-        """Return the first addresses that include this generation. Older ones may name the group's former meeting
-        point.
+        """Return the first addresses that include this generation.
+
+        Older ones may name the group's former meeting point.
         """
         me = self.launch.start
         while True:

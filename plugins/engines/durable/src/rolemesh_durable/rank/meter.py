@@ -137,8 +137,7 @@ class Meter:
             self._send(now_ns)
 
     def boundary(self, step: int) -> None:
-        """Write the lines before the snapshot of `step` to the log: a rank that is restored from it sends them from
-        there.
+        """Write the lines before the snapshot of `step` to the log, from which a restored rank sends them.
 
         The log also gets the current line as far as it is gathered.
         """

@@ -95,7 +95,7 @@ class StatusPage:
             self.fields[FIELDS + edge] += ns
 
     def waits(self, edges: Iterable[int]) -> dict[int, int]:
-        """How long it has waited on each of these edges since its start, in nanoseconds; without what still lasts."""
+        """Return the nanoseconds that the rank waited on each of these edges, without the present wait."""
         return {edge: self.fields[FIELDS + edge] for edge in edges if edge < _EDGES}
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ _EMPTY = struct.pack(f"<{FIELDS}q", *Position(0, 0, -1, -1, -1, IDLE, -1, 0, -1,
 
 
 def new_file(path: Path, data: bytes) -> None:
-    """Put a new file with `data` at `path`. All of it is there, so that whoever maps it does not die of a full disk."""
+    """Put a new file with `data` at `path`, with its full size, so that no process that maps it dies of a full disk."""
     path.unlink(missing_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

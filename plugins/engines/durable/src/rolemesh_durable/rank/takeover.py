@@ -21,24 +21,25 @@ _decode_line = msgspec.msgpack.Decoder(Metrics).decode
 
 
 class Inheritance:
-    """What is left of former generations.
+    """The memory of former generations.
 
-    An orphan is what one of them sent after the step that its successor was restored to. The successor makes it again;
-    but who has got it already does not look at it twice, so an orphan's slot stays until no consumer can need it.
+    An orphan is a chunk that one of them sent after the step that its successor was restored to. The successor makes it
+    again. A consumer that has received the orphan does not look at the value again. So the orphan's slot stays until no
+    consumer can need it.
     """
 
     def __init__(self, directory: Path) -> None:
         self.lines: list[Metrics] = []
         """Lines of metrics that the agent may lack."""
         self.partial: Metrics | None = None
-        """The line that had been begun when the snapshot was taken."""
+        """The line that the rank had begun when it took the snapshot."""
         self.nbytes = 0
-        """What the orphans' slots take."""
+        """Bytes of the orphans' slots."""
         self._directory = directory
         self._slots: dict[str, tuple[int, int]] = {}
 
     def retain(self, slot: str, until: int) -> None:
-        """`slot` stays until step `until` is committed."""
+        """Keep `slot` until step `until` is committed."""
         known = self._slots.get(slot)
         if known is None:
             try:
@@ -50,16 +51,16 @@ class Inheritance:
         self._slots[slot] = max(until, known[0]), known[1]
 
     def awaits_commit(self, step: int) -> bool:
-        """Whether the commit of `step` would remove some of them."""
+        """Return True if the commit of `step` would remove some of them."""
         return any(until <= step for until, _ in self._slots.values())
 
     @property
     def slots(self) -> frozenset[str]:
-        """Slots that belong to orphans."""
+        """The slots of orphans."""
         return frozenset(self._slots)
 
     def committed(self, step: int) -> None:
-        """`step` is committed: remove the slots of orphans that nobody can need."""
+        """Remove the slots of orphans that no consumer can need after the commit of `step`."""
         for slot in [slot for slot, (until, _) in self._slots.items() if until <= step]:
             self.nbytes -= self._slots.pop(slot)[1]
             (self._directory / slot).unlink(missing_ok=True)
@@ -69,14 +70,14 @@ class ProcessRemains:
     """`rolemesh_durable.protocol.rank.takeover.Remains` of a process. It collects what it retains in `found`."""
 
     def __init__(self, pool: SlotPool, records: Sequence[LogRecord], found: Inheritance) -> None:
-        """`records` are all that the log has."""
+        """`records` are all records of the log."""
         self._pool, self._found = pool, found
         self._lies_in = {slot: record.payload for record in records for slot in record.slots}
-        """The payload in each slot: of those written to a slot, the last one."""
+        """The payload in each slot: the last one that was written to it."""
         self._payloads: dict[int, Payload] = {}
 
     def item(self, record: LogRecord) -> Payload | None:
-        """The payload of a chunk. It is None if the slot has another payload now, or is gone."""
+        """Return the payload of a chunk; None if the slot has another payload now, or is gone."""
         known = self._payloads.get(record.payload)
         if known is None and (known := _payload(record, self._pool, self._lies_in)) is not None:
             self._payloads[record.payload] = known
@@ -93,11 +94,11 @@ class ProcessRemains:
         self._found.lines.append(_decode_line(record.body))
 
     def partial(self, record: LogRecord) -> None:
-        """Collect the line that had been begun."""
+        """Collect the line that the rank had begun."""
         self._found.partial = _decode_line(record.body)
 
     def begun(self, record: in_flight.InFlight) -> None:
-        """Take the line that had been begun from a persisted snapshot."""
+        """Take the line that the rank had begun from a persisted snapshot."""
         self._found.partial = _decode_line(record.body)
 
     def stored(self, record: in_flight.InFlight) -> Payload:
@@ -105,7 +106,7 @@ class ProcessRemains:
         return _stored(record, self._pool)
 
     def remove_others(self, role: str, rank: int) -> None:
-        """Remove the slots of this rank's former generations that nobody can ask for."""
+        """Remove the slots of this rank's former generations that no consumer can request."""
         kept = {slot.name for payload in self._payloads.values() for slot in payload.slots} | self._found.slots
         for path in named(self._pool.directory, f"slot-{role}-{rank}-"):
             if path.name not in kept:
@@ -113,7 +114,7 @@ class ProcessRemains:
 
 
 def _payload(record: LogRecord, pool: SlotPool, lies_in: dict[str, int]) -> Payload | None:
-    """The payload of a chunk; None if it has been freed, so that its slot holds something else or is gone."""
+    """Return the payload of a chunk; None if it was freed, so that its slot has another payload or is gone."""
     if any(lies_in[slot] != record.payload for slot in record.slots):
         return None
     slots = [slot for name in record.slots if (slot := pool.adopt(name)) is not None]

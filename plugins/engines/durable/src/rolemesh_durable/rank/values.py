@@ -1,4 +1,4 @@
-"""How a rank's values become payloads, in frames or in slots of shared memory, and what has come becomes values."""
+"""The conversion of a rank's values to payloads, in frames or in slots of shared memory, and back."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ class PayloadValues:
         self._pool, self._reader = pool, reader
 
     def encode(self, value: Any, selection: Selection) -> Payload:
-        """The part of `value` that `selection` names, in memory that nobody writes to."""
+        """Return the part of `value` that `selection` names, in memory that no other code writes to."""
         part = value if type(selection) is Whole else select(value, selection)
         return Payload(part, self._pool, INLINE_BYTES, self._reader)
 
     def join(self, chunks: Sequence[Any]) -> Any:
-        """The value that was yielded in chunks."""
+        """Return the value that was yielded in chunks."""
         return join_chunks(chunks)
 
     def combine(self, parts: Sequence[Any], how: Combine) -> Any:
-        """The value of parts that only make sense together."""
+        """Return the value of parts that only make sense together."""
         return combine(parts, how)
 
     def rows(self, parts: Sequence[Any]) -> Any:
-        """The rows of several items as one value."""
+        """Return the rows of several items as one value."""
         return items.joined(parts)
 
     def reader(self, edge: Edge, sources: Sequence[int], how: Combine) -> Reader:
-        """How the chunks of an edge become values."""
+        """Return the function that builds values from the chunks of an edge."""
         if isinstance(how, Collate):
             return lambda made, chunks: items.assembled(chunk.value() for part in chunks for chunk in part)
         single = len(sources) == 1 and isinstance(how, (Take, Concat))
@@ -70,17 +70,17 @@ class SlotMemory:
         return self._pool.used_bytes
 
     def within(self, kept: int, most: int) -> None:
-        """Unlink free slots that are beyond `most`, where `kept` bytes are kept in all."""
+        """Unlink free slots beyond `most`. The rank keeps `kept` bytes in all."""
         over = kept + self._pool.free_bytes - most
         if over > 0:
             self._pool.give_back(over)
 
     def trim(self, step: int) -> None:
-        """Give back what was not used for long."""
+        """Give back memory that was not used for long."""
         now = monotonic()
         self._pool.trim(step, now)
         self._reader.trim(step, now)
 
     def forget_lost(self) -> None:
-        """Forget the free slots whose files somebody has removed."""
+        """Forget the free slots whose files another process has removed."""
         self._pool.forget_lost()

@@ -1,6 +1,4 @@
-"""The waits of a rank's process: it handles messages meanwhile, and shows the wait on its status page and in its
-times.
-"""
+"""The waits of a rank's process: it handles messages meanwhile, and the status page and the times show the wait."""
 
 from __future__ import annotations
 

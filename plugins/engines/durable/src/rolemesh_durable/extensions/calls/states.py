@@ -148,9 +148,7 @@ class CallerState(Generic[T]):
         return self._take_back(rank, life + 1)
 
     def resized(self, role: str, size: int) -> list[OpenCall[T]]:
-        """Note that `role` has `size` new ranks, none of them up yet, and that its former ranks are dead: as
-        `lives`.
-        """
+        """Note that `role` has `size` new ranks, none of them up, and that its former ranks are dead: as `lives`."""
         before, self._ranks[role] = self._ranks[role], [RankRef(role, rank) for rank in range(size)]
         newest = max((call.life for call in self.open.values() if call.role == role), default=-1)
         return [call for rank in before for call in self.died(rank, max(newest, self._lives.get(rank, -1)))]
@@ -353,8 +351,9 @@ class CalleeState(Generic[Q, T]):
 
     @property
     def _reach(self) -> float:
-        """The last step whose calls may run. Calls up to the next commit that frees memory always may: it may need
-        them.
+        """The last step whose calls may run.
+
+        Calls up to the next commit that frees memory always may: it may need them.
         """
         if self.kept_bytes < self._max_bytes or not self._untils:
             return inf

@@ -235,8 +235,9 @@ def _place(report: m.RankReport) -> tuple[object, ...]:
 
 
 def _came_through(was: m.RankReport, seen: m.RankReport) -> bool:
-    """Return True if the rank has left its call and made progress. It has not if it died in the call and started
-    again.
+    """Return True if the rank has left its call and made progress.
+
+    It has not if it died in the call and started again.
     """
     if seen.generation != was.generation:
         return False

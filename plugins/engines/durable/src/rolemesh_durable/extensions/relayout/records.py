@@ -33,8 +33,9 @@ class ResizeWanted(e.ExtensionEvent, frozen=True):
 
 
 class DrainWanted(e.ExtensionEvent, frozen=True):
-    """A client's request to empty a node, or to take it `back`. The node leaves in `notice_s`; 0: at an unknown
-    time.
+    """A client's request to empty a node, or to take it `back`.
+
+    The node leaves in `notice_s`; 0: at an unknown time.
     """
 
     node: str

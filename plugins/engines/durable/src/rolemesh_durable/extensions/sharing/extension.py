@@ -1,4 +1,4 @@
-"""Rows by demand in one rank: it makes the items of a call that fall to it, one after the other."""
+"""Rows by demand in one rank: it makes its items of a call, one after the other."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class RankSharing(RankExtension):
         self._rank, self._mates = rank, rank.ports.mates
 
     def wrap(self, op: OpCall, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Run `method` for each item that falls to this rank."""
+        """Return a function that runs `method` for each item that this rank takes."""
         mates = self._mates.get(op.id)
         return method if mates is None else SharedRows(mates, self._rank).shared(method, op)
 
     def may_yield_nothing(self, op: OpCall) -> bool:
-        """Whether other ranks may make all items of the call."""
+        """Return True: other ranks may make all items of a shared call."""
         return op.id in self._mates
 
     def before_call(self, op: OpCall, step: int) -> None:
-        """Wait until all mates have told which items they have taken."""
+        """Wait until all mates have reported their items."""
         mates = self._mates.get(op.id)
         if mates is not None:
             mates.await_told()

@@ -1,4 +1,4 @@
-"""A call whose rows the ranks of a role share: each rank runs it on the items that fall to it."""
+"""A call whose rows the ranks of a role share: each rank runs it on the items that it takes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rolemesh_runtime.items import Items, apart
 __all__ = ["SharedRows"]
 
 FIRST_S = 0.02
-"""Seconds for which a rank without items of its own (there are fewer items than ranks) lets the others begin."""
+"""Seconds that a rank without items of its own (there are fewer items than ranks) waits for the others to begin."""
 
 
 class SharedRows:
@@ -32,7 +32,7 @@ class SharedRows:
         self._fields, self._meter = rank.status_page.fields, rank.meter
 
     def shared(self, method: Callable[..., Any], op: OpCall) -> Callable[..., Iterator[tuple[Any, ...]]]:
-        """Return a function that calls `method`, of `op`, with each item that falls to this rank.
+        """Return a function that calls `method`, of `op`, with each item that this rank takes.
 
         Several coroutines run at once, `def` methods one after the other.
         """
@@ -70,10 +70,10 @@ class SharedRows:
         return call_several
 
     def _chosen(self, step: int, count: int, finished: Callable[[], bool]) -> Iterator[int | None]:
-        """Yield the items of `step` that fall to this rank, each when the rank is free for it. Raises `Stopping`.
+        """Yield the items of `step` that this rank takes, each when the rank is free for it. Raises `Stopping`.
 
         Yield None while the rank has to finish an item of the step before it takes the next. Ranks mostly begin a step
-        together. A rank that takes several items at once would take those that its mates are taking.
+        together, so a rank that takes several items at once would take those that its mates are taking.
         """
         begun, until = False, monotonic() + FIRST_S
         while not self._mates.is_made(step):
@@ -95,7 +95,7 @@ class SharedRows:
             yield item
 
     def _counted(self, made: Iterator[tuple[Any, ...]], op: OpCall, count: int) -> Iterator[tuple[Any, ...]]:
-        """Yield the items that are `made`, of `count`, and pass on what the operator reported of each.
+        """Yield the items that are `made`, of `count`, and pass on the operator's reports of each.
 
         Each item is progress, unless the operator reports progress itself.
         """

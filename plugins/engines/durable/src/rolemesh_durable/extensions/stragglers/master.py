@@ -18,7 +18,7 @@ class Straggler(OfRank, ExtensionRecord, frozen=True, tag="straggler"):
 
 
 class Stragglers(MasterExtension):
-    """Watches the ranks that run. A straggler has failed only if a diagnoser says that something has to be done."""
+    """Watches the ranks that run. A straggler fails only if a diagnoser returns a verdict."""
 
     records = (Straggler,)
 

@@ -10,15 +10,15 @@ from rolemesh_durable.protocol.messages import RankReport
 __all__ = ["StragglerWatch"]
 
 WINDOWS = 3
-"""The number of windows in a row that must be slow, each at least one step long."""
+"""Number of windows in a row that must be slow. Each is at least one step long."""
 MATTERS = 0.1
-"""The least share of wall time that slowness must cost: ranks that compute for microseconds differ by any factor."""
+"""Minimum share of wall time that slowness must cost: ranks that compute for microseconds differ by any factor."""
 WORKS = 0.8
-"""A rank that has a processor for this share of its time in operators waits for none of its mates."""
+"""A rank that has a processor for this share of its time in operators does not wait for the other ranks."""
 
 
 class _RankWindow:
-    """One rank of one generation: where its window began, what it needed per step in the last one, how often slow."""
+    """One start of a rank: the begin of its window, its time per step in the last one, and its slow windows in a row."""
 
     __slots__ = ("began", "busy_s", "finished", "generation", "per_step", "slow", "told", "worked_s")
 
@@ -35,15 +35,16 @@ class _RankWindow:
 
 
 class StragglerWatch:
-    """Says once of a rank that its computing time per step has been far above that of the role's other ranks.
+    """Reports a rank once if its computing time per step is far above that of the role's other ranks.
 
-    Compared are seconds in operators per finished step, without what a rank waits for inputs and credits: those waits
-    are the others' doing. Ranks of a role have equal shares of each step's work; where the work itself is uneven from
-    step to step, the windows even it out, and where one rank always gets more of it, it is rightly named.
+    The watch compares seconds in operators per finished step, without waits for inputs and credits: other ranks cause
+    those waits. Ranks of a role have equal shares of each step's work. If the work differs from step to step, the
+    windows even it out. If one rank always gets more work, the watch rightly names it.
 
-    Ranks of collective roles wait for each other inside the operator, and all take as long. Compared is what they work:
-    the time for which their processes have a processor or want one. The straggler works nearly all the time, while its
-    mates sleep until it has come. Where waiting is spinning, as on most GPUs, they look alike, and none is named.
+    Ranks of collective roles wait for each other inside the operator, so all take equally long. For them the watch
+    compares the time for which their processes have a processor or want one. The straggler works nearly all the time,
+    while the others sleep until it arrives. If waiting is spinning, as on most GPUs, they look alike, and the watch
+    names none.
     """
 
     def __init__(self, factor: float, for_s: float) -> None:
@@ -53,9 +54,11 @@ class StragglerWatch:
         self._roles: dict[str, dict[int, _RankWindow]] = {}
 
     def seen(self, report: RankReport, now: float, *, collective: bool = False) -> Failure | None:
-        """Take a report, at `now` (seconds of a monotonic clock); a failure of cause "straggler" if it is one.
+        """Take a report, at `now` (seconds of a monotonic clock).
 
-        It is said again only after the rank has been well below the factor (halfway to the others) for a window, or
+        Return a failure of cause "straggler" if the rank is one.
+
+        The watch repeats it only after the rank has been well below the factor (halfway to the others) for a window, or
         has started again. A role needs two ranks that have finished steps.
         """
         if report.state != "ready":

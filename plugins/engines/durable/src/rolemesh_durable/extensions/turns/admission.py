@@ -86,8 +86,9 @@ class TurnAdmission:
         return spent
 
     def _claim(self) -> bool:
-        """Claim the slot if its time has come. An earlier turn may have appeared since, so check again after the
-        claim.
+        """Claim the slot if its time has come.
+
+        An earlier turn may have appeared since, so check again after the claim.
         """
         if self._page is None:
             return True

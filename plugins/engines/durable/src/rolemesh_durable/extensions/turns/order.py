@@ -35,9 +35,7 @@ def taking_turns(plan: PlacementPlan) -> dict[int, tuple[RankRef, ...]]:
 
 
 class Row(NamedTuple):
-    """The part of a rank that others see: the position of its next turn, and whether it is (or is about to be)
-    `loaded`.
-    """
+    """A rank's row: the position of its next turn, and whether it is (or is about to be) `loaded`."""
 
     position: int
     loaded: bool = False

@@ -18,8 +18,9 @@ NAME = "rolemesh-turns"
 
 
 class TurnPage:
-    """The rows of a slot's ranks in mapped memory. Each rank writes its own row; its agent does while it has no
-    process.
+    """The rows of a slot's ranks in mapped memory.
+
+    Each rank writes its own row; its agent does while it has no process.
     """
 
     def __init__(self, path: str, members: Sequence[RankRef]) -> None:

@@ -17,8 +17,9 @@ __all__ = ["AddressBook"]
 
 
 class AddressBook:
-    """`version` is the newest version of the addresses. The agent at `copies_to` gets copies of this agent's
-    snapshots.
+    """`version` is the newest version of the addresses.
+
+    The agent at `copies_to` gets copies of this agent's snapshots.
     """
 
     def __init__(self, neighbours: Neighbours, at_once: int) -> None:

@@ -42,8 +42,9 @@ class FromMaster(msgspec.Struct, frozen=True):
 
 
 class MasterRevived(msgspec.Struct, frozen=True):
-    """The answer to `ReviveMaster`. `comes`: there is, or will be, a master, so the agent lives `lease_s` seconds
-    more.
+    """The answer to `ReviveMaster`.
+
+    `comes`: there is, or will be, a master, so the agent lives `lease_s` seconds more.
     """
 
     comes: bool
@@ -92,8 +93,9 @@ class RankSample(m.RankProgress, frozen=True):
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """The agent has read the status pages of ranks; time has passed. The rest is the content of the node's memory and
-    disk.
+    """The agent has read the status pages of ranks; time has passed.
+
+    The rest is the content of the node's memory and disk.
 
     `making`: the environments of roles that the agent makes, with their progress. `refused`, `given_up`, `measured`,
     `address`: see `Report`.
@@ -197,8 +199,9 @@ class Relayout(msgspec.Struct, frozen=True):
 
 
 class ReviveMaster(msgspec.Struct, frozen=True):
-    """Ask the backend to restart the master, which has been silent for long, if it hangs. Answer with
-    `MasterRevived`.
+    """Ask the backend to restart the master, which has been silent for long, if it hangs.
+
+    Answer with `MasterRevived`.
     """
 
 

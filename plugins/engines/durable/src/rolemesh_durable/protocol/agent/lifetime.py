@@ -84,7 +84,8 @@ class Lifetime:
         return [e.Terminate(*start, patience_s) for start in alive]
 
     def quits(self, now: float) -> bool:
-        """Return True if the agent has waited long enough for its ranks to move. Its next incarnation adopts the
-        rest.
+        """Return True if the agent has waited long enough for its ranks to move.
+
+        Its next incarnation adopts the rest.
         """
         return now >= self._quit_at and not self.stopping

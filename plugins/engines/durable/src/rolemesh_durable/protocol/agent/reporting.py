@@ -16,8 +16,9 @@ __all__ = ["Identity", "Reporting"]
 
 REPORT_S = 1.0
 PROMPT_S = 0.1
-"""Minimum seconds between reports of mere progress. Without any, the agent reports every `REPORT_S`; events go at
-once.
+"""Minimum seconds between reports of mere progress.
+
+Without any, the agent reports every `REPORT_S`; events go at once.
 """
 PER_RANK_S = 200e-6
 """Minimum seconds between two reports, for each rank in them: many ranks come and go together."""
@@ -38,8 +39,9 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Reporting:
-    """Decides when to report. `urgent`: an event has happened. `metrics` are the ranks' lines that are not known to be
-    durable.
+    """Decides when to report.
+
+    `urgent`: an event has happened. `metrics` are the ranks' lines that are not known to be durable.
     """
 
     def __init__(self, who: Identity) -> None:

@@ -140,9 +140,7 @@ class First(Choosing):
         return (step - self.edge.lag, step)
 
     def resize_refusal(self, role: str) -> str:
-        """Return the reason why ranks cannot be resized: each has taken other items, so they cannot go to other
-        ranks.
-        """
+        """Return why ranks cannot be resized: each has taken other items, so they cannot go to other ranks."""
         return f"each rank of {role} has taken other rows of {self.edge.param!r}, as they were finished"
 
     def _next_step(self, period: Period | None, resume: int) -> int:
@@ -183,8 +181,9 @@ class FirstPort(ChoosingPort):
         self._released = self._choice.released
 
     def given_by(self, origin: Origin, step: int) -> dict[int, Any]:
-        """Return the items that were in flight after `step`. Also read the rank's taken items, unless its log has
-        them.
+        """Return the items that were in flight after `step`.
+
+        Also read the rank's taken items, unless its log has them.
         """
         if not self._known and (taken := origin.decision(self.edge, self.scope, step)) is not None:
             self.recall(step, {step: taken})

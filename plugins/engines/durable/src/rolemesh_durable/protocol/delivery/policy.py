@@ -85,8 +85,7 @@ class Delivery(ABC):
         """The consumer's end in a rank."""
 
     def first_needed(self, graph: LogicalGraph, activity: Activity, unrepeated: Collection[str], resume: int) -> int:
-        """Return the first producer step whose value a consumer needs that continues after step `resume` (-1: it
-        starts).
+        """Return the first producer step that a consumer needs after a restart from step `resume` (-1: it starts).
 
         A role that is not `unrepeated` repeats its last call of an operator that returns nothing. That call takes the
         same value again: with a bounded lag any value of the last `lag` steps, or the initial one.

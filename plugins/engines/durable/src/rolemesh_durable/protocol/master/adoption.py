@@ -30,8 +30,9 @@ class Adoption:
         self._context = context
 
     def died(self, agent: AgentRecord, why: str) -> bool:
-        """Handle the death of an agent whose node lives. Return True if its ranks may live and its next incarnation
-        starts.
+        """Handle the death of an agent whose node lives.
+
+        Return True if its ranks may live and its next incarnation starts.
         """
         context, state, name = self._context, self._context.state, agent.place.agent
         lives = any(state.ranks[key].state in (*RUNS, "starting") for key in state.on(name))

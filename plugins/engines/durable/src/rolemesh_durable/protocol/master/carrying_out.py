@@ -18,8 +18,9 @@ from rolemesh_durable.protocol.master.state import AgentRecord, JobState, Recove
 __all__ = ["CarryingOut"]
 
 REPORTED_S = 1.0
-"""Maximum seconds that a message is under way. A report that arrives later than this after an event was sent after
-it.
+"""Maximum seconds that a message is under way.
+
+A report that arrives later than this after an event was sent after it.
 """
 TOLD_S = 10.0
 """Maximum seconds after which the backend reports a lost node or a silent agent."""
@@ -35,8 +36,9 @@ class CarryingOut:
         self._context, self._progress, self._checkpoints = context, progress, checkpoints
 
     def step(self, recovery: Recovery) -> tuple[bool, str]:
-        """Continue the recovery unless it has to wait. Return whether it continued, and why the plan has failed ("": it
-        has not).
+        """Continue the recovery unless it has to wait.
+
+        Return whether it continued, and why the plan has failed ("": it has not).
         """
         match recovery.phase:
             case "halting":
@@ -143,8 +145,9 @@ class CarryingOut:
         return WAITS
 
     def _change_layout(self, recovery: Recovery, found: e.PlacesFound) -> str:
-        """Change the layout: every rank starts again from the origin, with the plan's numbers of ranks. No rank runs
-        now.
+        """Change the layout: every rank starts again from the origin, with the plan's numbers of ranks.
+
+        No rank runs now.
         """
         context, state, changes = self._context, self._context.state, found.wanted.sizes
         number = state.layouts + 1

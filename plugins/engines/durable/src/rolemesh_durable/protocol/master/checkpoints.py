@@ -1,6 +1,4 @@
-"""Checkpoints on disk: agents write the parts of their ranks, and the master commits a checkpoint with all its
-parts.
-"""
+"""Checkpoints on disk: agents write parts for their ranks, and the master commits a checkpoint with all parts."""
 
 from __future__ import annotations
 
@@ -71,9 +69,7 @@ class Checkpoints:
         context.want(e.CommitCheckpoint(part.step, tuple(parts[key][1] for key in state.ranks), needed))
 
     def _gap(self) -> int:
-        """Return the number of steps after a change of the layout without a complete checkpoint: see
-        `Layout.whole_from`.
-        """
+        """Return the number of steps after a layout change without a complete checkpoint: see `Layout.whole_from`."""
         layout = self._context.state.layout
         if layout.number != self._gaps[0]:
             self._gaps = layout.number, layout.whole_from(self._context.outline.graph) - layout.step

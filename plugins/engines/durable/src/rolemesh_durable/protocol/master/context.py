@@ -1,6 +1,4 @@
-"""The shared state of the parts of a master's machine: the job's state, its configuration, and the effects of this
-turn.
-"""
+"""The state that the parts of a master's machine share: the job's state, its configuration, and the turn's effects."""
 
 from __future__ import annotations
 

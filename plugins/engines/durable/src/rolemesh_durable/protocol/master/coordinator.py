@@ -57,8 +57,9 @@ class Coordinator:
         return f"recovery {at.number} of {who} waits {left:.0f} of {at.plan.delay_s:.3g} s before attempt {at.attempt}"
 
     def suspected(self, failure: Failure) -> None:
-        """Take a report of a straggler: a rank that works, but badly. It fails only if a diagnoser returns a
-        verdict.
+        """Take a report of a straggler: a rank that works, but badly.
+
+        It fails only if a diagnoser returns a verdict.
         """
         context = self._context
         verdict = diagnosed(failure, context.view(), context.diagnosers)
@@ -177,9 +178,7 @@ class Coordinator:
         self._plan([*found, *context.state.open], floors, why)
 
     def _regained(self) -> None:
-        """Record the recoveries whose ranks have reached their former steps again: then no progress is lost any
-        more.
-        """
+        """Record the recoveries whose ranks have reached their former steps: they cost no progress any more."""
         state = self._context.state
         if state.recovery is not None or not state.regaining or state.phase not in ("starting", "running"):
             return

@@ -182,8 +182,9 @@ class Incarnation(msgspec.Struct, frozen=True):
 
 
 class StartAgents(msgspec.Struct, frozen=True):
-    """Effect: reserve what is not reserved yet and start these agents. Their earlier incarnations must be dead
-    first.
+    """Effect: reserve what is not reserved yet and start these agents.
+
+    Their earlier incarnations must be dead first.
     """
 
     agents: tuple[Incarnation, ...]

@@ -73,8 +73,9 @@ class MasterExtension:
             SLICES[cls.slice.key] = cls.slice
 
     def handlers(self) -> Mapping[type, Handler]:
-        """The events, and the messages of agents, that the extension handles. They may include those that the core
-        handles.
+        """The events, and the messages of agents, that the extension handles.
+
+        They may include those that the core handles.
         """
         return {}
 
@@ -82,8 +83,10 @@ class MasterExtension:
         """A master begins: the first one of the job, or a successor."""
 
     def turn(self) -> None:
-        """Decide what can be decided now. Called at the end of each turn, before recoveries and grants, while the job
-        starts or runs."""
+        """Decide what can be decided now.
+
+        Called at the end of each turn, before recoveries and grants, while the job starts or runs.
+        """
 
     def tick(self) -> None:
         """Time has passed. Called about ten times per second while the job starts or runs."""

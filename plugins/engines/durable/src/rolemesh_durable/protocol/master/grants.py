@@ -1,4 +1,5 @@
 """The number of steps that ranks may run ahead of the slowest rank: a few seconds' worth, measured while they run.
+
 Pure.
 """
 
@@ -38,8 +39,9 @@ class GrantSize:
         self._since, self._from = -math.inf, -1
 
     def ahead(self, finished: int, granted: int, now: float) -> int:
-        """Return the number of steps to grant beyond `finished` at time `now` (s). Steps up to `granted` are granted
-        already.
+        """Return the number of steps to grant beyond `finished` at time `now` (s).
+
+        Steps up to `granted` are granted already.
         """
         if finished < self._from or self._since == -math.inf:  # it has gone back, or just begun
             self._since, self._from = now, finished

@@ -201,8 +201,9 @@ def _escalate(
     refuse: Refuse,
     trail: list[str],
 ) -> RecoveryPlan | LadderLevel | None:
-    """Return the plan of the first level that has one, or the level that ends the job. Each level's reason goes to
-    `trail`.
+    """Return the plan of the first level that has one, or the level that ends the job.
+
+    Each level's reason goes to `trail`.
     """
     lowest: Scope = "node" if verdict.kind == "hardware" else "process"
     if not ladder:

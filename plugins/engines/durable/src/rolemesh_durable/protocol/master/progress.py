@@ -45,9 +45,7 @@ class Progress:
         self._knows_published = True
 
     def lines_are_out(self, step: int, since: float) -> bool:
-        """Return True if all lines that end up to `step` are written, or the wait for them since `since` was too
-        long.
-        """
+        """Return True if all lines that end up to `step` are written, or the wait since `since` was too long."""
         return self.published >= self.last_line(step) or self._context.now >= since + LINES_S
 
     def last_line(self, step: int) -> int:
@@ -113,9 +111,7 @@ class Progress:
             self.granted = max(self.granted, until)
 
     def _cut_lines(self, finished: int) -> None:
-        """Let lines cover more steps, or fewer, beyond the steps that any rank may run now and beyond all written
-        lines.
-        """
+        """Let lines cover more or fewer steps, from a step on that no rank may run now and that no written line covers."""
         state, newest = self._context.state, self.most_granted()
         if self._pace is None or newest is None or not self._knows_published or len(state.cuts) >= MOST_CUTS:
             return

@@ -1,6 +1,4 @@
-"""The master's process as extensions see it, and the parts of extensions in it: they answer requests and run
-effects.
-"""
+"""The master's process as extensions see it, and their parts of it, which answer requests and run effects."""
 
 from __future__ import annotations
 

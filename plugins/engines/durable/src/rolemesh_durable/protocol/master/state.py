@@ -336,8 +336,9 @@ class JobState(KeptJob):
 
     @property
     def seeks_origin(self) -> bool:
-        """True while the master looks for the checkpoint that the job goes back to. It commits no other one
-        meanwhile.
+        """True while the master looks for the checkpoint that the job goes back to.
+
+        It commits no other one meanwhile.
         """
         return self.recovery is not None and self.recovery.phase == "origin"
 
@@ -390,8 +391,9 @@ class JobState(KeptJob):
             self.refused[agent, -1] = self.refused.get((agent, -1), 0) + self.refused.pop(key)
 
     def commit(self, step: int) -> None:
-        """Record that `step` is committed. No transition carries this number, so a replay may set it once, at the
-        end.
+        """Record that `step` is committed.
+
+        No transition carries this number, so a replay may set it once, at the end.
         """
         self.committed = step
         for record in self.ranks.values():

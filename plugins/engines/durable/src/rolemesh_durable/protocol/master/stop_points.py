@@ -29,8 +29,9 @@ class StopPoints:
             self.decide("end", min(newest, self._context.outline.steps - 1), reason)
 
     def newest(self) -> int | None:
-        """Return the newest step that any rank may run to. A stop point is this step or a later one, so no rank has
-        passed it.
+        """Return the newest step that any rank may run to.
+
+        A stop point is this step or a later one, so no rank has passed it.
 
         None while that step is unknown, or while there is another stop point.
         """

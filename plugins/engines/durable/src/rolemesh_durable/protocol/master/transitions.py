@@ -112,8 +112,9 @@ class StopPoint(Transition, frozen=True, tag="stop_point"):
 
 
 class LinesCut(Transition, frozen=True, tag="lines_cut"):
-    """From `step` on, one line of metrics covers `every` steps. No rank has been allowed to come to that step
-    before.
+    """From `step` on, one line of metrics covers `every` steps.
+
+    No rank has been allowed to come to that step before.
     """
 
     step: int
@@ -187,8 +188,9 @@ class AgentLeft(OfAgent, frozen=True, tag="agent_left"):
 
 
 class AgentStopped(Transition, frozen=True, tag="agent_stopped"):
-    """The agent has ended because the job ends. `why` is the backend's reason; "" if the agent reported its end
-    itself.
+    """The agent has ended because the job ends.
+
+    `why` is the backend's reason; "" if the agent reported its end itself.
     """
 
     agent: str
@@ -248,8 +250,9 @@ class FailureSeen(Transition, frozen=True, tag="failure"):
 
 
 class LadderExhausted(Transition, frozen=True, tag="ladder_exhausted"):
-    """No level has a plan. `trail` holds each level's reason. `ended_by` is the level that ended the job; "" if none
-    did.
+    """No level has a plan.
+
+    `trail` holds each level's reason. `ended_by` is the level that ended the job; "" if none did.
     """
 
     trail: list[str]

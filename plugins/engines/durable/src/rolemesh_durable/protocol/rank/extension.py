@@ -81,8 +81,9 @@ class RankExtension:
     # -------------------------------------------------------------------------------------------------- at the end
 
     def steps_end(self, finished: int) -> None:
-        """The rank has finished its last step, `finished`. It still waits until consumers have received their
-        values.
+        """The rank has finished its last step, `finished`.
+
+        It still waits until consumers have received their values.
         """
 
     def ended(self) -> None:

@@ -115,8 +115,9 @@ class OutPort(Generic[T]):
         self._finish(step)
 
     def put_chunks(self, step: int, chunks: Iterable[Any], *, maybe_none: bool = False) -> None:
-        """Send what is yielded at `step`, each chunk at once. Parts of rows are cut from the whole value, so they go
-        last.
+        """Send what is yielded at `step`, each chunk at once.
+
+        Parts of rows are cut from the whole value, so they go last.
 
         Raises `ValueError` if nothing is yielded, unless `maybe_none` is set: then the port reports that to the
         consumers.

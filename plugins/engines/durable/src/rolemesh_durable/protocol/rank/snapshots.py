@@ -164,8 +164,9 @@ class SnapshotTaker:
         self._pin()
 
     def after(self, step: int) -> None:
-        """Take the snapshot of the finished `step` if one is due. Raises `Stopping`, and the errors of
-        `Store.write`.
+        """Take the snapshot of the finished `step` if one is due.
+
+        Raises `Stopping`, and the errors of `Store.write`.
         """
         steps = min(self._steps, self._control.last + 1)
         must = step in (self._control.pause, steps - 1)

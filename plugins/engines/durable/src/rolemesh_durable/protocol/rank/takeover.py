@@ -1,4 +1,4 @@
-"""The records that a restarted rank takes over from its former generations: values that consumers may request, and orphans.
+"""The records that a restarted rank takes over from its former generations: values for consumers, and orphans.
 
 An orphan is a chunk that a former generation sent after the step that its successor was restored to. The successor
 makes it again. A consumer that has received the orphan does not look at the value again, so the orphan's memory stays
