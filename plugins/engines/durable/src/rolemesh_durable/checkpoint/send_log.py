@@ -168,7 +168,7 @@ class SendLog:
         self._append(RecordKind.END, step, hold, head + self._ranks(consumers))
 
     def line(self, step: int, encoded: bytes, *, partial: bool = False) -> None:
-        """Append lines of metrics up to the one that ends with `step`; with `partial`, the gathered part up to `step`."""
+        """Append lines of metrics up to the one that ends with `step`, or (`partial`) a line's part up to `step`."""
         kind = RecordKind.PARTIAL if partial else RecordKind.LINE
         self._append(kind, step, 1, log_record.lines(self.position, step, 1, encoded, partial=partial))
 

@@ -45,7 +45,7 @@ class MasterPlugins:
 
     @property
     def diagnosers(self) -> tuple[Diagnose, ...]:
-        """Return the levels that judge, then the diagnosers, in the job file's order. `standard` always has a verdict."""
+        """Return the judging levels, then the diagnosers, in the job file's order. `standard` always has a verdict."""
         return tuple(
             self._diagnose(plugins, instance)
             for plugins in (self._levels, self._diagnosers)

@@ -18,7 +18,7 @@ WORKS = 0.8
 
 
 class _RankWindow:
-    """One start of a rank: the begin of its window, its time per step in the last one, and its slow windows in a row."""
+    """One start of a rank: its window's beginning, its time per step in the last one, and its slow windows in a row."""
 
     __slots__ = ("began", "busy_s", "finished", "generation", "per_step", "slow", "told", "worked_s")
 

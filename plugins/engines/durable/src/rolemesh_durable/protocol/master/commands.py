@@ -86,7 +86,7 @@ class Commands:
         )  # fmt: skip
 
     def _failures_s(self) -> float:
-        """Return the mean seconds between remembered recoveries, rounded to a power of two so that it changes rarely."""
+        """Return the mean seconds between recoveries, rounded to a power of two so that the value changes rarely."""
         attempts = self._context.state.attempts
         if not attempts:
             return 0.0
@@ -129,7 +129,7 @@ def launch_of(agent: AgentRecord, ranks: Iterable[RankRecord]) -> tuple[m.RankLa
 def halt_of(
     agent: AgentRecord, here: Iterable[RankRecord], ranks: Mapping[RankRef, RankRecord]
 ) -> tuple[StartRef, ...]:
-    """Return the ranks to kill on `agent`: the halting ones of `here`, and processes that do not belong there any more."""
+    """Return the ranks to kill on `agent`: the halting ones of `here`, and processes that no longer belong there."""
     wanted: list[StartRef] = []
     reports = agent.report.ranks if agent.report else ()
     if halting := [rank.launch for rank in here if rank.state == "halting"]:

@@ -111,7 +111,7 @@ class Progress:
             self.granted = max(self.granted, until)
 
     def _cut_lines(self, finished: int) -> None:
-        """Let lines cover more or fewer steps, from a step on that no rank may run now and that no written line covers."""
+        """Let lines cover more or fewer steps, beyond all steps that ranks may run now and beyond all written lines."""
         state, newest = self._context.state, self.most_granted()
         if self._pace is None or newest is None or not self._knows_published or len(state.cuts) >= MOST_CUTS:
             return

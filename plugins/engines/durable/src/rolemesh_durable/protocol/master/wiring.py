@@ -139,7 +139,7 @@ class Wiring:
             home.latest, home.copies_to = self._version, copies_to
 
     def _ring(self, agents: Mapping[str, AgentRecord]) -> dict[str, str]:
-        """Return for each agent the address of the next one by name, which gets its copies; one that stays if possible."""
+        """Return for each agent the address of the next one by name, for its copies; one that stays if possible."""
         names = sorted(name for name, _, _ in self._holders) if self._copies else []
         ring = {}
         for at, name in enumerate(names):
