@@ -255,7 +255,7 @@ class _Picture:
         return self._routes[edge.id]
 
     def _past(self, report: RankReport, op: int, step: int) -> bool:
-        """Whether a rank has left call `op` of `step` behind."""
+        """Return True if a rank has left call `op` of `step` behind."""
         return report.finished >= step or report.step > step or (report.step == step and report.op > op)
 
     def _frozen(self, keys: Collection[RankRef]) -> list[RankRef]:
@@ -266,7 +266,7 @@ class _Picture:
 
 
 def _ahead(one: RankReport, other: RankReport) -> bool:
-    """Whether `one` has left the call that `other` is in."""
+    """Return True if `one` has left the call that `other` is in."""
     left = one.finished >= other.step or (one.step, one.op) > (other.step, other.op)
     return left or ((one.step, one.op) == (other.step, other.op) and one.phase == _BLOCKED)
 

@@ -36,7 +36,7 @@ class MetricsMerger:
 
     @property
     def pending(self) -> bool:
-        """Whether something has changed since the last `take`."""
+        """True if something has changed since the last `take`."""
         return bool(self._changed)
 
     def expect(self, role: str, rank: int) -> None:
@@ -206,7 +206,7 @@ class LineAssembler:
         return max((at for at, since in self._since if now > max(since, self._unsettled) + PATIENCE_S), default=-1)
 
     def _is_whole(self, found: Mapping[tuple[str, str], Metrics]) -> bool:
-        """Return whether this is the next line, with the parts of all ranks."""
+        """Return True if this is the next line, with the parts of all ranks."""
         # A report may be lost, or overtaken: then the lines before this one are still to come.
         if all(part.step - part.steps > self.published for part in found.values()):
             return False

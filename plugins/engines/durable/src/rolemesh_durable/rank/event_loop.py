@@ -74,11 +74,11 @@ class Tasks:
 
     @property
     def busy(self) -> bool:
-        """Whether there are tasks that go on while the rank waits."""
+        """True if there are tasks that go on while the rank waits."""
         return self._loop is not None and self._loop.busy
 
     def here(self) -> bool:
-        """Whether a coroutine of the event loop asks."""
+        """Return True if a coroutine of the event loop asks."""
         return self._loop is not None and self._loop.here()
 
     def begins(self, line: Line) -> None:
@@ -121,7 +121,7 @@ class EventLoop:
         self._selector.on_block = told
 
     def here(self) -> bool:
-        """Whether a coroutine of this loop asks."""
+        """Return True if a coroutine of this loop asks."""
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -193,7 +193,7 @@ class EventLoop:
 
     @property
     def busy(self) -> bool:
-        """Whether there are tasks."""
+        """True if there are tasks."""
         return bool(self._tasks)
 
     def close(self) -> None:

@@ -98,7 +98,7 @@ class InPort:
 
     @property
     def wired(self) -> bool:
-        """Whether the port has asked all producers."""
+        """True if the port has asked all producers."""
         return min(self._asked.values()) >= 0
 
     def ask(self) -> None:

@@ -126,7 +126,7 @@ class Reports:
     # ------------------------------------------------------------------------------------------------------- the end
 
     def gone(self, name: str, incarnation: int, why: str, node_lost: bool = False, silent_s: float = 0.0) -> None:
-        """Handle the end of an agent's incarnation: a regular end, one on a leaving node, or a loss because of `why`."""
+        """Handle the end of an agent's incarnation: a regular end, one on a leaving node, or a loss (`why`)."""
         context, state = self._context, self._context.state
         agent = state.agents.get(name)
         if agent is None or incarnation != agent.incarnation or agent.state in ("stopped", "wanted"):

@@ -34,7 +34,7 @@ class Control:
         self.wire: Connect | None = None
         """The addresses of all neighbours that the agent has sent."""
         self.raising = False
-        """Whether a rehearsal asks the next operator to raise."""
+        """True if a rehearsal asks the next operator to raise."""
         self._on_advance: Callable[[Watermarks], None] | None = None
         self._on_wire: Callable[[Connect], None] | None = None
         self._on_raise: Callable[[], None] | None = None

@@ -65,12 +65,12 @@ class LayoutChanges:
         return True
 
     def is_due(self, finished: int) -> bool:
-        """Whether `follow` has something to do after step `finished`."""
+        """Return True if `follow` has something to do after step `finished`."""
         return self._pauses(finished) or self._changes(finished)
 
     @property
     def may_go_on(self) -> bool:
-        """Whether the rank belongs to the newest layout, and knows the addresses of all its peers."""
+        """True if the rank belongs to the newest layout, and knows the addresses of all its peers."""
         self._wired = self._wired or self._ports.wired
         return self._wired and not self._is_over
 
@@ -83,6 +83,6 @@ class LayoutChanges:
 
     @property
     def _is_over(self) -> bool:
-        """Whether the job has resized the role of this rank. Then the agent kills the rank, which waits for that."""
+        """True if the job has resized the role of this rank. Then the agent kills the rank, which waits for that."""
         layout = self._control.layout
         return layout.number > self._layout.number and layout.is_void(self._ports.mail.site.role, layout.step)

@@ -36,7 +36,7 @@ class Call(Protocol):
 
     @property
     def always(self) -> bool:
-        """Whether the call runs in every step."""
+        """True if the call runs in every step."""
 
     def connect(self, ports: Ports[Any]) -> None:
         """Use the ports that the rank has for this call now."""
@@ -71,7 +71,7 @@ class Driver:
     drain: Callable[[float], None]
     """Tells the workload how many seconds are left until its node leaves."""
     listens: bool
-    """Whether the workload wants to know the progress also while the rank waits for a grant."""
+    """True if the workload wants to know the progress also while the rank waits for a grant."""
 
 
 class RankMachine:

@@ -62,10 +62,10 @@ class Pacing(Protocol):
         """The rank took the snapshot of `step` in this time, and waited for its group for `waited` ns of it."""
 
     def is_time(self, step: int, now: int, persist: bool, pins: Sequence[int]) -> bool:
-        """Whether the rank takes the snapshot of `step` in any case."""
+        """Return True if the rank takes the snapshot of `step` in any case."""
 
     def waited(self, now: int, since: int) -> bool:
-        """Whether a rank that has waited since `since` takes the snapshot that it owes."""
+        """Return True if a rank that has waited since `since` takes the snapshot that it owes."""
 
     def ahead(self, pins: Sequence[int]) -> int:
         """The number of steps until the next snapshot is due."""
@@ -84,7 +84,7 @@ class Omission:
 
     @property
     def owes(self) -> bool:
-        """Whether the rank takes a snapshot later that it has left out."""
+        """True if the rank takes a snapshot later that it has left out."""
         return self.alone or self.barrier is not None
 
 
@@ -117,7 +117,7 @@ class GroupSnapshots:
         self._role, self._control, self._mates = role, control, mates
 
     def has(self, step: int) -> bool:
-        """Whether all other ranks have the snapshot of `step` or a later one."""
+        """Return True if all other ranks have the snapshot of `step` or a later one."""
         if self._mates:
             return all(newest() >= step for newest in self._mates)
         advance = self._control.advance
@@ -153,7 +153,7 @@ class SnapshotTaker:
         self._most = -1
         """A rank that keeps more bytes than this takes its snapshot, so that a commit can free them."""
         self._late = False
-        """Whether the rank has left out a snapshot. Then it considers one after each step until it takes one."""
+        """True if the rank has left out a snapshot. Then it considers one after each step until it takes one."""
         self.owed = -1
         """The step whose snapshot the rank has left out; -1 for none.
 

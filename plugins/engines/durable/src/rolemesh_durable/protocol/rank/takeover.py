@@ -52,7 +52,7 @@ class FormerRecord(Protocol):
 
     @property
     def last(self) -> bool:
-        """Whether no chunk of the step follows."""
+        """True if no chunk of the step follows."""
 
     @property
     def consumers(self) -> tuple[int, ...]:
@@ -84,7 +84,7 @@ class Crossing(Protocol):
 
     @property
     def last(self) -> bool:
-        """Whether no chunk of the step follows."""
+        """True if no chunk of the step follows."""
 
     @property
     def consumers(self) -> tuple[int, ...]:
@@ -115,10 +115,10 @@ class FormerLog(Protocol[Read]):
     """The send log, as far as former generations have written it."""
 
     def is_orphan(self, record: Read) -> bool:
-        """Whether a later generation was restored to a step before that of `record`."""
+        """Return True if a later generation was restored to a step before that of `record`."""
 
     def is_whole(self, record: Read) -> bool:
-        """Whether `record` is a chunk of a call of which the log has all."""
+        """Return True if `record` is a chunk of a call of which the log has all."""
 
 
 class Remains(Protocol[Read, Stored, Found]):
@@ -219,7 +219,7 @@ def carry_over(
 
 
 def _is_void(record: FormerRecord, graph: LogicalGraph, layout: Layout) -> bool:
-    """Whether a former generation made the record for ranks of an earlier layout."""
+    """Return True if a former generation made the record for ranks of an earlier layout."""
     if not layout.number:
         return False
     edge = graph.edges[record.edge]
