@@ -198,7 +198,7 @@ def write_json(path: Path, value: Any) -> None:
 def _is_run(path: Path) -> bool:
     try:
         return any((path / name).is_file() for name in (RUN_FILE, CONTROL_FILE, RESULT_FILE, PLAN_FILE))
-    except OSError:  # somebody else's, or a broken disk: not for us
+    except OSError:  # another user's file, or a broken disk
         return False
 
 

@@ -77,7 +77,7 @@ class Offers:
         """Copy to the agent at `address` from now on; "" for none."""
         if address != self.next:
             self.next = address
-            self._copies.clear()  # what the other one had may be lost with it
+            self._copies.clear()  # the other agent's copies may be lost with it
             self._uncopied.clear()
             for key in list(self._offers):
                 self._end_offer(key)
@@ -260,7 +260,7 @@ class Offers:
             known = describe(self._shm, role, rank, step, stamp or (self.timeline, 0, 0))
             if known is None:
                 if held is not None and held.step == step:
-                    self._end_offer(key)  # freed meanwhile: who was offered it would ask for it for ever
+                    self._end_offer(key)  # freed meanwhile: the other agent would ask for it forever
                 return None
             self._described[key] = known
         return known[0]

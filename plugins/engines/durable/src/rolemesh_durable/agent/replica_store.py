@@ -75,13 +75,13 @@ def describe(
             parts.append(ImageFile(name, path.stat().st_size if size is None else size, key))
             paths[name] = path
         except FileNotFoundError:
-            pass  # freed meanwhile, so nobody can need it
+            pass  # freed meanwhile, so no rank can need it
 
     if found.path is not None:
         add(STATE, found.path, found.size)
     slots = {slot: record.payload for record in SendLog.read(shm, role, rank) for slot in record.slots}
     for slot, payload in slots.items():
-        if payload < found.log:  # the slots before the log: it then tells of all that has been written to them
+        if payload < found.log:  # the slots before the log, which then covers all writes to them
             add(slot, shm / slot, key=payload)
     for path in named(shm, f"log-{role}-{rank}-"):
         add(path.name, path)

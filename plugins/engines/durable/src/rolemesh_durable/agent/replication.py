@@ -154,7 +154,7 @@ class Replication:
         try:
             problem = pull.hear(kind, body, data, now)
             if problem:
-                self._end_pull(key, problem)  # it is not there any more, which is nobody's fault: a newer one is
+                self._end_pull(key, problem)  # it is gone because there is a newer one
             elif pull.complete:
                 self._pulled(pull)
         except Exception as error:

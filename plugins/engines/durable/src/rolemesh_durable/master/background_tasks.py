@@ -193,17 +193,17 @@ class BackgroundTasks:
             step = effect.step
             with self._completing:
                 if self._origins > origins:
-                    step = -1  # the job has gone back to the disk meanwhile: of its new timeline this checkpoint is not
+                    step = -1  # the job has gone back to disk meanwhile, so the checkpoint is of an old timeline
                 else:
                     try:
                         disk.write_manifest(self._run_dir, manifest, attempts)
-                        with contextlib.suppress(OSError):  # what could not be removed is so after the next checkpoint
+                        with contextlib.suppress(OSError):  # the next checkpoint removes the rest
                             disk.prune(self._run_dir, config.snapshots.stay, config.job_id, effect.needed)
                     except SnapshotError:
                         newest = disk.newest_complete(self._run_dir, config.job_id)
                         if newest < step:
                             raise
-                        step = newest  # a later one was quicker, and has removed what there was of this one
+                        step = newest  # a later one was faster, and its commit removed this one's parts
             self._answer(e.CheckpointCommitted(step))
 
         self.run("persist", task, lambda error: e.CheckpointCommitted(effect.step, error))

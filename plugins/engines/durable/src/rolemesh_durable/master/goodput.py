@@ -94,7 +94,7 @@ class Account(msgspec.Struct):
         )
         while len(self.found) > MOST_RECOVERIES:
             del self.found[next(iter(self.found))]
-        # What had not been brought back yet is part of this recovery now.
+        # This recovery includes the ranks that earlier ones have not restored.
         merged = [self.openings.pop(each) for each in list(self.openings) if each not in self.recovered]
         since = self.noticed if self.noticed is not None else event.time
         self.openings[number] = min([(since, (causes or ["unknown"])[0]), *merged])

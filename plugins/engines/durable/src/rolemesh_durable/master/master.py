@@ -132,7 +132,7 @@ class Master:
         Raises `StateError` if a newer master has taken over, or the journal is lost. Agents survive any error: the next
         master finds them.
         """
-        gc.freeze()  # what has been imported stays: lines of quick steps are many, and would have it looked through
+        gc.freeze()  # imported modules stay; without this, many lines would make the collector scan them
         try:
             self._launcher.open(self._received, self._lost)
             self._journal.claim(self._take_over, patient=self._earlier is not None)
@@ -204,7 +204,7 @@ class Master:
         for name, content in ((RUN_FILE, self._run), (CONTROL_FILE, control)):
             path = self.run_dir / name
             self._files.submit(name, lambda path=path, content=content: write_json(path, content), patient=not fresh)  # type: ignore[misc]
-        if fresh:  # nobody knows of the job before
+        if fresh:  # before that no client knows of the job
             self._serve(until=lambda: not self._files.busy)
         self._observers.broadcast("job_started", run=self._run)
         self._publication.start()
@@ -229,7 +229,7 @@ class Master:
 
     def _turn(self) -> None:
         if self._writer.busy or self._over:
-            return  # nothing follows from what is not durable
+            return  # no effect leaves before its records are durable
         events = [*self._inbox.take(), *self._until.events(time.time() - self._started)]
         for event in events:
             if isinstance(event, e.Published):

@@ -21,7 +21,7 @@ from rolemesh_durable.protocol.rank.page import called_at
 
 __all__ = ["HangVerdict", "culprit"]
 
-# Phases, as `rolemesh_durable.rank.status_page` numbers them; that room is above this one.
+# Phases, as `rolemesh_durable.rank.status_page` numbers them; this room may not import that one.
 _IDLE, _COMPUTING, _WAITING, _BLOCKED, _TURN, _GATHERING, _CALLING, _SERVING, _FOLLOWING = range(9)
 
 MAX_TOLD = 6
@@ -190,9 +190,9 @@ class _Picture:
         taken = delivery_of(edge).releasing(report.step, period)
         late = [k for k in live if not self._past(self.live[k], edge.dst, taken)]
         if edge.credits is None:
-            # Small values may be further ahead: the one that is furthest behind holds the credit.
+            # Small values may be further ahead: the consumer that is furthest behind holds the credit.
             late = [k for k in late if self.progress(k) == min(map(self.progress, late))]
-        # A consumer that has taken it may still have to say so. It does with its next wait, but not while it computes.
+        # A consumer acknowledges a value with its next wait, but not while it computes.
         busy = [k for k in live if self.live[k].phase == _COMPUTING or self.live[k].frozen]
         return _Wait(tuple(late or busy), why)
 

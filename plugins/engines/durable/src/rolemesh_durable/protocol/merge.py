@@ -164,7 +164,7 @@ class LineAssembler:
         for part in lines:
             source = part.role, agent
             if self._here and part.ranks > self._here[source]:
-                continue  # it was under way when ranks that are in it have moved
+                continue  # it was in flight when some of its ranks moved
             if part.step > self.published:
                 known = self._parts[part.step].get(source)
                 if known is None or known.ranks <= part.ranks:

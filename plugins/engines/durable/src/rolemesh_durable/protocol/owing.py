@@ -105,7 +105,7 @@ class Pace:
         more distance, it would not have waited.
         """
         known = began - self._at + waited
-        news = self._count > 0 and waited >= NOTED and known <= LATE  # else it is a mate that is late, not the news
+        news = self._count > 0 and waited >= NOTED and known <= LATE  # otherwise another rank is late, not the news
         self._known = max(int(self._known * FORGOTTEN), known if news else 0)
         self._each = (began - self._at) // max(1, step - self._step)
         self._step, self._at, self._count = step, ended, self._count + 1

@@ -162,12 +162,12 @@ class Life:
         try:
             last = self._loop.run(self._start.launch.resume + 1)
         except OperatorFailed:
-            self._meter.flush()  # but not the line that has begun: its steps may be made again
+            self._meter.flush()  # but not the current line: its steps may be repeated
             raise
         if self._boundary is not None and self._control.stopping is None:
             self._boundary.end(last)
         while self._inherited.lines and self._control.advance is None:
-            self._endpoint.wait()  # the lines of former generations go out with the first word of the agent
+            self._endpoint.wait()  # the agent's first message releases the lines of former generations
         self._meter.flush()
         if self._control.stopping is not None:
             raise Stopping

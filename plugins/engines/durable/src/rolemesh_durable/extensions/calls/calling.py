@@ -338,7 +338,7 @@ class Calling:
             self._line, self._answered = self._tasks.line, 0
         fields, answered = self._fields, self._answered
         self._answered = answered + 1
-        if fields[status.DONE] == (answered or -1):  # the operator says nothing of its progress itself
+        if fields[status.DONE] == (answered or -1):  # the operator reports no progress
             fields[status.DONE] = answered + 1
         waiting.answered(answer, buffers)
         self._leave()

@@ -184,7 +184,7 @@ class Draining(MasterExtension):
             # No rank may run to the step after it yet, so all ranks know of the stop point before they come there.
             if newest + 1 < state.end:
                 self._stops.decide("move", newest + 1, reasons, nodes)
-        elif not told:  # that step was chosen for other nodes, and some ranks may have passed it by then
+        elif not told:  # the step was chosen for other nodes, and ranks may have passed it
             self._stops.release("move", f"the ranks of node {', '.join(nodes)} leave, too")
 
     def _empty(self, node: str) -> None:

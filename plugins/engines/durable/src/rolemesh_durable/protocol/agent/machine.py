@@ -234,7 +234,7 @@ class AgentMachine:
     def _kill(self, key: RankRef, rank: AgentRank) -> list[e.Effect]:
         if rank.start not in self._forks:
             return [e.Kill(*key, rank.launch.generation)]
-        rank.halted, rank.snapshots = True, self._stored(key)  # it has not been started, and is not going to be
+        rank.halted, rank.snapshots = True, self._stored(key)  # it was not started, and will not be
         return self._process_gone(rank)
 
     def _stored(self, key: RankRef) -> tuple[int, ...]:

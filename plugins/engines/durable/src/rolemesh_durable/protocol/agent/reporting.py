@@ -77,7 +77,7 @@ class Reporting:
         new = self.metrics.take()
         if now < self._metrics_sent + METRICS_AGAIN_S:
             return new
-        again = self.metrics.durable < self._overdue  # what had been sent by the last such time
+        again = self.metrics.durable < self._overdue  # the lines that were sent by the last such time
         self._metrics_sent, self._overdue = now, self.metrics.last
         return self.metrics.lines() if again else new
 

@@ -216,7 +216,7 @@ class InPort:
             self._pending = 0
             mail = self._mail
             for role, rank in self._peers:
-                if mail.generation(role, rank) >= 0:  # else it is asked, once it is known, and told then
+                if mail.generation(role, rank) >= 0:  # else the ask tells it, once it is known
                     mail.release(role, rank, self.edge.id, self._released)
 
     def _wait_ready(self, made: int) -> None:

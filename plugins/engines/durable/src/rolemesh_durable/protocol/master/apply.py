@@ -141,7 +141,7 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
             for started in ranks:
                 _launched(state, started)
             if state.recovery is not None and state.recovery.plan.avoid and state.stop.then == "move":
-                state.stop = given_up(state.stop)  # no rank is left that could run on where it was
+                state.stop = given_up(state.stop)  # no rank is left that could continue at its old step
         case t.Recovered(number, at=at):
             _close(state, "recovered", at)
             state.recovery = None
@@ -182,7 +182,7 @@ def _launched(state: st.JobState, started: t.Started) -> None:
     )  # fmt: skip
     record.state, record.report, record.pid, record.sha256, record.verdict = "starting", None, 0, "", ""
     record.finished = started.resume
-    record.durable = min(record.durable, started.resume)  # what it is restored from may have no replica yet
+    record.durable = min(record.durable, started.resume)  # the snapshot that it is restored from may have no copy yet
 
 
 def _planned(state: st.JobState, happened: t.RecoveryPlanned) -> None:

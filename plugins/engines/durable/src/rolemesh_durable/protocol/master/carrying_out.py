@@ -58,9 +58,9 @@ class CarryingOut:
             if recovery.phase == "origin":
                 self._roll_back(recovery, event)
         elif recovery.phase != "placing" or event.wanted != self._places(recovery):
-            pass  # an earlier plan had asked
+            pass  # the answer belongs to an earlier plan
         elif event.why and self._unheard(recovery, event.gone):
-            pass  # asked again in a while
+            pass  # the master asks again later
         elif event.wanted.sizes:
             return event.why or self._change_layout(recovery, event)
         elif event.why:
@@ -113,7 +113,7 @@ class CarryingOut:
         rank = self._context.state.ranks[key]
         agent = self._context.state.agents[rank.agent]
         if agent.orphans:
-            return False  # whether it lives the agent's next incarnation says
+            return False  # the agent's next incarnation reports if it lives
         if agent.state != "up":
             return True  # nothing of it is left, or its next incarnation reports it
         return seen is not None and seen.state == "gone" and seen.generation >= rank.launch.generation
@@ -196,7 +196,7 @@ class CarryingOut:
             return (False, "the agents did not come up in time") if late else WAITS
         known = [agent for agent in state.agents.values() if agent.state == "up"]
         if any(agent.report is None or agent.report.epoch < outline.epoch for agent in known):
-            return WAITS  # what the agents hold is not known yet
+            return WAITS  # the snapshots that the agents hold are not known yet
         restart = set(recovery.restart)
         for agent in known:
             if any(seen.state != "gone" and seen.ref in restart for seen in _reported(agent)):

@@ -60,10 +60,10 @@ class Checkpoints:
         if len(parts) < len(state.ranks) or self._completing >= part.step or state.seeks_origin:
             return
         if state.busy or progress.held:
-            self._whole_since[part.step] = context.now  # what is missing will be told again, or written
+            self._whole_since[part.step] = context.now  # agents will repeat or write the missing parts
         since = self._whole_since.setdefault(part.step, context.now)
         if not progress.lines_are_out(part.step, since):
-            return  # who goes on from the disk knows nothing of the lines before
+            return  # a rank restored from disk lacks the lines before
         self._completing = part.step
         needed = state.origin.step if state.committed < state.origin.step + max(1, self._held) else -1
         context.want(e.CommitCheckpoint(part.step, tuple(parts[key][1] for key in state.ranks), needed))
@@ -84,7 +84,7 @@ class Checkpoints:
         context = self._context
         self._completing = -1
         if step <= context.state.persisted:
-            return  # a newer one was faster, which has removed what there was of this one
+            return  # a newer one was faster, and its commit removed this one's parts
         if error:
             # Agents repeat their parts until the checkpoint is complete, so the master tries again.
             self._parts.pop(step, None)

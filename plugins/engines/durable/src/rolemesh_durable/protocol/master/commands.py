@@ -57,7 +57,7 @@ class Commands:
                 continue
             self._send(agent, advance, KEEPALIVE_S)
             if agent.report is None or agent.report.epoch < epoch:
-                continue  # what it runs is not known yet; it answers the first Watermarks of an epoch at once
+                continue  # its ranks are not known yet; it answers the first Watermarks of an epoch at once
             ranks = here.get(name, [])
             if halts := halt_of(agent, ranks, state.ranks):
                 self._send(agent, m.Halt(epoch, halts))

@@ -113,7 +113,7 @@ class MasterContext:
         if self.state.phase == "stopping":
             if not (self.state.patient and status == "interrupted"):
                 return
-            status = "done"  # its processes have to end now, which does not change how the job ended
+            status = "done"  # its processes must end now; the job's status stays
         self.deadline = self.now + grace_s + STOP_MARGIN_S
         self.tell(t.JobStopping(status, message, grace_s, self.now))
         self.end_if_gone()

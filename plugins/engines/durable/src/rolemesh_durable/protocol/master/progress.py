@@ -95,7 +95,7 @@ class Progress:
     def _grant(self) -> None:
         state = self._context.state
         if 0 <= state.pause <= self.granted:
-            return  # who waits there is not slower for a grant
+            return  # a larger grant would not make waiting ranks faster
         end = state.end
         finished = min((rank.finished for rank in state.ranks.values()), default=state.committed)
         ahead = self._size.ahead(finished, self.granted, self._context.now)
@@ -142,7 +142,7 @@ class Progress:
         if not (state.snapshots or plan.last) or state.persisted >= last:
             return False
         if state.committed >= last and last < state.layout.whole_from(self._context.outline.graph):
-            return False  # there can be none of it
+            return False  # the step can have no checkpoint
         given_up = any(a.report is not None and a.report.given_up >= last for a in state.agents.values())
         if given_up and plan.last:
             return False  # each rank writes its part once

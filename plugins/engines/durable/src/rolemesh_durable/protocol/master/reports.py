@@ -107,7 +107,7 @@ class Reports:
         before, record.report = record.report, seen
         for reported in context.hooks.rank_reported:
             reported(record, before, seen)
-        if record.state != "halting":  # it is going back, maybe to before what it had reached
+        if record.state != "halting":  # a halting rank may go back to an earlier step
             record.finished = max(record.finished, seen.finished)
             record.durable = max(record.durable, seen.durable if state.snapshots else seen.finished)
         if seen.finish:
@@ -156,7 +156,7 @@ class Reports:
         context, name, node = self._context, agent.place.agent, agent.place.node
         on_it = context.state.on(name)
         context.tell(t.AgentLost(name, agent.incarnation, node, why, node_lost))
-        if on_it:  # else all that is lost is the copies it had
+        if on_it:  # without ranks only its copies are lost
             cause: Cause = "node_lost" if node_lost else "agent_lost"
             message = f"{why}; its ranks were {', '.join(map(str, on_it))}"
             context.failed(Failure(cause, node=node, message=message), silent_s)

@@ -45,7 +45,7 @@ def _no_route(after: Mapping[str, int], before: Mapping[str, int], changing: set
         src, dst = graph.ops[edge.src].role, graph.ops[edge.dst].role
         try:
             delivery_of(edge).route(after[src], after[dst])
-            if dst in changing and edge.lag:  # what is under way is cut again
+            if dst in changing and edge.lag:  # values in flight are cut again
                 route(edge.dst_partition, before[dst], edge.dst_partition, after[dst])
         except RouteError as error:
             return f"{edge.param!r} of {graph.ops[edge.dst].label}: {error}"

@@ -78,7 +78,7 @@ class Wiring:
                 return
         reports = [agent.report for agent in agents.values() if agent.state == "up"]
         if any(report is None or (self._copies and not report.address) for report in reports):
-            return  # it is not known yet where copies can go
+            return  # the places for copies are not known yet
         self._version += 1
         self._holders = holders
         for key in moved:

@@ -134,7 +134,7 @@ class Ports(Generic[T]):
         producer, consumer = self.job.graph.ops[edge.src], self.job.graph.ops[edge.dst]
         varies = self.log is not None and self._varies(producer)
         sends = [(send.selection, send.consumers) for send in way.sends(self.mail.site.rank)]
-        together = varies and self._barrier is not None  # then also those agree that send nothing
+        together = varies and self._barrier is not None  # then ranks that send nothing agree too
         if edge.src not in self.outputs and (sends or together):
             self.outputs[edge.src] = self._out_port(producer, varies)
         if sends:

@@ -186,7 +186,7 @@ def take_over(
             if again and way.made is not None:
                 way.made = max(way.made, record.step)
             if record.step + way.delivery.soonest >= ports.job.steps:
-                remains.retain(record)  # a longer job would take it; no consumer of this one asks for it
+                remains.retain(record)  # only a longer job would take it
                 continue
             ports.outputs[way.edge.src].take_over(way, item, record, again=again)
 
