@@ -59,7 +59,7 @@ class StatusPages:
             self._status_pages[ref][0].fields[STOPPING] = time.monotonic_ns() + int(patience_s * 1e9)
 
     def tells(self, ref: RankRef, message: AgentToRank) -> None:
-        """The rank is about to be told this: how far it may run is what the agent's next incarnation has to know."""
+        """Before the agent sends `message`, write its grant to the page: the agent's next incarnation needs it."""
         if isinstance(message, Watermarks) and ref in self._status_pages:
             fields = self._status_pages[ref][0].fields
             fields[GRANTED] = max(message.granted, fields[GRANTED])

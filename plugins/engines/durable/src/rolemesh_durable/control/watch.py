@@ -35,7 +35,7 @@ PATIENCE_S = 10.0
 
 
 class Relay(Protocol):
-    """The observers, each of which is told alone: `rolemesh.plugins.manager.JobPlugins`."""
+    """The observers, each of which gets its own calls: `rolemesh.plugins.manager.JobPlugins`."""
 
     def each(self) -> Mapping[str, Teller]:
         """Return the function of each observer, by the name that is shown to users."""
@@ -54,13 +54,13 @@ def follow(
 ) -> dict[str, Any] | None:
     """Pass events, metrics and status of the job in `run_dir` to `observers` until it has ended; returns its result.
 
-    Observers get `event`, `steps_finished` and `status` as they come (each event and step once, in order; what the
-    master no longer remembers, or said when nobody asked, comes from the run's files) and `job_ended` at the end.
-    `job_started` is the caller's. With `latest`, of what was told before only so many events and steps come. With
-    `owner`, the job lives only while this runs. At the first Ctrl-C `interrupted`
-    is called, and following goes on; at the next, or without it, `KeyboardInterrupt` is raised. Returns None if the
-    master is silent for `patience_s` without a result, and is not `alive`: who looks after it may say that it is, or
-    that it is being started again, which takes long where a machine is busy.
+    Observers get `event`, `steps_finished` and `status` as they come, and `job_ended` at the end; the caller calls
+    `job_started`. Each event and step comes once, in order. Those that the master no longer remembers come from the
+    run's files. With `latest`, only this many earlier events and steps come. With `owner`, the job lives only while
+    this runs. At the first Ctrl-C the function calls `interrupted` and continues; at the next, or without
+    `interrupted`, it raises `KeyboardInterrupt`. It returns None if the master is silent for `patience_s` without a
+    result, and is not `alive`. `alive` may return True while a backend restarts the master, which takes long on a busy
+    machine.
     """
     relay = Background(observers)
     gc.freeze()  # lines of quick steps are many, and would have all that was imported looked through

@@ -16,7 +16,7 @@ from rolemesh_durable.protocol.persisting import outlasting
 __all__ = ["Appointments", "Pace", "apart_s", "by_appointment", "may_owe", "until_shared"]
 
 PAUSES: Final = 100
-"""Snapshots are at least this many times their own duration apart, so they take at most 1 % of the time."""
+"""Snapshots are up to this many times their own duration apart; then they take 1 % of the time."""
 FAILURES_S: Final = 86_400.0
 """Assumed seconds between failures for a job that has not failed yet: one a day."""
 WARM: Final = 2
