@@ -65,7 +65,9 @@ def status_of(
     )
 
 
-def control_of(bundle: JobBundle, started: float, endpoint: str, remote: str, keys: TransportKeys | None) -> ControlFile:
+def control_of(
+    bundle: JobBundle, started: float, endpoint: str, remote: str, keys: TransportKeys | None
+) -> ControlFile:
     """Return the address of this process as the job's master, for ``control.json``."""
     return ControlFile(
         bundle.config.name,
