@@ -1,7 +1,7 @@
 """What dies for the first time starts again; what dies again too soon is passed on, and patience doubles."""
 
 import pytest
-from rolemesh import Attempt, Failure, JobView, RankView
+from rolemesh import Attempt, Failure, JobView, RankRef, RankView
 
 from {{ cookiecutter.__pkg }} import {{ cookiecutter.__class }}
 
@@ -12,7 +12,7 @@ KILLED = Failure("signal", "a", 1, "n0")
 
 
 def view(now: float, *restarts: float) -> JobView:
-    attempts = tuple(Attempt("some-level", at, (("a", 1),), "", "recovered") for at in restarts)
+    attempts = tuple(Attempt("some-level", at, (RankRef("a", 1),), "", "recovered") for at in restarts)
     return JobView("job", 1, 2, RANKS, ("group",), attempts=attempts, now=now)
 
 

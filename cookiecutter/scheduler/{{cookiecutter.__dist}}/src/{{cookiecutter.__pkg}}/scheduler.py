@@ -7,6 +7,7 @@ from rolemesh import (
     PlacementPlan,
     PlacementRequest,
     PlanBuilder,
+    RankRef,
     RoleRequest,
     Scheduler,
     hookimpl,
@@ -34,9 +35,9 @@ class {{ cookiecutter.__class }}(Scheduler):
             for rank in builder.waiting(role.role):
                 start = turn % len(nodes) if nodes else 0
                 in_turn = nodes[start:] + nodes[:start]
-                slot = builder.put([(role.role, rank)], role.needs, "dealt out in turn", in_turn)
+                slot = builder.put([RankRef(role.role, rank)], role.needs, "dealt out in turn", in_turn)
                 if slot is None:
-                    builder.refuse([(role.role, rank)], role.needs)
+                    builder.refuse([RankRef(role.role, rank)], role.needs)
                 else:
                     turn = nodes.index(slot.node) + 1
         return builder.build()
