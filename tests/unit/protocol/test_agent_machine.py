@@ -229,6 +229,13 @@ def test_the_first_report_has_the_ranks_of_an_earlier_incarnation_with_their_sta
     assert (report.ranks[0].state, report.ranks[0].snapshots) == ("gone", (5,))
 
 
+def test_the_first_report_says_how_far_an_earlier_incarnation_has_let_ranks_run() -> None:
+    found = (ae.Found(order(), granted=4), ae.Found(order("other"), granted=9))
+    machine = AgentMachine(Identity("a", "n", 7), 5.0, NOBODY, ae.Left(0, found))
+    (report,) = reports(machine.handle(ae.Sampled(), 0.0))
+    assert report.granted == 9
+
+
 def test_lines_of_metrics_are_sent_again_until_they_are_published() -> None:
     machine = started()
     line = Metrics("work", 0, 1, 1, [0.0, 0.0, 0.0])

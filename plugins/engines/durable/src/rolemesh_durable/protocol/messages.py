@@ -58,7 +58,7 @@ class RankLaunch(OfRank, frozen=True):
     @property
     def start(self) -> StartRef:
         """The name of this start."""
-        return StartRef(self.role, self.rank, self.generation)
+        return tuple.__new__(StartRef, (self.role, self.rank, self.generation))
 
 
 class Peer(OfRank, frozen=True):

@@ -25,7 +25,7 @@ class StartRef(NamedTuple):
     @property
     def ref(self) -> RankRef:
         """The rank."""
-        return RankRef(self.role, self.rank)
+        return tuple.__new__(RankRef, (self.role, self.rank))
 
     @classmethod
     def parse(cls, text: str) -> StartRef:
@@ -42,4 +42,4 @@ class OfStart(OfRank, frozen=True):
     @property
     def start(self) -> StartRef:
         """The name of the start."""
-        return StartRef(self.role, self.rank, self.generation)
+        return tuple.__new__(StartRef, (self.role, self.rank, self.generation))
