@@ -43,7 +43,7 @@ from rolemesh_durable.protocol.delivery import Delivery
 from rolemesh_durable.protocol.delivery import first as first_delivery
 from rolemesh_durable.protocol.delivery.first import FirstChoice
 from rolemesh_durable.protocol.delivery.newest import NewestChoice
-from rolemesh_durable.protocol.edge import InEdgeState, OutEdgeState
+from rolemesh_durable.protocol.edge import InEdgeState
 from rolemesh_durable.protocol.item_reports import settled
 from rolemesh_durable.protocol.line_cuts import Cuts, with_cut
 from rolemesh_durable.protocol.master import (
@@ -557,10 +557,6 @@ def _proves_what_all_waited(original: Any) -> Any:
     return tick
 
 
-def _needs_a_credit(original: Any) -> Any:
-    return lambda state, step: state.credit
-
-
 def _from_the_next_step(original: Any) -> Any:
     def first_needed(self: Delivery, graph: Any, activity: Any, unrepeated: Any, resume: int) -> int:
         return min(int(original(self, graph, activity, unrepeated, resume)), max(0, resume + 1 - self.edge.lag))
@@ -991,8 +987,6 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Wiring, "message", _tells_the_latest_only)),
     Mutation("a rank that comes to an agent brings no neighbours along", "the job ends as it must", "nodes",
              method(Wiring, "_renew", _needs_what_it_needed)),
-    Mutation("a step that is made again waits for the credit that a later one has", "no deadlock", "versions shared",
-             method(OutEdgeState, "admits", _needs_a_credit)),
     Mutation("a restored rank asks for values that are too old for its next call", "no deadlock", "drain",
              method(Delivery, "first_needed", _from_the_next_step)),
     Mutation("a restarted rank does not ask for what its last call took beside the initial value", "no deadlock",
