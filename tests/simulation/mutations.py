@@ -859,7 +859,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("what ranks of an earlier layout have in memory is taken for the present one's",
              "the state is the undisturbed run's", "resize",
              method(CarryingOut, "_own", lambda original: lambda self, role, steps: steps)),
-    Mutation("neighbours are told of ranks of a layout that they have not taken up", "no deadlock", "resize",
+    Mutation("the master tells neighbours of ranks of a layout that they have not taken up", "no deadlock", "resize",
              method(Wiring, "turn", _tells_at_once)),
     Mutation("a role gives up all ranks that it can do without", "nobody gives up ranks that have a place", "shrink",
              method(ShrinkLevel, "recover", _to_the_least)),

@@ -1,4 +1,4 @@
-"""Each rank's record names the rank, and comes every so many steps."""
+"""Each rank writes a record that names it, at the distance that the option sets."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -25,7 +25,7 @@ SLOWER: Final = 4
 LONGEST: Final = 1 << 20
 """The most steps that one line covers."""
 MOST_CUTS: Final = 64
-"""The most entries of `Cuts`. The lines of a job that has so many stay as they are."""
+"""The most entries of `Cuts`. A job with this number of entries keeps the length of its lines."""
 
 STEPWISE: Final = 1024
 """The number of steps at the beginning that have a line each: short jobs, and jobs that people try, have every step."""

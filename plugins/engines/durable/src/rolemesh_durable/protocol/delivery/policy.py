@@ -105,7 +105,7 @@ class Delivery(ABC):
         """
         return resume + 1 if period is None else period.next(resume + 1)
 
-    # -------------------------------------------------------------------------------------------- who waits for whom
+    # -------------------------------------------------------------------------------------------- waits of ranks
 
     def awaited(self, step: int) -> tuple[int, ...]:
         """Return the producer steps for which `step` may wait, the most urgent one first."""

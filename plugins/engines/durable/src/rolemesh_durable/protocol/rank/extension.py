@@ -67,7 +67,7 @@ class RankExtension:
         """Wait for messages instead of the rank, at most `wait_ms`; return False to leave the wait to the rank."""
         return False
 
-    # -------------------------------------------------------------------------------------------- what it is told
+    # -------------------------------------------------------------------------------------------- news of the job
 
     def rewired(self) -> None:
         """Peers have new addresses."""
