@@ -17,6 +17,7 @@ from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.delivery.exact import Origin
 from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.ports import Ports
+from rolemesh_durable.protocol.rank.records import StoredRecord
 
 __all__ = ["Assembly", "OriginError", "StoredValues", "restore_inputs"]
 
@@ -42,36 +43,8 @@ def restore_inputs(ports: Ports[Any], edges: Collection[int], step: int, origin:
         port.give({made: value for made, value in values.items() if made >= port.first}, step)
 
 
-class InFlight(Protocol):
+class InFlight(StoredRecord, Protocol):
     """A record of a persisted snapshot: a chunk that was in flight, or a decision."""
-
-    @property
-    def kind(self) -> RecordKind:
-        """Its kind."""
-
-    @property
-    def edge(self) -> int:
-        """The edge that it belongs to."""
-
-    @property
-    def step(self) -> int:
-        """The step of the value."""
-
-    @property
-    def chunk(self) -> int:
-        """The number of the chunk."""
-
-    @property
-    def consumers(self) -> tuple[int, ...]:
-        """The ranks that the chunk is for."""
-
-    @property
-    def scope(self) -> str:
-        """The scope of the decision."""
-
-    @property
-    def body(self) -> bytes:
-        """The content of the decision."""
 
     def value(self) -> Any:
         """Return the value of the chunk."""

@@ -11,10 +11,11 @@ from rolemesh.graph.routes import Part, Selection
 from rolemesh_durable.protocol.rank.effects import Effects, Item, Log
 from rolemesh_durable.protocol.rank.out_edge import OutEdge, free
 from rolemesh_durable.protocol.rank.page import BLOCKED
+from rolemesh_durable.protocol.rank.records import FormerRecord
 from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_runtime.values import check_returned
 
-__all__ = ["OutPort", "Room", "Sent"]
+__all__ = ["OutPort", "Room"]
 
 FOREVER = 1 << 62
 T = TypeVar("T", bound=Item)
@@ -25,34 +26,6 @@ class Room(Protocol):
 
     def waits_for_room(self, step: int) -> bool:
         """Return True if a value of `step` must wait for a commit that frees kept values."""
-
-
-class Sent(Protocol):
-    """The log's record of a chunk that a former generation has sent."""
-
-    @property
-    def generation(self) -> int:
-        """The generation that sent it."""
-
-    @property
-    def step(self) -> int:
-        """The step at which it was made."""
-
-    @property
-    def chunk(self) -> int:
-        """Its number."""
-
-    @property
-    def last(self) -> bool:
-        """True if no chunk of the step follows."""
-
-    @property
-    def consumers(self) -> tuple[int, ...]:
-        """The ranks that it is for."""
-
-    @property
-    def body(self) -> bytes:
-        """The items from which the value was made, if this record marks a complete value."""
 
 
 class OutPort(Generic[T]):
@@ -82,11 +55,11 @@ class OutPort(Generic[T]):
         for way in ways:
             self.add(way)
 
-    def take_over(self, way: OutEdge[T], item: T | None, record: Sent, *, again: bool) -> None:
+    def take_over(self, way: OutEdge[T], item: T | None, record: FormerRecord, *, again: bool) -> None:
         """Keep a chunk that a former generation sent. `again`: after the step that this generation continues from."""
         way.keep(item, record.step, record.chunk, record.last, record.consumers)
 
-    def whole(self, record: Sent) -> None:
+    def whole(self, record: FormerRecord) -> None:
         """Note that a former generation made a complete value. The port makes the same value again."""
 
     def write_again(self, log: Log[T]) -> None:

@@ -15,92 +15,9 @@ from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.effects import Item
 from rolemesh_durable.protocol.rank.ports import Ports
+from rolemesh_durable.protocol.rank.records import Crossing, FormerRecord
 
-__all__ = ["Crossing", "FormerLog", "FormerRecord", "Remains", "carry_over", "take_over"]
-
-
-class FormerRecord(Protocol):
-    """A record that a former generation has written (`rolemesh_durable.protocol.log_kinds`)."""
-
-    @property
-    def kind(self) -> RecordKind:
-        """Its kind. The other fields that do not belong to its kind have no meaning."""
-
-    @property
-    def generation(self) -> int:
-        """The generation that has written it."""
-
-    @property
-    def edge(self) -> int:
-        """The edge of a chunk."""
-
-    @property
-    def call(self) -> int:
-        """The operator call of which the log has all."""
-
-    @property
-    def scope(self) -> str:
-        """The scope of a decision."""
-
-    @property
-    def step(self) -> int:
-        """The step that it belongs to."""
-
-    @property
-    def chunk(self) -> int:
-        """The number of the chunk."""
-
-    @property
-    def last(self) -> bool:
-        """True if no chunk of the step follows."""
-
-    @property
-    def consumers(self) -> tuple[int, ...]:
-        """The ranks that the chunk is for."""
-
-    @property
-    def body(self) -> bytes:
-        """The content of a record that is no chunk."""
-
-
-class Crossing(Protocol):
-    """A record in a persisted snapshot of what was in flight after its step."""
-
-    @property
-    def kind(self) -> RecordKind:
-        """A chunk, the mark that no chunk follows, a decision, or the line of metrics that the rank had begun."""
-
-    @property
-    def step(self) -> int:
-        """The step of the value, or of the decision."""
-
-    @property
-    def edge(self) -> int:
-        """The edge of the chunk."""
-
-    @property
-    def chunk(self) -> int:
-        """The number of the chunk."""
-
-    @property
-    def last(self) -> bool:
-        """True if no chunk of the step follows."""
-
-    @property
-    def consumers(self) -> tuple[int, ...]:
-        """The ranks that the chunk is for."""
-
-    @property
-    def scope(self) -> str:
-        """The scope of the decision."""
-
-    @property
-    def hold(self) -> int:
-        """A restart may need the decision until step ``step + hold`` is committed."""
-
-    @property
-    def body(self) -> bytes:
-        """The content of the decision, or of the line of metrics that the rank had begun."""
+__all__ = ["FormerLog", "Remains", "carry_over", "take_over"]
 
 
 R = TypeVar("R", bound=FormerRecord)

@@ -10,8 +10,9 @@ from rolemesh_durable.protocol.rank.effects import Effects, Item, Log
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.mates import Mates
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
-from rolemesh_durable.protocol.rank.out_port import OutPort, Room, Sent
+from rolemesh_durable.protocol.rank.out_port import OutPort, Room
 from rolemesh_durable.protocol.rank.page import BLOCKED
+from rolemesh_durable.protocol.rank.records import FormerRecord
 from rolemesh_durable.protocol.rank.shape import JobShape
 
 __all__ = ["GroupPort", "VersionPort"]
@@ -52,7 +53,7 @@ class VersionPort(OutPort[T]):
         self.made: set[int] = set()
         """Steps whose value, of a former generation, is in the log and is sent from there."""
 
-    def whole(self, record: Sent) -> None:
+    def whole(self, record: FormerRecord) -> None:
         """Note a complete value of a former generation, which the log has."""
         self.made.add(record.step)
         if self._mates is not None:
@@ -124,10 +125,10 @@ class GroupPort(VersionPort[T]):
         self._former: dict[int, tuple[int, list[_Staged[T]]]] = {}
         """The chunks in the log, by step, each with the generation that made them."""
 
-    def whole(self, record: Sent) -> None:
+    def whole(self, record: FormerRecord) -> None:
         """Do nothing: the group agrees on the value when this generation has made it, too."""
 
-    def take_over(self, way: OutEdge[T], item: T | None, record: Sent, *, again: bool) -> None:
+    def take_over(self, way: OutEdge[T], item: T | None, record: FormerRecord, *, again: bool) -> None:
         """As for any port, but hold back the chunks that may not count."""
         if not again:
             super().take_over(way, item, record, again=again)
