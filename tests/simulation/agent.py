@@ -10,9 +10,11 @@ from tests.simulation.model import GROUPS
 from tests.simulation.rank import SimRank
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_durable.extensions.checks.messages import Measure, Measured, NodeMeasured
+from rolemesh_durable.extensions.hangs.messages import Dump, Stacks
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
-from rolemesh_durable.protocol.fitness import Measured, Measurements
+from rolemesh_durable.protocol.part_messages import packed, tag_of, unpacked
 from rolemesh_durable.protocol.persisting import shared_by_mates
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class SimAgent:
         self.generations: dict[RankRef, int] = {}
         self.persisted: dict[tuple[RankRef, int], m.Persisted] = {}
         self.warning = ""
-        self.measured: Measurements = ()
+        self.parts: dict[str, bytes] = {}
         self._measures = False
         self.covered = -1
         self._later: list[ae.Event] = []
@@ -144,7 +146,7 @@ class SimAgent:
             msgspec.structs.replace(part, generation=self.generations.get(key, 0))
             for (key, _), part in self.persisted.items()
         )
-        said = self.warning, (), 0, self.memory.failed_at, self.measured, self.name
+        said = self.warning, (), 0, self.memory.failed_at, self.name, self.parts
         self.handle(ae.Sampled(status_pages, stored, parts, *said))
         self.world.at(SAMPLE_S + self.world.rng.random() * 0.02, self._sample)
 
@@ -175,9 +177,8 @@ class SimAgent:
                     known = self.memory.granted.get((role, n), -1)
                     self.memory.granted[role, n] = max(message.granted, known)
                 world.send(self, target, message)
-            case ae.Measure() if not self._measures:
-                self._measures = True
-                world.at(world.between(0.01, 2.0), self._measure)
+            case ae.ToPart(message):
+                self._to_part(message)
             case ae.Fork(launch):
                 world.at(world.between(0.002, 0.05), self._fork, launch)
             case ae.Fetch(launch):
@@ -189,11 +190,8 @@ class SimAgent:
                     world.at(world.between(0.0, 0.01), rank.die, 9)
                 else:
                     self._cancelled.add((role, n, generation))  # it is on its way: it is not to start
-            case ae.RankDied() | ae.Fail() | ae.Relayout():
+            case ae.RankDied() | ae.Relayout():
                 pass
-            case ae.TakeStacks(role, n, generation):
-                stacks = m.Stacks(role, n, generation, "Thread 0x1")
-                world.at(world.between(0.01, 0.5), self.handle, ae.StacksTaken(stacks))
             case ae.Forget():
                 self._forget(effect)
             case ae.ReviveMaster():
@@ -206,9 +204,21 @@ class SimAgent:
                 world.wipe(self.node, self.name)
                 self.end("it has ended itself")
 
+    def _to_part(self, message: m.ToPart) -> None:
+        """The part in the agent of checks measures once; that of hang detection takes stacks."""
+        world = self.world
+        if message.kind == tag_of(Measure) and not self._measures:
+            self._measures = True
+            world.at(world.between(0.01, 2.0), self._measure)
+        elif message.kind == tag_of(Dump):
+            rank = unpacked(Dump, message.data).start
+            stacks = m.FromPart.of(Stacks(*rank, "Thread 0x1"))
+            world.at(world.between(0.01, 0.5), self.handle, ae.FromPart(stacks))
+
     def _measure(self) -> None:
         speed = self.world.scenario.speeds.get(self.node, 10.0)
-        self.measured = (Measured("speed", {"x": speed}),)
+        measured = NodeMeasured((Measured("speed", {"x": speed}),))
+        self.parts = {tag_of(NodeMeasured): packed(measured)}
 
     def _revive(self) -> None:
         self.handle(ae.MasterRevived(self.world.backend.revive()))

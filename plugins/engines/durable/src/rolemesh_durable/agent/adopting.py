@@ -13,7 +13,6 @@ import msgspec
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.agent.rank_channels import RankChannels
 from rolemesh_durable.agent.status_pages import StatusPages
-from rolemesh_durable.agent.turn_pages import TurnPages
 from rolemesh_durable.agent.zygote import Row
 from rolemesh_durable.agent.zygote_pool import Death, death_of
 from rolemesh_durable.protocol import messages as m
@@ -30,13 +29,13 @@ LOG = logging.getLogger(__name__)
 def adopt(
     rows: Iterable[Row],
     status_pages: StatusPages,
-    turns: TurnPages,
     memory: NodeMemory,
     channels: RankChannels,
     ended: Callable[[Death], e.RankExited],
-) -> tuple[e.Found, ...]:
-    """Take over the processes that the zygotes report in `rows`. `ended` gives the meaning of a death.
+) -> tuple[tuple[e.Found, ...], list[tuple[m.RankLaunch, int]]]:
+    """Take over the processes that the zygotes report in `rows`. Return them, and those that live with their pids.
 
+    `ended` gives the meaning of a death.
     A process that cannot be taken over is killed; the master then restarts its rank.
     """
     found: list[e.Found] = []
@@ -63,7 +62,6 @@ def adopt(
         memory.adopted(role, rank, launch.resume, generation, collective=launch.collective)
         living.append((launch, row.pid))
         found.append(e.Found(launch, said, granted=granted))
-    turns.adopt(living)
     if found:
         LOG.warning("adopted %d ranks; %d had ended", len(living), len(found) - len(living))
-    return tuple(found)
+    return tuple(found), living

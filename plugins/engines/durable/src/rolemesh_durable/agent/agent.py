@@ -26,27 +26,25 @@ from rolemesh_durable.agent.adopting import adopt
 from rolemesh_durable.agent.devices import visible_devices
 from rolemesh_durable.agent.folder import look_after
 from rolemesh_durable.agent.logs import Logs
-from rolemesh_durable.agent.measuring import Measuring
 from rolemesh_durable.agent.memory import NodeMemory
+from rolemesh_durable.agent.parts import Parts, makers
 from rolemesh_durable.agent.rank_channels import RankChannels
-from rolemesh_durable.agent.refusals import refused
-from rolemesh_durable.agent.rehearsed import fail
 from rolemesh_durable.agent.reserve import Reserve
 from rolemesh_durable.agent.resource_guard import MARKER, AgentGuard
 from rolemesh_durable.agent.sampling import Sampler
-from rolemesh_durable.agent.stacks import StackTaker
 from rolemesh_durable.agent.status_pages import StatusPages
-from rolemesh_durable.agent.turn_pages import TurnPages
 from rolemesh_durable.agent.zygote_pool import Death, ZygotePool
 from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.dispositions import handle_unless_ignored
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.machine import AgentMachine
+from rolemesh_durable.protocol.agent.part import AgentProcess
 from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.job import AgentConfig, RankStart, for_rank
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE
+from rolemesh_durable.refusals import refused
 
 __all__ = ["Agent"]
 
@@ -79,7 +77,6 @@ class Agent:
         self._reserve = Reserve(self._guard.shm)
         self._reserve.fill()
         self._memory = NodeMemory(config, self._guard.shm)
-        self._turns = TurnPages()
         self._status_pages = StatusPages(self._guard.shm, self._reserve)
         timed = config.job.graph if config.timed else None
         self._sampler = Sampler(self._status_pages, self._memory, self._reserve, timed)
@@ -93,7 +90,7 @@ class Agent:
         rows = self._zygotes.adopt(config.incarnation, lambda role: config.job.roles[role].zygote)
         if not rows:
             self._guard.sweep()  # nothing lives but what nobody can command any more
-        found = adopt(rows, self._status_pages, self._turns, self._memory, self._channels, self._ended)
+        found, living = adopt(rows, self._status_pages, self._memory, self._channels, self._ended)
         self._machine = AgentMachine(
             Identity(config.agent, config.node, config.incarnation, config.host, os.getpid()),
             config.lease_s,
@@ -101,12 +98,12 @@ class Agent:
             e.Left(self._memory.timeline, found),
             max(AT_ONCE, 2 * (os.cpu_count() or 1)),
         )
-        self._inbox: SimpleQueue[e.FromMaster | e.MasterRevived | e.Leave] = SimpleQueue()
+        self._inbox: SimpleQueue[e.Event] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._dropped = Dropped(f"agent {config.agent}")
-        self._stacks = StackTaker(self._guard.mark)
-        log, environ = logs / f"checks-{config.agent}.log", {MARKER: self._guard.mark}
-        self._measuring = Measuring(config, str(self._guard.shm), log, environ)
+        self._parts = Parts(self._process(logs), makers(config.job))
+        for adopted in self._parts.adopted:
+            adopted(living)
         self._events: deque[e.Event] = deque()
         self._next_sample, self._turn_began = 0.0, math.inf
         self._sending = threading.Lock()
@@ -126,7 +123,7 @@ class Agent:
         """Request the end of this agent; from any thread, or a signal handler."""
         self._put(e.Leave())
 
-    def _put(self, event: e.FromMaster | e.MasterRevived | e.Leave) -> None:
+    def _put(self, event: e.Event) -> None:
         self._inbox.put(event)
         os.eventfd_write(self._wake, 1)
 
@@ -142,7 +139,7 @@ class Agent:
         self._poller.register(self._channels.reports, zmq.POLLIN)
         self._poller.register(self._wake, zmq.POLLIN)
         threading.Thread(target=self._say_at_work, name="at-work", daemon=True).start()
-        for role in () if self.config.checks else self.config.warm:  # what is being imported would be measured, too
+        for role in () if self._parts.first else self.config.warm:
             self._zygotes.boot(*self.config.job.roles[role].zygote)
         while not self._over:
             due = min(self._machine.report_due, self._next_sample if self._unseen else math.inf)
@@ -177,8 +174,6 @@ class Agent:
         look_after(self._guard, self._reserve, self._memory, self._machine.timeline)
         for launch, error in self._memory.fetched():
             self._do(e.Fetched(launch.role, launch.rank, launch.generation, error))
-        for stacks in self._stacks.results():
-            self._do(e.StacksTaken(stacks))
         if not self._over:
             self._unseen = time.monotonic() < self._next_sample
             self._do(e.Tick() if self._unseen else self._sample())
@@ -206,7 +201,8 @@ class Agent:
 
     def _gone(self, death: Death) -> None:
         """A rank's process has ended, or could not start."""
-        self._turns.gone(death.who)
+        for gone in self._parts.gone:
+            gone(death.who)
         self._do(self._ended(death))
 
     def _ended(self, death: Death) -> e.RankExited:
@@ -230,12 +226,11 @@ class Agent:
             case e.ToMaster(message):
                 self._tell(message)
             case e.ToRank(message=message):
-                self._status_pages.tells(effect.ref, message)
-                self._channels.send(effect.ref, message)
+                self._to_rank(effect.ref, message)
             case e.Fork(launch):
                 self._fork(launch)
-            case e.Measure(together):
-                self._measuring.begin(together)
+            case e.ToPart(message):
+                self._parts.handle(message)
             case e.Fetch(launch):
                 self._memory.fetch(launch)
             case e.Kill():
@@ -250,18 +245,16 @@ class Agent:
                 self._memory.forget(timeline, self._reserve.make)
             case e.Relayout(layout):
                 self._memory.relayout(layout)
-            case e.TakeStacks():
-                self._stacks.take(self._status_pages.pid(effect.ref), effect.start)
-            case e.Fail():
-                hit = self._machine.ranks[RankRef(effect.role, effect.rank)] if effect.rank >= 0 else None
-                pid = self._status_pages.pid(hit.launch.ref) if hit is not None else os.getpid()
-                fail(effect.kind, hit.start if hit is not None else None, pid, self._memory, self._zygotes)
             case e.ReviveMaster():
                 threading.Thread(target=self._revive_master, name="revive", daemon=True).start()
             case e.Quit():
                 os._exit(0)
             case e.CleanUp():
                 self._clean_up()
+
+    def _to_rank(self, ref: RankRef, message: m.AgentToRank) -> None:
+        self._status_pages.tells(ref, message)
+        self._channels.send(ref, message)
 
     def _revive_master(self) -> None:
         comes = False
@@ -309,7 +302,7 @@ class Agent:
             agent_address=self._channels.address,
             status_page=str(status_page),
             mates=self._status_pages.mates(launch),
-            turns=self._turns.starting(launch),
+            parts=self._parts.starting(launch),
         )
         used = [gpu for known in self._machine.ranks.values() for gpu in known.launch.gpus]
         env = {"CUDA_VISIBLE_DEVICES": visible_devices(launch.gpus, used, os.environ)}
@@ -331,10 +324,16 @@ class Agent:
         advance = self._machine.advance
         covered = advance.persisted if advance is not None else -1
         begun = time.thread_time()
-        sample = self._sampler.sample(covered, self._zygotes.making, self._dropped.count, self._measuring.found)
+        sample = self._sampler.sample(covered, self._zygotes.making, self._dropped.count, self._parts.report())
         took = time.thread_time() - begun  # not what others have taken of the machine meanwhile
         self._next_sample = time.monotonic() + min(max(took / SAMPLE_SHARE, 0.0), 1.0)
         return sample
+
+    def _process(self, logs: Path) -> AgentProcess:
+        return AgentProcess(
+            self.config, self._guard.shm, logs, {MARKER: self._guard.mark}, lambda: self._machine, self._zygotes,
+            self._status_pages.pid, self._to_rank, self._put, self._memory.fail_next,
+        )  # fmt: skip
 
     def _watch_zygote(self, control: socket.socket) -> None:
         self._zygote_sockets[control.fileno()] = control
@@ -346,8 +345,8 @@ class Agent:
         self._over = True
         self._zygotes.close()
         self._memory.close()
-        self._stacks.close()
         self._status_pages.close()
-        self._turns.close()
+        for close in self._parts.close:
+            close()
         self._channels.close()
         self._guard.close()

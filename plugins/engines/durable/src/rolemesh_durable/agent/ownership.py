@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from rolemesh_durable.agent import janitor
-from rolemesh_durable.agent.processes import start_time
 from rolemesh_durable.boot import boot_id
+from rolemesh_durable.processes import start_time
 
 __all__ = ["Owner", "is_orphan", "owner_of"]
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from rolemesh.errors import BackendError
 from rolemesh_durable.agent import janitor
 from rolemesh_durable.agent.ownership import Owner, is_orphan, owner_of
-from rolemesh_durable.agent.processes import start_time
 from rolemesh_durable.agent.reserve import Reserve
+from rolemesh_durable.processes import start_time
 
 __all__ = ["MARKER", "AgentGuard", "ResourceGuard", "remove_agent", "remove_job", "remove_orphans", "shm_folder"]
 

@@ -9,11 +9,10 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.agent.memory import NodeMemory
-from rolemesh_durable.agent.processes import is_stopped, worked_s
 from rolemesh_durable.agent.reserve import Reserve
 from rolemesh_durable.agent.status_pages import StatusPages
+from rolemesh_durable.processes import is_stopped, worked_s
 from rolemesh_durable.protocol.agent.events import RankSample, Sampled
-from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.protocol.rank.page import BLOCKED, COMPUTING, WAITING
 from rolemesh_durable.rank.status_page import Position
@@ -39,9 +38,9 @@ class Sampler:
             self._edges = {role: [edge for edge, roles in ends if role in roles] for role in timed.roles}
         self._unreadable: set[RankRef] = set()
 
-    def sample(self, covered: int, making: tuple[str, ...], dropped: int, measured: Measurements) -> Sampled:
+    def sample(self, covered: int, making: tuple[str, ...], dropped: int, parts: dict[str, bytes]) -> Sampled:
         """Return a sample. `covered` is the newest complete checkpoint on disk, `dropped` counts invalid messages,
-        `measured` has the results of the checks."""
+        `parts` is what extensions report."""
         now = time.monotonic_ns()
         positions = list(self._status_pages.read())
         status_pages = tuple(self._sampled(launch, at, now) for launch, at in positions)
@@ -49,9 +48,8 @@ class Sampler:
         refusals = self._status_pages.refused + sum(at.refused for _, at in positions) + self._memory.refused + dropped
         stored, given_up = self._memory.stored(), self._memory.given_up
         wrong = self._wrong(positions)
-        return Sampled(
-            status_pages, stored, persisted, wrong, making, refusals, given_up, measured, self._memory.address
-        )
+        address = self._memory.address
+        return Sampled(status_pages, stored, persisted, wrong, making, refusals, given_up, address, parts)
 
     def _wrong(self, positions: list[tuple[RankLaunch, Position]]) -> str:
         """Return the problem that this node waits on, "" if there is none."""

@@ -18,11 +18,11 @@ import msgspec
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.agent import parcels, zygote
-from rolemesh_durable.agent.processes import start_time
-from rolemesh_durable.agent.refusals import refused
 from rolemesh_durable.agent.resource_guard import MARKER
+from rolemesh_durable.processes import start_time
 from rolemesh_durable.protocol.job import Environment
 from rolemesh_durable.protocol.refs import StartRef
+from rolemesh_durable.refusals import refused
 
 __all__ = ["Death", "ReplacedError", "ZygotePool", "death_of"]
 

@@ -1,8 +1,9 @@
-"""For extensions: their base class, the hooks of a rank and of the master, and the parts that they use.
+"""For extensions: their base class, the hooks of a rank, an agent and the master, and the parts that they use.
 
 An extension derives from `Extension` (entry-point group ``rolemesh.extensions``), and a job lists it under
 ``plugins.extensions``. Of a `Rank` it uses `ctx`, `workload`, `job`, `record` and `open_channel`; the other attributes
-belong to the engine's own extensions and change without notice. The same holds for the attributes of `MasterParts`.
+belong to the engine's own extensions and change without notice. The same holds for the attributes of `MasterParts`,
+and for those of `AgentProcess` beside `config`, `folder`, `logs`, `environ` and `send`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ from rolemesh_durable.api import importer, names
 
 if TYPE_CHECKING:
     from rolemesh_durable.extensions import Extension as Extension
+    from rolemesh_durable.protocol.agent.part import AgentPart as AgentPart
+    from rolemesh_durable.protocol.agent.part import AgentProcess as AgentProcess
     from rolemesh_durable.protocol.master.extension import ExtensionRecord as ExtensionRecord
     from rolemesh_durable.protocol.master.extension import MasterExtension as MasterExtension
     from rolemesh_durable.protocol.master.extension import MasterParts as MasterParts
     from rolemesh_durable.protocol.master.extension import Slice as Slice
+    from rolemesh_durable.protocol.master.shell import MasterShell as MasterShell
+    from rolemesh_durable.protocol.master.shell import ShellPart as ShellPart
+    from rolemesh_durable.protocol.part_messages import ToPart as ToPart
     from rolemesh_durable.protocol.rank.extension import RankExtension as RankExtension
     from rolemesh_durable.protocol.rank.shape import JobShape as JobShape
     from rolemesh_durable.rank.channel import Receive as Receive
@@ -26,7 +32,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "extensions": "Extension",
+    "protocol.agent.part": "AgentPart AgentProcess",
     "protocol.master.extension": "ExtensionRecord MasterExtension MasterParts Slice",
+    "protocol.master.shell": "MasterShell ShellPart",
+    "protocol.part_messages": "ToPart",
     "protocol.rank.extension": "RankExtension",
     "protocol.rank.shape": "JobShape",
     "rank.channel": "Receive Send",

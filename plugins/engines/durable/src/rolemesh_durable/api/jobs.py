@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rolemesh_durable.control.watch import ANSWER_S as ANSWER_S
     from rolemesh_durable.faults import LASTING_S as LASTING_S
     from rolemesh_durable.options import options_in as options_in
-    from rolemesh_durable.protocol.messages import FaultKind as FaultKind
+    from rolemesh_durable.protocol.failures import FaultKind as FaultKind
     from rolemesh_durable.runs import SCRIPT_RUNS as SCRIPT_RUNS
     from rolemesh_durable.runs import Run as Run
     from rolemesh_durable.runs import find_run as find_run
@@ -37,7 +37,7 @@ _HOMES = {
     "control.watch": "ANSWER_S",
     "faults": "LASTING_S",
     "options": "options_in",
-    "protocol.messages": "FaultKind",
+    "protocol.failures": "FaultKind",
     "runs": "SCRIPT_RUNS Run find_run list_runs",
 }
 __all__ = names(_HOMES)

@@ -23,7 +23,7 @@ from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import CONTROL_FILE
 from rolemesh_durable.boot import boot_id
 from rolemesh_durable.dataplane.curve import connects_with
-from rolemesh_durable.protocol.messages import FaultKind
+from rolemesh_durable.protocol.failures import FaultKind
 from rolemesh_durable.runs import ControlFile
 
 __all__ = [

@@ -1,4 +1,7 @@
-"""The features that the core of the engine does not name. Each has a folder; `ranks`, `masters`, `shells` list them."""
+"""The features that the core of the engine does not name. Each has a folder.
+
+`ranks`, `masters`, `shells` and `agents` list their parts.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from rolemesh.api.plugin import Plugin
 from rolemesh.kinds import Kind
 
 if TYPE_CHECKING:
+    from rolemesh_durable.protocol.agent.part import AgentPart, AgentProcess
     from rolemesh_durable.protocol.master.extension import MasterExtension, MasterParts
+    from rolemesh_durable.protocol.master.shell import MasterShell, ShellPart
     from rolemesh_durable.protocol.rank.extension import RankExtension
     from rolemesh_durable.rank.services import Rank, RankPlace
 
@@ -18,13 +23,15 @@ KIND = Kind(
     "extensions",
     "extension",
     "rolemesh_durable.extensions:Extension",
-    ("master", "rank"),
+    ("master", "agent", "rank"),
     conformance="rolemesh_testing:ExtensionConformance",
 )
 
 
 class Extension(Plugin):
-    """Base of extensions (entry-point group ``rolemesh.extensions``). The master and each rank have an own instance.
+    """Base of extensions (entry-point group ``rolemesh.extensions``).
+
+    The master, each agent and each rank have an own instance.
 
     A job lists extensions of other distributions under ``plugins.extensions``. Their hooks run behind those of the
     shipped extensions, in the job file's order.
@@ -44,5 +51,16 @@ class Extension(Plugin):
         """Return the extension's part in the master's machine; None if it has none there.
 
         A new master calls this again. The journal brings the part's records and slice to where they were.
+        """
+        return None
+
+    def in_shell(self, shell: MasterShell) -> ShellPart | None:
+        """Return the extension's part in the master's process, which does I/O; None if it has none there."""
+        return None
+
+    def in_agent(self, process: AgentProcess) -> AgentPart | None:
+        """Return the extension's part in the process of an agent; None if it has none there.
+
+        The agent's next incarnation calls this again.
         """
         return None

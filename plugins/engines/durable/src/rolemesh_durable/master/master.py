@@ -90,7 +90,8 @@ class Master:
         self._earlier = earlier if earlier is not None and earlier.job_id == bundle.job_id else None
         self._started = self._earlier.started if self._earlier is not None else time.time()
         listed = created(bundle.config.plugins.get("extensions", {}).values(), bundle.config.base)
-        self._extensions = (*MASTER_EXTENSIONS, *(listed.instance(name).in_master for name in listed.names))
+        strangers = [listed.instance(name) for name in listed.names]
+        self._extensions = (*MASTER_EXTENSIONS, *(each.in_master for each in strangers))
         self._machine = MasterMachine(bundle.outline, extensions=self._extensions)
         self._in_control = self._over = False
         graph = bundle.config.graph
@@ -107,7 +108,8 @@ class Master:
             bundle, launcher, lambda: self._machine, self._recent, self._put, self._tasks.run, self._record,
             self._publication.stall,
         )  # fmt: skip
-        parts = [part(shell) for part in SHELL_PARTS]
+        makers = (*SHELL_PARTS, *(each.in_shell for each in strangers))
+        parts = [part for make in makers if (part := make(shell)) is not None]
         self._carries = {kind: carry for part in parts for kind, carry in part.effects().items()}
         self._dropped = Dropped("the master, as if from an agent,")
         self._zmq = zmq.Context()

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import signal as signals
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from rolemesh.api.failures import Failure
 from rolemesh_durable.protocol.error_texts import raised_lines
 
-__all__ = ["describe_exit", "is_echo", "primary", "weight"]
+__all__ = ["FaultKind", "describe_exit", "is_echo", "primary", "weight"]
+
+FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk", "zygote", "full", "stall", "clock"]
+"""The faults that a rehearsal may inject; `rolemesh_rehearsal.spec.Rehearsal` describes each.
+
+- kill: SIGKILL.
+- stop: SIGSTOP.
+- exit: the rank calls ``os._exit``.
+- raise: the rank raises in its next operator.
+- disk: the agent's writes of the next persisted snapshot fail as if the disk were full.
+- zygote: SIGKILL of a zygote of the agent.
+- full: no file of the process can grow for some seconds.
+- stall: the master's next write stands still for some seconds.
+- clock: the process's wall clock steps by an hour.
+"""
 
 _HINTS: dict[int, str] = {
     signals.SIGKILL: " (nobody here sent it: out of memory, or somebody else)",

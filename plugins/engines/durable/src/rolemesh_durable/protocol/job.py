@@ -136,8 +136,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
 class RankStart(msgspec.Struct, frozen=True):
     """The zygote's order to a new rank: its launch, the job, and the paths on its node.
 
-    `mates` are the status pages of all other ranks of its collective group, if they all live on this node. `turns` is
-    the status page of the ranks that share its slot; "" if it takes no turns.
+    `mates` are the status pages of all other ranks of its collective group, if they all live on this node. `parts`
+    holds values of the extensions' parts in the agent for their parts in the rank.
     """
 
     launch: RankLaunch
@@ -150,7 +150,7 @@ class RankStart(msgspec.Struct, frozen=True):
     agent_address: str
     status_page: str
     mates: tuple[str, ...] = ()
-    turns: str = ""
+    parts: dict[str, str] = {}
     timeline: int = 0
 
 

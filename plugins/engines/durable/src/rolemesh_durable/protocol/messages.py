@@ -9,20 +9,21 @@ live.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from rolemesh.api.failures import Failure
 from rolemesh.api.rank_ref import OfRank, RankRef
-from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.line_cuts import Cuts, united
+from rolemesh_durable.protocol.part_messages import FromPart as FromPart
+from rolemesh_durable.protocol.part_messages import ToPart as ToPart
+from rolemesh_durable.protocol.part_messages import tag_of, unpacked
 from rolemesh_durable.protocol.refs import OfStart, StartRef
 from rolemesh_runtime.metrics import Metrics as Metrics
 
-FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk", "zygote", "full", "stall", "clock"]
-"""The faults that a rehearsal may inject; `rolemesh_rehearsal.spec.Rehearsal` describes each."""
+P = TypeVar("P")
 
 
 class RankLaunch(OfRank, frozen=True):
@@ -256,41 +257,6 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
         )
 
 
-class Measure(msgspec.Struct, frozen=True, tag=True):
-    """Run the job's checks once on this node and report the results. Other agents do so on the nodes `together`."""
-
-    epoch: int
-    together: tuple[str, ...]
-
-
-class Dump(msgspec.Struct, frozen=True, tag=True):
-    """Take the stacks of a rank's threads, and send `Stacks`."""
-
-    epoch: int
-    role: str
-    rank: int
-    generation: int
-
-
-class Inject(msgspec.Struct, frozen=True, tag=True):
-    """Rehearsal: make a rank fail, or with `rank` -1 the agent itself.
-
-    - kill: SIGKILL.
-    - stop: SIGSTOP.
-    - exit: the rank calls ``os._exit``.
-    - raise: the rank raises in its next operator.
-    - disk: the agent's writes of the next persisted snapshot fail as if the disk were full.
-    - zygote: SIGKILL of a zygote of the agent.
-    - full: no file of the process can grow for some seconds.
-    - clock: the agent's wall clock steps by an hour.
-    """
-
-    epoch: int
-    kind: FaultKind
-    role: str = ""
-    rank: int = -1
-
-
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """End: ranks finish their operator and tear down.
 
@@ -330,7 +296,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     - `refused`: connections that this incarnation and its ranks have refused for lack of the job's key.
     - `leaving`: it has received a SIGTERM, and waits `NOTICE_S` for its ranks to move.
     - `granted`: the step up to which its ranks may run. Masters of epochs before `epoch` can no longer change it.
-    - `measured`: the results of all the job's checks on this node; empty until the last one is done.
+    - `parts`: what extensions' parts in this agent report, by tag: see `AgentPart.report`.
     """
 
     agent: str
@@ -353,13 +319,12 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     given_up: int = -1
     leaving: bool = False
     granted: int = -1
-    measured: Measurements = ()
+    parts: dict[str, bytes] = {}
 
-
-class Stacks(OfStart, frozen=True, tag=True):
-    """The output of py-spy about a rank, or the reason why there is none."""
-
-    text: str
+    def part(self, kind: type[P]) -> P | None:
+        """Return what an extension's part reports with a struct of this type; None if it reports nothing."""
+        data = self.parts.get(tag_of(kind))
+        return unpacked(kind, data) if data is not None else None
 
 
 class AtWork(msgspec.Struct, frozen=True, tag=True):
@@ -446,8 +411,8 @@ class Adopted(msgspec.Struct, frozen=True, tag=True):
     incarnation: int
 
 
-MasterToAgent: TypeAlias = Launch | Halt | Addresses | Watermarks | Measure | Dump | Inject | Stop
-AgentToMaster: TypeAlias = Report | Stacks | AtWork | Stopped
+MasterToAgent: TypeAlias = Launch | Halt | Addresses | Watermarks | ToPart | Stop
+AgentToMaster: TypeAlias = Report | FromPart | AtWork | Stopped
 
 
 class RankMetrics(OfStart, frozen=True, tag=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from rolemesh_durable.protocol.fitness import Limits, Measured, Measurements
+from rolemesh_durable.extensions.checks.messages import Measured, Measurements
+from rolemesh_durable.protocol.fitness import Limits
 
 __all__ = ["unfit"]
 

@@ -8,8 +8,8 @@ import msgspec
 
 from rolemesh.api.failures import Failure
 from rolemesh_durable.extensions.checks.judging import unfit
+from rolemesh_durable.extensions.checks.messages import Measure, Measured, Measurements, NodeMeasured
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.fitness import Measured, Measurements
 from rolemesh_durable.protocol.master.extension import ExtensionRecord, MasterExtension, MasterParts, Slice
 from rolemesh_durable.protocol.master.state import AgentRecord, JobState, RankRecord
 
@@ -68,8 +68,8 @@ class Checks(MasterExtension):
 
     def commands(self, agent: AgentRecord, ranks: Collection[RankRecord]) -> Iterable[m.MasterToAgent]:
         """Have the node measured."""
-        if ranks and self.holds(agent) and agent.report is not None and not agent.report.measured:
-            return (m.Measure(self._context.outline.epoch, self._together),)
+        if ranks and self.holds(agent) and agent.report is not None and not _results(agent):
+            return (m.ToPart.of(self._context.outline.epoch, Measure(self._together)),)
         return ()
 
     @property
@@ -84,7 +84,7 @@ class Checks(MasterExtension):
         context, state, unjudged = self._context, self._context.state, self._unjudged
         self._since = (context.now if self._since is None else self._since) if unjudged else None
         self._together = tuple(sorted(agent.place.node for agent in unjudged))
-        found = {agent.place.node: agent.report.measured for agent in unjudged if agent.report is not None}
+        found = {agent.place.node: _results(agent) for agent in unjudged}
         if any(not found.get(agent.place.node) for agent in unjudged):
             return
         known, self._together = {**state.slice(Checked).nodes, **found}, ()
@@ -102,3 +102,9 @@ class Checks(MasterExtension):
             return ()
         nodes = self._together
         return (f"no rank starts before the checks of {len(nodes)} nodes are over: {', '.join(nodes)}",)
+
+
+def _results(agent: AgentRecord) -> Measurements:
+    """Return the results on the agent's node; empty until the last check is done."""
+    found = agent.report.part(NodeMeasured) if agent.report is not None else None
+    return found.results if found is not None else ()

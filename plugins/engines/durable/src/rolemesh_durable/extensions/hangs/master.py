@@ -15,6 +15,7 @@ import msgspec
 
 from rolemesh.api.failures import Failure
 from rolemesh.api.rank_ref import OfRank, RankRef
+from rolemesh_durable.extensions.hangs.messages import Dump, Stacks
 from rolemesh_durable.protocol import hang
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
@@ -111,7 +112,7 @@ class HangWatch(MasterExtension):
 
     def handlers(self) -> Mapping[type, Handler]:
         """Handle the stacks of the culprit."""
-        return {m.Stacks: self._stacks}
+        return {Stacks: self._stacks}
 
     def begin(self) -> None:
         """Begin to watch with this master."""
@@ -183,10 +184,10 @@ class HangWatch(MasterExtension):
             self._judge(verdict, "")
             return
         self._suspect = (verdict, now)
-        dump = m.Dump(context.outline.epoch, verdict.role, verdict.rank, record.launch.generation)
+        dump = m.ToPart.of(context.outline.epoch, Dump(verdict.role, verdict.rank, record.launch.generation))
         context.want(e.ToAgent(record.agent, home.incarnation, dump))
 
-    def _stacks(self, stacks: m.Stacks) -> None:
+    def _stacks(self, stacks: Stacks) -> None:
         if self._suspect is not None and stacks.ref == self._suspect[0].ref:
             self._judge(self._suspect[0], stacks.text)
 

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_durable.extensions.rehearsal.messages import Inject
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.failures import FaultKind
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.extension import ExtensionRecord, MasterExtension, MasterParts
 from rolemesh_durable.protocol.master.hooks import Handler
@@ -30,7 +32,7 @@ class Released(e.ExtensionEvent, frozen=True):
 class InjectAsked(e.ExtensionEvent, frozen=True):
     """A request to inject a failure into a rank, or with `rank` -1 into agent `agent`."""
 
-    kind: m.FaultKind
+    kind: FaultKind
     agent: str = ""
     role: str = ""
     rank: int = -1
@@ -85,5 +87,5 @@ class Rehearsal(MasterExtension):
         name = home.place.agent
         target = str(record.launch.ref) if record is not None else name
         self._context.tell(Injected(event.kind, target))
-        inject = m.Inject(self._context.outline.epoch, event.kind, event.role, event.rank)
+        inject = m.ToPart.of(self._context.outline.epoch, Inject(event.kind, event.role, event.rank))
         self._context.want(e.ToAgent(name, home.incarnation, inject))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from rolemesh_durable import faults
 from rolemesh_durable.control.client import InjectFault, Release
 from rolemesh_durable.extensions.rehearsal.master import InjectAsked, Injected, Rehearsal, Released
-from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.failures import FaultKind
 from rolemesh_durable.protocol.master.shell import Answer, ShellPart
 
 __all__ = ["Injector"]
@@ -50,10 +50,10 @@ class Injector(ShellPart):
             return f"there is no {target!r} to inject a failure into"
         return ""
 
-    def _then(self, kind: m.FaultKind, target: str, act: Callable[[], object]) -> None:
+    def _then(self, kind: FaultKind, target: str, act: Callable[[], object]) -> None:
         self._shell.journal(Injected(kind, target), act)
 
-    def _fail(self, kind: m.FaultKind) -> None:
+    def _fail(self, kind: FaultKind) -> None:
         """Inject a failure into this master."""
         match kind:
             case "full":

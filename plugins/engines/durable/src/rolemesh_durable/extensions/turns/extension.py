@@ -8,7 +8,7 @@ from rolemesh.graph.logical import OpCall
 from rolemesh_durable.extensions import Extension
 from rolemesh_durable.extensions.turns.admission import TurnAdmission
 from rolemesh_durable.extensions.turns.order import Positions
-from rolemesh_durable.extensions.turns.page import TurnPage
+from rolemesh_durable.extensions.turns.page import PAGE, TurnPage
 from rolemesh_durable.protocol.rank.extension import RankExtension
 from rolemesh_durable.rank.services import Rank, RankPlace
 
@@ -27,7 +27,7 @@ class Turns(Extension):
         """Open the page of the slot. The agent's next incarnation finds it in this process."""
         launch = place.start.launch
         if launch.turns:
-            self._page = TurnPage(place.start.turns, launch.turns)
+            self._page = TurnPage(place.start.parts[PAGE], launch.turns)
 
     def before_setup(self, place: RankPlace) -> None:
         """Take a turn: the setup needs memory that other ranks may hold, and ranks of a group meet in it."""

@@ -12,7 +12,10 @@ from typing import Final
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.turns.order import STARTING, Row
 
-__all__ = ["TurnPage"]
+__all__ = ["PAGE", "TurnPage"]
+
+PAGE = "turns.page"
+"""Key of the page's path in `RankStart.parts`."""
 
 NAME = "rolemesh-turns"
 

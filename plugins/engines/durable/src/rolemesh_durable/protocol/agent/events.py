@@ -8,7 +8,6 @@ import msgspec
 
 from rolemesh.api.rank_ref import OfRank
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.fitness import Measurements
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.refs import OfStart
 
@@ -80,10 +79,10 @@ class Fetched(OfStart, frozen=True):
     error: str = ""
 
 
-class StacksTaken(msgspec.Struct, frozen=True):
-    """The output of py-spy."""
+class FromPart(msgspec.Struct, frozen=True):
+    """A message of an extension's part for the master."""
 
-    stacks: m.Stacks
+    message: m.FromPart
 
 
 class RankSample(m.RankProgress, frozen=True):
@@ -97,8 +96,8 @@ class Sampled(msgspec.Struct, frozen=True):
 
     The rest is the content of the node's memory and disk.
 
-    `making`: the environments of roles that the agent makes, with their progress. `refused`, `given_up`, `measured`,
-    `address`: see `Report`.
+    `making`: the environments of roles that the agent makes, with their progress. `refused`, `given_up`, `address`,
+    `parts`: see `Report`.
     """
 
     ranks: tuple[RankSample, ...] = ()
@@ -108,20 +107,20 @@ class Sampled(msgspec.Struct, frozen=True):
     making: tuple[str, ...] = ()
     refused: int = 0
     given_up: int = -1
-    measured: Measurements = ()
     address: str = ""
+    parts: dict[str, bytes] = {}
 
     @property
     def told(self) -> tuple[object, ...]:
         """The part that the agent reports at once when it changes."""
-        return self.stored, self.persisted, self.warning, self.making, self.measured, self.address
+        return self.stored, self.persisted, self.warning, self.making, self.address, self.parts
 
 
 class Tick(msgspec.Struct, frozen=True):
     """Time has passed, and a report may be due."""
 
 
-Event: TypeAlias = FromMaster | MasterRevived | Leave | FromRank | RankExited | Fetched | StacksTaken | Sampled | Tick
+Event: TypeAlias = FromMaster | MasterRevived | Leave | FromRank | RankExited | Fetched | FromPart | Sampled | Tick
 
 
 class Fork(msgspec.Struct, frozen=True):
@@ -130,10 +129,10 @@ class Fork(msgspec.Struct, frozen=True):
     launch: m.RankLaunch
 
 
-class Measure(msgspec.Struct, frozen=True):
-    """Run the job's checks, unless they run or have run. Their results are in `Sampled`. See `messages.Measure`."""
+class ToPart(msgspec.Struct, frozen=True):
+    """Deliver a message of the master to an extension's part."""
 
-    together: tuple[str, ...]
+    message: m.ToPart
 
 
 class Fetch(msgspec.Struct, frozen=True):
@@ -171,18 +170,6 @@ class RankDied(OfRank, frozen=True):
     """Clean up the memory of a rank that died before its end."""
 
 
-class Fail(msgspec.Struct, frozen=True):
-    """Rehearsal: make a rank fail, or with `rank` -1 this agent."""
-
-    kind: m.FaultKind
-    role: str = ""
-    rank: int = -1
-
-
-class TakeStacks(OfStart, frozen=True):
-    """Take a rank's stacks; answer with `StacksTaken`."""
-
-
 class Forget(msgspec.Struct, frozen=True):
     """Forget everything in this node's memory, because the job has gone back to a persisted snapshot.
 
@@ -215,15 +202,13 @@ class CleanUp(msgspec.Struct, frozen=True):
 
 Effect: TypeAlias = (
     Fork
-    | Measure
+    | ToPart
     | Fetch
     | ToRank
     | ToMaster
     | Kill
     | Terminate
     | RankDied
-    | Fail
-    | TakeStacks
     | Forget
     | Relayout
     | ReviveMaster

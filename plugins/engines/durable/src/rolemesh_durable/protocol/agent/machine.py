@@ -83,8 +83,8 @@ class AgentMachine:
                 effects = self._exited(event, now)
             case e.Fetched():
                 effects = self._fetched(event)
-            case e.StacksTaken(stacks):
-                return [e.ToMaster(stacks)]
+            case e.FromPart(part):
+                return [e.ToMaster(part)]
             case e.Sampled():
                 effects = self._sampled(event, now)
         effects += self._clean_up_if_empty(now)
@@ -116,7 +116,7 @@ class AgentMachine:
             epoch=self._epoch, wired=book.version, ranks=tuple(rank.report() for rank in self.ranks.values()),
             stored=at.stored, persisted=(*at.persisted, *kept), metrics=lines, warning=at.warning or unkept,
             timeline=self._timeline, making=at.making, refused=at.refused, given_up=max(at.given_up, given_up),
-            leaving=self.lifetime.leaving, measured=at.measured, address=at.address,
+            leaving=self.lifetime.leaving, address=at.address, parts=at.parts,
             granted=max(self._granted, self.advance.granted if self.advance is not None else -1),
         )  # fmt: skip
 
@@ -149,14 +149,8 @@ class AgentMachine:
                 self._reporting.metrics.forget(message.published)
                 self.advance = message.after(self.advance)
                 return effects + self._to_connected(self.advance)
-            case m.Measure(together=together):
-                return [e.Measure(together)]
-            case m.Dump(role=role, rank=n, generation=generation):
-                rank = self._current(StartRef(role, n, generation))
-                return [e.TakeStacks(role, n, generation)] if rank is not None and rank.alive else []
-            case m.Inject(kind=kind, role=role, rank=n):
-                rank = self.ranks.get(RankRef(role, n))
-                return [e.Fail(kind)] if n < 0 else rank.injected(kind) if rank is not None else []
+            case m.ToPart():
+                return [e.ToPart(message)]
             case m.Stop(grace_s=grace_s):
                 return self._stop(message, grace_s, now)
         return effects

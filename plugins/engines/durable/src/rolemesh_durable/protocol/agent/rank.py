@@ -10,7 +10,6 @@ import msgspec
 from rolemesh.api.failures import Failure
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.events import RankExited, RankSample
 from rolemesh_durable.protocol.failures import describe_exit
 from rolemesh_durable.protocol.refs import OfStart, StartRef
@@ -61,15 +60,6 @@ class AgentRank(msgspec.Struct):
             self.state, self.sha256, self.finished = "done", said.sha256, said.finished
             self.verdict = said.verdict
             self.kept, self.unkept = said.kept, said.unkept
-
-    def injected(self, kind: m.FaultKind) -> list[e.Effect]:
-        """Return the effects of an injected fault; none if the rank is dead."""
-        if not self.alive or self.halted:
-            return []
-        if kind in ("exit", "raise"):
-            fault: Literal["exit", "raise"] = "exit" if kind == "exit" else "raise"
-            return [e.ToRank(*self.start[:2], m.Fault(fault))] if self.hello else []
-        return [e.Fail(kind, *self.start[:2])]
 
     def ended_badly(self, now: float) -> Failure | None:
         """Return why its process has ended unexpectedly; None if the rank reports it itself, or may still do so."""

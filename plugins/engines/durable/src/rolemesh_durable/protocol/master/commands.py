@@ -32,7 +32,7 @@ class Commands:
     def __init__(self, context: MasterContext, progress: Progress) -> None:
         self._context, self._progress = context, progress
         self._wiring = Wiring(context.outline)
-        self._sent: dict[tuple[str, int, type], tuple[object, float]] = {}
+        self._sent: dict[tuple[str, int, type, str], tuple[object, float]] = {}
 
     def turn(self) -> None:
         """Send every agent its commands."""
@@ -110,7 +110,8 @@ class Commands:
 
     def _send(self, agent: AgentRecord, message: m.MasterToAgent, again_s: float = RESEND_S) -> None:
         """Send `message`, unless this incarnation got the same one less than `again_s` ago."""
-        key = (agent.place.agent, agent.incarnation, type(message))
+        kind = message.kind if isinstance(message, m.ToPart) else ""
+        key = (agent.place.agent, agent.incarnation, type(message), kind)
         before, now = self._sent.get(key), self._context.now
         if before is None or before[0] != message or now >= before[1] + again_s:
             self._sent[key] = (message, now)

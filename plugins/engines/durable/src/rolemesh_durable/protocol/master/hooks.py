@@ -7,6 +7,7 @@ from typing import Any
 
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
+from rolemesh_durable.protocol.part_messages import FromPart, tag_of, unpacked
 
 __all__ = ["Handler", "Hooks"]
 
@@ -36,6 +37,8 @@ class Hooks:
     def __init__(self) -> None:
         self.handlers: dict[type, tuple[Handler, ...]] = {}
         """The handlers of each event, and of each message of an agent, that extensions take."""
+        self._kinds: dict[str, type] = {}
+        """The types of `handlers` that have a tag."""
         self.words: dict[str, str] = {}
         """The sentence to show when a restart under this word fails."""
 
@@ -47,9 +50,15 @@ class Hooks:
         taken: Mapping[type, Handler] = extension.handlers()
         for kind, handler in taken.items():
             self.handlers[kind] = (*self.handlers.get(kind, ()), handler)
+            self._kinds[tag_of(kind)] = kind
         self.words |= extension.words
 
     def handle(self, item: object) -> None:
         """Pass an event or a message to the extensions that handle it."""
         for handler in self.handlers.get(type(item), ()):
             handler(item)
+
+    def from_part(self, message: FromPart) -> None:
+        """Pass the message of a part in an agent to the extension that handles its kind; drop it if none does."""
+        if (kind := self._kinds.get(message.kind)) is not None:
+            self.handle(unpacked(kind, message.data))

@@ -33,8 +33,8 @@ class Reports:
         agent = self._context.state.agents.get(name)
         if agent is None:
             return
-        if not isinstance(message, m.Report | m.AtWork | m.Stopped):
-            self._context.hooks.handle(message)
+        if isinstance(message, m.FromPart):
+            self._context.hooks.from_part(message)
         elif message.incarnation != agent.incarnation:
             return
         elif isinstance(message, m.AtWork):

@@ -1,4 +1,4 @@
-"""The stacks of a process's threads, which py-spy reads from outside, even if the process computes or is stopped."""
+"""The agent's part of hang detection: py-spy reads the stacks of a rank from outside, even of a stopped one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from typing import Any
 
-from rolemesh_durable.agent.processes import is_stopped
-from rolemesh_durable.agent.resource_guard import MARKER
-from rolemesh_durable.protocol.messages import Stacks
-from rolemesh_durable.protocol.refs import StartRef
+from rolemesh_durable.extensions.hangs.messages import Dump, Stacks
+from rolemesh_durable.processes import is_stopped
+from rolemesh_durable.protocol.agent.part import AgentPart, AgentProcess
 
 __all__ = ["StackTaker", "take_stacks"]
 
@@ -70,38 +69,30 @@ def take_stacks(pid: int, timeout_s: float = TIMEOUT_S, environ: Mapping[str, st
     return f"no stacks: {said}"
 
 
-class StackTaker:
-    """Takes stacks in threads of their own, because an agent must not wait for them. The agent polls the results."""
+class StackTaker(AgentPart):
+    """Takes stacks when the master asks, each in a thread of its own, because an agent must not wait for them."""
 
-    def __init__(self, mark: str = "") -> None:
-        """`mark`: the job's mark, by which a janitor finds processes that are left."""
-        self._environ = {MARKER: mark} if mark else None
-        self._taken: SimpleQueue[Stacks] = SimpleQueue()
-        self._under_way: set[StartRef] = set()
+    def __init__(self, process: AgentProcess) -> None:
+        super().__init__(process)
+        self._under_way: set[Dump] = set()
 
-    def take(self, pid: int, start: StartRef) -> None:
-        """Begin; the stacks will be among the `results`. A second request meanwhile does nothing."""
-        if start not in self._under_way:
-            self._under_way.add(start)
-            threading.Thread(target=self._take, args=(pid, start), name="stacks", daemon=True).start()
+    def messages(self) -> Mapping[type, Callable[[Any], None]]:
+        """The master's request."""
+        return {Dump: self._take}
 
-    def _take(self, pid: int, start: StartRef) -> None:
-        self._taken.put(Stacks(*start, take_stacks(pid, environ=self._environ)))
+    def _take(self, request: Dump) -> None:
+        """Begin, if the rank has a process. A second request meanwhile does nothing."""
+        rank = self._process.machine().ranks.get(request.ref)
+        alive = rank is not None and rank.alive and rank.launch.generation == request.generation
+        if alive and request not in self._under_way:
+            self._under_way.add(request)
+            pid = self._process.pid(request.ref)
+            threading.Thread(target=self._answer, args=(pid, request), name="stacks", daemon=True).start()
 
-    def results(self) -> list[Stacks]:
-        """Return the stacks taken since the last call. Does not wait."""
-        found: list[Stacks] = []
-        while True:
-            try:
-                stacks = self._taken.get_nowait()
-            except Empty:
-                return found
-            self._under_way.discard(stacks.start)
-            found.append(stacks)
-
-    def close(self) -> None:
-        """Forget running requests; they end by themselves within seconds."""
-        self._under_way.clear()
+    def _answer(self, pid: int, request: Dump) -> None:
+        text = take_stacks(pid, environ=self._process.environ)
+        self._under_way.discard(request)
+        self._process.send(Stacks(*request.start, text))
 
 
 def _find() -> str | None:

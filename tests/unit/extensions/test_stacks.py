@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.extensions.agent_process import FakeAgent
 
-from rolemesh_durable.agent import stacks
-from rolemesh_durable.agent.stacks import StackTaker, take_stacks
-from rolemesh_durable.protocol.messages import Stacks
-from rolemesh_durable.protocol.refs import StartRef
+from rolemesh_durable.extensions.hangs import agent as stacks
+from rolemesh_durable.extensions.hangs.agent import StackTaker, take_stacks
+from rolemesh_durable.extensions.hangs.messages import Dump, Stacks
 
 COMPUTING = "def computing():\n    while True: pass\n"
 BLOCKED = "import os\ndef blocked():\n    os.read(os.pipe()[0], 1)\n"
@@ -126,20 +126,14 @@ def test_a_taker_answers_later_and_once_however_often_it_is_asked(
     os.mkfifo(gate)
     waiting = spy(tmp_path, f"read _ < {gate}; echo Thread 1 of $ROLEMESH_JOB")
     monkeypatch.setattr(stacks, "_find", lambda: waiting)
-    taker = StackTaker("job/n0/1")
-    for _ in range(3):
-        taker.take(os.getpid(), StartRef("trainer", 1, 4))
-    assert taker.results() == []
+    fake = FakeAgent(tmp_path, ROLEMESH_JOB="job/n0/1")
+    take = StackTaker(fake.process).messages()[Dump]
+    for generation in (4, 4, 3, 4):
+        take(Dump("work", 0, generation))
+    take(Dump("other", 0, 4))
+    assert fake.events.empty()
     gate.write_text("go\n")
-    found: list[Stacks] = []
-
-    def answered() -> bool:
-        found.extend(taker.results())
-        return bool(found)
-
-    until(answered)
-    [answer] = found
-    assert answer.start == ("trainer", 1, 4)
+    answer = fake.sent(Stacks)
+    assert answer.start == ("work", 0, 4)
     assert answer.text.endswith("Thread 1 of job/n0/1")
-    assert taker.results() == []
-    taker.close()
+    assert fake.events.empty()

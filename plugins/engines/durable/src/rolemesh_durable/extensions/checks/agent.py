@@ -1,7 +1,7 @@
-"""A job's checks on an agent's node. Each runs in a process of its own, one after the other, before ranks start.
+"""The agent's part of checks: each check runs in a process of its own, one after the other, before ranks start.
 
-``python -m rolemesh_durable.agent.measuring FD`` is such a process. It reads an encoded `Order` from its standard
-input, writes an encoded `Measured` to FD, and prints to ``checks-<agent>.log``.
+``python -m rolemesh_durable.extensions.checks.agent FD`` is such a process. It reads an encoded `Order` from its
+standard input, writes an encoded `Measured` to FD, and prints to ``checks-<agent>.log``.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
-from pathlib import Path
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import msgspec
 
 from rolemesh.api.import_ref import import_paths
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh_durable.agent.refusals import refused
 from rolemesh_durable.checks import Check, CheckedNode
-from rolemesh_durable.protocol.fitness import Measured, Measurements
-from rolemesh_durable.protocol.job import AgentConfig, CheckUse
+from rolemesh_durable.extensions.checks.messages import Measure, Measured, NodeMeasured
+from rolemesh_durable.protocol.agent.part import AgentPart, AgentProcess
+from rolemesh_durable.protocol.job import CheckUse
+from rolemesh_durable.refusals import refused
 from rolemesh_durable.resolved import load_exact
 
-__all__ = ["Measuring"]
+__all__ = ["NodeChecks"]
 
 LAST_CHARS = 500
 """Number of characters of a dead process's output that are reported."""
@@ -39,27 +39,38 @@ class Order(msgspec.Struct, frozen=True):
     base: str
 
 
-class Measuring:
-    """Runs an agent's checks after `begin`. `found` has the results when all have finished, and is empty before."""
+class NodeChecks(AgentPart):
+    """Runs an agent's checks when the master asks for the first time, and reports the results when all have run."""
 
-    def __init__(self, config: AgentConfig, shm_dir: str, log: Path, environ: Mapping[str, str]) -> None:
-        """`environ` is added to the environment of the processes."""
-        job = config.job
+    def __init__(self, process: AgentProcess) -> None:
+        super().__init__(process)
+        config, job = process.config, process.config.job
+        self.first = bool(config.checks)  # an import would be measured, too
         self._checks, self._base = config.checks, job.base
-        self._node = CheckedNode(config.node, config.host, job.run_dir, shm_dir, attempt=job.job_id)
-        self._log, self._environ = log, {**os.environ, **environ}
+        self._node = CheckedNode(config.node, config.host, job.run_dir, str(process.folder), attempt=job.job_id)
+        self._log = process.logs / f"checks-{config.agent}.log"
+        self._environ = {**os.environ, **process.environ}
         self._begun = False
-        self.found: Measurements = ()
+        self._found: NodeMeasured | None = None
 
-    def begin(self, together: tuple[str, ...]) -> None:
-        """Measure, in a thread of its own. A second call does nothing."""
+    def messages(self) -> Mapping[type, Callable[[Any], None]]:
+        """The master's order."""
+        return {Measure: self._begin}
+
+    def report(self) -> NodeMeasured | None:
+        """The results."""
+        return self._found
+
+    def _begin(self, order: Measure) -> None:
+        """Measure, in a thread of its own. A second order does nothing."""
         if not self._begun:
             self._begun = True
-            threading.Thread(target=self._run, args=(together,), name="checks", daemon=True).start()
+            threading.Thread(target=self._run, args=(order.together,), name="checks", daemon=True).start()
 
     def _run(self, together: tuple[str, ...]) -> None:
         node = msgspec.structs.replace(self._node, together=together)
-        self.found = tuple(self._measured(Order(check, node, self._base)) for check in self._checks)
+        results = tuple(self._measured(Order(check, node, self._base)) for check in self._checks)
+        self._found = NodeMeasured(results)
 
     def _measured(self, order: Order) -> Measured:
         """Return the result of one check. Any error is a failure of the check, because the node may be the cause."""
@@ -80,7 +91,7 @@ class Measuring:
             begins = log.tell()
             try:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "rolemesh_durable.agent.measuring", str(write)],
+                    [sys.executable, "-m", "rolemesh_durable.extensions.checks.agent", str(write)],
                     stdin=subprocess.PIPE, stdout=log, stderr=log, env=self._environ, pass_fds=[write],
                     start_new_session=True,
                 )  # fmt: skip

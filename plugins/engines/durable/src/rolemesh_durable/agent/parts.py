@@ -1,0 +1,58 @@
+"""The parts of extensions in an agent, and their hooks, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rolemesh_durable.extensions.agents import AGENT_PARTS
+from rolemesh_durable.plugin_calls import created
+from rolemesh_durable.protocol.agent.part import AgentPart, AgentProcess
+from rolemesh_durable.protocol.job import JobConfig
+from rolemesh_durable.protocol.messages import RankLaunch
+from rolemesh_durable.protocol.part_messages import ToPart, packed, tag_of, unpacked
+from rolemesh_durable.protocol.rank.extension import overriding
+
+__all__ = ["Parts", "makers"]
+
+Make = Callable[[AgentProcess], AgentPart | None]
+
+
+def makers(job: JobConfig) -> list[Make]:
+    """Return the shipped parts, and those of the extensions that the job lists, in order. Raises `PluginError`."""
+    uses = job.plugins.get("extensions", {})
+    if not uses:
+        return [*AGENT_PARTS]
+    listed = created(uses.values(), job.base)
+    return [*AGENT_PARTS, *(listed.instance(name).in_agent for name in listed.names)]
+
+
+class Parts:
+    """All parts of one agent. See `AgentPart` for the hooks."""
+
+    def __init__(self, process: AgentProcess, makers: Iterable[Make]) -> None:
+        parts = [part for make in makers if (part := make(process)) is not None]
+        self.first = any(part.first for part in parts)
+        self.adopted = overriding(AgentPart, parts, "adopted")
+        self.gone = overriding(AgentPart, parts, "gone")
+        self.close = overriding(AgentPart, parts, "close")
+        self._starting = overriding(AgentPart, parts, "starting")
+        self._report = overriding(AgentPart, parts, "report")
+        self._messages: dict[str, tuple[type, Callable[[Any], None]]] = {
+            tag_of(kind): (kind, handle) for part in parts for kind, handle in part.messages().items()
+        }
+
+    def handle(self, message: ToPart) -> None:
+        """Pass a message to the part that handles its kind. If none does, it belongs to another version: drop it."""
+        if message.kind in self._messages:
+            kind, handle = self._messages[message.kind]
+            handle(unpacked(kind, message.data))
+
+    def starting(self, launch: RankLaunch) -> dict[str, str]:
+        """Return the values for the parts of a rank that is about to be forked."""
+        return {name: value for starting in self._starting for name, value in starting(launch).items()}
+
+    def report(self) -> dict[str, bytes]:
+        """Return what the parts report, by tag."""
+        found = [told for report in self._report if (told := report()) is not None]
+        return {tag_of(type(told)): packed(told) for told in found}

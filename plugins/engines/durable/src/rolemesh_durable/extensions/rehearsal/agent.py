@@ -1,0 +1,48 @@
+"""The agent's part of a rehearsal: it injects failures into the agent and its ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rolemesh_durable import faults
+from rolemesh_durable.extensions.rehearsal.messages import Inject
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent.part import AgentPart
+
+__all__ = ["AgentInjector"]
+
+
+class AgentInjector(AgentPart):
+    """Injects failures when the master asks."""
+
+    def messages(self) -> Mapping[type, Callable[[Any], None]]:
+        """The master's order."""
+        return {Inject: self._inject}
+
+    def _inject(self, order: Inject) -> None:
+        """Inject a failure into a rank that has a process, or into this agent."""
+        process, kind = self._process, order.kind
+        rank = process.machine().ranks.get(order.ref)
+        if order.rank >= 0 and (rank is None or not rank.alive or rank.halted):
+            return
+        match kind:
+            case "exit" | "raise":
+                if rank is not None and rank.hello is not None:
+                    process.to_rank(order.ref, m.Fault(kind))
+            case "disk":
+                process.fail_next_write()
+            case "zygote":
+                process.processes.kill_zygote()
+            case "clock":
+                faults.step_clock()
+            case "full":
+                faults.fill([process.pid(order.ref) if rank is not None else os.getpid()])
+            case "stop" if rank is not None:
+                process.processes.freeze(rank.start)
+            case _ if rank is not None:
+                process.processes.kill(rank.start)
+            case _:
+                os.kill(os.getpid(), signal.SIGSTOP if kind == "stop" else signal.SIGKILL)

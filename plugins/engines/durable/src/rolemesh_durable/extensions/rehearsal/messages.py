@@ -1,0 +1,23 @@
+"""The message of a rehearsal's part in the master to its parts in the agents."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rolemesh.api.rank_ref import RankRef
+from rolemesh_durable.protocol.failures import FaultKind
+
+__all__ = ["Inject"]
+
+
+class Inject(msgspec.Struct, frozen=True, tag="rehearsal.inject"):
+    """Make a rank fail, or with `rank` -1 the agent itself."""
+
+    kind: FaultKind
+    role: str = ""
+    rank: int = -1
+
+    @property
+    def ref(self) -> RankRef:
+        """The rank."""
+        return RankRef(self.role, self.rank)
