@@ -15,6 +15,7 @@ KERNEL = (
     "backends/local",
     "observers/console",
     "commands/doctor",
+    "commands/jobs",
     "schedulers/pack",
     "workloads/function",
 )

@@ -48,8 +48,8 @@ MODULES = (
     "rolemesh.api.workload",
     "rolemesh.placement",
     "rolemesh.api.observer",
-    "rolemesh_durable",
     "rolemesh_durable.transports",
+    "rolemesh_jobs",
     "rolemesh_testing",
 )
 """What plugins import besides ``rolemesh`` itself; one that does not exist yet is left out."""

@@ -537,15 +537,16 @@ def test_the_table_of_plugins_names_every_distribution_with_its_plugins() -> Non
         assert names - hidden <= shown, folder
 
 
-def test_the_verbs_of_the_engine_are_where_it_is_described() -> None:
-    engine = ROOT / "plugins/engines/durable"
-    verbs = tomllib.loads((engine / "pyproject.toml").read_text())["project"]["entry-points"]["rolemesh.commands"]
-    rooms = (ROOT / "docs/architecture.md").read_text().partition("### Rooms of the engine")[2]
-    row = re.search(r"^\| `cli/` \| (.*) \|$", rooms, flags=re.MULTILINE)
+def test_the_verbs_for_running_jobs_are_where_they_are_described() -> None:
+    jobs = ROOT / "plugins/commands/jobs"
+    verbs = tomllib.loads((jobs / "pyproject.toml").read_text())["project"]["entry-points"]["rolemesh.commands"]
+    row = re.search(
+        r"^\| `plugins/commands/jobs/` .*: (.*) \|$", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE
+    )
     assert row
     assert set(row[1].split(", ")) == verbs.keys()
-    readme = (engine / "README.md").read_text()
-    assert [verb for verb in verbs if f"`{verb}`" not in readme] == []
+    readme = (jobs / "README.md").read_text()
+    assert [verb for verb in verbs if f"`rolemesh {verb}`" not in readme] == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

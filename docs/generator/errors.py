@@ -50,7 +50,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "runtime/claim.py",
         "durable/control/claim.py",
     ),
-    "Runs that are there, or were": ("cli/", "durable/cli/", "durable/control/", "durable/runs.py", "runs/"),
+    "Runs that are there, or were": ("cli/", "jobs/", "durable/control/", "durable/runs.py", "runs/"),
     "Snapshots and resuming": ("durable/checkpoint/", "durable/protocol/rank/origin.py"),
     "Edges": ("durable/dataplane/", "durable/protocol/", "durable/rank/", "durable/transports.py"),
     "The journal": ("durable/journal/", "durable/stores.py", "durable/master/", "sql/"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rolemesh.cli import main
-from rolemesh_durable.control.earlier import size_in_words
+from rolemesh_durable.checkpoint.resume import moved
 from rolemesh_runtime.claim import claim
 
 
@@ -63,8 +63,8 @@ def test_nothing_is_deleted_while_a_job_lives(runs: Path, capsys: pytest.Capture
 
 def test_the_line_at_the_move_names_the_size_and_the_command(runs: Path, tmp_path: Path):
     (earlier,) = (runs / ".earlier").glob("a-b-*")
-    assert size_in_words(earlier) == "2.0 kB; rolemesh clean lists and deletes such runs"
+    assert moved(earlier, resumed=False).endswith("(2.0 kB; rolemesh clean lists and deletes such runs)")
     other = tmp_path / "my runs"
     runs.rename(other)
     (earlier,) = (other / ".earlier").glob("a-b-*")
-    assert f"rolemesh clean --runs-dir '{other}' lists" in size_in_words(earlier)
+    assert f"rolemesh clean --runs-dir '{other}' lists" in moved(earlier, resumed=False)

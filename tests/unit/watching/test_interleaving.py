@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rolemesh_durable.cli import logs
-from rolemesh_durable.cli.interleaving import Interleaving, Piece
+from rolemesh_jobs import logs
+from rolemesh_jobs.interleaving import Interleaving, Piece
 
 LINE, PART, END = Piece("line", True), Piece("part", False), Piece("", True)
 

@@ -17,11 +17,11 @@ import pytest
 from rolemesh.api.failures import Failure
 from rolemesh.cli import main
 from rolemesh.runs.run import write_job_file
-from rolemesh_durable import job_status, job_statuses
-from rolemesh_durable.cli.logs import BLOCK, Tail
 from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.client import StopJob, Watch
 from rolemesh_durable.runs import Run, UnknownRunError
+from rolemesh_jobs import job_status, job_statuses
+from rolemesh_jobs.logs import BLOCK, Tail
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,6 @@ from rolemesh_durable.checkpoint.resume import check_in_flight, check_pickles, f
 from rolemesh_durable.checkpoint.trust import TRUST_FLAG
 from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
-from rolemesh_durable.control.earlier import size_in_words
 from rolemesh_durable.control.living import LivingRun, answers
 from rolemesh_durable.control.scale_up import Growth, held_by, with_own
 from rolemesh_durable.control.watch import ANSWER_S, PATIENCE_S, follow
@@ -147,7 +146,7 @@ class Driver(RunHandle):
         origin = self._origin(self._resume) if self._resume else ("", -1)
         with claim(self.run_dir, lambda: backend.knows(spec.name), answers) as (earlier, lock):
             if earlier is not None:
-                self._say(moved(earlier, resumed=bool(self._resume), size=size_in_words(earlier)))
+                self._say(moved(earlier, resumed=bool(self._resume)))
             if earlier is not None and Path(origin[0]).is_relative_to(self.run_dir):
                 origin = (str(earlier / Path(origin[0]).relative_to(self.run_dir)), origin[1])
             job = self._job

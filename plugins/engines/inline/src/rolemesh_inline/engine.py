@@ -36,6 +36,7 @@ from rolemesh_inline.calls import ENGINE
 from rolemesh_inline.steps import InlineSteps
 from rolemesh_runtime.claim import claim
 from rolemesh_runtime.digest import digest
+from rolemesh_runtime.earlier import size_of
 from rolemesh_runtime.metrics import LineBuilder, Metrics
 from rolemesh_runtime.operator_failure import OperatorFailed, summarize, user_traceback
 
@@ -145,8 +146,7 @@ class InlineRun(RunHandle):
         if self._result is None:
             with ExitStack() as held:
                 if (earlier := held.enter_context(claim(self.run_dir))) is not None:
-                    size = sum(path.lstat().st_size for path in earlier.rglob("*") if not path.is_dir())
-                    self._say(f"the run before is now in {earlier} ({size / 1000:,.0f} kB)")
+                    self._say(f"the run before is now in {earlier} ({size_of(earlier) / 1000:,.0f} kB)")
                 self._tmp = Path(held.enter_context(TemporaryDirectory(prefix="rolemesh-inline-")))
                 self._events = held.enter_context((self.run_dir / EVENTS_FILE).open("wb", buffering=0))
                 self._metrics = held.enter_context((self.run_dir / METRICS_FILE).open("wb", buffering=0))

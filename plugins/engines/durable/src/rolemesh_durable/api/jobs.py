@@ -9,36 +9,36 @@ from rolemesh_durable.api import importer, names
 if TYPE_CHECKING:
     from rolemesh_durable.checkpoint.resume import Unfinished as Unfinished
     from rolemesh_durable.checkpoint.resume import unfinished as unfinished
-    from rolemesh_durable.cli.interleaving import Interleaving as Interleaving
-    from rolemesh_durable.cli.logs import Tail as Tail
-    from rolemesh_durable.cli.logs import log_files as log_files
+    from rolemesh_durable.control.asking import ask as ask
     from rolemesh_durable.control.client import ControlClient as ControlClient
     from rolemesh_durable.control.client import MasterGoneError as MasterGoneError
     from rolemesh_durable.control.client import RefusedError as RefusedError
     from rolemesh_durable.control.living import LivingRun as LivingRun
     from rolemesh_durable.control.lock import hold as hold
     from rolemesh_durable.control.lock import is_held as is_held
+    from rolemesh_durable.control.resizing import resize as resize
     from rolemesh_durable.control.watch import ANSWER_S as ANSWER_S
     from rolemesh_durable.faults import LASTING_S as LASTING_S
     from rolemesh_durable.options import options_in as options_in
     from rolemesh_durable.protocol.failures import FaultKind as FaultKind
     from rolemesh_durable.runs import SCRIPT_RUNS as SCRIPT_RUNS
+    from rolemesh_durable.runs import ControlFile as ControlFile
     from rolemesh_durable.runs import Run as Run
     from rolemesh_durable.runs import find_run as find_run
     from rolemesh_durable.runs import list_runs as list_runs
 
 _HOMES = {
     "checkpoint.resume": "Unfinished unfinished",
-    "cli.interleaving": "Interleaving",
-    "cli.logs": "Tail log_files",
+    "control.asking": "ask",
     "control.client": "ControlClient MasterGoneError RefusedError",
     "control.living": "LivingRun",
     "control.lock": "hold is_held",
+    "control.resizing": "resize",
     "control.watch": "ANSWER_S",
     "faults": "LASTING_S",
     "options": "options_in",
     "protocol.failures": "FaultKind",
-    "runs": "SCRIPT_RUNS Run find_run list_runs",
+    "runs": "SCRIPT_RUNS ControlFile Run find_run list_runs",
 }
 __all__ = names(_HOMES)
 __getattr__ = importer(__name__, _HOMES)

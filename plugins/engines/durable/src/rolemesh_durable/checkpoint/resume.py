@@ -11,11 +11,13 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.schedule import Activity
+from rolemesh_console.text import amount
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.trust import read_edges
 from rolemesh_durable.protocol.edge import hold_of
 from rolemesh_durable.runs import Run, find_run
+from rolemesh_runtime.earlier import clean_command, size_of
 
 __all__ = ["ResumePoint", "Unfinished", "check_in_flight", "check_pickles", "find_origin", "find_source", "moved"]
 __all__ += ["unfinished"]
@@ -49,12 +51,13 @@ def unfinished(run_dir: Path) -> Unfinished | None:
     return Unfinished(run_dir, found.step) if kept else None
 
 
-def moved(earlier: Path, *, resumed: bool, size: str = "") -> str:
-    """Return the message about an earlier run that is now in the folder `earlier`, with its `size` in words.
+def moved(earlier: Path, *, resumed: bool) -> str:
+    """Return the message about an earlier run that is now in the folder `earlier`, with its size.
 
     `resumed`: the new run resumes a run.
     """
-    where = f"the run before is now in {earlier}" + (f" ({size})" if size else "")
+    size = f"{amount(size_of(earlier))}; {clean_command(earlier.parents[1])} lists and deletes such runs"
+    where = f"the run before is now in {earlier} ({size})"
     if resumed or (left := unfinished(earlier)) is None:
         return where
     return f"{where}; it was not done: add --resume {shlex.quote(str(earlier))} to go on after its step {left.step}"

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rolemesh.api.observer import JobStatus
-from rolemesh.errors import RolemeshError
-from rolemesh_durable import runs
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 from rolemesh_durable.control.lock import is_held
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.runs import Run
 from rolemesh_durable.stores import StateError
 
-__all__ = ["LivingRun", "answers", "find_run", "list_runs", "statuses"]
+__all__ = ["LivingRun", "answers"]
 
 
 class LivingRun(Run):
@@ -64,29 +61,3 @@ class LivingRun(Run):
 def answers(run_dir: Path, timeout_s: float) -> bool:
     """Return whether the job in a run's folder has no result and its master answers within `timeout_s`."""
     return LivingRun(run_dir).answers(timeout_s)
-
-
-def find_run(job: str, folder: Path) -> LivingRun:
-    """As `rolemesh_durable.runs.find_run`."""
-    return LivingRun(runs.find_run(job, folder).path)
-
-
-def list_runs(folder: Path) -> list[LivingRun]:
-    """As `rolemesh_durable.runs.list_runs`."""
-    return [LivingRun(run.path) for run in runs.list_runs(folder)]
-
-
-def statuses(runs: list[LivingRun], timeout_s: float = 2.0) -> list[JobStatus | None]:
-    """Ask all masters at once. The status is None if a job has ended or its master does not answer within
-    `timeout_s`."""
-    if not runs:
-        return []
-
-    def ask(run: LivingRun) -> JobStatus | None:
-        try:
-            return run.status(timeout_s) if run.result() is None else None
-        except RolemeshError:
-            return None  # a file of it cannot be read, which must not hide the others
-
-    with ThreadPoolExecutor(min(len(runs), 16)) as pool:
-        return list(pool.map(ask, runs))

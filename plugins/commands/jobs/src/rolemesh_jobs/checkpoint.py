@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,14 +17,11 @@ from rolemesh.graph.flow import place_of_error
 from rolemesh.job_file.model import Use
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.runs.run import runs_folder
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.export import can_export
-from rolemesh_durable.checkpoint.layout import SnapshotError
-from rolemesh_durable.checkpoint.reshard import merge
-from rolemesh_durable.checkpoint.resume import ResumePoint, find_source
-from rolemesh_durable.cli.classes import Resolved, Resolver
+from rolemesh_durable.api import checkpoints as disk
+from rolemesh_durable.api.checkpoints import ResumePoint, SnapshotError, can_export, find_source, merge
+from rolemesh_durable.api.jobs import Run
 from rolemesh_durable.content import own_version
-from rolemesh_durable.runs import Run
+from rolemesh_jobs.classes import Resolved, Resolver
 
 __all__ = ["app"]
 
@@ -125,31 +122,28 @@ def export(
     out = out or Path(f"{source.run_dir.name}-step-{found.step}")
     if out.exists():
         raise _refused(f"{out} exists already", remedy="name another folder with --out")
-    workloads, broken = _workloads(source.run_dir, found.manifest)
-    for name, error in broken.items():
-        if name == role or (role is None and not any(can_export(each.cls) for each in workloads.values())):
-            raise error
-        if role is None:
-            typer.echo(f"warning: role {name} cannot be exported: {error}", err=True)
-    chosen = _choose(role, workloads, found.manifest)
+    chosen = _choose(role, source.run_dir, found.manifest)
     folders = {name: out / name if len(chosen) > 1 else out for name in chosen}
     failed = {}
     for name, folder in folders.items():
         try:
-            _write(found.path, name, workloads[name], folder)
+            _write(found.path, name, chosen[name], folder)
         except (RolemeshError, OSError) as error:
             if len(chosen) == 1:
                 raise
             failed[name] = error
     with suppress(OSError):
         out.rmdir()  # nothing could be exported into it
-    written = {name: (str(folder), _files(folder)) for name, folder in folders.items() if name not in failed}
+    rows = [
+        {"role": name, "folder": str(folder), "files": _files(folder)}
+        for name, folder in folders.items()
+        if name not in failed
+    ]
     if as_json:
-        rows = [{"role": name, "folder": where, "files": files} for name, (where, files) in written.items()]
         print_json({"step": found.step} | (rows[0] if len(chosen) == 1 else {"folder": str(out), "roles": rows}))
     else:
-        for name, (where, files) in written.items():
-            typer.echo(f"role {name} after step {found.step}: {where}/ ({', '.join(files)})")
+        for row in rows:
+            typer.echo(f"role {row['role']} after step {found.step}: {row['folder']}/ ({', '.join(row['files'])})")
     for name, why in failed.items():
         typer.echo(f"error: role {name} is not exported: {why}", err=True)
     if failed:
@@ -221,10 +215,19 @@ def _export(record: PluginRecord, write: Callable[[], None]) -> None:
         raise PluginError(what, remedy=remedy) from error
 
 
-def _choose(role: str | None, workloads: dict[str, Resolved], manifest: disk.Manifest) -> list[str]:
-    """Return the roles to export: `role`, or all roles whose workload can export. Raises `SnapshotError` if there is
-    none."""
-    able = [name for name, each in workloads.items() if can_export(each.cls)]
+def _choose(role: str | None, run_dir: Path, manifest: disk.Manifest) -> dict[str, Resolved]:
+    """Return the roles to export with their workloads: `role`, or all roles whose workload can export.
+
+    Raises `SnapshotError` if there is none, and the error of a role that cannot be loaded if it is `role` or no other
+    role can be exported.
+    """
+    workloads, broken = _workloads(run_dir, manifest)
+    able = {name: each for name, each in workloads.items() if can_export(each.cls)}
+    for name, error in broken.items():
+        if name == role or (role is None and not able):
+            raise error
+        if role is None:
+            typer.echo(f"warning: role {name} cannot be exported: {error}", err=True)
     if role is None and able:
         return able
     if role is None:
@@ -232,7 +235,7 @@ def _choose(role: str | None, workloads: dict[str, Resolved], manifest: disk.Man
     if role not in manifest.world_sizes:
         raise _refused(f"the snapshot has no role {role!r}", remedy=f"it has {', '.join(sorted(manifest.world_sizes))}")
     if role in able:
-        return [role]
+        return {role: able[role]}
     if role in workloads:
         raise _refused(
             f"{workloads[role].cls.__name__}, the workload of role {role}, cannot be exported",
@@ -241,7 +244,7 @@ def _choose(role: str | None, workloads: dict[str, Resolved], manifest: disk.Man
     raise _refused(f"role {role} keeps no state", remedy=_these(able))
 
 
-def _these(able: list[str]) -> str:
+def _these(able: Collection[str]) -> str:
     return f"choose one with --role: {', '.join(able)}" if able else "no workload of this job has an export()"
 
 

@@ -12,7 +12,7 @@ from rolemesh.job_file.model import Use
 from rolemesh.plugins.discovery import PluginRecord, discover, resolve
 from rolemesh.plugins.drivers import load
 from rolemesh.runs.run import JOB_FILE
-from rolemesh_durable.runs import Run
+from rolemesh_durable.api.jobs import Run
 
 __all__ = ["Resolved", "Resolver"]
 

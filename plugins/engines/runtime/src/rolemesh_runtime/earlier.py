@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from rolemesh.errors import JobFileError
 from rolemesh.runs.run import runs_folder
-from rolemesh_console.text import amount
 from rolemesh_runtime.claim import is_run
 
-__all__ = ["Earlier", "clean_command", "delete", "earlier_runs", "size_in_words", "size_of"]
+__all__ = ["Earlier", "clean_command", "delete", "earlier_runs", "size_of"]
 
 _NAME = re.compile(r"(.+)-(\d{8}-\d{6})(?:-(\d+))?")
 
@@ -55,11 +54,6 @@ def clean_command(runs: Path, job: str | None = None, keep: int = 0) -> str:
     words = ["rolemesh", "clean", *([job] if job else []), *(["--keep", str(keep)] if keep else [])]
     elsewhere = runs.resolve() != runs_folder(None).resolve()
     return shlex.join([*words, *(["--runs-dir", str(runs)] if elsewhere else [])])
-
-
-def size_in_words(earlier: Path) -> str:
-    """Return the size of a replaced run, and the command that deletes such runs."""
-    return f"{amount(size_of(earlier))}; {clean_command(earlier.parents[1])} lists and deletes such runs"
 
 
 def delete(run: Earlier) -> None:

@@ -11,11 +11,10 @@ import typer
 from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
 from rolemesh.errors import EXIT_NOT_STARTED, JobFileError
-from rolemesh.runs.run import runs_folder
 from rolemesh_console.sentences import sentence
-from rolemesh_durable.cli.asking import is_over, reason, running, tell
-from rolemesh_durable.control.resizing import resize
-from rolemesh_durable.runs import Run
+from rolemesh_durable.api.jobs import Run, resize
+from rolemesh_jobs.asking import is_over, running, tell
+from rolemesh_jobs.runs import reason
 
 __all__ = ["command"]
 
@@ -48,7 +47,7 @@ def command(
       rolemesh scale grpo rollout=2 reward=1 --json
     """
     wanted = _parsed(sizes)
-    run = running(job, runs_folder(runs_dir))
+    run = running(job, runs_dir)
     told = resize(run.path, wanted, reason("scale"), partial(is_over, run), wait=wait)
     refused = told is not None and told.kind == "resize_refused"
     said = _said(run, told, wanted) if told is not None else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ from rolemesh.api.observer import JobStatus, RunInfo
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import runs_folder
 from rolemesh_console.kept import export_command
-from rolemesh_durable.control.living import LivingRun, find_run, list_runs, statuses
-from rolemesh_durable.control.lock import is_held
-from rolemesh_durable.runs import ControlFile
+from rolemesh_durable.api.jobs import ControlFile, LivingRun, is_held, list_runs
+from rolemesh_jobs.runs import find
 
 __all__ = ["job_status", "job_statuses"]
 
@@ -28,16 +28,32 @@ def job_status(job: str | Path, runs_dir: str | Path | None = None, *, timeout_s
     `job` is its name in `runs_dir` (default: ``ROLEMESH_RUNS`` or ``runs``), or the path of its run. `timeout_s` is the
     number of seconds in which the master must answer. Raises `RolemeshError` if there is no such run.
     """
-    return _pictures([find_run(str(job), runs_folder(runs_dir))], timeout_s)[0]
+    return _pictures([find(str(job), runs_dir)], timeout_s)[0]
 
 
 def job_statuses(runs_dir: str | Path | None = None, *, timeout_s: float = 2.0) -> list[dict[str, Any]]:
-    """Return the states of all runs in `runs_dir`, the latest first. All masters are asked at once."""
-    return _pictures(list_runs(runs_folder(runs_dir)), timeout_s)
+    """Return the states of all runs in `runs_dir`, the latest first. The function asks all masters at once."""
+    return _pictures([LivingRun(run.path) for run in list_runs(runs_folder(runs_dir))], timeout_s)
 
 
 def _pictures(runs: list[LivingRun], timeout_s: float) -> list[dict[str, Any]]:
-    return [_picture(run, status) for run, status in zip(runs, statuses(runs, timeout_s), strict=True)]
+    return [_picture(run, status) for run, status in zip(runs, _statuses(runs, timeout_s), strict=True)]
+
+
+def _statuses(runs: list[LivingRun], timeout_s: float) -> list[JobStatus | None]:
+    """Ask all masters at once. The status is None if a job has ended or its master does not answer within
+    `timeout_s`."""
+    if not runs:
+        return []
+
+    def ask(run: LivingRun) -> JobStatus | None:
+        try:
+            return run.status(timeout_s) if run.result() is None else None
+        except RolemeshError:
+            return None  # a file of it cannot be read, which must not hide the others
+
+    with ThreadPoolExecutor(min(len(runs), 16)) as pool:
+        return list(pool.map(ask, runs))
 
 
 def _picture(run: LivingRun, status: JobStatus | None) -> dict[str, Any]:

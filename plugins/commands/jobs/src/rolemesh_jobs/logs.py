@@ -15,9 +15,10 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError, nearest
 from rolemesh.runs.jsonl import open_regular
-from rolemesh.runs.run import LOGS_DIR, runs_folder
-from rolemesh_durable.cli.interleaving import Interleaving, Piece
-from rolemesh_durable.control.living import LivingRun, find_run
+from rolemesh.runs.run import LOGS_DIR
+from rolemesh_durable.api.jobs import LivingRun
+from rolemesh_jobs.interleaving import Interleaving, Piece
+from rolemesh_jobs.runs import find
 
 __all__ = ["Tail", "command", "log_files"]
 
@@ -55,7 +56,7 @@ def command(
 
       rolemesh logs grpo rollout -f
     """
-    run = find_run(job, runs_folder(runs_dir))
+    run = find(job, runs_dir)
     printer = _Printer(run, who, lines)
     if follow:
         printer.expect()

@@ -11,7 +11,7 @@ import typer
 from rolemesh.cli.arguments import JsonFlag, RunsDir
 from rolemesh.runs.run import runs_folder
 from rolemesh_console.kept import kept_lines
-from rolemesh_durable.control.picture import job_status, job_statuses
+from rolemesh_jobs.picture import job_status, job_statuses
 
 __all__ = ["command"]
 

@@ -9,13 +9,11 @@ from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import RolemeshError
 from rolemesh.job_file.model import Use
 from rolemesh.plugins.manager import JobPlugins
-from rolemesh.runs.run import METRICS_FILE, runs_folder
-from rolemesh_durable.cli.classes import Resolver
-from rolemesh_durable.control.history import newest
-from rolemesh_durable.control.living import find_run
-from rolemesh_durable.control.lock import is_held
-from rolemesh_durable.control.watch import follow
-from rolemesh_durable.runs import Run
+from rolemesh.runs.run import METRICS_FILE
+from rolemesh_durable.api.history import follow, newest
+from rolemesh_durable.api.jobs import Run, is_held
+from rolemesh_jobs.classes import Resolver
+from rolemesh_jobs.runs import find
 
 __all__ = ["command", "watchers"]
 
@@ -36,7 +34,7 @@ def command(job: JobName, runs_dir: RunsDir = None) -> None:
 
       rolemesh attach grpo
     """
-    run = find_run(job, runs_folder(runs_dir))
+    run = find(job, runs_dir)
     info = run.info()
     if info is None:
         raise RolemeshError(

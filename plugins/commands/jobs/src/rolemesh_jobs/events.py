@@ -11,10 +11,9 @@ import typer
 
 from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
-from rolemesh.runs.run import runs_folder
 from rolemesh_console.sentences import sentence
-from rolemesh_durable.control.history import events, newest
-from rolemesh_durable.control.living import find_run
+from rolemesh_durable.api.history import events, newest
+from rolemesh_jobs.runs import find
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -56,7 +55,7 @@ def command(
 
       rolemesh events grpo -f --kind failure --kind recovered
     """
-    run = find_run(job, runs_folder(runs_dir))
+    run = find(job, runs_dir)
     seen = max(after or 0, 0 if last is None else newest(run)[0] - last)
     first = True
     while True:

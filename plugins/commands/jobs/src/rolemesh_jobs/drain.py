@@ -10,11 +10,10 @@ import typer
 from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
 from rolemesh.errors import EXIT_FAILED
-from rolemesh.runs.run import runs_folder
 from rolemesh_console.sentences import sentence
-from rolemesh_durable.cli.asking import is_over, reason, running, tell
-from rolemesh_durable.control.asking import ask
-from rolemesh_durable.control.client import ControlClient
+from rolemesh_durable.api.jobs import ControlClient, ask
+from rolemesh_jobs.asking import is_over, running, tell
+from rolemesh_jobs.runs import reason
 
 __all__ = ["command"]
 
@@ -55,7 +54,7 @@ def command(
 
       rolemesh drain grpo node-2 --back
     """
-    run = running(job, runs_folder(runs_dir))
+    run = running(job, runs_dir)
     why = reason(f"drain{' --back' * back}")
     name = ""
 

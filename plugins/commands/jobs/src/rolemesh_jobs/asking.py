@@ -1,10 +1,7 @@
-"""The frame of the verbs that request something from a running job: the run, the reason, the outcome, and the exit
-code."""
+"""The frame of the verbs that request something from a running job: the run, the outcome, and the exit code."""
 
 from __future__ import annotations
 
-import getpass
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,21 +11,15 @@ import typer
 from rolemesh.api.observer import Event
 from rolemesh.cli.output import print_json
 from rolemesh.errors import EXIT_FAILED
-from rolemesh_durable.control.client import MasterGoneError
-from rolemesh_durable.control.lock import is_held
-from rolemesh_durable.runs import Run, find_run
+from rolemesh_durable.api.jobs import LivingRun, MasterGoneError, Run, is_held
+from rolemesh_jobs.runs import find
 
-__all__ = ["is_over", "reason", "running", "tell"]
-
-
-def reason(verb: str) -> str:
-    """The reason that the job's journal gives: the verb with its options, the user, and this process."""
-    return f"rolemesh {verb}, by {getpass.getuser()} (pid {os.getpid()})"
+__all__ = ["is_over", "running", "tell"]
 
 
-def running(job: str, folder: Path) -> Run:
+def running(job: str, runs_dir: Path | None) -> LivingRun:
     """Return a run that has not ended. Raises `MasterGoneError` if it has."""
-    run = find_run(job, folder)
+    run = find(job, runs_dir)
     if (result := run.result()) is not None:
         raise MasterGoneError(f"{run.name} has ended already: {result.get('status')}", where=str(run.path))
     return run

@@ -15,7 +15,7 @@ class _Verb(Command):
     @classmethod
     def function(cls) -> Callable[..., Any]:
         """Return the command's module: its ``app``, if it has several verbs, or its ``command``."""
-        module = import_module(f"rolemesh_durable.cli.{cls.__name__.lower()}")
+        module = import_module(f"rolemesh_jobs.{cls.__name__.lower()}")
         found: Callable[..., Any] = getattr(module, "app", None) or module.command
         return found
 

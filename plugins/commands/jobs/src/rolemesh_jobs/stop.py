@@ -10,12 +10,9 @@ import typer
 
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import EXIT_FAILED
-from rolemesh.runs.run import runs_folder
-from rolemesh_durable.cli.asking import reason
-from rolemesh_durable.control.client import ControlClient, MasterGoneError
-from rolemesh_durable.control.lock import is_held
-from rolemesh_durable.control.watch import await_end
-from rolemesh_durable.runs import Run, find_run
+from rolemesh_durable.api.history import await_end
+from rolemesh_durable.api.jobs import ControlClient, MasterGoneError, Run, is_held
+from rolemesh_jobs.runs import find, reason
 
 __all__ = ["command"]
 
@@ -50,7 +47,7 @@ def command(
 
       rolemesh stop grpo --drain
     """
-    run = find_run(job, runs_folder(runs_dir))
+    run = find(job, runs_dir)
     if (result := run.result()) is not None:
         typer.echo(f"{run.name} has ended already: {result.get('status')}")
         return

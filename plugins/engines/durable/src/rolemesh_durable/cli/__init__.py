@@ -1,1 +1,0 @@
-"""The verbs for running jobs and their runs."""
