@@ -11,6 +11,7 @@ GROUPS = ("kernel", "demo", "everything")
 KERNEL = (
     "engines/inline",
     "engines/runtime",
+    "engines/dataplane",
     "engines/durable",
     "backends/local",
     "observers/console",

@@ -124,6 +124,7 @@ def whole_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: p
         "rolemesh-runtime",
         "rolemesh-function",
         "rolemesh-pack",
+        "rolemesh-dataplane",
         "rolemesh-durable",
         "rolemesh-jobs",
         "rolemesh-local",

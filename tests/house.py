@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 __all__ = ["Distribution", "Use", "distributions", "private_uses", "problems"]
 
 ROOT = Path(__file__).resolve().parents[1]
-PUBLIC = ("api", "backends", "checks", "content", "scalers", "stores", "transports")
+PUBLIC = ("api", "backends", "checks", "content", "scalers", "stores")
 """The modules of the engine that other distributions may import."""
 ENGINE = "rolemesh_durable"
 LAYERS = "distributions depend downwards"

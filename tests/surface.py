@@ -39,7 +39,9 @@ from rolemesh_schema import job_schema
 from rolemesh_schema.describe import type_name
 
 INLINE = Path(rolemesh_inline.engine.__file__)
-OFFICIAL = tuple(f"rolemesh-{name}" for name in ("inline", "function", "pack", "durable", "console", "sources"))
+OFFICIAL = tuple(
+    f"rolemesh-{name}" for name in ("inline", "function", "pack", "dataplane", "durable", "console", "sources")
+)
 """The distributions whose options are part of the surface."""
 KERNEL, ENGINE = Path(rolemesh.__file__).parent, Path(rolemesh_durable.__file__).parent
 SNAPSHOT = Path(__file__).parent / "data" / "surface.txt"
@@ -48,7 +50,7 @@ MODULES = (
     "rolemesh.api.workload",
     "rolemesh.placement",
     "rolemesh.api.observer",
-    "rolemesh_durable.transports",
+    "rolemesh_dataplane.transports",
     "rolemesh_jobs",
     "rolemesh_testing",
 )

@@ -11,12 +11,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("life-of-*.md"))
-SOURCES = (ROOT / "core/rolemesh", *(ROOT / f"plugins/engines/{name}/src" for name in ("durable", "runtime")))
+SOURCES = (
+    ROOT / "core/rolemesh",
+    *(ROOT / f"plugins/engines/{name}/src" for name in ("dataplane", "durable", "runtime")),
+)
 
 
 @cache
 def defined() -> frozenset[str]:
-    """Every class, function and `Class.method` of the kernel, the durable engine and its library."""
+    """Every class, function and `Class.method` of the kernel, the durable engine and its libraries."""
     found: set[str] = set()
     for path in (path for folder in SOURCES for path in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

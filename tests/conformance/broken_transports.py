@@ -10,8 +10,8 @@ from typing import Any
 
 import zmq
 
-from rolemesh_durable.dataplane.shm_transport import ShmTransport
-from rolemesh_durable.transports import Inbox, Payload, Sender, Site, Stamp, Transport
+from rolemesh_dataplane.shm_transport import ShmTransport
+from rolemesh_dataplane.transports import Inbox, Payload, Sender, Site, Stamp, Transport
 
 
 class Sound(ShmTransport):

@@ -24,7 +24,7 @@ from rolemesh import (
     Batch, Broadcast, Diagnoser, FailoverLevel, Observer, PlanBuilder, RecoveryPlan, Scheduler, Split, Verdict,
     Workload, hookimpl, operator,
 )
-from rolemesh_durable.dataplane.shm_transport import ShmTransport
+from rolemesh_dataplane.shm_transport import ShmTransport
 
 
 class Rows(Workload):
@@ -331,7 +331,7 @@ def test_a_transport_of_one_node_is_refused_between_nodes(own: Callable[..., Job
     job = own(JOB.replace("as the job file says}}}", "x}}, remote: shm}"))
     checked = job.cli("validate", "job.yaml")
     assert checked.returncode == 2
-    assert "the transport 'shm' (rolemesh-durable" in checked.stderr
+    assert "the transport 'shm' (rolemesh-dataplane" in checked.stderr
     assert "reaches ranks of its own node only" in checked.stderr
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.e2e.harness import Job
 from tests.e2e.ladder import of_kind
 
-from rolemesh_durable.dataplane.codec import encode
-from rolemesh_durable.dataplane.codec import unpickles as found
+from rolemesh_dataplane.codec import encode
+from rolemesh_dataplane.codec import unpickles as found
 
 ROLES = '''
 import os

@@ -12,6 +12,7 @@ from tests.simulation.sharing import assembled
 from rolemesh.api.partition import Balanced
 from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Combine, Selection, Share, Whole
+from rolemesh_dataplane.transports import Site
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.delivery.first import decode_taken
 from rolemesh_durable.protocol.delivery.newest import age_in
@@ -19,7 +20,6 @@ from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.rank.effects import Consumer, Effects, GroupEnd, MatesEnd, Producer, Reader
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
 from rolemesh_durable.protocol.rank.page import EDGE, FIELDS, IDLE, OP, PHASE, SINCE_NS
-from rolemesh_durable.transports import Site
 from rolemesh_runtime import items
 
 if TYPE_CHECKING:

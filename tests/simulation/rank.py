@@ -19,6 +19,7 @@ from tests.simulation.takeover import BEGUN, SimCrossing, SimFormer, SimRemains,
 
 from rolemesh.api.failures import Cause, Failure
 from rolemesh.graph.logical import OpCall
+from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.delivery import InPort
 from rolemesh_durable.protocol.edge import LogLost
@@ -45,7 +46,6 @@ from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker, omission_of
 from rolemesh_durable.protocol.rank.takeover import carry_over, take_over
-from rolemesh_durable.transports import TransportError
 from rolemesh_runtime.metrics import Metrics
 
 if TYPE_CHECKING:

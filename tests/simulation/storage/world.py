@@ -20,6 +20,8 @@ import msgspec
 import numpy as np
 from tests.simulation.storage.filesystem import FileSystem
 
+from rolemesh_dataplane.codec import encode, flatten
+from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.agent.replication import Replication
 from rolemesh_durable.checkpoint import disk
@@ -27,9 +29,7 @@ from rolemesh_durable.checkpoint import send_log as log
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
 from rolemesh_durable.checkpoint.send_log import SendLog
-from rolemesh_durable.dataplane.codec import encode, flatten
 from rolemesh_durable.protocol.messages import Persisted
-from rolemesh_durable.transports import TransportError
 
 __all__ = ["INVARIANTS", "Storage", "Violation"]
 

@@ -21,12 +21,12 @@ import pytest
 import zmq
 
 from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.agent.agent import Agent
 from rolemesh_durable.agent.resource_guard import remove_agent, shm_folder
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import AgentConfig, JobConfig, PluginUse, RoleConfig
 from rolemesh_durable.protocol.master_config import SnapshotPlan
-from rolemesh_durable.transports import TransportKeys
 
 PATIENCE_S = 40
 CLONE_NEWNS = 0x20000
@@ -55,7 +55,7 @@ def record(kind: str, name: str, target: str) -> dict[str, Any]:
     return {"kind": kind, "name": name, "distribution": distribution, "version": VERSION, "target": target}
 
 
-SHM = PluginUse(record("transports", "shm", "rolemesh_durable.dataplane.shm_transport:ShmTransport"), {})
+SHM = PluginUse(record("transports", "shm", "rolemesh_dataplane.shm_transport:ShmTransport"), {})
 FUNCTION = record("workloads", "function", "rolemesh_function:FunctionWorkload")
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import zmq
 
+from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
 from rolemesh_durable.protocol.master_config import SnapshotPlan
-from rolemesh_durable.transports import TransportKeys
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
+from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.edge import SMALL, InEdgeState, OutEdgeState, hold_of, last_call
-from rolemesh_durable.transports import TransportError
 
 
 def put(out, step, *, consumers=(0,)):

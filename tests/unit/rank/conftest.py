@@ -21,9 +21,9 @@ from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
-from rolemesh_durable.dataplane.shm_transport import ShmTransport
-from rolemesh_durable.dataplane.tcp_transport import TcpTransport
-from rolemesh_durable.dataplane.transport import encode_control
+from rolemesh_dataplane.shm_transport import ShmTransport
+from rolemesh_dataplane.tcp_transport import TcpTransport
+from rolemesh_dataplane.transports import Site, TransportKeys
 from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.rank.control import Control
@@ -33,6 +33,7 @@ from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.rank.channel import Channels
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import Tasks
+from rolemesh_durable.rank.frames import encode_control
 from rolemesh_durable.rank.loop import Loop
 from rolemesh_durable.rank.main import ENGINE
 from rolemesh_durable.rank.meter import Meter
@@ -40,7 +41,6 @@ from rolemesh_durable.rank.port import EnginePort
 from rolemesh_durable.rank.process_effects import process_effects
 from rolemesh_durable.rank.services import Rank
 from rolemesh_durable.rank.status_page import StatusPage
-from rolemesh_durable.transports import Site, TransportKeys
 from rolemesh_runtime.metrics import Metrics
 from rolemesh_runtime.operator_failure import OperatorFailed, user_traceback
 

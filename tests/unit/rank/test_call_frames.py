@@ -13,8 +13,8 @@ from rolemesh.api.service import ServiceSpec
 from rolemesh.api.workload import RankContext
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
-from rolemesh_durable.dataplane.codec import decode, encode
-from rolemesh_durable.dataplane.transport import HEAD
+from rolemesh_dataplane.codec import decode, encode
+from rolemesh_dataplane.payload import HEAD
 from rolemesh_durable.extensions.calls.frames import (
     ANSWER,
     Answer,

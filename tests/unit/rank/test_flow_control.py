@@ -7,7 +7,7 @@ import pytest
 
 from rolemesh.api.partition import Split
 from rolemesh.api.workload import Rendezvous
-from rolemesh_durable.dataplane.shm import capacity_of
+from rolemesh_dataplane.shm import capacity_of
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank.page import BLOCKED
 from rolemesh_durable.rank.status_page import StatusPage

@@ -4,10 +4,10 @@ import os
 import resource
 from multiprocessing import get_context
 
-from rolemesh_durable.dataplane.shm_transport import ShmTransport
+from rolemesh_dataplane.shm_transport import ShmTransport
+from rolemesh_dataplane.transports import Site
 from rolemesh_durable.protocol.messages import Peer
 from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.transports import Site
 
 PEERS = 1100
 

@@ -8,7 +8,8 @@ from rolemesh.api.partition import Broadcast, Split
 from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext
 from rolemesh.graph.schedule import Activity
-from rolemesh_durable.dataplane.shm_transport import ShmTransport
+from rolemesh_dataplane.shm_transport import ShmTransport
+from rolemesh_dataplane.transports import Site
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
@@ -16,7 +17,6 @@ from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.process_effects import process_effects
 from rolemesh_durable.rank.status_page import StatusPage
-from rolemesh_durable.transports import Site
 
 PRODUCERS = ("a", "b", "c")
 

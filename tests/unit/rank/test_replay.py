@@ -8,7 +8,8 @@ import pytest
 from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext
 from rolemesh.graph.schedule import Activity
-from rolemesh_durable.dataplane.shm_transport import ShmTransport
+from rolemesh_dataplane.shm_transport import ShmTransport
+from rolemesh_dataplane.transports import Site
 from rolemesh_durable.protocol.delivery.newest import encode_age
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import Peer
@@ -18,7 +19,6 @@ from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.process_effects import process_effects
 from rolemesh_durable.rank.status_page import StatusPage
-from rolemesh_durable.transports import Site
 
 PATIENCE_S = 10
 

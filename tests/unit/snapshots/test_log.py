@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolemesh.api.batch import Batch
 from rolemesh.api.workload import RankContext
+from rolemesh_dataplane.codec import decode, unflatten
+from rolemesh_dataplane.payload import Payload
+from rolemesh_dataplane.shm import SlotPool
+from rolemesh_dataplane.slot_reader import SlotReader
 from rolemesh_durable.checkpoint import log_record
 from rolemesh_durable.checkpoint.send_log import SendLog
-from rolemesh_durable.dataplane.codec import decode
-from rolemesh_durable.dataplane.shm import SlotPool
-from rolemesh_durable.dataplane.transport import Payload
 from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.rank.notes import Notes
 
@@ -52,6 +54,24 @@ def test_sent_values_can_be_read_again(shm, pool, rows):
     assert log.position == 4
     assert [r.kind for r in SendLog.read(shm, "a", 0, 2)] == [RecordKind.CHUNK, RecordKind.END]
     log.close()
+
+
+def test_the_log_has_a_forwarded_value_after_its_writer_ended(shm, pool):
+    forwarding, reader = SlotPool(shm, "slot-b-0-0"), SlotReader(shm)
+    sent = Payload(Batch({"x": np.arange(1 << 17), "y": np.arange(1 << 17) + 1}), pool, 1000)
+    header, sizes, _ = unflatten(sent.body, 0, sent.hlen, len(sent.sizes))
+    value = decode(header, reader.read(sent.place, sizes)) | {"reward": np.arange(1 << 17) + 2}
+    again = Payload(value, forwarding, 1000, reader)
+    log = SendLog(shm, "b", 0)
+    log.chunk(0, 0, 0, True, 1, (0,), again.body, again.hlen, len(again.sizes), place=again.place)
+    pool.close()
+    (record,) = SendLog.read(shm, "b", 0)
+    assert decode(*record.load(shm)) == value
+    assert record.slots == tuple(slot.name for slot in again.slots)
+    assert len(record.slots) == 2, "one is linked"
+    after = SlotPool(shm, "slot-b-0-1")
+    assert all(after.adopt(name) for name in record.slots)
+    assert after.used_bytes == sum(slot.capacity for slot in again.slots)
 
 
 def test_what_was_noted_is_taken_up_after_the_step_that_the_rank_goes_on_from_in_its_timeline(shm):

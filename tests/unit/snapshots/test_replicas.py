@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 import zmq
 
+from rolemesh_dataplane.codec import encode, flatten
+from rolemesh_dataplane.shm import SlotPool
+from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.agent.replica_messages import DONE, IMAGE, OFFER, PIECE
 from rolemesh_durable.agent.replica_store import Image, ReplicaStore
 from rolemesh_durable.agent.replicas import Replicas
 from rolemesh_durable.agent.replication import Replication
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.checkpoint.send_log import SendLog
-from rolemesh_durable.dataplane.codec import encode, flatten
-from rolemesh_durable.dataplane.shm import SlotPool
 from rolemesh_durable.protocol.messages import Stored
-from rolemesh_durable.transports import TransportKeys
 from rolemesh_runtime.digest import digest
 
 

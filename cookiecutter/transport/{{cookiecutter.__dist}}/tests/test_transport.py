@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import zmq
-from rolemesh_durable.dataplane.transport import Inbox
-from rolemesh_durable.transports import Site
+from rolemesh_dataplane.inbox import Inbox
+from rolemesh_dataplane.transports import Site
 
 from {{ cookiecutter.__pkg }} import {{ cookiecutter.__class }}
 

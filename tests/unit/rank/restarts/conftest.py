@@ -20,18 +20,18 @@ import pytest
 import zmq
 
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.agent.openmp import end_threads
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
-from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import JobConfig, PluginUse, RankStart, RoleConfig
 from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.rank.frames import encode_control
 from rolemesh_durable.rank.main import main, prepare
 from rolemesh_durable.rank.status_page import StatusPage
-from rolemesh_durable.transports import TransportKeys
 from rolemesh_runtime.metrics import Metrics
 
 HERE = Path(__file__).parent
@@ -44,8 +44,8 @@ def record(kind: str, name: str, target: str) -> dict[str, Any]:
     return {"kind": kind, "name": name, "distribution": distribution, "version": VERSION, "target": target}
 
 
-SHM = PluginUse(record("transports", "shm", "rolemesh_durable.dataplane.shm_transport:ShmTransport"), {})
-TCP = PluginUse(record("transports", "tcp", "rolemesh_durable.dataplane.tcp_transport:TcpTransport"), {})
+SHM = PluginUse(record("transports", "shm", "rolemesh_dataplane.shm_transport:ShmTransport"), {})
+TCP = PluginUse(record("transports", "tcp", "rolemesh_dataplane.tcp_transport:TcpTransport"), {})
 FUNCTION = record("workloads", "function", "rolemesh_function:FunctionWorkload")
 
 

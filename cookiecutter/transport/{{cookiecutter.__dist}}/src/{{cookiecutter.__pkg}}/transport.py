@@ -10,7 +10,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
-from rolemesh_durable.transports import Inbox, Payload, Sender, Site, Stamp, Transport
+from rolemesh_dataplane.transports import Inbox, Payload, Sender, Site, Stamp, Transport
 
 __all__ = ["{{ cookiecutter.__class }}"]
 

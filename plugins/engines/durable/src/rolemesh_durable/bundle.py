@@ -52,7 +52,7 @@ def job_config(
 
     `resumes`: the job starts from a persisted snapshot. `trust_pickles`: it may unpickle objects of that snapshot.
     """
-    from rolemesh_durable.dataplane.curve import new_keys
+    from rolemesh_dataplane.curve import new_keys
 
     spec = job.spec
     options = options_in(selection)

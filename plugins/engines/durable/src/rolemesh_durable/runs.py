@@ -18,7 +18,7 @@ from rolemesh.api.observer import RunInfo
 from rolemesh.errors import EXIT_FAILED, EXIT_NOT_STARTED, RolemeshError, nearest, raise_all
 from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import CONTROL_FILE, JOB_FILE, RESULT_FILE, RUN_FILE, RUNS_ENV
-from rolemesh_durable.transports import TransportKeys
+from rolemesh_dataplane.transports import TransportKeys
 
 __all__ = [
     "PLAN_FILE",

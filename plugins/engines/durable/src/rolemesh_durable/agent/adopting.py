@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import msgspec
 
+from rolemesh_dataplane.transports import Site
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.agent.rank_channels import RankChannels
 from rolemesh_durable.agent.status_pages import StatusPages
@@ -19,7 +20,6 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.job import RankStart
 from rolemesh_durable.rank.said import Said
-from rolemesh_durable.transports import Site
 
 __all__ = ["adopt"]
 

@@ -34,8 +34,8 @@ from rolemesh_durable.agent.resource_guard import MARKER, AgentGuard
 from rolemesh_durable.agent.sampling import Sampler
 from rolemesh_durable.agent.status_pages import StatusPages
 from rolemesh_durable.agent.zygote_pool import Death, ZygotePool
-from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.dispositions import handle_unless_ignored
+from rolemesh_durable.malformed import UNREADABLE, Dropped
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.machine import AgentMachine

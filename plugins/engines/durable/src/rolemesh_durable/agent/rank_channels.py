@@ -5,8 +5,8 @@ from __future__ import annotations
 import zmq
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh_durable.dataplane.transport import encode_control
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.rank.frames import encode_control
 
 __all__ = ["RankChannels"]
 

@@ -17,10 +17,10 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_dataplane.auth_monitor import Handshakes
+from rolemesh_dataplane.curve import connects_with, listens_with
 from rolemesh_durable.agent.replica_messages import PAUSE_S
 from rolemesh_durable.agent.replication import Replication
-from rolemesh_durable.dataplane.auth_monitor import Handshakes
-from rolemesh_durable.dataplane.curve import connects_with, listens_with
 from rolemesh_durable.protocol.job import AgentConfig
 from rolemesh_durable.protocol.messages import Stored
 

@@ -60,8 +60,8 @@ PR_SET_PTRACER = 0x59616D61
 PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
 EVERY_RANK = (
     "email.parser",
-    "rolemesh_durable.dataplane.shm_transport",
-    "rolemesh_durable.dataplane.tcp_transport",
+    "rolemesh_dataplane.shm_transport",
+    "rolemesh_dataplane.tcp_transport",
     "rolemesh_durable.extensions.ranks",
     "rolemesh_durable.rank.main",
 )

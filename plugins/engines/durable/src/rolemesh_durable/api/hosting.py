@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from rolemesh_durable.agent.resource_guard import remove_agent as remove_agent
     from rolemesh_durable.agent.resource_guard import remove_job as remove_job
     from rolemesh_durable.carried import taken_up as taken_up
-    from rolemesh_durable.dataplane.malformed import UNREADABLE as UNREADABLE
-    from rolemesh_durable.dataplane.malformed import Dropped as Dropped
     from rolemesh_durable.hosting.giving_up import give_up as give_up
     from rolemesh_durable.hosting.restarts import Restarts as Restarts
     from rolemesh_durable.hosting.start import await_master as await_master
+    from rolemesh_durable.malformed import UNREADABLE as UNREADABLE
+    from rolemesh_durable.malformed import Dropped as Dropped
     from rolemesh_durable.master.master import Master as Master
     from rolemesh_durable.protocol.job import AgentConfig as AgentConfig
     from rolemesh_durable.protocol.job import JobBundle as JobBundle
@@ -36,10 +36,10 @@ _HOMES = {
     "agent.output": "write_to",
     "agent.resource_guard": "ResourceGuard remove_agent remove_job",
     "carried": "taken_up",
-    "dataplane.malformed": "UNREADABLE Dropped",
     "hosting.giving_up": "give_up",
     "hosting.restarts": "Restarts",
     "hosting.start": "await_master",
+    "malformed": "UNREADABLE Dropped",
     "master.master": "Master",
     "protocol.job": "AgentConfig JobBundle agent_start",
     "protocol.launcher": "AgentPlace AgentStart Lost Received",

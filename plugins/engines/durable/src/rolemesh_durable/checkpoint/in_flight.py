@@ -1,7 +1,7 @@
 """The records in flight when a rank persisted a snapshot, in a file beside its state: sent, and still needed.
 
 A record is a chunk of a value, the mark that no chunk follows, or a decision. The file has a payload once, even if it
-went to several edges. Values keep their encoding, by `rolemesh_durable.dataplane.codec`.
+went to several edges. Values keep their encoding, by `rolemesh_dataplane.codec`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
+from rolemesh_dataplane.codec import Buffer, Received, decode
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.log_record import LogRecord
 from rolemesh_durable.checkpoint.reading import map_file
-from rolemesh_durable.dataplane.codec import Buffer, Received, decode
 from rolemesh_durable.protocol.log_kinds import RecordKind
 
 __all__ = ["InFlight", "after", "read", "write"]

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
+from rolemesh_dataplane.shm import Persist, named, new_file
 from rolemesh_durable.checkpoint import log_record
 from rolemesh_durable.checkpoint.log_record import MAX_HOLD, LogRecord, chunk_head
 from rolemesh_durable.checkpoint.orphans import Restart, is_orphan
-from rolemesh_durable.dataplane.shm import Persist, named, new_file
 from rolemesh_durable.protocol.log_kinds import RecordKind
 
 __all__ = ["SendLog"]

@@ -21,8 +21,8 @@ from rolemesh.api.observer import Event, JobStatus, StepMetrics
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import CONTROL_FILE
+from rolemesh_dataplane.curve import connects_with
 from rolemesh_durable.boot import boot_id
-from rolemesh_durable.dataplane.curve import connects_with
 from rolemesh_durable.protocol.failures import FaultKind
 from rolemesh_durable.runs import ControlFile
 

@@ -16,12 +16,12 @@ import msgspec
 import zmq
 
 from rolemesh.api.observer import Event, JobStatus, StepMetrics
+from rolemesh_dataplane.curve import Gate, listens_with, new_keys
+from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.control import client as client
-from rolemesh_durable.dataplane.curve import Gate, listens_with, new_keys
-from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
+from rolemesh_durable.malformed import UNREADABLE, Dropped
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.shell import Answer
-from rolemesh_durable.transports import TransportKeys
 
 __all__ = ["MOST_RECENT", "PAGE_BYTES", "PAGE_EVENTS", "PAGE_LINES", "Answers", "forget_old"]
 

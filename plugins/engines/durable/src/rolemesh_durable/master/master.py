@@ -25,10 +25,10 @@ from rolemesh.api.observer import Event, JobStatus, RunInfo, StepMetrics
 from rolemesh.runs.run import CONTROL_FILE, RESULT_FILE, RUN_FILE
 from rolemesh_durable.boot import boot_id
 from rolemesh_durable.control.background import Background
-from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
 from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.extensions.shells import SHELL_PARTS
 from rolemesh_durable.journal.event_log import EventLog
+from rolemesh_durable.malformed import UNREADABLE, Dropped
 from rolemesh_durable.master import reserve
 from rolemesh_durable.master.answers import MOST_RECENT, Answers, forget_old
 from rolemesh_durable.master.background_tasks import BackgroundTasks

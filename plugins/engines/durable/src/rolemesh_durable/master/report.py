@@ -13,6 +13,7 @@ from rolemesh.api.failures import describe
 from rolemesh.api.observer import AgentStatus, JobStatus, RankStatus
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_STARTED
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.boot import boot_id
 from rolemesh_durable.extensions.relayout.records import Relayout
 from rolemesh_durable.master.goodput import Account
@@ -23,7 +24,6 @@ from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.state import AgentRecord, JobState, RankRecord
 from rolemesh_durable.protocol.master_config import known
 from rolemesh_durable.runs import ControlFile
-from rolemesh_durable.transports import TransportKeys
 
 __all__ = ["control_of", "result_of", "status_of"]
 

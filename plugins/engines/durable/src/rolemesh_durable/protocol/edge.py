@@ -17,7 +17,7 @@ import msgspec
 
 from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.schedule import Activity
-from rolemesh_durable.transports import TransportError
+from rolemesh_dataplane.transports import TransportError
 
 __all__ = ["InEdgeState", "Kept", "LogLost", "OutEdgeState", "hold_of", "last_call"]
 

@@ -11,10 +11,10 @@ import msgspec
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.placement import PlacementPlan, PlacementRequest
+from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart
 from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
-from rolemesh_durable.transports import TransportKeys
 
 __all__ = [
     "AgentConfig",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rolemesh_durable.dataplane.codec import Buffer, decode
-from rolemesh_durable.dataplane.slot_reader import SlotReader
+from rolemesh_dataplane.codec import Buffer, decode
+from rolemesh_dataplane.slot_reader import SlotReader
 
 __all__ = ["Arrived"]
 

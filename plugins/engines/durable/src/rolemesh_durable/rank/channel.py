@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from rolemesh_durable.dataplane.transport import CHANNEL, CHANNELS
 from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.frames import CHANNEL, CHANNELS
 
 __all__ = ["Channels", "Receive", "Send"]
 

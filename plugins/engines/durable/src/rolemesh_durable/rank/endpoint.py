@@ -6,24 +6,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import zmq
 
-from rolemesh_durable.dataplane import transport as frames
-from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, unflatten
-from rolemesh_durable.dataplane.malformed import UNREADABLE, Dropped
-from rolemesh_durable.dataplane.shm import SlotPool
-from rolemesh_durable.dataplane.slot_reader import SlotReader
+from rolemesh_dataplane.codec import Buffer, flat_buffers, unflatten
+from rolemesh_dataplane.inbox import Inbox
+from rolemesh_dataplane.payload import DATA, END, HEAD, IN_FRAMES, IN_SLOT, INLINE
+from rolemesh_dataplane.shm import SlotPool
+from rolemesh_dataplane.slot_reader import SlotReader
+from rolemesh_dataplane.transports import Sender, Site, Transport, TransportError
+from rolemesh_durable.malformed import UNREADABLE, Dropped
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import AgentToRank, Peer, RankToAgent, Stop, decode_agent_to_rank, encode
 from rolemesh_durable.protocol.rank.effects import Consumer, Producer, Stopping
+from rolemesh_durable.rank import frames
 from rolemesh_durable.rank.arrived import Arrived
 from rolemesh_durable.rank.loopback import Loopback
-from rolemesh_durable.transports import Sender, Site, Transport, TransportError
 
 __all__ = ["Endpoint"]
 
-DATA, END, INLINE, IN_SLOT, IN_FRAMES = frames.DATA, frames.END, frames.INLINE, frames.IN_SLOT, frames.IN_FRAMES
 LATER = frozenset((frames.BARRIER, frames.SHARE, frames.CHANNEL))
 """Tags of frames that a part of the rank takes which may be created later."""
-HEAD_BYTES, unpack_head = frames.HEAD.size, frames.HEAD.unpack_from
+HEAD_BYTES, unpack_head = HEAD.size, HEAD.unpack_from
 
 IDLE_MS = 50
 """Milliseconds that a wait may last before the rank sends metrics that were put off."""
@@ -65,7 +66,7 @@ class Endpoint:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         if peers > FEW_PEERS:
             self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))  # takes a megabyte
-        self._inbox = frames.Inbox(self._context, site.ipc_path("inbox"))
+        self._inbox = Inbox(self._context, site.ipc_path("inbox"))
         self._local, self._remote = local, remote
         names = [local] if remote is None or remote == local else [local, remote]
         self._transports = {name: transports[name] for name in names}
@@ -364,7 +365,7 @@ class Endpoint:
             consumer.arrived(rank, generation, step, chunk, bool(last), item)
 
     def _item(self, form: int, frame: bytes, hlen: int, count: int, more: list[Buffer] | None) -> Arrived:
-        header, sizes, rest = unflatten(frame, frames.HEAD.size, hlen, count)
+        header, sizes, rest = unflatten(frame, HEAD.size, hlen, count)
         if form == INLINE:
             return Arrived(header, flat_buffers(frame, rest, sizes), self.reader, small=True)
         if form == IN_SLOT:

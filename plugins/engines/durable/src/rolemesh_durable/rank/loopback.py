@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rolemesh_durable.transports import Payload, Sender, Stamp
+from rolemesh_dataplane.transports import Payload, Sender, Stamp
 
 __all__ = ["Loopback"]
 

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from rolemesh_durable.dataplane.transport import (
-    ASK,
-    ASKS,
-    BARRIER,
-    BARRIERS,
-    CREDIT,
-    CREDITS,
-    DATA,
-    END,
-    HEAD,
-    SHARE,
-    SHARES,
-    Payload,
-)
+from rolemesh_dataplane.payload import DATA, END, HEAD, Payload
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import Peer
 from rolemesh_durable.protocol.rank.effects import Consumer, GroupEnd, MatesEnd, Producer
 from rolemesh_durable.rank.endpoint import Endpoint
+from rolemesh_durable.rank.frames import ASK, ASKS, BARRIER, BARRIERS, CREDIT, CREDITS, SHARE, SHARES
 
 __all__ = ["EndpointMail"]
 

@@ -19,6 +19,7 @@ from rolemesh.api.failures import Failure
 from rolemesh.api.import_ref import import_paths
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh.plugins.discovery import PluginRecord
+from rolemesh_dataplane.transports import Site, Transport
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.job import PluginUse, RankStart
@@ -40,7 +41,6 @@ from rolemesh_durable.rank.signals import on_sigterm
 from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.resolved import check_before_forks, load_exact
 from rolemesh_durable.title import entitle
-from rolemesh_durable.transports import Site, Transport
 from rolemesh_runtime.operator_failure import OperatorFailed, summarize, user_traceback
 
 __all__ = ["main", "prepare"]

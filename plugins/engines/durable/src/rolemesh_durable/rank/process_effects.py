@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import monotonic_ns
 
-from rolemesh_durable.dataplane.transport import Payload
+from rolemesh_dataplane.payload import Payload
 from rolemesh_durable.protocol.rank.effects import Effects
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.mail import EndpointMail

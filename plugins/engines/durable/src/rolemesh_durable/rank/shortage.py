@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import monotonic, monotonic_ns
 from typing import Any
 
-from rolemesh_durable.dataplane.shm import NoSharedMemory
+from rolemesh_dataplane.shm import NoSharedMemory
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.page import BLOCKED, EDGE, PHASE, SHORT, SINCE_NS, STEP
 from rolemesh_durable.protocol.rank.ports import Ports

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
+from rolemesh_dataplane.codec import flatten
+from rolemesh_dataplane.payload import Payload
+from rolemesh_dataplane.shm import SlotPool, aligned_size, named
 from rolemesh_durable.checkpoint import in_flight
 from rolemesh_durable.checkpoint.log_record import LogRecord
-from rolemesh_durable.dataplane.codec import flatten
-from rolemesh_durable.dataplane.shm import SlotPool, aligned_size, named
-from rolemesh_durable.dataplane.transport import Payload
 from rolemesh_durable.rank.values import INLINE_BYTES
 from rolemesh_runtime.metrics import Metrics
 

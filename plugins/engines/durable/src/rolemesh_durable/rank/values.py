@@ -8,9 +8,9 @@ from typing import Any
 
 from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Collate, Combine, Concat, Selection, Take, Whole
-from rolemesh_durable.dataplane.shm import SlotPool
-from rolemesh_durable.dataplane.slot_reader import SlotReader
-from rolemesh_durable.dataplane.transport import Payload
+from rolemesh_dataplane.payload import Payload
+from rolemesh_dataplane.shm import SlotPool
+from rolemesh_dataplane.slot_reader import SlotReader
 from rolemesh_durable.protocol.rank.effects import Reader
 from rolemesh_runtime import items
 from rolemesh_runtime.values import combine, gather, join_chunks, select

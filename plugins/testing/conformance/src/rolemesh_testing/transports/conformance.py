@@ -17,7 +17,8 @@ import pytest
 
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.plugins.discovery import PluginRecord
-from rolemesh_durable.api.testing import INLINE_BYTES, encode
+from rolemesh_dataplane.codec import encode
+from rolemesh_durable.api.testing import INLINE_BYTES
 from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.transports.party import PATIENCE_S, Distant, Meeting, Party
 

@@ -15,8 +15,10 @@ from typing import Any, Self
 
 import msgspec
 
-from rolemesh_durable.api.testing import INLINE_BYTES, Arrived, Endpoint, Payload, Peer, new_keys
-from rolemesh_durable.transports import Site, Transport, TransportKeys
+from rolemesh_dataplane.curve import new_keys
+from rolemesh_dataplane.payload import Payload
+from rolemesh_dataplane.transports import Site, Transport, TransportKeys
+from rolemesh_durable.api.testing import INLINE_BYTES, Arrived, Endpoint, Peer
 
 __all__ = ["EDGE", "Distant", "Got", "Meeting", "Party"]
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rolemesh.api.partition import Balanced
-from rolemesh_durable.api.testing import decode, encode, flat_buffers, flatten, unflatten
+from rolemesh_dataplane.codec import decode, encode, flat_buffers, flatten, unflatten
 from rolemesh_testing.workloads.listed import Listed
 
 __all__ = [

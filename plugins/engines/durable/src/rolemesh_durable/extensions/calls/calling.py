@@ -12,10 +12,9 @@ from typing import Any, Final
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import CallError, CallTimeoutError, ServiceSpec, SessionLostError
 from rolemesh.errors import RolemeshError, nearest
+from rolemesh_dataplane.codec import Buffer, decode, encode
+from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.checkpoint.send_log import SendLog
-from rolemesh_durable.dataplane.codec import Buffer, decode, encode
-from rolemesh_durable.dataplane.malformed import UNREADABLE
-from rolemesh_durable.dataplane.transport import CREDIT, CREDITS
 from rolemesh_durable.extensions.calls.frames import (
     ANSWER,
     KEY_BYTES,
@@ -28,14 +27,15 @@ from rolemesh_durable.extensions.calls.frames import (
     read_answer,
 )
 from rolemesh_durable.extensions.calls.states import CallerState, OpenCall, hold_of_call, ways
+from rolemesh_durable.malformed import UNREADABLE
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.rank.arrived import Arrived
 from rolemesh_durable.rank.event_loop import Line
+from rolemesh_durable.rank.frames import CREDIT, CREDITS
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
-from rolemesh_durable.transports import TransportError
 
 __all__ = ["Calling"]
 

@@ -8,8 +8,8 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from rolemesh_durable.dataplane.codec import Buffer, flat_buffers, flatten, unflatten
-from rolemesh_durable.dataplane.transport import DATA, HEAD, INLINE
+from rolemesh_dataplane.codec import Buffer, flat_buffers, flatten, unflatten
+from rolemesh_dataplane.payload import DATA, HEAD, INLINE
 
 __all__ = [
     "ANSWER",

@@ -10,15 +10,15 @@ from typing import Any, Final
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import CalledBy
-from rolemesh_durable.dataplane.codec import Buffer, decode, encode
-from rolemesh_durable.dataplane.malformed import UNREADABLE
+from rolemesh_dataplane.codec import Buffer, decode, encode
+from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.extensions.calls.frames import ANSWER, ERROR, LOST, Answer, Request, frame_of, read_request
 from rolemesh_durable.extensions.calls.states import CalleeState, Known, ways
+from rolemesh_durable.malformed import UNREADABLE
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.rank.arrived import Arrived
 from rolemesh_durable.rank.services import Rank
-from rolemesh_durable.transports import TransportError
 from rolemesh_runtime.operator_failure import summarize, user_traceback
 
 __all__ = ["Serving"]

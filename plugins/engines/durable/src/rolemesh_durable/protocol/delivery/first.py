@@ -16,12 +16,12 @@ import msgspec
 from rolemesh.api.partition import Split
 from rolemesh.graph.routes import by_demand
 from rolemesh.graph.schedule import Period
+from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.protocol.delivery.choosing import Choosing, ChoosingPort
 from rolemesh_durable.protocol.delivery.exact import InPort, Origin
 from rolemesh_durable.protocol.delivery.policy import ConsumerEnd
 from rolemesh_durable.protocol.rank.effects import Arrival, Effects, Log
 from rolemesh_durable.protocol.sharing import ItemsIn
-from rolemesh_durable.transports import TransportError
 
 __all__ = ["First", "FirstChoice", "FirstPort", "Piece", "Taken", "share_of"]
 

@@ -11,10 +11,10 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from rolemesh.graph.logical import Edge
 from rolemesh.graph.routes import Combine, Selection
+from rolemesh_dataplane.transports import Site
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import Peer
 from rolemesh_durable.protocol.rank.page import Page
-from rolemesh_durable.transports import Site
 
 __all__ = [
     "Arrival",

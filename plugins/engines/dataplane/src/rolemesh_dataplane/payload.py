@@ -1,53 +1,33 @@
-"""The layout of the frames that every transport carries, and the queue at which they arrive.
+"""A value encoded once for all its consumers, and the frames that carry it.
 
-The head of a frame is fixed: tag, form, and for data edge, producer, generation, step and chunk. Sizes follow, then the
-codec's header.
+The head of a frame is fixed: tag, form, edge, producer, generation, step and chunk. Sizes follow, then the codec's
+header.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Self
 
-import zmq
+from rolemesh_dataplane import transports
+from rolemesh_dataplane.codec import Buffer, encode, flatten
+from rolemesh_dataplane.linking import put_in_slots
+from rolemesh_dataplane.places import renamed, runs_of
+from rolemesh_dataplane.shm import Slot, SlotPool
+from rolemesh_dataplane.slot_reader import SlotReader
+from rolemesh_dataplane.transports import Stamp
 
-from rolemesh_durable import transports
-from rolemesh_durable.dataplane.codec import Buffer, encode, flatten
-from rolemesh_durable.dataplane.linking import put_in_slots
-from rolemesh_durable.dataplane.places import renamed, runs_of
-from rolemesh_durable.dataplane.shm import Slot, SlotPool
-from rolemesh_durable.dataplane.slot_reader import SlotReader
-from rolemesh_durable.transports import Stamp
+__all__ = ["DATA", "END", "HEAD", "INLINE", "IN_FRAMES", "IN_SLOT", "Payload"]
 
-__all__ = ["Inbox", "Payload", "encode_control"]
-
-DATA, CREDIT, CONTROL, ASK, BARRIER, SHARE, CHANNEL = 1, 2, 3, 4, 5, 6, 7
+DATA = 1
+"""Tag of a frame with data: its first byte. An engine uses other tags for its own frames."""
 INLINE, IN_SLOT, IN_FRAMES, END = 0, 1, 2, 3
 """Forms of data: buffers in the frame, in shared-memory slots, in the frames that follow; no more chunks."""
 
 HEAD = struct.Struct("<BBBxIIIqIII12x")
 """tag, form, last, edge, producer rank, generation, step, chunk, header's bytes, number of buffers. It has 48 bytes, so
 alignment to 16 bytes in the rest is also alignment in the frame."""
-CREDITS = struct.Struct("<BxxxIIIq")
-"""tag, edge, consumer rank, generation, step up to which the consumer has released everything."""
-ASKS = struct.Struct("<BxxxIIIqq")
-"""tag, edge, consumer rank, generation, first step that the consumer lacks, step up to which it has released
-everything."""
-BARRIERS = struct.Struct("<BBxxIIIq")
-"""tag, kind, rank, generation, vote, position: see `rolemesh_durable.protocol.barrier`, and of votes `.agreement`."""
-SHARES = struct.Struct("<BBxxIIIqq")
-"""tag, kind, edge, rank, generation, step, item: see `rolemesh_durable.protocol.rank.mates`."""
-CHANNELS = struct.Struct("<BBHIII")
-"""tag, length of the channel's name, zero, number of the sender's role in the flow, rank, generation. The name and the
-body follow: see `rolemesh_durable.rank.channel`."""
-
-
-def encode_control(message: bytes) -> list[bytes]:
-    """Return the frames in which an agent pushes an encoded `AgentToRank` message to ``addresses["control"]`` of a
-    rank."""
-    return [bytes([CONTROL]) + message]
 
 
 class Payload(transports.Payload):
@@ -67,7 +47,7 @@ class Payload(transports.Payload):
         self.hlen = len(header)
         self.pool = pool
         self.place = ""
-        """Place of the buffers in slots (`rolemesh_durable.dataplane.places`)."""
+        """Place of the buffers in slots (`rolemesh_dataplane.places`)."""
         self.slots: list[Slot] = []
         self.users = 0
         """Number of edges that have sent it and may need it again."""
@@ -122,32 +102,3 @@ class Payload(transports.Payload):
             slots, self.slots = self.slots, []
             for slot in slots:
                 self.pool.release(slot)
-
-
-class Inbox(transports.Inbox):
-    """The queue at which all messages to a rank arrive."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: str) -> None:
-        self.context = context
-        self.socket: zmq.Socket[bytes] = context.socket(zmq.PULL)
-        self.socket.set_hwm(0)
-        self.path = path
-        self.address = f"ipc://{path}"
-        self.socket.bind(self.address)
-        self._inside = ""
-
-    def pusher(self) -> zmq.Socket[bytes]:
-        """Return a socket that delivers frames from inside this process. Not thread-safe: one per thread of a
-        transport."""
-        if not self._inside:
-            self._inside = f"inproc://inbox-{id(self)}"
-            self.socket.bind(self._inside)
-        pusher: zmq.Socket[bytes] = self.context.socket(zmq.PUSH)
-        pusher.set_hwm(0)
-        pusher.connect(self._inside)
-        return pusher
-
-    def close(self) -> None:
-        """Remove the socket."""
-        self.socket.close(linger=0)
-        Path(self.path).unlink(missing_ok=True)

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards
-from rolemesh_durable.transports import TransportError
+from rolemesh_dataplane.transports import TransportError
 
 __all__ = [
     "Buffer",
@@ -217,7 +217,7 @@ def _generic(value: np.generic, buffers: list[Buffer]) -> Tree:
 
 
 def _tensor(value: Any, buffers: list[Buffer]) -> Tree:
-    from rolemesh_durable.dataplane import codec_torch
+    from rolemesh_dataplane import codec_torch
 
     if not codec_torch.is_plain(value):
         return _pickled(value, buffers)
@@ -341,7 +341,7 @@ def _from_generic(tree: list[Any], buffers: Sequence[Buffer]) -> Any:
 
 
 def _from_tensor(tree: list[Any], buffers: Sequence[Buffer]) -> Any:
-    from rolemesh_durable.dataplane import codec_torch
+    from rolemesh_dataplane import codec_torch
 
     _, name, shape, index = tree
     raw = _buffer(index, buffers)

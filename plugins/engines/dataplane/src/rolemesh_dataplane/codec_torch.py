@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from rolemesh_durable.transports import TransportError
+from rolemesh_dataplane.transports import TransportError
 
 COPIED = 1 << 20
 """Maximum bytes of a tensor that is copied on read, so that it is writable. Larger ones are views of bytes from
-`rolemesh_durable.dataplane.codec.Received.writable`, or of bytes that nobody else sees."""
+`rolemesh_dataplane.codec.Received.writable`, or of bytes that nobody else sees."""
 
 with warnings.catch_warnings():
     # torch warns once per process that a buffer is read-only: those of frames are marked so, and are nobody else's

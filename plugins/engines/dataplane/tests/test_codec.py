@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards
-from rolemesh_durable.dataplane.codec import decode, encode, register_codec
-from rolemesh_durable.transports import TransportError
+from rolemesh_dataplane.codec import decode, encode, register_codec
+from rolemesh_dataplane.transports import TransportError
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(max_size=40)
 NESTED = st.recursive(

@@ -19,9 +19,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from rolemesh_durable.dataplane.codec import Buffer
-from rolemesh_durable.dataplane.mapping import Bytes, MapCache, map_shared
-from rolemesh_durable.transports import TransportError
+from rolemesh_dataplane.codec import Buffer
+from rolemesh_dataplane.mapping import Bytes, MapCache, map_shared
+from rolemesh_dataplane.transports import TransportError
 
 __all__ = ["ALIGNMENT", "NoSharedMemory", "Period", "Persist", "Slot", "SlotPool", "aligned_size", "capacity_of",
            "is_full", "is_short", "named", "new_file", "views_of"]  # fmt: skip

@@ -27,7 +27,7 @@ __all__ += ["TransportError", "TransportKeys"]
 KIND = Kind(
     "transports",
     "transport",
-    "rolemesh_durable.transports:Transport",
+    "rolemesh_dataplane.transports:Transport",
     ("rank",),
     listed=False,
     conformance="rolemesh_testing:TransportConformance",

@@ -1,4 +1,4 @@
-"""What a consumer gets of a slot: bytes that all see and nobody writes, or, for tensors, bytes of its own."""
+"""A consumer gets of a slot bytes that all see and nobody writes or, for tensors, bytes of its own."""
 
 import os
 import signal
@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from rolemesh_durable.dataplane import mapping
-from rolemesh_durable.dataplane.codec import decode, encode
-from rolemesh_durable.dataplane.mapping import PrivateMap
-from rolemesh_durable.dataplane.shm import SlotPool, aligned_size
-from rolemesh_durable.dataplane.slot_reader import SlotReader
-from rolemesh_durable.transports import TransportError
+from rolemesh_dataplane import mapping
+from rolemesh_dataplane.codec import decode, encode
+from rolemesh_dataplane.mapping import PrivateMap
+from rolemesh_dataplane.shm import SlotPool, aligned_size
+from rolemesh_dataplane.slot_reader import SlotReader
+from rolemesh_dataplane.transports import TransportError
 
 SIZE = 3 << 20
 

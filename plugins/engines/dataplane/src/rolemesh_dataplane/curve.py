@@ -7,7 +7,7 @@ import threading
 import zmq
 from zmq.utils import z85
 
-from rolemesh_durable.transports import TransportKeys
+from rolemesh_dataplane.transports import TransportKeys
 
 __all__ = ["ZAP_DOMAIN", "Gate", "connects_with", "listens_with", "new_keys"]
 

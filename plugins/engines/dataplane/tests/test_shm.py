@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rolemesh_durable.dataplane import shm, slot_reader
-from rolemesh_durable.dataplane.shm import NoSharedMemory, SlotPool, aligned_size, capacity_of
-from rolemesh_durable.dataplane.slot_reader import SlotReader
-from rolemesh_durable.transports import TransportError
+from rolemesh_dataplane import shm, slot_reader
+from rolemesh_dataplane.shm import NoSharedMemory, SlotPool, aligned_size, capacity_of
+from rolemesh_dataplane.slot_reader import SlotReader
+from rolemesh_dataplane.transports import TransportError
 
 
 @pytest.fixture

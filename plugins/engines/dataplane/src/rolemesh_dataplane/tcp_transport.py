@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import zmq
 
-from rolemesh_durable.dataplane.auth_monitor import Handshakes
-from rolemesh_durable.dataplane.curve import Gate, connects_with, listens_with
-from rolemesh_durable.transports import Inbox, Payload, Sender, Site, Stamp, Transport, TransportError, TransportKeys
+from rolemesh_dataplane.auth_monitor import Handshakes
+from rolemesh_dataplane.curve import Gate, connects_with, listens_with
+from rolemesh_dataplane.transports import Inbox, Payload, Sender, Site, Stamp, Transport, TransportError, TransportKeys
 
 __all__ = ["TcpTransport"]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rolemesh_durable.dataplane.codec import Buffer
-from rolemesh_durable.dataplane.places import Run, place_of
-from rolemesh_durable.dataplane.shm import Slot, SlotPool, aligned_size
-from rolemesh_durable.dataplane.slot_reader import Found, SlotReader
+from rolemesh_dataplane.codec import Buffer
+from rolemesh_dataplane.places import Run, place_of
+from rolemesh_dataplane.shm import Slot, SlotPool, aligned_size
+from rolemesh_dataplane.slot_reader import Found, SlotReader
 
 __all__ = ["put_in_slots"]
 

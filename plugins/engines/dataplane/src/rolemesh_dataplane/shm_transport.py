@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zmq
 
-from rolemesh_durable.transports import Inbox, Payload, Sender, Site, Stamp, Transport
+from rolemesh_dataplane.transports import Inbox, Payload, Sender, Site, Stamp, Transport
 
 __all__ = ["ShmTransport"]
 

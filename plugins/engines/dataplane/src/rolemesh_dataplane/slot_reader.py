@@ -10,11 +10,11 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from rolemesh_durable.dataplane.codec import Buffer, Received
-from rolemesh_durable.dataplane.mapping import Addresses, Bytes, MapCache, PrivateMap, is_written, map_shared
-from rolemesh_durable.dataplane.places import Run, runs_of
-from rolemesh_durable.dataplane.shm import ALIGNMENT, MAPS, Period, aligned_size, is_short, views_of
-from rolemesh_durable.transports import TransportError
+from rolemesh_dataplane.codec import Buffer, Received
+from rolemesh_dataplane.mapping import Addresses, Bytes, MapCache, PrivateMap, is_written, map_shared
+from rolemesh_dataplane.places import Run, runs_of
+from rolemesh_dataplane.shm import ALIGNMENT, MAPS, Period, aligned_size, is_short, views_of
+from rolemesh_dataplane.transports import TransportError
 
 __all__ = ["Found", "SlotReader"]
 
@@ -49,7 +49,7 @@ class SlotReader:
         """For each map: the slot, its inode, and whether the map is writable."""
 
     def read(self, place: str, sizes: Sequence[int]) -> Received:
-        """Return views of the buffers at `place` (`rolemesh_durable.dataplane.places`).
+        """Return views of the buffers at `place` (`rolemesh_dataplane.places`).
 
         Raises `TransportError` if a slot is missing or too small, and `ValueError` for an invalid place.
         """

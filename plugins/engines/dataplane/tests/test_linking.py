@@ -1,4 +1,4 @@
-"""What is handed on as it came is linked; what was written to, or is a small part, is copied."""
+"""A rank links data that it forwards as it came, and copies data that it has changed and small parts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from rolemesh import Batch
-from rolemesh_durable.checkpoint.send_log import SendLog
-from rolemesh_durable.dataplane.codec import decode, unflatten
-from rolemesh_durable.dataplane.places import Run, place_of, renamed, runs_of, slots_of
-from rolemesh_durable.dataplane.shm import SlotPool
-from rolemesh_durable.dataplane.slot_reader import SlotReader
-from rolemesh_durable.dataplane.transport import Payload
+from rolemesh_dataplane.codec import decode, unflatten
+from rolemesh_dataplane.payload import Payload
+from rolemesh_dataplane.places import Run, place_of, renamed, runs_of, slots_of
+from rolemesh_dataplane.shm import SlotPool
+from rolemesh_dataplane.slot_reader import SlotReader
 
 SIZE = 1 << 20
 
@@ -130,7 +129,7 @@ def test_a_tensor_that_was_written_to_is_copied(
 ) -> None:
     torch = pytest.importorskip("torch")
     if not scans:  # Linux before 6.7
-        monkeypatch.setattr("rolemesh_durable.dataplane.mapping._PAGEMAP_SCAN", 0)
+        monkeypatch.setattr("rolemesh_dataplane.mapping._PAGEMAP_SCAN", 0)
     a, b, c = chain
     value = torch.arange(SIZE)
     sent = a.send(value)
@@ -173,23 +172,6 @@ def test_what_has_no_name_any_more_or_another_file_is_copied(chain: tuple[Rank, 
     (b.folder / sent.place).write_bytes(bytes(2 * SIZE))
     np.testing.assert_array_equal(c.take(b.send(got)), numbers())
     assert not [slot for slot in again.slots if slot.linked]
-
-
-def test_the_log_has_the_value_after_its_writer_ended(chain: tuple[Rank, Rank, Rank]) -> None:
-    a, b, _ = chain
-    sent = a.send(Batch({"x": numbers(), "y": numbers(first=1)}))
-    value = b.take(sent) | {"reward": numbers(first=2)}
-    again = b.send(value)
-    log = SendLog(b.folder, "b", 0)
-    log.chunk(0, 0, 0, True, 1, (0,), again.body, again.hlen, len(again.sizes), place=again.place)
-    a.pool.close()
-    (record,) = SendLog.read(b.folder, "b", 0)
-    assert decode(*record.load(b.folder)) == value
-    assert record.slots == tuple(slot.name for slot in again.slots)
-    after = SlotPool(b.folder, "slot-b-0-1")
-    adopted = [after.adopt(name) for name in record.slots]
-    assert all(adopted)
-    assert after.used_bytes == sum(slot.capacity for slot in again.slots)
 
 
 def test_a_link_that_a_successor_adopted_is_given_up_as_long_as_it_is_anothers_too(

@@ -1,0 +1,71 @@
+"""The transport `tcp` admits a peer that has the job's key, and refuses and counts all others."""
+
+import pytest
+import zmq
+
+from rolemesh_dataplane.inbox import Inbox
+from rolemesh_dataplane.tcp_transport import TcpTransport
+from rolemesh_dataplane.transports import Site, TransportError, TransportKeys
+
+
+def make_keys():
+    pairs = [tuple(key.decode() for key in zmq.curve_keypair()) for _ in range(2)]
+    return TransportKeys(*pairs[0], *pairs[1])
+
+
+@pytest.fixture
+def inbox(tmp_path):
+    with zmq.Context() as context:
+        box = Inbox(context, str(tmp_path / "i"))
+        yield box
+        box.close()
+
+
+def attempt(address, keys, wrong):
+    """A handshake with `wrong` keys, until it has failed on the client's side."""
+    with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
+        socket.linger = 0
+        if wrong is not None:
+            socket.curve_serverkey = (keys.server_public if wrong == "client" else wrong.server_public).encode()
+            other = make_keys()
+            socket.curve_publickey = other.client_public.encode()
+            socket.curve_secretkey = other.client_secret.encode()
+        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        socket.connect(address)
+        socket.send(b"\x01 let me in")
+        assert monitor.poll(10_000)
+        socket.disable_monitor()
+
+
+@pytest.mark.parametrize("kind", ["unknown client key", "wrong server key", "no key at all"])
+def test_a_wrong_key_is_refused_and_counted(inbox, kind):
+    keys = make_keys()
+    transport = TcpTransport(None)
+    address = transport.open(inbox, Site("a", 0, "n0", 0, "127.0.0.1", "/", "/", keys))
+    wrong = {"unknown client key": "client", "wrong server key": make_keys(), "no key at all": None}
+    attempt(address, keys, wrong[kind])
+    good = transport.connect(address)
+    good.send(b"mine")
+    assert inbox.socket.poll(10_000)
+    assert inbox.socket.recv() == b"mine", "the stranger's frame has not come"
+    assert transport.refused() >= 1
+    good.close(0)
+    transport.close()
+
+
+def test_tcp_without_keys_is_refused_at_once(inbox):
+    with pytest.raises(TransportError, match="need the job's keys"):
+        TcpTransport(None).open(inbox, Site("a", 0, "n0", 0, "127.0.0.1", "/", "/"))
+
+
+def test_a_transport_without_sockets_delivers_through_the_inbox(inbox):
+    pusher = inbox.pusher()
+    pusher.send(b"from a thread of mine")
+    assert inbox.socket.poll(10_000)
+    assert inbox.socket.recv() == b"from a thread of mine"
+    pusher.close(linger=0)
+
+
+def test_a_folder_too_long_for_a_socket_is_an_error_with_a_remedy():
+    with pytest.raises(TransportError, match="TMPDIR"):
+        Site("a", 0, "n0", 0, "h", "/" + "x" * 100, "/").ipc_path("inbox")
