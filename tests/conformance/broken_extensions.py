@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rolemesh_durable.api.extensions import Extension, Rank, RankExtension
+import msgspec
+
+from rolemesh_durable.api.extensions import AgentPart, AgentProcess, Extension, Rank, RankExtension
 
 __all__ = ["BROKEN", "Sound"]
 
@@ -21,11 +23,30 @@ class Counts(RankExtension):
         self.rank.record({"steps": self.value})
 
 
+class Looks(msgspec.Struct, frozen=True, tag="sound.looks"):
+    """The number of looks of an agent at its ranks."""
+
+    count: int
+
+
+class CountsLooks(AgentPart):
+    """Reports the number of looks."""
+
+    count = 0
+
+    def report(self) -> msgspec.Struct | None:
+        self.count += 1
+        return Looks(self.count)
+
+
 class Sound(Extension):
-    """Counts steps."""
+    """Counts steps, and an agent's looks."""
 
     def in_rank(self, rank: Rank) -> RankExtension | None:
         return Counts(rank)
+
+    def in_agent(self, process: AgentProcess) -> AgentPart | None:
+        return CountsLooks(process)
 
 
 class Misspelt(Extension):
@@ -69,9 +90,45 @@ class Binary(Extension):
         return Bytes(rank)
 
 
+class Untagged(msgspec.Struct, frozen=True):
+    """Has no tag."""
+
+    count: int = 0
+
+
+class Nameless(AgentPart):
+    """Reports a struct without a tag."""
+
+    def report(self) -> msgspec.Struct | None:
+        return Untagged()
+
+
+class Unknown(Extension):
+    """Its part in an agent reports what the master cannot read."""
+
+    def in_agent(self, process: AgentProcess) -> AgentPart | None:
+        return Nameless(process)
+
+
+class Adopting(AgentPart):
+    """Cannot start without ranks of an earlier incarnation."""
+
+    def adopted(self, living: Any) -> None:
+        living[0]
+
+
+class Orphaned(Extension):
+    """Its part in an agent raises."""
+
+    def in_agent(self, process: AgentProcess) -> AgentPart | None:
+        return Adopting(process)
+
+
 BROKEN: dict[Any, set[str]] = {
     Misspelt: {"test_it_has_a_hook"},
     Other: {"test_its_part_is_a_rank_extension"},
     Closing: {"test_its_part_lives_through_a_job"},
     Binary: {"test_what_it_records_is_json"},
+    Unknown: {"test_its_messages_have_a_tag"},
+    Orphaned: {"test_its_part_in_an_agent_lives_until_the_job_is_over"},
 }

@@ -24,12 +24,13 @@ from tests.simulation.takeover import SimRemains
 from rolemesh.api.failures import Failure
 from rolemesh_durable.extensions.calls.states import CalleeState, CallerState
 from rolemesh_durable.extensions.checks.master import Checked, Checks
+from rolemesh_durable.extensions.hangs import culprit
 from rolemesh_durable.extensions.hangs import master as hangs
 from rolemesh_durable.extensions.relayout.draining import Draining
 from rolemesh_durable.extensions.relayout.records import Relayout
 from rolemesh_durable.extensions.relayout.resizing import Resizing
 from rolemesh_durable.protocol import edge as edges
-from rolemesh_durable.protocol import hang, merge
+from rolemesh_durable.protocol import merge
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.agent import lifetime
@@ -1011,7 +1012,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("an operator has proved no more than the time in which nothing else moved", "who works comes through",
              "slow", method(hangs.HangWatch, "tick", _proves_what_all_waited)),
     Mutation("a restarted rank is blamed for waiting for a value that a busy rank must send again",
-             "who works comes through", "slow", method(hang._Picture, "_for_input", _blames_who_waits)),
+             "who works comes through", "slow", method(culprit._Picture, "_for_input", _blames_who_waits)),
     Mutation("an agent that was told to end takes its ranks along", "nothing restarts without a failure", "leave",
              lambda: all_of(patch.object(lifetime, "NOTICE_S", 0.5), method(SimAgent, "_do", _ends_with_its_ranks)())),
     Mutation("ranks leave a node in the middle of a step", "a drain loses no step", "drain calm",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rolemesh_durable.protocol.master.extension import Slice as Slice
     from rolemesh_durable.protocol.master.shell import MasterShell as MasterShell
     from rolemesh_durable.protocol.master.shell import ShellPart as ShellPart
+    from rolemesh_durable.protocol.master.state import AgentRecord as AgentRecord
+    from rolemesh_durable.protocol.messages import Report as Report
     from rolemesh_durable.protocol.part_messages import ToPart as ToPart
     from rolemesh_durable.protocol.rank.extension import RankExtension as RankExtension
     from rolemesh_durable.protocol.rank.shape import JobShape as JobShape
@@ -35,6 +37,8 @@ _HOMES = {
     "protocol.agent.part": "AgentPart AgentProcess",
     "protocol.master.extension": "ExtensionRecord MasterExtension MasterParts Slice",
     "protocol.master.shell": "MasterShell ShellPart",
+    "protocol.master.state": "AgentRecord",
+    "protocol.messages": "Report",
     "protocol.part_messages": "ToPart",
     "protocol.rank.extension": "RankExtension",
     "protocol.rank.shape": "JobShape",

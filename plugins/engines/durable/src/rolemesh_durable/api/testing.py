@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rolemesh_durable.protocol.master.ladder import LadderLevel as LadderLevel
     from rolemesh_durable.protocol.master.ladder import propose as propose
     from rolemesh_durable.protocol.messages import Peer as Peer
+    from rolemesh_durable.protocol.messages import RankLaunch as RankLaunch
     from rolemesh_durable.protocol.replan import replan as replan
     from rolemesh_durable.protocol.replan import stranded_in as stranded_in
     from rolemesh_durable.rank.arrived import Arrived as Arrived
@@ -22,7 +23,7 @@ _HOMES = {
     "engine": "DurableEngine",
     "plugin_calls": "asked",
     "protocol.master.ladder": "LadderLevel propose",
-    "protocol.messages": "Peer",
+    "protocol.messages": "Peer RankLaunch",
     "protocol.replan": "replan stranded_in",
     "rank.arrived": "Arrived",
     "rank.endpoint": "Endpoint",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
 from rolemesh.errors import nearest
-from rolemesh_durable.api.extensions import Extension, RankExtension
+from rolemesh_durable.api.extensions import AgentPart, Extension, RankExtension
 from rolemesh_testing.conformance import PluginConformance, needed
+from rolemesh_testing.extensions.lone_agent import LoneAgent
 from rolemesh_testing.extensions.lone_rank import LoneRank, live
 
 __all__ = ["ExtensionConformance"]
@@ -44,6 +46,23 @@ class ExtensionConformance(PluginConformance):
             live(extension, LoneRank())
         except Exception as error:
             raise AssertionError(f"a hook raised {type(error).__name__}: {error}") from error
+
+    def test_its_part_in_an_agent_lives_until_the_job_is_over(self, extension: Extension, tmp_path: Path) -> None:
+        """`in_agent` returns an `AgentPart` or None. An exception of a hook ends the agent."""
+        try:
+            part = LoneAgent(tmp_path).live(extension)
+        except Exception as error:
+            raise AssertionError(f"a hook raised {type(error).__name__}: {error}") from error
+        assert part is None or isinstance(part, AgentPart), f"in_agent() returned {part!r}"
+
+    def test_its_messages_have_a_tag(self, extension: Extension, tmp_path: Path) -> None:
+        """The engine knows the struct of a message or of a report by its tag: ``class Ask(Struct, tag="me.ask")``."""
+        agent = LoneAgent(tmp_path)
+        try:
+            agent.live(extension)
+        except Exception:
+            return  # another test reports it
+        assert agent.untagged == [], f"{agent.untagged[0].__name__} has no tag"
 
     def test_what_it_records_is_json(self, extension: Extension) -> None:
         """Records are a part of ``metrics.jsonl``."""

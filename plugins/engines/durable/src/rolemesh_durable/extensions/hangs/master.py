@@ -15,8 +15,8 @@ import msgspec
 
 from rolemesh.api.failures import Failure
 from rolemesh.api.rank_ref import OfRank, RankRef
+from rolemesh_durable.extensions.hangs.culprit import HangVerdict, culprit
 from rolemesh_durable.extensions.hangs.messages import Dump, Stacks
-from rolemesh_durable.protocol import hang
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.extension import ExtensionRecord, MasterExtension, MasterParts, Slice
@@ -91,7 +91,7 @@ class _Slow(NamedTuple):
     last moved, whichever was earlier.
     """
 
-    verdict: hang.HangVerdict
+    verdict: HangVerdict
     since: float
     report: m.RankReport
 
@@ -107,7 +107,7 @@ class HangWatch(MasterExtension):
         self._progress = parts.progress
         self._moved = self._stepped = self._longest = 0.0
         self._looked = float("-inf")
-        self._suspect: tuple[hang.HangVerdict, float] | None = None
+        self._suspect: tuple[HangVerdict, float] | None = None
         self._slow: _Slow | None = None
 
     def handlers(self) -> Mapping[type, Handler]:
@@ -191,27 +191,25 @@ class HangWatch(MasterExtension):
         if self._suspect is not None and stacks.ref == self._suspect[0].ref:
             self._judge(self._suspect[0], stacks.text)
 
-    def _culprit(self) -> hang.HangVerdict:
+    def _culprit(self) -> HangVerdict:
         ranks = self._context.state.ranks
         reports = {key: record.report for key, record in ranks.items() if record.report is not None}
         sizes = {role: record.launch.world_size for (role, _), record in ranks.items()}
         turns = {key: record.launch.turns for key, record in ranks.items()}
-        return hang.culprit(
-            self._context.outline.graph, reports, sizes, collective=tuple(self._context.groups), turns=turns
-        )
+        return culprit(self._context.outline.graph, reports, sizes, collective=tuple(self._context.groups), turns=turns)
 
-    def _base(self, verdict: hang.HangVerdict) -> float:
+    def _base(self, verdict: HangVerdict) -> float:
         known = self._context.state.slice(Allowed).operators.get((verdict.role, verdict.operator))
         return known.base_s if known is not None else self._context.outline.hang_after_s or 0.0
 
-    def _allowance(self, verdict: hang.HangVerdict) -> float:
+    def _allowance(self, verdict: HangVerdict) -> float:
         """Return the seconds without movement that this verdict's rank is allowed."""
         if not verdict.computing:
             return self._context.outline.hang_after_s or 0.0
         known = self._context.state.slice(Allowed).operators.get((verdict.role, verdict.operator))
         return known.here_s if known is not None and known.step == verdict.step else self._base(verdict)
 
-    def _judge(self, verdict: hang.HangVerdict, stacks: str) -> None:
+    def _judge(self, verdict: HangVerdict, stacks: str) -> None:
         context, key = self._context, verdict.ref
         silent_s, allowed = context.now - self._moved, self._allowance(verdict)
         self._suspect, self._moved = None, context.now

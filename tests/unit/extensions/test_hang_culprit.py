@@ -15,7 +15,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import route
 from rolemesh.graph.schedule import Activity, zero_lag_cycle
-from rolemesh_durable.protocol.hang import HangVerdict, culprit
+from rolemesh_durable.extensions.hangs.culprit import HangVerdict, culprit
 from rolemesh_durable.protocol.messages import RankReport
 from rolemesh_durable.protocol.rank.page import BLOCKED, COMPUTING, GATHERING, IDLE, TURN, WAITING
 

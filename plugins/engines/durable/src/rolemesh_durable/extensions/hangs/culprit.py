@@ -17,12 +17,20 @@ from rolemesh.graph.routes import Route
 from rolemesh.graph.schedule import Activity
 from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.messages import RankReport
-from rolemesh_durable.protocol.rank.page import called_at
+from rolemesh_durable.protocol.rank.page import (
+    BLOCKED,
+    CALLING,
+    COMPUTING,
+    FOLLOWING,
+    GATHERING,
+    IDLE,
+    SERVING,
+    TURN,
+    WAITING,
+    called_at,
+)
 
 __all__ = ["HangVerdict", "culprit"]
-
-# Phases, as `rolemesh_durable.rank.status_page` numbers them; this room may not import that one.
-_IDLE, _COMPUTING, _WAITING, _BLOCKED, _TURN, _GATHERING, _CALLING, _SERVING, _FOLLOWING = range(9)
 
 MAX_TOLD = 6
 """Maximum number of waits in the verdict's text; `HangVerdict.chain` has all of them."""
@@ -111,22 +119,22 @@ class _Picture:
     def wait(self, key: RankRef) -> _Wait:
         """Return the ranks that `key` waits for, and the reason."""
         report = self.live[key]
-        if report.phase == _TURN and not report.frozen:
+        if report.phase == TURN and not report.frozen:
             return self._for_turn(key, report)
-        if report.phase == _GATHERING and not report.frozen:
+        if report.phase == GATHERING and not report.frozen:
             return self._for_group(key, report)
-        if report.frozen or report.state != "ready" or report.phase == _SERVING:
+        if report.frozen or report.state != "ready" or report.phase == SERVING:
             return _Wait((), "")
-        if report.phase == _CALLING:
+        if report.phase == CALLING:
             return self._for_answer(report)
-        if report.phase == _FOLLOWING:
+        if report.phase == FOLLOWING:
             return self._for_callers(key, report)
         edge = self.edge(report)
-        if report.phase == _WAITING and edge is not None:
+        if report.phase == WAITING and edge is not None:
             return self._for_input(key, report, edge)
-        if report.phase == _BLOCKED and edge is not None:
+        if report.phase == BLOCKED and edge is not None:
             return self._for_credit(key, report, edge)
-        if report.phase == _COMPUTING:
+        if report.phase == COMPUTING:
             return self._in_collective(key, report)
         return self._for_the_slowest(key, report)
 
@@ -141,13 +149,13 @@ class _Picture:
         `waiters` ranks wait for this one.
         """
         report = self.live[key]
-        busy = report.phase in (_COMPUTING, _SERVING)
+        busy = report.phase in (COMPUTING, SERVING)
         return (0 if report.frozen else 1 if report.state != "ready" else 2, -waiters, not busy)
 
     def mates(self, key: RankRef) -> list[RankRef]:
         """Return the members of the collective group that are in the same call, `key` included."""
         report = self.live[key]
-        if key[0] not in self.collective or report.phase != _COMPUTING or report.frozen:
+        if key[0] not in self.collective or report.phase != COMPUTING or report.frozen:
             return [key]
         return [k for k, r in self.live.items() if k[0] == key[0] and self._together(r, report)]
 
@@ -158,7 +166,7 @@ class _Picture:
     def operator(self, key: RankRef) -> str:
         """Return the label of a rank's call; "" between steps."""
         report = self.reports[key]
-        if report.phase == _IDLE or not 0 <= report.op < len(self.graph.ops):
+        if report.phase == IDLE or not 0 <= report.op < len(self.graph.ops):
             return ""
         return self.graph.ops[report.op].label
 
@@ -173,10 +181,10 @@ class _Picture:
         why = f"for {edge.param} of step {report.step - edge.lag} from {source.label}"
         if not missing and delivery.shared is not None:
             # All values have come, but the mates have not sent the items that they took: they do so between two items.
-            missing = [k for k, r in self.live.items() if k[0] == key[0] and k != key and r.phase != _WAITING]
+            missing = [k for k, r in self.live.items() if k[0] == key[0] and k != key and r.phase != WAITING]
             why = f"to say what it has taken of {edge.param}"
         # A producer may have to send the value again, to a rank that has restarted. It does not while it computes.
-        busy = [k for k in senders if k in self.live and self.live[k].phase == _COMPUTING]
+        busy = [k for k in senders if k in self.live and self.live[k].phase == COMPUTING]
         return _Wait(tuple(missing or self._frozen(senders) or busy), why)
 
     def _for_credit(self, key: RankRef, report: RankReport, edge: Edge) -> _Wait:
@@ -193,7 +201,7 @@ class _Picture:
             # Small values may be further ahead: the consumer that is furthest behind holds the credit.
             late = [k for k in late if self.progress(k) == min(map(self.progress, late))]
         # A consumer acknowledges a value with its next wait, but not while it computes.
-        busy = [k for k in live if self.live[k].phase == _COMPUTING or self.live[k].frozen]
+        busy = [k for k in live if self.live[k].phase == COMPUTING or self.live[k].frozen]
         return _Wait(tuple(late or busy), why)
 
     def _for_answer(self, report: RankReport) -> _Wait:
@@ -209,13 +217,13 @@ class _Picture:
     def _for_turn(self, key: RankRef, report: RankReport) -> _Wait:
         """The rank waits for those on the slot, or else for those whose turn comes first."""
         mates = {k: self.live[k] for k in self._turns.get(key, ()) if k != key and k in self.live}
-        there = [k for k, r in mates.items() if r.frozen or r.phase == _COMPUTING]
-        before = [k for k, r in mates.items() if r.phase != _TURN and not self._past(r, report.op, report.step)]
+        there = [k for k, r in mates.items() if r.frozen or r.phase == COMPUTING]
+        before = [k for k, r in mates.items() if r.phase != TURN and not self._past(r, report.op, report.step)]
         return _Wait(tuple(there or before), "for its turn on their slot")
 
     def _for_group(self, key: RankRef, report: RankReport) -> _Wait:
         mates = {k: r for k, r in self.live.items() if k[0] == key[0] and k != key}
-        away = [k for k, r in mates.items() if r.frozen or (r.phase != _GATHERING and not _ahead(r, report))]
+        away = [k for k, r in mates.items() if r.frozen or (r.phase != GATHERING and not _ahead(r, report))]
         return _Wait(tuple(away), "to begin the call together")
 
     def _in_collective(self, key: RankRef, report: RankReport) -> _Wait:
@@ -230,9 +238,9 @@ class _Picture:
 
         No consumer sees a group's value before all ranks of the group have made their part.
         """
-        if report.phase == _BLOCKED and key[0] in self.collective:
+        if report.phase == BLOCKED and key[0] in self.collective:
             late = [
-                k for k, r in self.live.items() if k[0] == key[0] and r.phase == _COMPUTING and not _ahead(r, report)
+                k for k, r in self.live.items() if k[0] == key[0] and r.phase == COMPUTING and not _ahead(r, report)
             ]
             if late:
                 return _Wait(tuple(late), "to make its part of the value")
@@ -268,7 +276,7 @@ class _Picture:
 def _ahead(one: RankReport, other: RankReport) -> bool:
     """Return True if `one` has left the call that `other` is in."""
     left = one.finished >= other.step or (one.step, one.op) > (other.step, other.op)
-    return left or ((one.step, one.op) == (other.step, other.op) and one.phase == _BLOCKED)
+    return left or ((one.step, one.op) == (other.step, other.op) and one.phase == BLOCKED)
 
 
 def _reached(key: RankRef, waiters: Mapping[RankRef, list[RankRef]]) -> dict[RankRef, RankRef]:
@@ -294,7 +302,7 @@ def _verdict(
         told.insert(1, f"they wait for each other in a circle: {circle}")
     if len(chain) > MAX_TOLD:
         told.append(f"{len(chain) - MAX_TOLD} more wait for these")
-    computing = report.state == "ready" and report.phase in (_COMPUTING, _SERVING) and not report.frozen
+    computing = report.state == "ready" and report.phase in (COMPUTING, SERVING) and not report.frozen
     return HangVerdict(key[0], key[1], operator, report.step, chain, "; ".join(told), computing)
 
 
@@ -307,25 +315,25 @@ def _position(picture: _Picture, key: RankRef) -> str:
     who = f"{', '.join(map(str, mates))} have" if len(mates) > 1 else f"{key} has"
     at = f"{picture.operator(key).removeprefix(f'{key[0]}.')} at step {report.step}"
     edge = picture.edge(report)
-    if report.phase == _COMPUTING:
+    if report.phase == COMPUTING:
         where, strange = f"been in {at} {for_s}", ""
-    elif report.phase == _WAITING and edge is not None:
+    elif report.phase == WAITING and edge is not None:
         where = f"waited in {at} {for_s} for {edge.param} from {picture.graph.ops[edge.src].label}"
         strange = ", which has been sent"
-    elif report.phase == _BLOCKED and edge is not None:
+    elif report.phase == BLOCKED and edge is not None:
         where = f"been blocked in {at} {for_s} until {picture.graph.ops[edge.dst].label} takes {edge.param}"
         strange = ", which has been taken"
-    elif report.phase == _CALLING:
+    elif report.phase == CALLING:
         called = called_at(report.edge, picture.graph) or RankRef("", -1)
         whom = str(called) if called.rank >= 0 else f"a rank of {called.role}"
         where, strange = f"waited in {at} {for_s} for {whom} to answer a call", ", which is done"
-    elif report.phase == _SERVING:
+    elif report.phase == SERVING:
         where, strange = f"been in a call of another role {for_s}", ""
-    elif report.phase == _FOLLOWING:
+    elif report.phase == FOLLOWING:
         where, strange = f"waited {for_s} for its callers, after step {report.finished}", ", which are further"
-    elif report.phase == _GATHERING:
+    elif report.phase == GATHERING:
         where, strange = f"waited {for_s} for its group before {at}", ", though all are there"
-    elif report.phase == _TURN:
+    elif report.phase == TURN:
         where, strange = f"waited {for_s} for its turn before {at}", ", though nobody is before it"
     else:
         done = f"after step {report.finished}" if report.finished >= 0 else "before the first step"
