@@ -20,7 +20,8 @@ from rolemesh.api.observer import Event, JobStatus
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 from rolemesh_durable.control.living import LivingRun
-from rolemesh_durable.control.resizing import resize
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
+from rolemesh_durable.extensions.relayout.requests import DrainNode, resize
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.rank.status_page import Position
 
@@ -142,7 +143,7 @@ class Disturbed:
         def ask() -> bool:
             try:
                 with ControlClient(self.run.path, 1.0) as client:
-                    client.inject(kind, target)
+                    client.ask(InjectFault(kind, target))
             except MasterGoneError:
                 return target == "master"
             return True
@@ -244,7 +245,7 @@ class Disturbed:
         began = held_at = time.monotonic()
         low = -1
         with ControlClient(self.run.path, 1.0) as client:
-            client.drain(node, f"benchmark, at {began}")
+            client.ask(DrainNode(node, f"benchmark, at {began}"))
 
         def stepping() -> bool:
             nonlocal held_at, low
@@ -261,7 +262,7 @@ class Disturbed:
         step = next(event.data["step"] for event in events if event.kind == "stop_point")
         launched = next(event.data["ranks"] for event in events if event.kind == "recovery_launched")
         with ControlClient(self.run.path, 1.0) as client:
-            client.drain(node, f"benchmark, back at {ended}", back=True)
+            client.ask(DrainNode(node, f"benchmark, back at {ended}", back=True))
         self._calm()
         others = tuple(key for key in self._changed(before) if key not in leaving)
         return Drain(ended - began, ended - held_at, step - min(rank["resume"] for rank in launched), others)

@@ -16,6 +16,8 @@ from tests.e2e.harness import Job, nothing_is_left, until
 from tests.e2e.ladder import of_kind, pids
 
 from rolemesh_durable.control.client import ControlClient
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
+from rolemesh_durable.extensions.relayout.requests import ResizeJob
 
 STEPS, CALLERS, CALLEES, EACH = 30, 2, 3, 12
 ROLES = '''
@@ -181,7 +183,7 @@ def test_a_raise_that_is_injected_hits_a_rank_that_has_only_services(job: Job) -
     process = job.start("steps=200")
     job.running(1)
     with ControlClient(job.run_dir) as master:
-        master.inject("raise", "box/1")
+        master.ask(InjectFault("raise", "box/1"))
     until(lambda: of_kind(job, "recovered"), 10, "box/1 has started again")
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, out
@@ -357,10 +359,10 @@ def test_roles_that_call_and_are_called_become_more_and_fewer_and_sessions_are_l
     asked = ({"box": 1}, {"box": 4}, {"agent": 3}, {"agent": 1, "box": 2}, {"sink": 2})
     with ControlClient(job.run_dir) as client:
         for number, sizes in enumerate(asked, 1):
-            client.resize(sizes, "the test")
+            client.ask(ResizeJob(sizes, "the test"))
             if number == 2:
                 until(lambda: len(of_kind(job, "layout_changed")) == 2, 60, "the layout changes")
-                client.inject("kill", "agent/0")
+                client.ask(InjectFault("kill", "agent/0"))
             until(lambda n=number: len(of_kind(job, "resized")) == n, 60, f"{sizes}")
             steps = job.running().committed
             job.running(steps + 5)

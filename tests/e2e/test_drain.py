@@ -13,6 +13,8 @@ from tests.e2e.harness import Job, until
 from tests.e2e.ladder import ENDLESS, LADDER, ended_well, of_kind, pids
 
 from rolemesh_durable.control.client import ControlClient
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
+from rolemesh_durable.extensions.relayout.requests import DrainNode
 
 ALONE = ("engine.options.grant=20", "roles.sink.resources.cpu=0.95")
 """On nodes of one core the sink has one for itself."""
@@ -75,7 +77,7 @@ def test_a_node_that_leaves_with_notice_costs_no_step_and_restarts_nobody_else(m
     assert [(int(line[-1]), 0 < float(line[-2]) <= 60) for line in told] == [(hold["data"]["step"], True)]
     until(lambda: of_kind(job, "agent_left"), 30, "the agent ends once nobody needs it any more")
     with ControlClient(job.run_dir) as client:
-        client.inject("kill", f"node:{node}")
+        client.ask(InjectFault("kill", f"node:{node}"))
     finished(job, process)
     no_step_is_lost(job)
 
@@ -126,9 +128,9 @@ def test_any_process_may_be_killed_while_a_node_is_drained(
     job, process, node = started(make_job)
     agent = next(agent.agent for agent in job.running().agents if agent.node == node)
     with ControlClient(job.run_dir) as client:
-        client.drain(node, "the test")
+        client.ask(DrainNode(node, "the test"))
         until(lambda: of_kind(job, moment), 30, moment)
-        client.inject("kill", f"agent:{agent}" if target == "agent" else target)
+        client.ask(InjectFault("kill", f"agent:{agent}" if target == "agent" else target))
     until(lambda: of_kind(job, "drained"), 60, "drained")
     assert at(job) != node
     finished(job, process)

@@ -12,6 +12,7 @@ from tests.e2e.ladder import LADDER, SLOW, STEPS, total
 
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.control.client import ControlClient
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
 
 ELASTIC = "roles.work.world_size={min: 1, max: 3}"
 WHERE = "roles.work.resources.custom.grow=1"
@@ -39,7 +40,7 @@ def test_a_job_that_loses_a_node_goes_on_with_fewer_ranks(make_job: Callable[...
     assert ranks_of_work(job) == 2
     nodes = {rank.node for rank in job.running().ranks if rank.role == "work"}
     with ControlClient(job.run_dir) as client:
-        client.inject("kill", f"node:{max(nodes)}")
+        client.ask(InjectFault("kill", f"node:{max(nodes)}"))
     said, _ = process.communicate(timeout=90)
     assert process.returncode == 0, said
     assert f"{max(nodes)} lost: work 2 → 1" in said

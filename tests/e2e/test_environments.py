@@ -13,6 +13,7 @@ from tests.e2e.harness import Job, until
 from tests.wheels import write_wheel
 
 from rolemesh_durable.control.client import ControlClient
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
 
 ROLES = '''
 import os
@@ -169,7 +170,7 @@ def test_ranks_of_a_lost_node_find_their_own_version_on_the_next_one(make_job: C
     process = job.start("failover=[{use: node}, {use: job}]", "--nodes", "2x(cpu=1)")
     first = {rank.node for rank in job.running(step=3).ranks}
     with ControlClient(job.run_dir) as client:
-        client.inject("kill", f"node:{next(iter(first))}")
+        client.ask(InjectFault("kill", f"node:{next(iter(first))}"))
     until(lambda: len(imported(job, "new-0")) == 2, 60, "they are on the other node")
     status = job.running(step=20)
     assert first.isdisjoint(rank.node for rank in status.ranks)

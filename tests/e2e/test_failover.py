@@ -17,6 +17,7 @@ from tests.e2e.ladder import ENDLESS, LADDER, SLOW, STEPS, ended_well, launched,
 
 from rolemesh.api.observer import JobStatus
 from rolemesh_durable.control.client import ControlClient
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
 
 Make = Callable[..., Job]
 
@@ -408,7 +409,7 @@ def test_a_raised_and_an_exited_rank_are_brought_back(make_job: Make) -> None:
     job.running(10)
     for times, kind in enumerate(("raise", "exit"), start=1):
         with ControlClient(job.run_dir) as client:
-            client.inject(kind, "work/0")
+            client.ask(InjectFault(kind, "work/0"))
         recovered(job, times)
     ended_well(job, process)
     assert [r["causes"] for r in job.result()["recoveries"]] == [["exception"], ["exit"]]

@@ -8,6 +8,7 @@ from tests.e2e.harness import Job, until
 from tests.e2e.ladder import of_kind, total
 
 from rolemesh_durable.control.client import ControlClient
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
 
 STEPS = 12_000
 LADDER = """
@@ -22,10 +23,10 @@ def test_steps_of_a_quick_job_share_lines_and_count_once_whatever_dies(make_job:
     job.running()
     until(lambda: of_kind(job, "lines_cut"), 60, "lines get longer")
     with ControlClient(job.run_dir) as client:
-        client.inject("kill", "work/0")
+        client.ask(InjectFault("kill", "work/0"))
     until(lambda: of_kind(job, "recovered"), 60, "the rank is back")
     with ControlClient(job.run_dir) as client:
-        client.inject("kill", "master")
+        client.ask(InjectFault("kill", "master"))
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 0, out
     assert of_kind(job, "master_recovered")

@@ -10,6 +10,7 @@ from tests.e2e.harness import Job, until
 from tests.e2e.ladder import ended_well, of_kind
 
 from rolemesh_durable.control.client import ControlClient
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
 from rolemesh_ray.names import placement_groups
 
 Make = Callable[..., Job]
@@ -72,7 +73,7 @@ def test_it_gets_more_where_it_is_and_then_where_there_is_more(make_job: Make, k
     if killed:  # the next master goes on with what the first has given
         until(lambda: of_kind(job, "replanned"), 60, "more memory")
         with ControlClient(job.run_dir) as client:
-            client.inject("kill", "master")
+            client.ask(InjectFault("kill", "master"))
     until(lambda: given(job) == [0.2, 0.4] and is_over(job), 60, "twice more memory")
     status = job.running()
     assert status.resources == {"work": {"cpu": 0.1, "gpu": 0.0, "memory_gb": 0.4}}
@@ -80,7 +81,7 @@ def test_it_gets_more_where_it_is_and_then_where_there_is_more(make_job: Make, k
     assert "each rank of work has been given cpu 0.1, memory_gb 0.4" in job.cli("status", job.name).stdout
     if killed:  # and gives a rank that fails for another reason no less
         with ControlClient(job.run_dir) as client:
-            client.inject("kill", "work/0")
+            client.ask(InjectFault("kill", "work/0"))
         until(lambda: of_kind(job, "recovered")[-1]["data"]["level"] == "process", 60, "recovered again")
     ended_well(job, process, 300)
     assert given(job) == [0.2, 0.4]

@@ -13,6 +13,8 @@ from tests.e2e.harness import Job, until
 from tests.e2e.ladder import LADDER, ended_well, of_kind, pids
 
 from rolemesh_durable.control.client import ControlClient, RefusedError
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
+from rolemesh_durable.extensions.relayout.requests import ResizeJob
 
 SLOW = ("steps=100000", "metrics.every=1", "engine.options.grant=20", "roles.work.options.kwargs.sleep=0.02")
 """Until it is drained: however slow the machine is, no job ends before it has been resized."""
@@ -31,7 +33,7 @@ def scaled(job: Job, **sizes: int) -> dict[str, int]:
     """Ask, wait for it, and return the pids of all ranks."""
     before = len(of_kind(job, "resized"))
     with ControlClient(job.run_dir) as client:
-        client.resize(sizes, "the test")
+        client.ask(ResizeJob(sizes, "the test"))
     until(lambda: len(of_kind(job, "resized", "resize_refused")) > before, 90, f"{sizes}")
     assert not of_kind(job, "resize_refused")
     status = job.running()
@@ -76,9 +78,9 @@ def test_any_process_may_be_killed_while_a_role_is_resized(
     process = job.start(*SLOW)
     job.running(3)
     with ControlClient(job.run_dir) as client:
-        client.resize({"work": 4}, "the test")
+        client.ask(ResizeJob({"work": 4}, "the test"))
         until(lambda: of_kind(job, moment), 30, moment)
-        client.inject("kill", target)
+        client.ask(InjectFault("kill", target))
     until(lambda: of_kind(job, "resized"), 60, "resized")
     assert Counter(rank.role for rank in job.running().ranks)["work"] == 4
     ended_well(job, process, drained(job))
@@ -115,7 +117,7 @@ def test_a_job_without_snapshots_is_not_resized(make_job: Callable[..., Job]) ->
     job.start(*SLOW)
     job.running(1)
     with ControlClient(job.run_dir) as client, pytest.raises(RefusedError, match="the job takes no snapshots"):
-        client.resize({"work": 1}, "the test")
+        client.ask(ResizeJob({"work": 1}, "the test"))
 
 
 POST_TRAINING = Path(__file__).parents[1] / "chaos" / "post_training"

@@ -20,6 +20,7 @@ from tests.e2e.ladder import LADDER, launched, of_kind, pids, recovered, total
 
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.control.client import ControlClient
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
 
 Make = Callable[..., Job]
 STEPS = 60
@@ -438,7 +439,7 @@ def test_a_file_that_cannot_be_written_costs_one_set_of_snapshots(make_job: Make
     process = job.start(f"steps={STEPS}", "roles.work.options.kwargs.sleep=0.2")  # not over before it is injected
     job.running()
     with ControlClient(job.run_dir) as client:
-        client.inject("disk", "sink/0")
+        client.ask(InjectFault("disk", "sink/0"))
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, out
     (trouble,) = of_kind(job, "snapshot_warning")

@@ -10,6 +10,8 @@ from tests.e2e.harness import Job, until
 from tests.e2e.ladder import LADDER, ended_well, of_kind, pids
 
 from rolemesh_durable.control.client import ControlClient
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
+from rolemesh_durable.extensions.relayout.requests import ResizeJob
 
 Make = Callable[..., Job]
 BACKLOG = "{{use: backlog, options: {{period_s: {0}, agree: 2, cool_down_s: {0}}}}}"
@@ -32,7 +34,7 @@ def test_a_slow_consumer_gets_more_ranks_and_the_result_is_exact(make_job: Make)
     with ControlClient(job.run_dir) as client:
         job.running(1)
         first = pids(job.running(1))
-        client.resize({"work": 1}, "the test")
+        client.ask(ResizeJob({"work": 1}, "the test"))
         until(lambda: of_kind(job, "resized"), 60, "one rank")
         until(lambda: len(of_kind(job, "resized")) > 1, 60, "two ranks")
     now = pids(job.running())
@@ -73,17 +75,17 @@ def test_a_role_that_has_lost_a_node_goes_on_with_fewer_ranks_under_the_same_mas
     assert Counter(rank.role for rank in status.ranks)["work"] == 3
     (home,) = (rank.node for rank in status.ranks if rank.role == "sink")
     with ControlClient(job.run_dir) as client:
-        client.inject("kill", f"node:{home}")
+        client.ask(InjectFault("kill", f"node:{home}"))
         if killed and killed != "replanned":
             until(lambda: of_kind(job, killed), 60, killed)
-            client.inject("kill", "master")
+            client.ask(InjectFault("kill", "master"))
     until(lambda: [each for each in of_kind(job, "recovered") if each["data"]["level"] == "shrink"], 60, "recovered")
     now = job.running()
     assert {rank.node for rank in now.ranks} == {rank.node for rank in status.ranks} - {home}
     assert Counter(rank.role for rank in now.ranks) == {"source": 1, "work": 2, "sink": 1}
     if killed == "replanned":  # what is left loses a node, too
         with ControlClient(job.run_dir) as client:
-            client.inject("kill", f"node:{now.ranks[0].node}")
+            client.ask(InjectFault("kill", f"node:{now.ranks[0].node}"))
         until(lambda: len(of_kind(job, "recovered")) > 1, 60, "recovered again")
         assert Counter(rank.role for rank in job.running().ranks) == {"source": 1, "work": 1, "sink": 1}
     ended_well(job, process, drained(job))
@@ -119,7 +121,7 @@ def test_a_scaler_of_ones_own_resizes_again_and_again_while_others_are_killed(ma
     for times, target in enumerate(("master", "source/0", "agent:node0", "sink/0", "master", "work/0"), 1):
         until(lambda times=times: len(of_kind(job, "resized")) > times, 90, f"{times} times")
         with ControlClient(job.run_dir) as client:
-            client.inject("kill", target)
+            client.ask(InjectFault("kill", target))
     reasons = {event["data"]["reason"] for event in of_kind(job, "resize_asked")}
     assert reasons == {f"scaler ours.py:Fickle: there are {n}" for n in (1, 2, 3)}
     ended_well(job, process, drained(job))

@@ -18,6 +18,8 @@ from tests.e2e.harness import Job, until
 from tests.e2e.ladder import of_kind
 
 from rolemesh_durable.control.client import ControlClient
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
+from rolemesh_durable.extensions.relayout.requests import ResizeJob
 
 ROLES = '''
 import time
@@ -115,7 +117,7 @@ def test_each_record_is_used_once_despite_kills(reading: Job) -> None:
         writer.rotates = True
         before = len(of_kind(reading, "recovered", "master_recovered"))
         with ControlClient(reading.run_dir) as client:
-            client.inject("kill", target)
+            client.ask(InjectFault("kill", target))
         until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, 30, target)  # noqa: B023
         step = reading.running().committed + 7
     written = writer.finish()
@@ -130,7 +132,7 @@ def test_a_source_that_has_nothing_holds_up_neither_a_resize_nor_the_end(reading
     process = reading.start("roles.data.world_size={min: 1, max: 2}", "roles.data.options.wait_s=null")
     until(lambda: (status := reading.status()) and status.state == "running", 60, "the job runs")
     with ControlClient(reading.run_dir) as client:
-        client.resize({"data": 1}, "the test")
+        client.ask(ResizeJob({"data": 1}, "the test"))
     until(lambda: of_kind(reading, "resized"), 30, "resized")
     assert reading.cli("stop", "--drain", "reading").returncode == 0
     out, _ = process.communicate(timeout=30)
@@ -147,11 +149,11 @@ def test_partitions_follow_a_resize(reading: Job) -> None:
     for size in (1, 3, 2):
         before = len(of_kind(reading, "resized"))
         with ControlClient(reading.run_dir) as client:
-            client.resize({"data": size}, "the test")
+            client.ask(ResizeJob({"data": size}, "the test"))
         until(lambda: len(of_kind(reading, "resized", "resize_refused")) > before, 90, f"{size}")  # noqa: B023
         assert not of_kind(reading, "resize_refused")
         with ControlClient(reading.run_dir) as client:
-            client.inject("kill", "data/0")
+            client.ask(InjectFault("kill", "data/0"))
         recoveries = len(of_kind(reading, "recovered"))
         until(lambda: len(of_kind(reading, "recovered")) > recoveries, 30, "recovered")  # noqa: B023
     written = writer.finish()
@@ -227,7 +229,7 @@ def test_each_message_of_a_broker_is_used_once_despite_kills_of_ranks_and_the_br
             else:
                 before = len(of_kind(reading, "recovered", "master_recovered"))
                 with ControlClient(reading.run_dir) as client:
-                    client.inject("kill", target)
+                    client.ask(InjectFault("kill", target))
                 until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, 30, target)  # noqa: B023
             step = reading.running().committed + 7
         out, _ = process.communicate(timeout=120)

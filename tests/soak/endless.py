@@ -21,6 +21,7 @@ from tests.e2e.harness import Job
 from tests.soak.footprint import Sample, sample
 
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
 
 __all__ = ["Endless", "Outcome", "drawn", "main"]
 
@@ -179,7 +180,7 @@ class Endless:
     def _killed(self, target: str) -> bool:
         try:
             with ControlClient(self._job.run_dir) as client:
-                client.inject("kill", target)
+                client.ask(InjectFault("kill", target))
         except MasterGoneError:
             return False
         return True

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.unit.extensions.master_shell import FakeShell, running, told
 
-from rolemesh_durable.control.client import InjectFault, Release
 from rolemesh_durable.extensions.rehearsal.master import InjectAsked, Injected, Released
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault, Release
 from rolemesh_durable.extensions.rehearsal.shell import Injector
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e

@@ -20,14 +20,8 @@ from rolemesh.api.observer import Event, JobStatus, RankStatus, StepMetrics
 from rolemesh.runs.run import CONTROL_FILE
 from rolemesh_dataplane.curve import new_keys
 from rolemesh_durable.boot import boot_id
-from rolemesh_durable.control.client import (
-    REQUEST_BYTES,
-    ControlClient,
-    InjectFault,
-    MasterGoneError,
-    RefusedError,
-    Watch,
-)
+from rolemesh_durable.control.client import REQUEST_BYTES, ControlClient, MasterGoneError, RefusedError, Watch
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault, Release
 from rolemesh_durable.master.answers import PAGE_BYTES, PAGE_EVENTS, PAGE_LINES, Answers
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.runs import ControlFile, write_json
@@ -137,10 +131,10 @@ def test_a_request_of_an_extension_goes_to_it_and_its_refusal_comes_back(serve: 
     served = serve()
     with ControlClient(folder, 20) as client:
         with pytest.raises(RefusedError, match="to inject a failure into"):
-            client.inject("kill", "nobody/0")
-        client.inject("kill", "a/0")
-        with pytest.raises(RefusedError, match="no extension that answers Release"):
-            client.release(3)
+            client.ask(InjectFault("kill", "nobody/0"))
+        client.ask(InjectFault("kill", "a/0"))
+        with pytest.raises(RefusedError, match="no question to a master: Invalid value 'Release'"):
+            client.ask(Release(3))
     assert served.injected == [("kill", "nobody/0"), ("kill", "a/0")]
 
 

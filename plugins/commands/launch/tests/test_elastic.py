@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rolemesh_durable.control.client import ControlClient
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
 from rolemesh_durable.scalers import Load, RoleLoad
 from rolemesh_launch.room import Room, RoomOptions
 
@@ -86,7 +87,7 @@ def test_a_lost_node_is_done_without_and_one_that_comes_is_used(tmp_path: Path) 
     until(lambda: list((run / "snapshots").glob("step-*/manifest*")), 60, "a checkpoint on disk")
     lost = time.time()
     with ControlClient(run) as client:
-        client.inject("kill", "node:node-1")
+        client.ask(InjectFault("kill", "node:node-1"))
     fewer = until(lambda: len(begun("2")) == 2 and begun("2"), 60, "one node")
     assert max(float(line[-1]) for line in fewer) < lost + 10
     assert all(int(line[1]) > 0 for line in fewer), "it goes on from what was kept"

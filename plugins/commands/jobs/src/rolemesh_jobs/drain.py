@@ -11,7 +11,7 @@ from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
 from rolemesh.errors import EXIT_FAILED
 from rolemesh_console.sentences import sentence
-from rolemesh_durable.api.jobs import ControlClient, ask
+from rolemesh_durable.api.jobs import ControlClient, DrainNode, ask
 from rolemesh_jobs.asking import is_over, running, tell
 from rolemesh_jobs.runs import reason
 
@@ -62,7 +62,7 @@ def command(
         nonlocal name
         nodes = {agent.node for agent in client.status().agents if agent.node.startswith(node)}
         name = nodes.pop() if len(nodes) == 1 else node
-        client.drain(name, why, within, back=back)
+        client.ask(DrainNode(name, why, within, back))
 
     def is_it(event: Event) -> bool:
         return why in (event.data.get("reason"), event.data.get("why"))

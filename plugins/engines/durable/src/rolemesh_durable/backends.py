@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
-from typing import Any, ClassVar
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.api.plugin import Plugin
 from rolemesh.kinds import Kind
 
-__all__ = ["KIND", "Backend"]
+__all__ = ["KIND", "Ahead", "Backend", "Shared", "Turn"]
 
 KIND = Kind(
     "backends",
@@ -81,3 +81,28 @@ class Backend(Plugin, ABC):
     @abstractmethod
     def close(self) -> None:
         """Wait for the job's processes to be gone, and clean up."""
+
+
+class Ahead(Protocol):
+    """A job whose turn comes before this one's."""
+
+    @property
+    def job(self) -> str: ...
+
+    @property
+    def priority(self) -> int: ...
+
+
+class Turn(Protocol):
+    """The job's place in the queue."""
+
+    def ahead(self) -> Sequence[Ahead]: ...
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """A backend whose nodes others use."""
+
+    def free(self) -> ClusterView: ...
+    def others(self) -> list[str]: ...
+    def queue(self, job: str, priority: int) -> Turn: ...

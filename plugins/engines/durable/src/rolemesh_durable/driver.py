@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from rolemesh.placement import PlacementPlan
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection
 from rolemesh.runs.run import LOGS_DIR, write_job_file
-from rolemesh_durable.backends import Backend
+from rolemesh_durable.backends import Backend, Shared
 from rolemesh_durable.bundle import bundle_job, snapshot_plan
 from rolemesh_durable.carried import carried
 from rolemesh_durable.checkpoint import disk
@@ -33,10 +33,11 @@ from rolemesh_durable.checkpoint.resume import check_in_flight, check_pickles, f
 from rolemesh_durable.checkpoint.trust import TRUST_FLAG
 from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
+from rolemesh_durable.control.driver_part import DriverPart, Followed
 from rolemesh_durable.control.living import LivingRun, answers
-from rolemesh_durable.control.scale_up import Growth, held_by, with_own
 from rolemesh_durable.control.watch import ANSWER_S, PATIENCE_S, follow
-from rolemesh_durable.hosting.admission import Shared, find_room
+from rolemesh_durable.extensions.drivers import DRIVER_PARTS
+from rolemesh_durable.hosting.admission import find_room
 from rolemesh_durable.options import options_in
 from rolemesh_durable.runs import PLAN_FILE, write_json
 
@@ -44,8 +45,8 @@ __all__ = ["Driver", "in_background", "stop_job", "watchers"]
 
 
 class Driver(RunHandle):
-    """Drives one job. When nodes join, elastic roles get more ranks. If the job fails because nodes were lost, it
-    restarts with fewer."""
+    """Drives one job, with the extensions' parts. If the job fails because nodes were lost, it restarts with fewer
+    ranks of its elastic roles."""
 
     def __init__(
         self,
@@ -94,12 +95,11 @@ class Driver(RunHandle):
     def wait(self, interrupted: Callable[[], None] | None = None) -> dict[str, Any] | None:
         """Follow the job to its end."""
         while True:
-            growth = self._growth() if not self._options.rehearsed else None
-            try:
+            with ExitStack() as parts:
+                for part in self._parts():
+                    part.start()
+                    parts.callback(part.stop)
                 result = self._follow(interrupted)
-            finally:
-                if growth is not None:
-                    growth.stop()
             if not self._loses(result):
                 return result
             self.close()
@@ -209,25 +209,14 @@ class Driver(RunHandle):
 
         return follow(self.run_dir, observers, owner=self._owner, alive=alive, interrupted=interrupted)
 
-    def _growth(self) -> Growth | None:
-        """Watch for room for more ranks, if some role may have more, nodes can join, and no scaler decides that."""
-        backend, ranges = self._backend, self._asked.elastic
-        sizes = {role: int(self._job.job.spec.roles[role].world_size) for role in ranges}
-        if not isinstance(backend, Shared) or not ranges or _has_scalers(self._job.selection):
-            return None
+    def _parts(self) -> list[DriverPart]:
+        """Return the extensions' parts for the job that runs; none in a rehearsal."""
+        if self._options.rehearsed or self._backend is None:
+            return []
         job = self._job
-        if not snapshot_plan(options_in(job.selection).snapshots, bool(job.job.spec.failover), resumes=False).enabled:
-            self._say("elastic roles stay as they are: a job grows from a snapshot, and this one takes none")
-            return None
-        growth = Growth(self.run_dir, sizes, lambda: self._room(backend), self._say)
-        growth.start()
-        return growth
-
-    def _room(self, backend: Shared) -> dict[str, int]:
-        """Return how large the elastic roles could be. Raises `MasterGoneError`."""
-        with ControlClient(self.run_dir) as client:
-            own = held_by(client.status(), self._asked.request)
-        return self._asked.largest(with_own(backend.free(), own))
+        plan = snapshot_plan(options_in(job.selection).snapshots, bool(job.job.spec.failover), resumes=False)
+        followed = Followed(self._asked, job, self._backend, self.run_dir, plan.enabled, self._say)
+        return [part(followed) for part in DRIVER_PARTS]
 
     def _loses(self, result: dict[str, Any] | None) -> bool:
         """Return whether the job has failed because it lost nodes, and can continue with fewer ranks on the others."""
@@ -246,10 +235,6 @@ class Driver(RunHandle):
         self._say(f"{', '.join(sorted(lost))} lost: {told}, from the newest snapshot on disk")
         self._lost |= lost
         return True
-
-
-def _has_scalers(selection: Selection) -> bool:
-    return any(kind == "scalers" for kind, _ in selection.declared)
 
 
 def watchers(selection: Selection) -> JobPlugins:

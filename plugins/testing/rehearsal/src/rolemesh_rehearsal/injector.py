@@ -16,7 +16,16 @@ import msgspec
 from rolemesh.api.observer import JobStatus
 from rolemesh.errors import EXIT_FAILED, RolemeshError
 from rolemesh.runs.run import EVENTS_FILE
-from rolemesh_durable.api.jobs import ANSWER_S, LASTING_S, ControlClient, LivingRun, MasterGoneError, RefusedError
+from rolemesh_durable.api.jobs import (
+    ANSWER_S,
+    LASTING_S,
+    ControlClient,
+    InjectFault,
+    LivingRun,
+    MasterGoneError,
+    RefusedError,
+    Release,
+)
 from rolemesh_rehearsal.schedule import AGAIN_S, Fault, Moment, has_hit, is_told, moments, next_fault, progress
 from rolemesh_rehearsal.spec import Rehearsal
 
@@ -176,7 +185,7 @@ class Injector:
             if status is not None and fault is not None:
                 with suppress(MasterGoneError):  # the master itself was meant, or it has died of the failure before
                     try:
-                        self._master.inject(*fault)
+                        self._master.ask(InjectFault(*fault))
                     except RefusedError:
                         fault = None  # it has ended since, or is being started again
                 if fault is not None:
@@ -227,6 +236,6 @@ class Injector:
 
     def _status(self) -> JobStatus | None:
         try:
-            return self._master.release(self._released).status
+            return self._master.ask(Release(self._released)).status
         except (MasterGoneError, RefusedError):
             return None

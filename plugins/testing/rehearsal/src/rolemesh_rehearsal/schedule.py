@@ -21,7 +21,7 @@ AGAIN_S = 0.4
 
 
 class Fault(NamedTuple):
-    """A failure. `target` is that of `rolemesh_durable.control.client.InjectFault`."""
+    """A failure. `target` is that of `rolemesh_durable.api.jobs.InjectFault`."""
 
     kind: FaultKind
     target: str

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from rolemesh_durable.control.living import LivingRun as LivingRun
     from rolemesh_durable.control.lock import hold as hold
     from rolemesh_durable.control.lock import is_held as is_held
-    from rolemesh_durable.control.resizing import resize as resize
     from rolemesh_durable.control.watch import ANSWER_S as ANSWER_S
+    from rolemesh_durable.extensions.rehearsal.requests import InjectFault as InjectFault
+    from rolemesh_durable.extensions.rehearsal.requests import Release as Release
+    from rolemesh_durable.extensions.relayout.requests import DrainNode as DrainNode
+    from rolemesh_durable.extensions.relayout.requests import ResizeJob as ResizeJob
+    from rolemesh_durable.extensions.relayout.requests import resize as resize
     from rolemesh_durable.faults import LASTING_S as LASTING_S
     from rolemesh_durable.options import options_in as options_in
     from rolemesh_durable.protocol.failures import FaultKind as FaultKind
@@ -33,8 +37,9 @@ _HOMES = {
     "control.client": "ControlClient MasterGoneError RefusedError",
     "control.living": "LivingRun",
     "control.lock": "hold is_held",
-    "control.resizing": "resize",
     "control.watch": "ANSWER_S",
+    "extensions.rehearsal.requests": "InjectFault Release",
+    "extensions.relayout.requests": "DrainNode ResizeJob resize",
     "faults": "LASTING_S",
     "options": "options_in",
     "protocol.failures": "FaultKind",

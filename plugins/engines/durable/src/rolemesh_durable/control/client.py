@@ -23,7 +23,6 @@ from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import CONTROL_FILE
 from rolemesh_dataplane.curve import connects_with
 from rolemesh_durable.boot import boot_id
-from rolemesh_durable.protocol.failures import FaultKind
 from rolemesh_durable.runs import ControlFile
 
 __all__ = [
@@ -32,12 +31,9 @@ __all__ = [
     "ControlClient",
     "Detach",
     "FinishJob",
-    "InjectFault",
     "MasterGoneError",
     "Refused",
     "RefusedError",
-    "Release",
-    "ResizeJob",
     "StopJob",
     "Update",
     "Watch",
@@ -79,41 +75,12 @@ class FinishJob(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-class ResizeJob(msgspec.Struct, frozen=True, tag=True):
-    """Request other numbers of ranks, by role."""
-
-    sizes: dict[str, int]
-    reason: str
-
-
-class DrainNode(msgspec.Struct, frozen=True, tag=True):
-    """Request that a node, which goes away in `notice_s` seconds (0: unknown), becomes free of ranks; or take it
-    back."""
-
-    node: str
-    reason: str
-    notice_s: float = 0.0
-    back: bool = False
-
-
 class Detach(msgspec.Struct, frozen=True, tag=True):
     """Let the job continue without its owner."""
 
 
-class Release(msgspec.Struct, frozen=True, tag=True):
-    """Rehearsal: let the ranks run up to `step`. The request must be repeated for a new master."""
-
-    step: int
-
-
-class InjectFault(msgspec.Struct, frozen=True, tag=True):
-    """Rehearsal: inject a failure. `target` is ``master``, ``agent:<name>``, ``node:<id>``, or ``<role>/<rank>``."""
-
-    kind: FaultKind
-    target: str
-
-
-Request: TypeAlias = Watch | StopJob | FinishJob | ResizeJob | DrainNode | Detach | Release | InjectFault
+Request: TypeAlias = Watch | StopJob | FinishJob | Detach
+"""The requests that the master's core answers. Extensions answer further ones (`ShellPart.requests`)."""
 
 
 class Update(msgspec.Struct, frozen=True, tag=True):
@@ -157,7 +124,7 @@ class ControlClient:
 
     def watch(self, event: int = 0, step: int = -1, *, owner: bool = False) -> Update:
         """Return the news since event number `event` and step `step`: the first page of what the master remembers."""
-        return self._ask(Watch(event, step, owner))
+        return self.ask(Watch(event, step, owner))
 
     def status(self) -> JobStatus:
         """Return the present status."""
@@ -165,34 +132,15 @@ class ControlClient:
 
     def stop(self, reason: str) -> Update:
         """Request the end of the job. Returns at once; the end follows."""
-        return self._ask(StopJob(reason))
+        return self.ask(StopJob(reason))
 
     def finish(self, reason: str) -> Update:
         """Request the end of the job in good order. The status has `finishing` when the request is journalled."""
-        return self._ask(FinishJob(reason))
-
-    def resize(self, sizes: dict[str, int], reason: str) -> Update:
-        """Request other numbers of ranks; events show the outcome. Raises `RefusedError` if they are impossible."""
-        return self._ask(ResizeJob(sizes, reason))
-
-    def drain(self, node: str, reason: str, notice_s: float = 0.0, *, back: bool = False) -> Update:
-        """Request that a node becomes free of ranks, or take it back. Raises `RefusedError` if that is impossible."""
-        return self._ask(DrainNode(node, reason, notice_s, back))
+        return self.ask(FinishJob(reason))
 
     def detach(self) -> Update:
         """Give up the ownership that ``watch(owner=True)`` expresses."""
-        return self._ask(Detach())
-
-    def release(self, step: int) -> Update:
-        """Rehearsal: let the ranks run up to `step`."""
-        return self._ask(Release(step))
-
-    def inject(self, kind: FaultKind, target: str) -> Update:
-        """Inject a failure, for a rehearsal. A master that is to die does not answer.
-
-        Raises `RefusedError` if no living process with work would be hit.
-        """
-        return self._ask(InjectFault(kind, target))
+        return self.ask(Detach())
 
     def close(self) -> None:
         """Close the connection."""
@@ -205,7 +153,8 @@ class ControlClient:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _ask(self, request: Request) -> Update:
+    def ask(self, request: msgspec.Struct) -> Update:
+        """Send a request, also one that an extension of the master answers, and return the answer."""
         deadline = time.monotonic() + self._timeout_s
         master, socket = self._connect()
         self._asked += 1

@@ -4,40 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import PlacementError
 from rolemesh.placement import PlacementPlan
+from rolemesh_durable.backends import Ahead, Shared
 
-__all__ = ["Shared", "find_room"]
+__all__ = ["find_room"]
 
 LOOK_S = 0.5
-
-
-class Ahead(Protocol):
-    """A job whose turn comes before this one's."""
-
-    @property
-    def job(self) -> str: ...
-
-    @property
-    def priority(self) -> int: ...
-
-
-class Turn(Protocol):
-    """The job's place in the queue."""
-
-    def ahead(self) -> Sequence[Ahead]: ...
-
-
-@runtime_checkable
-class Shared(Protocol):
-    """A backend whose nodes others use."""
-
-    def free(self) -> ClusterView: ...
-    def others(self) -> list[str]: ...
-    def queue(self, job: str, priority: int) -> Turn: ...
 
 
 def find_room(

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 import zmq
@@ -76,7 +76,7 @@ class Answers:
         self._status, self._events, self._lines, self._put = status, events, lines, put
         self._others = others
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(client.Request).decode
+        self._decode = msgspec.msgpack.Decoder(Union[(client.Request, *others)]).decode
         self._drop = Dropped("the master's control socket")
         self.sockets = [_router(context)]
         self.sockets[0].bind(endpoint)
@@ -111,7 +111,7 @@ class Answers:
 
     def _answer(self, data: bytes) -> bytes:
         try:
-            request: client.Request = self._decode(data)
+            request = self._decode(data)
         except UNREADABLE as error:
             self._drop(error)
             return self._encode(client.Refused(f"this is no question to a master: {error}"))
@@ -127,7 +127,7 @@ class Answers:
             case client.Detach():
                 self._put(e.Disown())
             case _:
-                if why := self._others.get(type(request), _unknown)(request):
+                if why := self._others[type(request)](request):
                     return self._encode(client.Refused(why))
         return self._page(None, None)
 
@@ -166,10 +166,6 @@ def forget_old(lines: deque[StepMetrics]) -> None:
     """Drop the lines that the master does not remember."""
     while len(lines) > RECENT and lines[0].time < lines[-1].time - RECENT_S:
         lines.popleft()
-
-
-def _unknown(request: Any) -> str:
-    return f"this master has no extension that answers {type(request).__name__}"
 
 
 def _router(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:

@@ -7,8 +7,8 @@ import signal
 from collections.abc import Callable, Mapping
 
 from rolemesh_durable import faults
-from rolemesh_durable.control.client import InjectFault, Release
 from rolemesh_durable.extensions.rehearsal.master import InjectAsked, Injected, Rehearsal, Released
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault, Release
 from rolemesh_durable.protocol.failures import FaultKind
 from rolemesh_durable.protocol.master.shell import Answer, ShellPart
 

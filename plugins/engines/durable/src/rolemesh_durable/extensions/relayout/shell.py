@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rolemesh_durable.control.client import DrainNode, ResizeJob
 from rolemesh_durable.extensions.relayout.draining import Draining
 from rolemesh_durable.extensions.relayout.records import DrainWanted, ResizeWanted
+from rolemesh_durable.extensions.relayout.requests import DrainNode, ResizeJob
 from rolemesh_durable.extensions.relayout.resizing import Resizing
 from rolemesh_durable.protocol.master.shell import Answer, ShellPart
 

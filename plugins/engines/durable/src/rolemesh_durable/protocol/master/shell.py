@@ -46,7 +46,10 @@ class ShellPart:
         self._shell = shell
 
     def requests(self) -> Mapping[type, Answer]:
-        """The requests of clients that it answers, by type. Called in the master's thread."""
+        """The requests of clients that it answers, by type. Called in the master's thread.
+
+        Each type is a frozen `msgspec.Struct` with a tag of its own. `ControlClient.ask` sends it.
+        """
         return {}
 
     def effects(self) -> Mapping[type, Carry]:

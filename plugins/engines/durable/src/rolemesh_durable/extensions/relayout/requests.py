@@ -1,4 +1,4 @@
-"""Request other numbers of ranks from a running job, and wait for the outcome."""
+"""The requests of clients for another layout."""
 
 from __future__ import annotations
 
@@ -6,11 +6,32 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from rolemesh.api.observer import Event, JobStatus
 from rolemesh_durable.control.asking import ask
 from rolemesh_durable.control.client import ControlClient
 
-__all__ = ["resize"]
+__all__ = ["DrainNode", "ResizeJob", "resize"]
+
+
+class ResizeJob(msgspec.Struct, frozen=True, tag=True):
+    """Request other numbers of ranks, by role. Events show the outcome."""
+
+    sizes: dict[str, int]
+    reason: str
+
+
+class DrainNode(msgspec.Struct, frozen=True, tag=True):
+    """Request that a node becomes free of ranks, or with `back` take it back.
+
+    The node goes away in `notice_s` seconds; 0: the time is unknown.
+    """
+
+    node: str
+    reason: str
+    notice_s: float = 0.0
+    back: bool = False
 
 
 def resize(
@@ -20,7 +41,7 @@ def resize(
     ``had`` (not in the journal) if the roles already have these world sizes. See `ask`; `reason` must be unique."""
 
     def send(client: ControlClient) -> Event | None:
-        has = _has(client.resize(wanted, reason).status, wanted)
+        has = _has(client.ask(ResizeJob(wanted, reason)).status, wanted)
         return Event(0, 0, 0.0, "had", {"sizes": wanted}) if has else None
 
     def is_it(event: Event) -> bool:
