@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Installs everything for each Python from 3.11 on that is found (or that is named: interpreters.sh /path/to/python …), in
-# a clone below a temporary folder, and runs there what is quick: tests/unit, tests/conformance and the data plane's
-# tests without the slow ones, and one step of the GRPO example. Prints a table at the end; its exit code is 1 if any of
-# it failed.
+# a clone below a temporary folder. Runs there the quick tests of the folders below, and one step of the GRPO example.
+# Prints a table at the end; its exit code is 1 if any of it failed.
 #
 # Where no index has torch's CPU build for an interpreter, its CUDA build computes on the CPU (ROLEMESH_TORCH=any).
 set -uo pipefail
@@ -10,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 here=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-tests=(${ROLEMESH_QUICK_TESTS:-tests/unit tests/conformance plugins/engines/dataplane})
+tests=(${ROLEMESH_QUICK_TESTS:-tests/unit tests/conformance plugins/backends plugins/engines plugins/observers plugins/stores plugins/testing})
 marks='not ray and not slow and not soak'
 
 pythons=("$@")

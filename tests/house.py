@@ -1,4 +1,4 @@
-"""How our distributions use each other: what is listed, what is declared, and whose private names are used.
+"""The order of our distributions: lists, dependencies, uses of private names, and the folders of unit tests.
 
 ``python -m tests.house`` prints what is wrong, and fails then; ``make lint`` runs it. The contracts of
 ``[tool.importlinter]`` say which distribution may import which. This module checks that they name all of them.
@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = ("api", "backends", "checks", "content", "scalers", "stores")
 """The modules of the engine that other distributions may import."""
 ENGINE = "rolemesh_durable"
+MIRRORS = {"tests/unit/kernel": "rolemesh", "tests/unit/engine": ENGINE}
+"""A folder of tests, and the package whose rooms its folders mirror."""
 LAYERS = "distributions depend downwards"
 """The name of the contract that has a layer for each distribution."""
 _OWN = ("self", "cls")
@@ -82,6 +84,7 @@ def problems(root: Path) -> Iterator[str]:
     yield from _unprotected(ours, linter)
     yield from _undeclared(ours)
     yield from map(str, private_uses(ours))
+    yield from _unmirrored(root, ours)
 
 
 def private_uses(ours: Mapping[str, Distribution]) -> Iterator[Use]:
@@ -136,6 +139,17 @@ def _undeclared(ours: Mapping[str, Distribution]) -> Iterator[str]:
                     owner = owners.get(name.split(".")[0], each.name)
                     if owner != each.name and owner not in each.needs:
                         yield f"{module} imports {name}, and {each.name} does not depend on {owner}"
+
+
+def _unmirrored(root: Path, ours: Mapping[str, Distribution]) -> Iterator[str]:
+    """Yield each folder of unit tests that has no room of the same name in its package."""
+    packages = {each.package: each.folder for each in ours.values()}
+    for mirror, package in MIRRORS.items():
+        folder = root / mirror
+        for test in sorted(folder.rglob("*.py")):
+            room = test.parent.relative_to(folder)
+            if not (packages[package] / room / "__init__.py").is_file():
+                yield f"{mirror}/{room}: {package} has no room {room}; move {test.name} to the room that it tests"
 
 
 def _closure(each: Distribution, ours: Mapping[str, Distribution]) -> list[Distribution]:

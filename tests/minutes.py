@@ -69,9 +69,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def folder_of(nodeid: str) -> str:
-    """``tests/unit/agent`` of a test there, ``plugins/workloads/fsdp`` of a plugin's, the file of one in ``tests/``."""
+    """Return the folder that a test counts for, as ``tests/unit/engine/agent`` or ``plugins/workloads/fsdp``."""
     path = nodeid.partition("::")[0].split("/")
-    return "/".join(path[:3] if path[0] == "plugins" or path[1] == "unit" else path[:2])
+    return "/".join(path[:3] if path[0] == "plugins" else path[:-1][:4] if path[1] == "unit" else path[:2])
 
 
 def file_of(nodeid: str) -> str:

@@ -13,7 +13,7 @@ RAY = (
     "tests/e2e/test_ray_failover.py",
     "tests/e2e/test_ray_nodes.py",
     "tests/e2e/test_ray_sharing.py",
-    "tests/unit/backends/test_ray.py",
+    "plugins/backends/ray/tests/test_ray.py",
 )
 WHEELS = (
     "tests/test_wheels.py",
@@ -29,12 +29,12 @@ def share_of(nodeid: str) -> str:
     path, _, test = nodeid.partition("::")
     if path == "tests/chaos/test_kills.py" and "ray" not in test:
         return path
+    if path in RAY:
+        return "ray"
     if path.startswith("plugins/"):
         return "/".join(path.split("/")[:3])
     if path.startswith("tests/gpu/"):
         return nodeid  # most of their time is start-up
-    if path in RAY:
-        return "ray"
     return "wheels" if path in WHEELS else path
 
 

@@ -1,4 +1,4 @@
-"""Our distributions are all in the import contracts, and none uses another one's private names."""
+"""The checks of `tests.house` pass for our distributions, and find each mistake in small ones."""
 
 from __future__ import annotations
 
@@ -82,6 +82,15 @@ def test_a_new_module_of_the_engine_must_be_public_or_protected(house: Write) ->
 def test_a_distribution_must_declare_the_ones_that_it_imports(house: Write) -> None:
     (told,) = problems(house("from rolemesh_durable.api import Cup\n"))
     assert told == "rolemesh_tea.cup imports rolemesh_durable.api, and rolemesh-tea does not depend on rolemesh-durable"
+
+
+def test_a_folder_of_unit_tests_must_have_its_room_in_the_package(house: Write) -> None:
+    root = house()
+    _write(root, "core/rolemesh/graph", {"__init__.py": ""})
+    _write(root, "tests/unit/kernel/graph", {"test_trace.py": ""})
+    _write(root, "tests/unit/engine/kettle", {"test_boil.py": ""})
+    (told,) = problems(root)
+    assert told.startswith("tests/unit/engine/kettle: rolemesh_durable has no room kettle")
 
 
 @pytest.mark.parametrize(

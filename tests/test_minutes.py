@@ -11,7 +11,7 @@ import pytest
 from tests.minutes import Run, main, over_budget, table
 
 ROOT = Path(__file__).resolve().parents[1]
-SLOW = {"tests/unit/agent/test_a.py::test_x[1]": 90.0, "tests/unit/agent/test_a.py::test_y [setup]": 30.0}
+SLOW = {"tests/unit/engine/agent/test_a.py::test_x[1]": 90.0, "tests/unit/engine/agent/test_a.py::test_y [setup]": 30.0}
 QUICK = {"plugins/workloads/fsdp/tests/test_b.py::test_z": 2.0, "tests/test_c.py::test_w": 0.1}
 
 
@@ -22,12 +22,10 @@ def a_run(wall_s: float, seconds: dict[str, float], high: float = 2.0) -> Run:
 def test_the_table_sums_up_folders_and_files_and_names_the_longest() -> None:
     told = table([a_run(60, SLOW), a_run(3, QUICK)])
     folders, files, tests, account = told.split("\n\n")
-    assert "2.0 min  tests/unit/agent\n    2.0 s    plugins/workloads/fsdp" in folders
-    assert "2.0 min  tests/unit/agent/test_a.py\n" in files
-    assert (
-        "1.5 min  tests/unit/agent/test_a.py::test_x[1]\n   30.0 s    tests/unit/agent/test_a.py::test_y [setup]"
-        in tests
-    )
+    assert "2.0 min  tests/unit/engine/agent\n    2.0 s    plugins/workloads/fsdp" in folders
+    assert "2.0 min  tests/unit/engine/agent/test_a.py\n" in files
+    first, second = (f"tests/unit/engine/agent/test_a.py::{name}" for name in ("test_x[1]", "test_y [setup]"))
+    assert f"1.5 min  {first}\n   30.0 s    {second}" in tests
     assert account == "1.1 minutes, in which tests ran for 2.0; load average 1.0 to 2.0 on 2 cores"
 
 

@@ -16,7 +16,7 @@ class TestLocal(BackendConformance):
 
 
 @pytest.mark.ray
-@pytest.mark.soak  # `tests/unit/backends` and the jobs on Ray ask for the same, and are in every test run
+@pytest.mark.soak  # `plugins/backends/ray/tests` and the jobs on Ray ask for the same, and are in every test run
 class TestRay(BackendConformance):
     plugin = "ray"
 

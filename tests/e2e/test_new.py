@@ -80,7 +80,7 @@ def test_a_new_plugin_passes_its_tests_and_linters_and_serves_a_job(kind: str, f
     assert SELECTED.get(kind, f"my-{kind}") in str(done["plugins"])
 
 
-@pytest.mark.soak  # by its name below; tests/unit/cli/test_check.py checks folders
+@pytest.mark.soak  # by its name below; tests/unit/kernel/cli/test_check.py checks folders
 def test_a_new_plugin_can_be_checked(fresh: tuple[Installed, Path]) -> None:
     environment, made = fresh[0], repository(fresh[1], "workload")
     [certificate] = json.loads(succeeds(environment, "rolemesh", "plugins", "check", ".", "--json", cwd=made))

@@ -1,4 +1,4 @@
-"""What is drawn, from which metrics, and that nothing heavy is imported before."""
+"""The drawn metrics and pictures. Importing the plugin imports no heavy library."""
 
 from __future__ import annotations
 

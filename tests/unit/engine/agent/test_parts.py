@@ -1,0 +1,38 @@
+"""The parts of extensions in an agent that runs: without each of the shipped ones, and with a stranger's."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+from tests.unit.engine.agent.conftest import COUNTS, Node
+from tests.unit.engine.extensions.agent_process import Answer, Ask, Stranger, Told
+
+from rolemesh_durable.agent import parts
+from rolemesh_durable.extensions.agents import AGENT_PARTS
+from rolemesh_durable.protocol.agent.part import AgentPart
+from rolemesh_durable.protocol.part_messages import FromPart, ToPart
+
+
+@pytest.mark.parametrize("removed", [None, *AGENT_PARTS], ids=lambda each: each.__name__ if each else "none")
+def test_an_agent_runs_ranks_without_one_of_the_shipped_parts_and_with_a_strangers(
+    node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch, removed: type[AgentPart] | None
+) -> None:
+    left = tuple(each for each in AGENT_PARTS if each is not removed)
+    monkeypatch.setattr(parts, "AGENT_PARTS", (*left, Stranger))
+    agent = node(COUNTS, {"work": "step"}, steps=3)
+    agent.launch("work")
+    agent.run("work", granted=3)
+    done = agent.rank("work", "done")
+    told = agent.until(lambda report: report.part(Told), "the stranger's report")
+    assert told.calls[0] == "starting work/0"
+    agent.deliver(ToPart.of(agent.epoch, Ask("alive")))
+    answers = (message for message in iter(lambda: agent.sent.get(timeout=30.0), None) if isinstance(message, FromPart))
+    assert next(answers) == FromPart.of(Answer("alive: yes"))
+    os.kill(done.pid, signal.SIGKILL)
+    agent.until(lambda report: "gone work/0/0" in report.part(Told).calls, "the end of the rank's process")
+    agent.stop()
+    agent.thread.join(30.0)
+    assert (agent.run_dir / "logs" / "closed").exists()
