@@ -18,7 +18,7 @@ from typing import NamedTuple
 __all__ = ["ActorKill", "BareActors"]
 
 STEPS = 10
-"""So many steps are made between two kills."""
+"""Number of steps between two kills."""
 
 
 class ActorKill(NamedTuple):

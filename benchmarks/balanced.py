@@ -84,7 +84,7 @@ def spread_ideal(steps: int) -> float:
 
 
 def best(steps: int) -> float:
-    """What list scheduling gains over fixed parts in theory, where ranks are at most `AHEAD` steps apart."""
+    """Return the theoretical gain of list scheduling over fixed parts, with ranks at most `AHEAD` steps apart."""
     naps = durations(steps)
     return _makespan(naps.reshape(steps, RANKS, -1).sum(2), fixed=True) / _makespan(naps, fixed=False)
 

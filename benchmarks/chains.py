@@ -54,8 +54,8 @@ class Stage:
 class RayChains:
     """A Ray on this machine with three warm actors for the ref chain.
 
-    A Compiled Graph is made for each of its turns: between executions its actors spin on their channels, which would
-    take both cores from whoever has the next turn.
+    Each turn makes its own Compiled Graph. Between executions its actors spin on their channels, which would
+    take both cores from the next turn.
     """
 
     IN_FLIGHT = 10

@@ -1,4 +1,4 @@
-"""What the controller costs per step as ranks are added: our master, which is not in the steps, and Ray's driver."""
+"""The controller's cost per step as ranks are added: our master, which takes no part in steps, and Ray's driver."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ JOURNAL_S = 0.01
 """Between two looks at the journal, whose events have times of their own."""
 WAIT_S = 120.0
 CALM_STEPS = 10
-"""So many steps are committed between two kills."""
+"""Number of committed steps between two kills."""
 
 T = TypeVar("T")
 
@@ -223,7 +223,7 @@ class Disturbed:
         return AgentKill(up - wall, self._changed(before))
 
     def resize(self, role: str, size: int) -> Resize:
-        """Give a role so many ranks, as ``rolemesh scale`` does."""
+        """Resize a role to this number of ranks, as ``rolemesh scale`` does."""
         self._calm()
         before, began = self.status_pages.look(), time.monotonic()
         reason = f"benchmark, at {began}"
@@ -289,7 +289,7 @@ class Disturbed:
         return self.last_event()
 
     def _same(self, before: dict[RankRef, Position], keys: Sequence[RankRef]) -> list[Position]:
-        """Where these ranks are now, if they are still those of `before`; else where they were."""
+        """Return the present steps of these ranks if they are still those of `before`, else the steps before."""
         now = self.status_pages.look()
         return [now[key] if now[key].generation == before[key].generation else before[key] for key in keys]
 

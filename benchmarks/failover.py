@@ -1,6 +1,6 @@
-"""What a SIGKILL costs: of a rank, of a rank of a group, of an agent, of the master; and what a resize and a drain do.
+"""The cost of a SIGKILL of a rank, a rank of a group, an agent and the master, and of a resize and a drain.
 
-Ours, bare Ray actors, DLRover.
+The sides are our job, bare Ray actors and DLRover.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def measure(quick: bool) -> Report:
 
 
 class Ours:
-    """What was measured of our job on one backend."""
+    """The samples of our job on one backend."""
 
     def __init__(self) -> None:
         self.ranks: dict[str, list[RankKill]] = {role: [] for role in VICTIMS}

@@ -83,7 +83,7 @@ def between(result: dict[str, Any]) -> float:
 
 
 def injected(found: dict[str, list[dict[str, Any]]], number: int) -> str:
-    """What was injected with a seed, for each ladder."""
+    """Return the injected failures of a seed, for each ladder."""
     return "; ".join(f"{TITLES[name]}: {results[number]['injected']}" for name, results in found.items())
 
 

@@ -1,4 +1,4 @@
-"""What a command line waits for before anything happens: ``import rolemesh``, and listing 50 installed plugins."""
+"""The time before a command line starts its work: ``import rolemesh``, and listing 50 installed plugins."""
 
 from __future__ import annotations
 

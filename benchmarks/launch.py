@@ -25,7 +25,7 @@ COMMANDS = {
 }
 WORKERS = 2
 STEPS = 10
-"""So many steps every worker has done before one of them is killed."""
+"""Number of steps of every worker before the benchmark kills one of them."""
 LIMIT_S = 120.0
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ class Script:
         return self._until(first)
 
     def _workers(self, life: int) -> dict[int, tuple[int, list[float]]]:
-        """By rank: pid, and when it has done steps."""
+        """Rank → its pid, and the times of its steps."""
         found = {}
         for path in (self.folder / "steps").glob(f"{life}-*-*"):
             _, rank, pid = path.name.split("-")

@@ -28,7 +28,7 @@ STRATEGIES: dict[str, tuple[str, dict[str, Any]] | None] = {
     "pd": ("rolemesh_pd", {"prefill": "rollout", "decode": "trainer"}),
 }
 SECONDS = 10
-"""So many seconds of heartbeats are given to the master."""
+"""Seconds of heartbeats that the benchmark sends to the master."""
 
 
 def measure(quick: bool) -> Report:

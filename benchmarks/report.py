@@ -1,4 +1,4 @@
-"""What a benchmark has measured: rows of samples, claims about their ratios, the machine; as a table and as JSON."""
+"""The results of a benchmark, as a table and as JSON: rows of samples, claims about their ratios, the machine."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def number(value: float) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The machine on which the benchmark ran."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "cpu": _cpu(),

@@ -45,7 +45,7 @@ def run_job(job: Path, *overrides: str, backend: Sequence[str] = ("--backend", "
 
 
 def times(run_dir: Path) -> dict[str, dict[str, Any]]:
-    """What the ranks have noted: ``<role>-<rank>`` → values."""
+    """Return the values that the ranks have recorded: ``<role>-<rank>`` → values."""
     found = sorted(run_dir.glob("*.times.json"))
     return {path.name.removesuffix(".times.json"): json.loads(path.read_text()) for path in found}
 

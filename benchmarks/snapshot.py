@@ -1,4 +1,4 @@
-"""What a snapshot costs a step: the copy into shared memory against memcpy, torch.save and DCP; and restoring it."""
+"""The cost of a snapshot: its copy into shared memory against memcpy, torch.save and DCP, and its restore."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def make_state(nbytes: int) -> dict[str, Any]:
 
 
 class Sides:
-    """What takes turns. Each side does its work once and returns the milliseconds that count."""
+    """The sides that take turns. Each side does its work once and returns the milliseconds that count."""
 
     def __init__(self, tensors: Mapping[str, Any], shm: Path, folder: Path) -> None:
         self.tensors = dict(tensors)
@@ -165,7 +165,7 @@ class Sides:
         return _ms(began)
 
     def persist(self) -> float:
-        """What the agent's persister does with a slot: copy, checksum, fsync."""
+        """Do the persister's work for a slot: copy, checksum, fsync."""
         image = self.memory.image(self.step - 1)
         assert image is not None
         assert image.path is not None

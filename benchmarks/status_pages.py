@@ -23,7 +23,7 @@ class StatusPages:
         self._open: dict[RankRef, tuple[int, StatusPage]] = {}
 
     def look(self) -> dict[RankRef, Position]:
-        """Where every rank is now; of a dead one, where it was."""
+        """Return the present step of every rank. For a dead rank it is the last one."""
         for folder in self._any.parent.glob(self._any.name):
             for path in folder.glob("status-*"):
                 self._take(path)

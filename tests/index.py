@@ -1,6 +1,6 @@
-"""A package index on loopback, over HTTP, which notes what is asked for; and wheels to put into it.
+"""A package index on loopback, over HTTP, that records its requests, and wheels to put into it.
 
-As a proxy it is every host's index.
+As a proxy it answers for every host.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class Index:
     asked: list[str] = field(default_factory=list)
 
     def url(self, name: str) -> str:
-        """Where the index `name` is."""
+        """Return the URL of the index `name`."""
         return f"http://127.0.0.1:{self._server.server_port}/{name}"
 
     def downloaded(self, part: str) -> bool:
-        """Whether a whole file with this in its name was asked for."""
+        """Return whether a client fetched a whole file with this text in its name."""
         return any(part in path for path in self.asked if path.startswith("/files/"))
 
     def __enter__(self) -> Index:

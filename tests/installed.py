@@ -36,7 +36,7 @@ def listed(repository: Path, site: Path) -> None:
 
 @dataclass(frozen=True)
 class Dist:
-    """What `make dist` has made: `folder` with sdists and wheels, of a copy of the `checkout` with leftovers in it."""
+    """The results of `make dist`: `folder` with sdists and wheels. `checkout` is a copy with leftovers in it."""
 
     checkout: Path
     before: frozenset[str]
@@ -70,7 +70,7 @@ class Installed:
 
     @property
     def packages(self) -> Path:
-        """Where its packages are."""
+        """The folder of its packages."""
         (found,) = self.folder.glob("lib/python*/site-packages")
         return found
 
@@ -153,9 +153,9 @@ def build_wheel(source: Path, folder: Path) -> Path:
 def make_environment(
     folder: Path, wheels: Sequence[Path], base: Installed | None = None, also: Sequence[str] = ()
 ) -> Installed:
-    """A new virtual environment with `wheels`, and what is asked for in `also`.
+    """Make a new virtual environment with `wheels` and the packages `also`.
 
-    What they depend on is installed as the lock pins it, unless `base` has it: then it is that one's.
+    Dependencies come from `base` if it has them, and else have the versions of the lock.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
     made = Installed(folder)

@@ -1,24 +1,20 @@
 """Finds patterns in docstrings and documents that readers have to read twice: ``python -m tests.language [PATH...]``.
 
-With paths it prints each finding below them. Without paths it counts the findings per area and compares the counts with
-the limits in ``tests/data/language.txt``. A file outside all areas may have none. ``--renew`` lowers the limits to the
-counts. The exit code is 1 if an area is above its limit.
+It prints each finding below the paths; without paths, in all of the repository. The exit code is 1 if there is one.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.prose import ROOT, Text, documents, in_document, in_python
 
-__all__ = ["RULES", "Finding", "Rule", "check", "counted", "findings", "limits"]
+__all__ = ["RULES", "Finding", "Rule", "check", "findings"]
 
-LIMITS = ROOT / "tests/data/language.txt"
 CODE = ("core", "plugins", "examples", "benchmarks", "tests", "docs/generator")
 
 
@@ -121,10 +117,10 @@ def _files() -> list[Path]:
     return [*code, *documents(), *readmes]
 
 
-def findings(files: list[Path] | None = None) -> Iterator[Finding]:
-    """Yield what the rules find in `files`; in all of the repository if None."""
+def findings(files: list[Path]) -> Iterator[Finding]:
+    """Yield what the rules find in `files`."""
     skipped = {"_templates", "build", "dist", "__pycache__"}
-    for path in _files() if files is None else files:
+    for path in files:
         relative = path.relative_to(ROOT)
         if skipped & set(relative.parts) or path.name == "test_language.py":
             continue
@@ -133,46 +129,13 @@ def findings(files: list[Path] | None = None) -> Iterator[Finding]:
             yield from check(each, relative.as_posix())
 
 
-def limits(text: str) -> dict[str, int]:
-    """Read lines of the form ``AREA NUMBER``. An area is a folder or a file, relative to the repository."""
-    rows = (line.split() for line in text.splitlines() if line.strip() and not line.startswith("#"))
-    return {area: int(number) for area, number in rows}
-
-
-def counted(found: list[Finding], areas: list[str]) -> Counter[str]:
-    """Count findings by the longest of `areas` that their file is in; a file in none counts under its own path."""
-    number: Counter[str] = Counter()
-    for each in found:
-        fitting = [area for area in areas if each.path == area or each.path.startswith(area + "/")]
-        number[max(fitting, key=len, default=each.path)] += 1
-    return number
-
-
 def main(arguments: list[str]) -> int:
     """See the module."""
-    paths = [Path(each).resolve() for each in arguments if not each.startswith("--")]
-    if paths:
-        chosen = [each for each in _files() if any(each == path or path in each.parents for path in paths)]
-        found = list(findings(chosen))
-        print(*found, sep="\n")
-        return 1 if found else 0
-    most = limits(LIMITS.read_text())
-    number = counted(list(findings()), list(most))
-    if "--renew" in arguments:
-        head = [line for line in LIMITS.read_text().splitlines() if line.startswith("#")]
-        rows = [f"{area} {min(limit, number[area])}" for area, limit in most.items()]
-        LIMITS.write_text("\n".join([*head, *rows]) + "\n")
-        return 0
-    over = sorted(area for area in number if number[area] > most.get(area, 0))
-    print(f"prose: {sum(number.values()):,} findings (at most {sum(most.values()):,})")
-    for area in over:
-        print(f"✘ {area}: {number[area]} (at most {most.get(area, 0)}); `python -m tests.language {area}` lists them")
-    for area in sorted(most):
-        if number[area] < most[area]:
-            print(
-                f"  {area}: {number[area]}, fewer than {most[area]}; `python -m tests.language --renew` writes it down"
-            )
-    return 1 if over else 0
+    paths = [Path(each).resolve() for each in arguments]
+    chosen = [each for each in _files() if not paths or any(each == path or path in each.parents for path in paths)]
+    found = list(findings(chosen))
+    print(*found, f"prose: {len(found)} findings", sep="\n")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

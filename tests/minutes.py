@@ -1,6 +1,6 @@
-"""Where the minutes of a test run went: a pytest plugin that notes them, and the table that CI prints at the end.
+"""The minutes of a test run: a pytest plugin that records them, and the table that CI prints at the end.
 
-``pytest -p tests.minutes --minutes FILE`` appends what a run of pytest took to FILE, a line of JSON;
+``pytest -p tests.minutes --minutes FILE`` appends the times of a run of pytest to FILE, as a line of JSON.
 ``python -m tests.minutes FILE [--budget MINUTES]`` prints the table of all runs in FILE, and fails above the budget.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["Run", "over_budget", "table"]
 FOLDERS, FILES, TESTS = 40, 15, 25
 """How many of each the table shows, the longest first."""
 SHOWN_S = 1.0
-"""What took less is only counted."""
+"""Minimum seconds of an entry with a line of its own. The table only counts shorter ones."""
 
 
 class Run(NamedTuple):
@@ -95,7 +95,7 @@ def longest(title: str, sums: Counter[str], most: int) -> Iterator[str]:
 
 
 def table(runs: Iterable[Run]) -> str:
-    """Where the minutes went: by folder, by file, and the longest tests, set-ups and tear-downs."""
+    """Return the table of the minutes: by folder, by file, and the longest tests, set-ups and tear-downs."""
     runs = list(runs)
     seconds = {nodeid: took for run in runs for nodeid, took in run.seconds.items()}
     lines = [
@@ -118,7 +118,7 @@ def account(runs: list[Run]) -> str:
 
 
 def over_budget(runs: list[Run], minutes: float) -> str:
-    """What is wrong, or ""."""
+    """Return the error, or "" if there is none."""
     took = sum(run.wall_s for run in runs) / 60
     if took <= minutes:
         return ""

@@ -1,10 +1,10 @@
-"""Training scripts of the public under `rolemesh launch`, unchanged: each is killed once, and ends as under torchrun.
+"""Public training scripts under `rolemesh launch`, unchanged. The test kills each once; it ends as under torchrun.
 
 ``python -m tests.public_scripts FOLDER [NAME …]``: FOLDER has checkouts as ``owner/name``, as they are found on GitHub;
 nothing of them is part of this repository. Data, models and tokenizers are made here, tiny. Each script runs under
-torchrun, undisturbed, and under ``rolemesh launch``, where one of its workers gets SIGKILL after some steps. What is
-compared is the number of optimizer steps and a sha256 of all parameters after the last one, of every rank, and the last
-loss that the script prints, where it prints one.
+torchrun, undisturbed, and under ``rolemesh launch``, where one of its workers gets SIGKILL after some steps. The runs
+must have the same number of optimizer steps, the same sha256 of each rank's parameters after the last one, and the same
+last printed loss, if the script prints one.
 """
 
 from __future__ import annotations
@@ -88,17 +88,17 @@ def stepped(optimizer, *_):
 
 sys.meta_path.insert(0, Observer())
 '''
-"""``sitecustomize`` of every process: notes what is trained after each step, and kills where it is asked to."""
+"""``sitecustomize`` of every process. It records the parameters after each step, and kills a chosen process."""
 ONE_SEED = """
 import numpy.random
 drawn = numpy.random.default_rng
 numpy.random.default_rng = lambda seed=None: drawn(0 if seed is None else seed)
 """
-"""For a script that draws its data without a seed: no two runs of it are alike, whoever starts it."""
+"""A seed for a script that draws its data without one. Without it, two runs differ under torchrun as well."""
 
 
 def sine(folder: Path) -> None:
-    """What ``generate_sine_wave.py`` would have written, smaller."""
+    """Write a smaller version of the output of ``generate_sine_wave.py``."""
     import numpy as np
     import torch
 

@@ -91,7 +91,7 @@ class Command(NamedTuple):
 def commands(readme: str) -> list[Command]:
     """The commands of the table of scenarios and of code blocks, in the README's order.
 
-    A block is one of commands if its first line begins one. What follows ``  #`` is a remark.
+    A block has commands if its first line begins one. Text after ``  #`` is a remark.
     """
     found = []
     for table in _TABLE.finditer(readme):

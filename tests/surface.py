@@ -54,7 +54,7 @@ MODULES = (
     "rolemesh_jobs",
     "rolemesh_testing",
 )
-"""What plugins import besides ``rolemesh`` itself; one that does not exist yet is left out."""
+"""Modules that plugins import besides ``rolemesh`` itself. A module that does not exist yet is left out."""
 
 OPERATIONS = ("__getitem__", "__len__", "__iter__", "__contains__", "__or__", "__call__")
 """Special methods that are part of what a class offers."""
@@ -338,7 +338,7 @@ def builtin_options() -> Iterator[str]:
 
 
 def event_kinds() -> list[str]:
-    """What the engines write into the journal, by name."""
+    """Return the names of the engines' events in the journal."""
     inline = ast.walk(ast.parse(INLINE.read_text()))
     told = (node.args[0] for node in inline if isinstance(node, ast.Call) and ast.unparse(node.func) == "self._tell")
     return sorted({*KINDS, *(str(kind.value) for kind in told if isinstance(kind, ast.Constant))})

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def environment(dist: Dist, whole_installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """What ``pip install 'rolemesh[local]'`` brings, and the example's wheel."""
+    """The distributions of ``pip install 'rolemesh[local]'``, and the example's wheel."""
     folder = tmp_path_factory.mktemp("engine")
     wheels = [dist.wheel("rolemesh"), build_wheel(ROOT / "examples" / "community-engine", folder)]
     return make_environment(folder / "venv", wheels, base=whole_installed)

@@ -84,7 +84,7 @@ def test_its_own_tests_pass_with_the_conformance_kit_of_the_wheel(environment: I
 
 
 def events(run: Path, kind: str) -> list[dict[str, Any]]:
-    """What the journal says about events of a kind, in order."""
+    """Return the data of the journal's events of a kind, in order."""
     lines = map(json.loads, (run / "events.jsonl").read_text().splitlines())
     return [line["data"] for line in lines if line["kind"] == kind]
 

@@ -54,7 +54,7 @@ def blocks(document: str, language: str) -> list[str]:
 
 
 def defined(source: str, name: str) -> Any:
-    """What `name` is after a documented block has run."""
+    """Run a documented block and return the value of `name`."""
     namespace: dict[str, Any] = {"__name__": "documented"}
     exec(compile(source, f"<{name} in the documents>", "exec"), namespace)
     return namespace[name]

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What the indexes are made of."""
+    """Wheels for the indexes, by name."""
     folder = tmp_path_factory.mktemp("wheels")
     real = {name: wheel for name in (*PINNED, "uv") if (wheel := wheel_of(folder, name))}
     library = ["nvidia-library==1.0"]

@@ -1,4 +1,4 @@
-"""`tests.language` finds what has to be read twice and leaves plain sentences alone; `tests.readability` measures."""
+"""`tests.language` finds sentences that readers have to read twice, and leaves plain ones alone."""
 
 from __future__ import annotations
 
@@ -61,12 +61,6 @@ def test_a_finding_names_the_line_in_its_file() -> None:
 def test_code_blocks_and_comments_of_a_document_are_no_prose() -> None:
     text = "# Title\n\n```\nit starts anew\n```\n\n<!-- anew -->\n\n- one\n- two\n  lines\n"
     assert [(each.line, each.words) for each in in_document(text)] == [(1, "# Title"), (9, "one"), (10, "two lines")]
-
-
-def test_findings_count_in_the_narrowest_area_and_a_file_in_none_counts_alone() -> None:
-    rule = language.RULES[0]
-    found = [language.Finding(path, 1, rule, "") for path in ("a/b/c.py", "a/d.py", "e.md")]
-    assert language.counted(found, ["a", "a/b"]) == {"a/b": 1, "a": 1, "e.md": 1}
 
 
 def test_sentences_are_split_at_their_ends_only() -> None:

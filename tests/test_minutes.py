@@ -1,4 +1,4 @@
-"""What `make test` says about its own minutes."""
+"""The table that `make test` prints of its minutes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ and commit tests/data/surface.txt with the change.
 
 
 def difference(written: str, found: str) -> str:
-    """What a failing comparison says: the lines that differ, and what to do about them."""
+    """Return the message of a failing comparison: the lines that differ, and a remedy."""
     lines = difflib.unified_diff(written.splitlines(), found.splitlines(), "tests/data/surface.txt", "the code", n=2)
     return "\n".join([*lines, WHAT_TO_DO])
 

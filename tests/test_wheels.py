@@ -1,4 +1,4 @@
-"""What `make dist` makes: complete, nothing of earlier builds in it, and usable without the checkout."""
+"""The results of `make dist` are complete, have no leftovers of earlier builds, and work without the checkout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 DISTRIBUTIONS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/*/pyproject.toml"))]
 PLUGINS = DISTRIBUTIONS[1:]
 LIBRARIES = ("notebook", "runtime", "torch", "training")
-"""What plugins are written with, and nobody selects."""
+"""Distributions for authors of plugins. No job selects them."""
 
 
 def pyproject(folder: Path) -> Any:
@@ -31,7 +31,7 @@ def pyproject(folder: Path) -> Any:
 
 
 def packages(folder: Path) -> str:
-    """Where the packages of a distribution are, in its folder."""
+    """Return the name of the folder that has a distribution's packages."""
     return "core" if folder == ROOT else "src"
 
 

@@ -1,4 +1,4 @@
-"""Wheels of one small module, written by hand: nothing is built, and no index is asked."""
+"""Wheels of one small module, written by hand, without a build or an index."""
 
 from __future__ import annotations
 

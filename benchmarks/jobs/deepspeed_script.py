@@ -1,4 +1,4 @@
-"""What the job of `deepspeed_step` does, as a script of DeepSpeed's own launcher: seconds of each step, of rank 0."""
+"""The job `deepspeed_step` as a script of DeepSpeed's own launcher. Rank 0 records the seconds of each step."""
 
 from __future__ import annotations
 

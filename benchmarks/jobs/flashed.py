@@ -1,7 +1,7 @@
-"""200 MB of weights and moments, kept by whoever is told: ``flashed.py FOLDER track|torch|dcp|dlrover``.
+"""200 MB of weights and moments, saved by the named library: ``flashed.py FOLDER track|torch|dcp|dlrover``.
 
-The first life notes what each save has kept the training waiting, and then waits to be killed; the next notes how long
-it took to have the state back.
+The first life records how long each save has blocked the training, and then waits for a kill. The next records how long
+it took to restore the state.
 """
 
 import json

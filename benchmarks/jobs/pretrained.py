@@ -21,7 +21,7 @@ WINDOW, ROWS, LR, WARM_UP = 128, 16, 3e-3, 20
 
 
 def factor(step: int, steps: int = 300, least: float = 0.1) -> float:
-    """Of the learning rate: a warm-up, then a cosine."""
+    """Return the factor of the learning rate: a warm-up, then a cosine."""
     if step < WARM_UP:
         return (step + 1) / WARM_UP
     return least + (1 - least) * (1 + math.cos(math.pi * (step - WARM_UP) / (steps - WARM_UP))) / 2

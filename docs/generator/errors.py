@@ -56,7 +56,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "The journal": ("durable/journal/", "durable/stores.py", "durable/master/", "sql/"),
     "Elsewhere": ("",),
 }
-"""Where on the page the messages of a file stand: the first section that has its path, or the beginning of it."""
+"""Section of the page → paths. A file's messages are in the first section that has its path or the beginning of it."""
 
 BEFORE: Mapping[str, str] = {"SnapshotError": "Snapshots and resuming", "BackendError": "Ray, nodes and environments"}
 """Classes that have a section whatever the file."""
@@ -120,7 +120,7 @@ FAILURES: Mapping[str, tuple[str, str, str]] = {
         "Look at the node: other load, a throttled device. `stragglers: move` of the diagnoser `standard` moves it.",
     ),
 }
-"""Per cause of a failure: how it is told, what is behind it, what to do."""
+"""Cause of a failure → its message, its explanation, and its remedy."""
 
 HEAD = """\
 # Errors

@@ -166,7 +166,7 @@ def _message(
 
 
 def _own_remedy(helper: ast.FunctionDef | ast.AsyncFunctionDef, kinds: Mapping[str, str]) -> ast.expr | None:
-    """What a helper says about every message that it is given."""
+    """Return the remedy that a helper adds to each message."""
     calls = [node for node in ast.walk(helper) if isinstance(node, ast.Call) and _name(node) in kinds]
     given = [keyword.value for call in calls for keyword in call.keywords if keyword.arg == "remedy"]
     names = _assigned(helper)
@@ -183,7 +183,7 @@ def _sites(body: Iterable[ast.AST]) -> Iterator[ast.expr | ast.stmt]:
 
 
 def _between(names: Mapping[str, list[ast.expr]], before: int, line: int) -> dict[str, list[ast.expr]]:
-    """What names are set to since the message before; where they are not, what they were set to until then."""
+    """Return the values of names. An assignment since the message before wins over earlier ones."""
     found = {}
     for name, values in names.items():
         near = [value for value in values if before <= value.lineno <= line]
@@ -197,7 +197,7 @@ def _outside(tree: ast.Module, functions: list[ast.FunctionDef | ast.AsyncFuncti
 
 
 def _assigned(scope: ast.AST) -> dict[str, list[ast.expr]]:
-    """What local names are set to."""
+    """Return the values that a function assigns to local names."""
     names: dict[str, list[ast.expr]] = {}
     for node in ast.walk(scope):
         match node:

@@ -14,7 +14,7 @@ import yaml
 __all__ = ["PAGES", "page"]
 
 PAGES: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("reference.yaml").read_text())
-"""By the name of the page: its title, its first sentence, the names that it has."""
+"""Name of a page → its title, its first sentence, and its names."""
 MADE = "<!-- Made by `python -m docs.generator` from signatures and docstrings. -->"
 SHOWN = ("__call__", "__getitem__", "__len__", "__iter__", "__contains__", "__or__", "__enter__", "__exit__")
 """Special methods that a reader calls, by what they stand for."""
@@ -108,7 +108,7 @@ def _row(field: Any) -> str:
 
 
 def _default(field: Any) -> tuple[str, str]:
-    """What the field is if nothing is said, and its description where that stands in ``Field(…)``."""
+    """Return the default of a field, and its description if ``Field(…)`` has one."""
     if "property" in field.labels:
         return "property", ""
     if field.value is None:

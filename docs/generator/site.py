@@ -26,7 +26,7 @@ FENCE = re.compile(r"^(```|~~~).*?^\1[ ]*$", re.MULTILINE | re.DOTALL)
 
 
 def site_path(path: str) -> str:
-    """Where a document of the repository lies on the site; "" if it is not there."""
+    """Return the path of a repository's document on the site, or "" if the site lacks it."""
     parts = PurePosixPath(path).parts
     if parts[0] == "docs":
         return "/".join(parts[1:])

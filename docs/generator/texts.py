@@ -1,4 +1,4 @@
-"""What an expression of the source can be as a text, with gaps for what only a running program knows."""
+"""The possible texts of an expression of the source, with gaps for parts that only a running program knows."""
 
 from __future__ import annotations
 

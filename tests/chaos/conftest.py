@@ -39,5 +39,5 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., ChaosJob]]:
 
 @pytest.fixture(scope="session")
 def tally() -> dict[str, list[dict[str, Any]]]:
-    """By backend, what was injected into each of its runs."""
+    """Backend → the injected failures of each of its runs."""
     return {"local": [], "ray": []}

@@ -17,7 +17,7 @@ JOB_FILE = Path(__file__).parent / "post_training" / "job.yaml"
 STEPS = 24
 SHARDS = list(range(4 * STEPS))
 TIMES = ("time", "roles")
-"""What differs between two runs of one job in a line of metrics."""
+"""Fields of a metrics line that differ between two runs of one job."""
 
 
 class ChaosJob(Job):
@@ -34,7 +34,7 @@ class ChaosJob(Job):
 
 @dataclass
 class End:
-    """What a run has come to."""
+    """The outcome of a run."""
 
     sha256: dict[str, str | None]
     lines: list[dict[str, Any]]

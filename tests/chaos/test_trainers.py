@@ -23,7 +23,7 @@ TRAINERS = {
 
 @pytest.fixture(scope="module", params=TRAINERS)
 def trainer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[str, ...], End]:
-    """What the job is told, and how it ends when nothing fails."""
+    """The arguments of the job, and its end when nothing fails."""
     given = TRAINERS[request.param]
     job = ChaosJob(tmp_path_factory.mktemp("undisturbed"), "undisturbed", ("--backend", "local"))
     done = job.run(*given)

@@ -80,7 +80,7 @@ class Tool(Workload):
 
 
 class Forgetting(Tool):
-    """Answers by what it was asked before."""
+    """A tool whose answer depends on the calls before."""
 
     calls = 0
 

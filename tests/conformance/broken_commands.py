@@ -112,7 +112,7 @@ class Required(BaseModel, extra="forbid"):
 
 
 class Demanding(Quiet):
-    """Has to be told how loud."""
+    """A command with a required argument."""
 
     Options: ClassVar[type[BaseModel]] = Required
 

@@ -31,7 +31,7 @@ class Where(BaseModel, extra="forbid"):
 
 
 class Asking(Sound):
-    """Wants to be told the file."""
+    """An examination that requires a file."""
 
     Options = Where
 

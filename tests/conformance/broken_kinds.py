@@ -45,7 +45,7 @@ class Lenient(Judge):
     """Takes any option."""
 
     class Options(BaseModel):
-        """Whatever it is."""
+        """Options without any field. They accept unknown keys."""
 
 
 class JudgeConformance(PluginConformance):
@@ -96,4 +96,4 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
         {"plugin": but(conformance=f"{__name__}:Judge")},
     ],
 }
-"""By test, members of conformance classes in which it fails."""
+"""Test → members of the conformance classes in which it fails."""

@@ -28,11 +28,11 @@ class Sound(Scaler):
 
 
 class Free(BaseModel, extra="forbid"):
-    """Says nothing about when the scaler is asked."""
+    """Options without the period of the scaler."""
 
 
 class WithoutPeriod(Sound):
-    """Does not say when it is asked."""
+    """A scaler without a period."""
 
     Options = Free  # type: ignore[assignment]
 

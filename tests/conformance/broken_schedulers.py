@@ -48,7 +48,7 @@ class Tampered(PackScheduler):
 
 
 def odd(request: PlacementRequest) -> bool:
-    """What is not asked in the tests that are not drawn."""
+    """Return whether a role has an odd world size. Only the kit's random jobs have one."""
     return any(role.world_size % 2 for role in request.roles)
 
 

@@ -120,7 +120,7 @@ class Deaf(Delegating):
 
 
 class OneOnly(Delegating):
-    """Sends a payload once, whoever else it is for."""
+    """Sends a payload once, also if it has more consumers."""
 
     def send_payload(self, payload: Payload, stamp: Stamp) -> None:
         if payload.users == 1:

@@ -1,4 +1,4 @@
-"""What happens when this is imported must not: something heavy, output, a thread."""
+"""A module whose import breaks the rules: it imports a heavy library, prints, and starts a thread."""
 
 from __future__ import annotations
 

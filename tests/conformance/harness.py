@@ -18,7 +18,7 @@ from rolemesh_testing.conformance import PluginConformance
 __all__ = ["Findings", "Outcomes", "failures", "found_in", "outcomes", "own_tests"]
 
 Findings: TypeAlias = "dict[type[Any], dict[str, str]]"
-"""Of each broken plugin the failing tests with their messages."""
+"""Broken plugin → its failing tests with their messages."""
 
 
 _COLLECTED: dict[str, type[Any]] = {}
@@ -28,7 +28,7 @@ _MODULE = f"from {__name__} import _COLLECTED\nglobals().update(_COLLECTED)\n"
 
 
 class Outcomes:
-    """What a run found: for each class the messages of its failing tests by name, and the output of the run."""
+    """The outcome of a run: for each class the messages of its failing tests by name, and the output."""
 
     def __init__(self, chosen: Mapping[str, Collection[str]] | None = None) -> None:
         """`chosen`: the tests to run, by class; None for all."""

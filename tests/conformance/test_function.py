@@ -27,7 +27,7 @@ class TestClass(WorkloadConformance):
 
     @pytest.fixture
     def base(self) -> Path:
-        """Where `roles.py` is."""
+        """The folder of ``roles.py``."""
         return HELLO
 
     def step(self, role: Any, step: int) -> None:
@@ -41,7 +41,7 @@ class TestFunction(WorkloadConformance):
 
     @pytest.fixture
     def base(self) -> Path:
-        """Where `roles.py` is."""
+        """The folder of ``roles.py``."""
         return HELLO
 
     def step(self, role: Any, step: int) -> None:
@@ -49,14 +49,14 @@ class TestFunction(WorkloadConformance):
 
 
 class TestRepeating(WorkloadConformance):
-    """With a state of its own, and what it was given last given again."""
+    """A class with a state of its own, which returns its last input again."""
 
     plugin = "function"
     options = {"target": "repeating.py:Repeating", "inputs": {"weights": "broadcast"}}
 
     @pytest.fixture
     def base(self) -> Path:
-        """Where `repeating.py` is."""
+        """The folder of ``repeating.py``."""
         return Path(__file__).parent
 
     def step(self, role: Any, step: int) -> None:

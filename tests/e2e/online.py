@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 def percentile(job: Job, metric: str, share: float) -> float:
-    """Of a metric, over the lines that have it."""
+    """Return a percentile of a metric over the lines that have it."""
     found = sorted(line[metric] for line in job.metrics() if metric in line)
     return float(found[min(int(share * len(found)), len(found) - 1)])
 
@@ -183,6 +183,6 @@ class Online(Job):
         return [path for path in files if SECRET.encode() in path.read_bytes()]
 
     def sums(self) -> Mapping[str, Any]:
-        """What the trainer has counted."""
+        """The counts of the trainer."""
         found: Mapping[str, Any] = self.metrics()[-1]["records"]
         return found

@@ -22,7 +22,7 @@ def tiny(folder: str, **options: Any) -> torch.nn.Module:
 
 
 def prompts(step: int) -> list[np.ndarray]:
-    """Of 3 to 6 tokens."""
+    """Return prompts of 3 to 6 tokens."""
     rng = np.random.default_rng(step)
     return [rng.integers(2, 256, int(rng.integers(3, 7))) for _ in range(ROWS)]
 

@@ -106,7 +106,7 @@ class Stranger:
         return found
 
     def seconds_from_failure_to_end(self) -> float:
-        """By the journal."""
+        """Return the seconds between the journal's first failure and the end of the job."""
         lines = (self.folder / "runs" / "odd" / "events.jsonl").read_text().splitlines()
         times = {event["kind"]: event["time"] for event in reversed([json.loads(line) for line in lines])}
         return float(times["job_ended"] - times["failure"])

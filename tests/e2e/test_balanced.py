@@ -1,4 +1,4 @@
-"""`Balanced`: rows go to whichever rank is free; whoever is killed, each is there once, in the order of the source."""
+"""`Balanced`: rows go to a free rank. After any kill each row is there once, in the order of the source."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_a_detached_job_follows_its_load_up_and_down_and_its_result_is_exact(mak
 
 
 def _change(folder: Path, *load: float) -> None:
-    """What `work` and `grade` take for a step with one rank, from now on."""
+    """Set the seconds that `work` and `grade` take from now on for a step with one rank."""
     (folder / "next").write_text(" ".join(map(str, load)))
     (folder / "next").rename(folder / "load")
 

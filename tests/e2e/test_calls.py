@@ -1,4 +1,4 @@
-"""Calls between roles: whoever is killed, every call is answered, and none is run twice in one life of its callee."""
+"""Calls between roles. After any kill every call gets an answer. No life of a callee runs a call twice."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def runs(job: Job) -> dict[str, Counter[str]]:
-    """What each life of each callee has run, and how often."""
+    """Return the calls that each life of each callee has run, with their number."""
     return {path.name: Counter(path.read_text().splitlines()) for path in job.folder.glob("run-*")}
 
 

@@ -21,7 +21,7 @@ ALONE = ("engine.options.grant=20", "roles.sink.resources.cpu=0.95")
 
 
 def started(make_job: Callable[..., Job], nodes: int = 3, *settings: str) -> tuple[Job, Any, str]:
-    """A job that tells which rank was told that it leaves, and the node of its sink."""
+    """A job that reports the node of its sink, and the ranks that learned of their departure."""
     job = make_job(extra=LADDER, backend=("--backend", "local", "--nodes", f"{nodes}x(cpu=1)"))
     roles = job.folder / "roles.py"
     told = "    def drain(self, left_s):\n        print('told to leave', left_s, self.ctx.step, flush=True)\n\n"

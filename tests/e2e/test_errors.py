@@ -1,6 +1,6 @@
-"""What a stranger can get wrong, through the real command line: exit code, one message with place, cause and remedy.
+"""Mistakes of users on the real command line: exit code, and one message with place, cause and remedy.
 
-What is wrong before anything starts is exit code 2 and leaves no folder; a job that fails is 1.
+A mistake that is found before the start has exit code 2 and leaves no folder. A job that fails has exit code 1.
 """
 
 from __future__ import annotations
@@ -371,9 +371,9 @@ WRONG = [
     ("self.ctx.metric(r='many')", ("could not convert string to float: 'many'",)),
 ]
 ALIKE = (0, 1, 3, 4, 6, 8, 9, 10)
-"""Of these: what both engines tell alike."""
+"""Indexes of the cases for which both engines print the same message."""
 SHARED = ALIKE[-3:]
-"""By the same code; with processes they are in the soak."""
+"""Indexes of the cases that the same code checks in both engines. With processes they are in the soak."""
 
 
 @pytest.mark.parametrize(("body", "words"), [WRONG[n] for n in ALIKE])

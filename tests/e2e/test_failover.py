@@ -1,4 +1,4 @@
-"""What is restarted when something dies, who is blamed when nothing moves, and how a ladder ends; from the journal."""
+"""The restarts after a death, the culprit of a hang, and the end of a ladder, as the journal records them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loop whose first value stands in the flow: on either engine, and whoever is killed."""
+"""A loop whose first value is in the flow, on either engine and after any kill."""
 
 from __future__ import annotations
 

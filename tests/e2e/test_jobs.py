@@ -1,4 +1,4 @@
-"""What every job does on either backend: files, results, faults, ends."""
+"""Behaviour of every job on either backend: files, results, faults, ends."""
 
 from __future__ import annotations
 

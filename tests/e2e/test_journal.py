@@ -133,7 +133,7 @@ def test_a_damaged_journal_is_not_shown_in_part(make_job: Make, ended: Path, dam
 
 
 def set_back(folder: Path) -> None:
-    """To what it was before the last events, which have been told already."""
+    """Set the journal back to a state that lacks its last, published events."""
     master = json.loads((folder / "control.json").read_text())["pid"]
     kept = {path: path.read_bytes() for path in folder.glob(f"{SQLITE_FILE}*") if not path.name.endswith("-shm")}
     newest = last_event(kept, folder.parent / "kept")
@@ -145,7 +145,7 @@ def set_back(folder: Path) -> None:
 
 
 def last_event(files: dict[Path, bytes], folder: Path) -> int:
-    """The last event of the journal in `files`, some of which may not be told yet; they are copied to `folder`."""
+    """Copy the journal's `files` to `folder` and return its last event, which may be unpublished."""
     folder.mkdir()
     for path, data in files.items():
         (folder / path.name).write_bytes(data)

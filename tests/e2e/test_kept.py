@@ -1,4 +1,4 @@
-"""What a job leaves on disk when it has ended, although nobody asked for snapshots."""
+"""The state that a job without snapshots leaves on disk at its end."""
 
 from __future__ import annotations
 

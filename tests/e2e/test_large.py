@@ -1,4 +1,4 @@
-"""Large values that are handed on from role to role: linked, not copied, and exact whoever is killed meanwhile."""
+"""Large values that roles pass on. Ranks link them instead of copying, and they are exact after any kill."""
 
 from __future__ import annotations
 

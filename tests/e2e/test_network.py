@@ -19,7 +19,7 @@ from tests.e2e.ladder import of_kind
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 HEAD, OTHER = "198.18.0.1", "198.18.0.2"
-"""Of the range for tests between networks (RFC 2544)."""
+"""Addresses of the range for tests between networks (RFC 2544)."""
 WIRE = "rm-wire"
 TOKEN = secrets.token_hex(32)
 

@@ -16,7 +16,7 @@ from rolemesh_new.command import KINDS, RUN
 pytestmark = pytest.mark.slow
 
 OFTEN = ("workload", "scheduler", "failover")
-"""What people write; the templates of all kinds are made of the same parts."""
+"""Kinds that people write most. The templates of the others are in the soak, since all have the same parts."""
 OWN_FILES = ("workload", "source", "kind")
 """Kinds whose templates have files instead of those that all share."""
 SELECTED = {"kind": "brevity", **dict.fromkeys(("command", "examination", "engine", "store", "backend"), "function")}
@@ -29,7 +29,7 @@ def rarely(often: Sequence[str]) -> list[Any]:
 
 
 def succeeds(environment: Installed, *command: str, cwd: Path) -> str:
-    """What a command of the environment prints; all of it is told if it fails."""
+    """Run a command of the environment and return its output. A failure shows all of the output."""
     done = environment.run(*command, cwd=cwd, timeout=240)
     assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -55,12 +55,12 @@ def fresh(
 
 
 def repository(folder: Path, kind: str) -> Path:
-    """Of the new plugin of that kind."""
+    """Return the folder of the new plugin of that kind."""
     return folder / f"rolemesh-my-{kind}"
 
 
 def result(made: Path, name: str) -> dict[str, object]:
-    """What the job has left."""
+    """Return the job's ``result.json``."""
     told: dict[str, object] = json.loads((made / "runs" / name / "result.json").read_text())
     return told
 

@@ -1,4 +1,4 @@
-"""`lag=AtMost(k)`: the newest value there is, not too old a one; whoever is killed, a step takes the same."""
+"""`lag=AtMost(k)`: a step takes the newest value, at most k steps old, and after any kill the same one."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def bounded(tmp_path: Path) -> Iterator[Job]:
 
 
 def taken(job: Job, rank: int) -> dict[int, tuple[int, int]]:
-    """By step the version that a rank has taken, and the one it had loaded: the same in each of its lives."""
+    """Return, by step, the taken and the loaded version of a rank. They are the same in each of its lives."""
     found: dict[int, tuple[int, int]] = {}
     for line in (job.folder / f"taken-{rank}").read_text().splitlines():
         _, step, version, loaded = json.loads(line)

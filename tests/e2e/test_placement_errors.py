@@ -1,4 +1,4 @@
-"""What can be wrong with a placement, through the real command line: exit code 2, the line to change, the numbers."""
+"""Wrong placements on the real command line: exit code 2, the line to change, and the numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stranger(tmp_path: Path) -> Stranger:
 
 
 def refused(job: Stranger, verb: str, nodes: str) -> str:
-    """What `verb` says on stderr when it ends with exit code 2 and has started nothing."""
+    """Return the error of `verb`, which must end with exit code 2 and start nothing."""
     where = {"validate": (), "plan": ("--nodes", nodes), "run": ("--backend", "local", "--nodes", nodes)}
     done = job.cli(verb, "job.yaml", *where[verb])
     assert done.returncode == 2, f"{verb}: {done.stdout}{done.stderr}"
@@ -44,7 +44,7 @@ EVERYWHERE = ("validate", "plan", "run")
 
 @dataclass(frozen=True)
 class Case:
-    """What is added to `HEAD`, the line that the message names, words of it, and the verbs that are tried."""
+    """The addition to `HEAD`, the line that the message names, words of the message, and the verbs to try."""
 
     placement: str
     line: int

@@ -1,4 +1,4 @@
-"""What a job tells: slow observers and full disks cost nobody anything but the news, and nothing is torn or lost."""
+"""The events and metrics of a job: a slow observer or a full disk delays only them, and none is torn or lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only Ray has: a Ray of the job's own, lost nodes, names on a shared cluster, a wrong address."""
+"""Behaviour that only Ray has: a Ray of the job's own, lost nodes, names on a shared cluster, a wrong address."""
 
 from __future__ import annotations
 

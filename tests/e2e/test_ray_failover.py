@@ -421,7 +421,7 @@ def test_the_masters_node_may_go(on_ray: Job, away: AwayNodes, undisturbed: str)
 
 
 def master_node(job: str) -> str:
-    """Where Ray has the job's master."""
+    """Return the node on which Ray runs the job's master."""
     return state_of(master_actor(job)).node
 
 

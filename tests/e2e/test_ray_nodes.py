@@ -53,7 +53,7 @@ def done(job: Job, *overrides: str) -> None:
 
 
 def seen(job: Job) -> dict[tuple[str, int], tuple[str, str, float, str]]:
-    """By rank: ``CUDA_VISIBLE_DEVICES``, `RankContext.gpus`, `.share` and `.node`."""
+    """Rank → ``CUDA_VISIBLE_DEVICES``, `RankContext.gpus`, `.share` and `.node`."""
     found = {}
     for path in (job.run_dir / "logs").glob("*-*.log"):
         role, _, rank = path.stem.rpartition("-")
@@ -65,7 +65,7 @@ def seen(job: Job) -> dict[tuple[str, int], tuple[str, str, float, str]]:
 
 
 def planned(job: Job) -> dict[tuple[str, int], dict[str, Any]]:
-    """What `plan.json` says of each rank."""
+    """Return the entry of each rank in ``plan.json``."""
     plan = json.loads((job.run_dir / "plan.json").read_text())
     return {(rank["role"], rank["rank"]): rank for rank in plan["ranks"]}
 

@@ -108,7 +108,7 @@ def test_two_jobs_that_start_at_once_do_not_both_get_half(make_job: Make, ray_ad
 @pytest.mark.soak
 @pytest.mark.slow
 def test_a_job_whose_room_is_taken_while_it_starts_says_so(make_job: Make, ray_address: str) -> None:
-    """Its master waits 30 s for what the plan promised, and its driver is heard of all the while."""
+    """The master waits 30 s for the planned resources, and meanwhile the driver keeps its place in the queue."""
     job = make_job("late", ("--address", ray_address))
     process = started(job, *BIG)
     until((job.run_dir / "plan.json").exists, 30, "it is planned")

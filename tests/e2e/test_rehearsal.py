@@ -1,4 +1,4 @@
-"""Rehearsals: every failure that was asked for happens to something that is at work, or the rehearsal says so."""
+"""Rehearsals: every requested failure hits a process at work, or the rehearsal reports that it did not."""
 
 from __future__ import annotations
 

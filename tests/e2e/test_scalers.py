@@ -1,4 +1,4 @@
-"""Who asks for a resize, besides a person: scalers, while all is well, and the level `shrink`, when a node is lost."""
+"""Resizes without a person: by scalers in normal operation, and by the level `shrink` after the loss of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A role that reads a growing folder: whoever is killed, each record is in the job's values once."""
+"""A role that reads a growing folder. After any kill each record is in the job's values once."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ metrics: {every: 1}
 
 
 class Writer(threading.Thread):
-    """Appends records to files in turns, and renames one now and then, until it is told to end."""
+    """A thread that appends records to files in turns and sometimes renames one, until the test ends it."""
 
     def __init__(self, folder: Path, files: int) -> None:
         super().__init__(daemon=True)

@@ -110,7 +110,7 @@ def killed(job: Example, victim: str, *args: str) -> list[list[str]]:
 
 
 def losses_of_one_process(steps: int, micro_batches: int) -> list[float]:
-    """What examples/pipeline does, as one module in this process that takes all rows at once."""
+    """Return the losses of examples/pipeline as one module in this process, which takes all rows at once."""
     import torch
 
     text, model = module("pipeline", "text"), module("pipeline", "model")
@@ -168,7 +168,7 @@ def test_whichever_role_of_the_pipeline_dies_it_alone_is_started_again(
 
 
 def gradients_of_one_process(rows: int) -> dict[str, dict[str, Any]]:
-    """Of the first step of examples/multimodal, as one graph in this process: by role and parameter."""
+    """Compute the first step of examples/multimodal as one graph; return the gradients by role and parameter."""
     import torch
 
     shapes, towers = module("multimodal", "shapes"), module("multimodal", "towers")

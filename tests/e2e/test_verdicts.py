@@ -1,4 +1,4 @@
-"""What a workload tells the user while its job runs, and a job that fails by its workload's own verdict."""
+"""Notes of a workload to the user while its job runs, and a job that its workload declares failed."""
 
 from __future__ import annotations
 

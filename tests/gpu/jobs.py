@@ -28,7 +28,7 @@ SMALL = {
     "num_attention_heads": 1,
     "num_key_value_heads": 1,
 }
-"""What is different where the tests are rehearsed on a CPU."""
+"""Dimensions of the model when the tests run on a CPU."""
 
 ROLES = '''
 import hashlib

@@ -1,4 +1,4 @@
-"""What goes wrong on a device: what the user reads, and that a job goes on where it can."""
+"""Failures on a device: the messages for the user, and jobs that go on if they can."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 class Side(NamedTuple):
-    """What one side computes: the loss, a mean, and its gradient over all parameters, flat."""
+    """The results of one side: the mean loss, and its flat gradient over all parameters."""
 
     loss: float
     gradient: torch.Tensor

@@ -39,7 +39,7 @@ def trainer(model: Any, **more: Any) -> Any:
 
 
 def of_trainer(folder: Any, batch: dict[str, torch.Tensor]) -> Side:
-    """What the Trainer computes of a collator's batch."""
+    """Return the Trainer's results for a collator's batch."""
     model = loaded(folder).eval()
     tokens = (batch["labels"][:, 1:] != -100).sum()
     loss = trainer(model).compute_loss(model, {**batch}, num_items_in_batch=tokens)

@@ -44,7 +44,7 @@ ARGUMENTS = {
     "max_steps": UPDATES,
     "per_device_train_batch_size": 8,
 }
-"""What `OPTIMIZER` and `SCHEDULE` say, in the Trainer's words."""
+"""`OPTIMIZER` and `SCHEDULE` as arguments of the Trainer."""
 
 
 def texts() -> list[list[list[int]]]:

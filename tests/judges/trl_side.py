@@ -57,7 +57,7 @@ def grpo_trainer(folder: Path, rows: int = 8, *, kind: Any = None, **config: Any
 
 
 def policy(folder: Path, batch: Batch, changes: dict[str, torch.Tensor] | None = None, **config: Any) -> Side:
-    """What GRPOTrainer computes of the batch in training; `changes` are to TRL's own layout of it."""
+    """Return GRPOTrainer's results for the batch in training. `changes` replace tensors of TRL's own layout."""
     trainer = grpo_trainer(folder, batch.rows, **config)
     if changes and "importance_sampling_ratio" in changes:
         trainer.use_vllm = True  # which turns its correction on; nothing is generated

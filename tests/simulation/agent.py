@@ -53,7 +53,7 @@ class SimAgent:
         world.at(world.between(0.0, 0.05), self._sample)
 
     def _take_over(self) -> list[ae.Found]:
-        """Of what an earlier incarnation has left: it is dead, and its ranks are this one's."""
+        """Take over the ranks of an earlier incarnation, which is dead; return what this one finds."""
         memory, before = self.memory, self.memory.owner
         if before is not None:
             before.replaced()
@@ -340,7 +340,7 @@ class SimAgent:
                 world.at(took, self._copied_to, rank, step, image, self.memory.timeline, partner)
 
     def _round(self) -> list[tuple[SimRank, int]]:
-        """What is copied next: of mates, together, the newest step that all have."""
+        """Return the ranks and steps to copy next. Mates copy together the newest step that all have."""
         waiting: list[tuple[SimRank, int]] = []
         for key, rank in self.ranks.items():
             mates = [key]
@@ -376,7 +376,7 @@ class SimAgent:
         self.world.backend.agent_ended(self, why, node_lost)
 
     def _nobody_comes(self) -> None:
-        """What the janitor does."""
+        """Do the janitor's work."""
         if self.memory.owner is self and not self.swept:
             self.world.note(self.label, "has no next incarnation: its ranks are killed")
             self.sweep()

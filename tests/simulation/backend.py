@@ -22,7 +22,7 @@ __all__ = ["Backend"]
 
 
 class Backend:
-    """What Ray is for a real job."""
+    """The simulated backend: it starts and ends agents and masters."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -57,7 +57,7 @@ class Backend:
     # -------------------------------------------------------------------------------------------------------- masters
 
     def start_master(self) -> None:
-        """Start a master; whoever was it before is one no longer, whether it knows or not."""
+        """Start a master. It replaces an earlier one, which may not know it."""
         if self.world.ended:
             return
         self.masters.append(SimMaster(self.world))

@@ -1,4 +1,4 @@
-"""Calls between simulated ranks: the real state machines of both ends, with hashes for what is asked and answered."""
+"""Calls between simulated ranks: the real state machines of both ends, with hashes as requests and answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def with_calls(job: Job, rng: random.Random, *, own: bool = False) -> Job:
 
 
 class _Ask(NamedTuple):
-    """What is asked: `h` at `step`, and when a callee may forget it."""
+    """A request: its hash `h`, the caller's `step`, and the step after which a callee may forget it."""
 
     step: int
     until: int

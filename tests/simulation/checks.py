@@ -1,4 +1,4 @@
-"""What must hold in every schedule; a breach is a `Violation` at the moment at which it happens."""
+"""The invariants of every schedule. A breach raises `Violation` at the moment at which it happens."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ INVARIANTS = (
     "who leaves is told",
     "who works comes through",
 )
-"""What holds in every schedule, by the names under which a violation is reported."""
+"""The names of the invariants, as a violation reports them."""
 
 
 class Checks:
@@ -119,15 +119,17 @@ class Checks:
         self._acts: dict[tuple[int, int], int] = {}
         self._resized: set[str] = set()
         self._given: dict[str, float] = {}
-        """How much memory ranks of a role have, since a recovery has given them more."""
+        """Role → the memory of its ranks, since a recovery has given them more."""
         self._begun: dict[RankRef, int] = {}
-        """The newest step that each rank has begun,"""
+        """Rank → the newest step that it has begun."""
         self._told: dict[RankRef, tuple[str, int]] = {}
-        """and where and after which it was told that it is to leave."""
+        """Rank → the node that it must leave, and the step at which it learned this."""
         self._hold = -1
         self._taken: dict[RankRef, dict[tuple[int, int, int, int], int]] = {}
-        """By consumer: step, call and rank (or -1: its group; or number of the item) that have made a value, and when,
-        and its version."""
+        """Consumer → the values that it took.
+
+        Of each value: step, call and rank that made it (-1: a group; or the item's number), its time and version.
+        """
         self.unkept = False
         """A rank could not write its last state."""
         self._unlike = world.job.unlike()
@@ -254,7 +256,7 @@ class Checks:
             self.world.fail("a resize loses no call", f"{rank.name} may be called after its snapshot of {step}")
 
     def leaves(self, rank: SimRank, step: int) -> None:
-        """A rank is told before its snapshot of `step` that it is to leave its node."""
+        """Note that a rank learns, before its snapshot of `step`, that it must leave its node."""
         self._told[rank.key] = rank.agent.node, step
 
     def _empty(self, node: str) -> None:
@@ -263,7 +265,7 @@ class Checks:
                 self.world.fail("no rank is on a drained node", f"{rank.name} lives on {node}")
 
     def _shrinks(self, role: str, size: int, away: list[str]) -> None:
-        """A recovery is to go on with so many ranks of a role."""
+        """Check a recovery that continues with `size` ranks of a role."""
         world, state = self.world, self.world.journal.state
         nodes = [state.agents[record.agent].place.node for key, record in state.ranks.items() if key[0] == role]
         if size < min(len(nodes), sum(node not in away for node in nodes)):
@@ -596,7 +598,7 @@ class Checks:
         world.scenario.expect(world)
 
     def final_state(self) -> None:
-        """What the ranks say of their state at the end."""
+        """Compare the digests of the ranks at the end with those of the undisturbed run."""
         world = self.world
         final = {
             (e.data["role"], e.data["rank"]): e.data["sha256"] for e in world.journal.events if e.kind == "rank_done"
@@ -608,7 +610,7 @@ class Checks:
                 world.fail("the state is the undisturbed run's", f"{key} ends with {final.get(key)}, not {expected}")
 
     def every_shard(self) -> None:
-        """What has been trained on, in the end."""
+        """Check that each shard was used once in the end."""
         world = self.world
         used = sorted(shard for key, seen in self.used.items() if key[0] in world.scenario.users for shard in seen)
         sources = sum(n for role, n in world.job.sizes.items() if world.job.kinds[role] == "source")
@@ -628,7 +630,7 @@ def brief(data: dict[str, Any]) -> str:
 
 
 def _told(name: str, value: Any) -> Any:
-    """Of a field of a checkpoint what the journal tells: not how far ranks are, and no times, which differ."""
+    """Return a field of a checkpoint without the positions of ranks and without times, which differ."""
     match name:
         case "ranks":
             return [msgspec.structs.replace(rank, finished=0, durable=0) for rank in value.values()]

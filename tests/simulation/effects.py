@@ -100,7 +100,7 @@ class SimMail:
         self._put_off: list[Consumer] = []
 
     def generation(self, role: str, rank: int) -> int:
-        """The newest generation of a peer that has been heard of."""
+        """Return the newest known generation of a peer."""
         if (role, rank) == self._rank.key:
             return self._rank.generation
         peer = self.peers.get((role, rank))
@@ -284,7 +284,7 @@ class SimLog:
         self.position += 1
 
     def whole(self, call: int, step: int, first: int, hold: int, items: bytes = b"") -> None:
-        """What was appended since position `first` is all of a call; what was in its place does not count."""
+        """Close a call: the entries since position `first` are all of it, and replace earlier entries of it."""
         rank, memory = self._rank, self._memory
         if rank.world.chance(0.4):
             rank.sleep(rank.world.between(0.0, rank.world.scenario.pace))  # large parts take their time

@@ -1,7 +1,7 @@
-"""Which schedule shows a mutation first: where that comes late, the search for it begins there.
+"""The first schedule that shows each mutation. For a late one, the search begins there.
 
 ``python -m tests.simulation first`` finds them and writes them to ``first.json``: run it when the protocol, or
-what a schedule draws, has changed. Where one has moved, the tests take longer, and still find it or fail.
+what a schedule draws, has changed. If one has moved, the tests take longer, and still find it or fail.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ __all__ = ["find_first", "first_schedules"]
 
 FILE = Path(__file__).parent / "first.json"
 SOON = 8
-"""Where it comes among so many, the search begins with the first schedule."""
+"""Number of schedules. If one of the first ones shows a mutation, the search begins with schedule 0."""
 MOST = 30_000
 
 
 def first_schedules() -> dict[str, int]:
-    """By the names of mutations."""
+    """Return the first schedules, by the names of mutations."""
     found: dict[str, int] = json.loads(FILE.read_text())
     return found
 
 
 def find_first(mutations: Sequence[Mutation]) -> list[str]:
-    """Write them down. Returns the names of those that none shows. Where one still comes soon after where it was, it
-    stays there."""
+    """Write the first schedules; return the names of mutations that no schedule shows. A first that is still near its
+    old place stays there."""
     known, firsts, missed = first_schedules(), {}, []
     for mutation in mutations:
         first, _ = mutation.search(known.get(mutation.name, 0), SOON)

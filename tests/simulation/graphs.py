@@ -39,8 +39,8 @@ def grpo(rng: random.Random, steps: int) -> Job:
 
 
 def shared_job(rng: random.Random, steps: int, *, first: bool = False, behind: int = 0) -> Job:
-    """data → rollout → reward → trainer, where rollouts and rewards take rows by demand; weights go back, if at all.
-    With `first` the trainer takes what is finished first; rewards are `behind` by so many steps."""
+    """data → rollout → reward → trainer. Rollouts and rewards take rows by demand; weights may go back.
+    With `first` the trainer takes the items that are finished first. Rewards are `behind` steps behind."""
     split, whole, credits = Split(), Broadcast(), rng.choice((1, 2, 3))
     shared, second = Balanced(rng.choice((1, 1, 2))), rng.choice((Balanced(rng.choice((1, 2))), split))
     second = Balanced(rng.choice((1, 2))) if first else second

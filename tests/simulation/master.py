@@ -29,7 +29,7 @@ __all__ = ["Journal", "SimMaster", "Stale"]
 
 TICK_S = 0.2
 ONE = {"memory_gb": 1.0}
-"""What ranks have to which no recovery has given more."""
+"""Memory of ranks to which no recovery has given more."""
 COMPACTED = 0.2
 """How likely the journal is compacted after a turn."""
 
@@ -198,7 +198,7 @@ class SimMaster:
             self.handle(event)
 
     def stall(self) -> None:
-        """The store does not answer: no turn until `thaw`, and the last `Watermarks` is said on."""
+        """Let the store not answer: no turn until `thaw`, and the master repeats its last `Watermarks`."""
         self.stalled = True
         self._repeat()
 

@@ -77,7 +77,7 @@ class NodeMemory:
         self.whole: dict[RankRef, dict[tuple[int, int], int]] = {}
         """Edges and steps of which the log has all that the call has made, and the generation that made it."""
         self.items: dict[RankRef, dict[tuple[int, int], bytes]] = {}
-        """By call and step, the items that the rank has taken whose results the log has, encoded."""
+        """Rank → call and step → the encoded items that the rank has taken and whose results the log has."""
         self.sure: dict[RankRef, int] = {}
         """The newest generation of a rank whose log has all that it, and those before it, may have shown."""
         self.timeline = 0
@@ -88,9 +88,9 @@ class NodeMemory:
         self.ranks: dict[RankRef, Any] = {}
         """The newest process of each rank, as the zygotes know it: they outlive the agent."""
         self.granted: dict[RankRef, int] = {}
-        """How far each rank may run, as its page says: written before the rank is told."""
+        """Rank → its grant, as its page has it. The agent writes the page before it sends the grant."""
         self.said: dict[tuple[RankRef, int], list[Any]] = {}
-        """What each has said of itself, by generation."""
+        """Rank and generation → its reports of itself."""
         self.ends: dict[tuple[RankRef, int], tuple[int | None, int | None]] = {}
         """Signal and exit code of those that have ended."""
 

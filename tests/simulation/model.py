@@ -1,4 +1,4 @@
-"""What simulated workloads compute: hash chains over their inputs, so that a wrong, lost or repeated value shows.
+"""Simulated workloads: hash chains over their inputs, so that a wrong, lost or repeated value shows.
 
 The functions are pure. Ranks of the simulation and `reference`, which runs no protocol at all, use the same ones.
 """
@@ -89,7 +89,7 @@ class Shape:
         self.keys: tuple[RankRef, ...] = tuple(RankRef(role, n) for role in graph.roles for n in range(sizes[role]))
 
     def sends(self, edge: Edge, rank: int) -> tuple[Send, ...]:
-        """What `rank` sends on `edge`."""
+        """Return the messages of `rank` on `edge`."""
         return self.routes[edge.id].sends(rank)
 
     def sources(self, edge: Edge, rank: int) -> tuple[int, ...]:
@@ -98,7 +98,7 @@ class Shape:
 
 
 class Job:
-    """What is fixed for a simulated job: its graph, its roles, and the layout that it begins with."""
+    """The fixed parts of a simulated job: its graph, its roles, and its first layout."""
 
     def __init__(self, graph: LogicalGraph, sizes: dict[str, int], kinds: dict[str, Kind], steps: int) -> None:
         self.graph, self.sizes, self.kinds, self.steps = graph, sizes, kinds, steps
@@ -151,7 +151,7 @@ def recut(edge: Edge, whole: Callable[[int], Value], before: int, rank: int, siz
 
 
 def part_of(value: Value, selection: Selection) -> Value:
-    """What `selection` takes of a value."""
+    """Return the part of a value that `selection` takes."""
     if isinstance(selection, Whole):
         return value
     assert isinstance(selection, Part)
@@ -161,12 +161,12 @@ def part_of(value: Value, selection: Selection) -> Value:
 
 
 def initial_of(edge: Edge) -> Value:
-    """What its consumers take as long as there is nothing else."""
+    """Return the first value of an edge, which its consumers take before any other."""
     return Value(hash((1 << 20, *edge.initial)))
 
 
 def newest_of(edge: Edge) -> Value:
-    """What stands for the newest value of an edge, whichever it is: which one a step takes is chance."""
+    """Return the same value for each newest value of an edge, since chance decides which one a step takes."""
     return Value(hash((1 << 21, edge.id)))
 
 
@@ -176,12 +176,12 @@ def asked_by(op: OpCall, step: int, rank: int) -> list[tuple[str, int]]:
 
 
 def answer_of(h: int) -> int:
-    """What a service makes of what it is asked."""
+    """Return the answer of a service to a request."""
     return hash((1 << 22, h))
 
 
 def answers_of(op: OpCall, step: int, rank: int) -> list[Value]:
-    """What an operator is answered, as a further input; none if it calls nobody."""
+    """Return the answers to an operator's calls, as a further input; [] if it calls nobody."""
     return [Value(hash(tuple(answer_of(h) for _, h in asked_by(op, step, rank))))] if op.calls else []
 
 
@@ -216,7 +216,7 @@ def value_of(rows: list[Value]) -> Value:
 
 
 def made_of(mind: Mind, op: OpCall, step: int, row: Value, others: list[Value]) -> Value:
-    """What an operator whose rows are shared out makes of one: the same, whichever rank does it."""
+    """Return an operator's result for one shared row. It is the same on each rank."""
     loaded = tuple(sorted(mind.loaded.items()))
     return Value(hash((op.id, step, loaded, row.h, tuple(value.h for value in others))), row.shards)
 
@@ -231,11 +231,11 @@ class Mind:
         self.loaded: dict[int, int] = {}
 
     def contribution(self, op: OpCall, inputs: list[Value]) -> int:
-        """What a rank brings into its group's collective."""
+        """Return a rank's contribution to its group's collective."""
         return hash((op.id, self.rank, *(v.h for v in inputs)))
 
     def vary(self, value: Value, nonce: int) -> Value:
-        """What has been computed, as it comes out this time."""
+        """Return a computed value with the randomness of this attempt."""
         self.state = self.state._replace(h=hash((self.state.h, nonce)))
         return Value(hash((value.h, nonce)), value.shards, nonce)
 
@@ -304,7 +304,7 @@ class Reference:
             self._after[step] = {key: mind.state for key, mind in minds.items()}
 
     def _repeat(self, mind: Mind, step: int) -> None:
-        """What such a rank is told again: its last sink calls up to `step`."""
+        """Repeat the last sink calls of such a rank up to `step`."""
         if mind.role in self._job.unrepeated:
             return
         calls = [op for op in self._job.schedule[mind.role] if op.returns is None]
@@ -314,7 +314,7 @@ class Reference:
             mind.run(op, at, inputs + answers_of(op, at, mind.rank))
 
     def __getitem__(self, step: int) -> dict[RankRef, State]:
-        """By rank, after `step`."""
+        """Return the state of each rank after `step`."""
         while len(self._after) <= step:
             self._run(len(self._after))
         return self._after[step]

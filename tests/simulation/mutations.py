@@ -102,8 +102,10 @@ class Mutation(NamedTuple):
     apply: Callable[[], Any]
 
     def search(self, first: int, schedules: int) -> tuple[int | None, Counter[str]]:
-        """Play so many schedules, from `first` on, until the invariant is broken in one: which one, and what is broken
-        in those before it."""
+        """Play up to `schedules` schedules from `first` on, until one breaks the invariant.
+
+        Returns its number, or None, and the violations in those before it.
+        """
         seen: Counter[str] = Counter()
         with self.apply():
             for seed in range(first, first + schedules):

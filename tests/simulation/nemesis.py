@@ -1,4 +1,4 @@
-"""Who breaks what, and when: failures at random moments, and at the moments that hurt most."""
+"""Failures at random moments, and at the moments that hurt most."""
 
 from __future__ import annotations
 

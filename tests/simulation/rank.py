@@ -668,7 +668,7 @@ class SimRank:
             yield Chunk(value, index)
 
     def _nonce(self, op: OpCall, step: int) -> int:
-        """What makes the call come out as it does: something else each time, but the same in all ranks of a group."""
+        """Return the randomness of a call: another one each time, but the same in all ranks of a group."""
         if not self.launch.collective:
             return self.world.nonce()
         return self.world.group(self.key[0], self.generation).nonces.setdefault((step, op.id), self.world.nonce())

@@ -107,7 +107,7 @@ MOVING = (
 )  # fmt: skip
 """Those in which ranks find another node."""
 MOST_MEMORY = 3.5
-"""What a rank may have where it needs 3 at most."""
+"""Maximum memory of a rank that needs at most 3."""
 GRANTS = (2, 4, 12)
 """Masters of a job that is to finish differ in how far they let ranks run."""
 
@@ -186,9 +186,9 @@ class Scenario:
         several = several or rng.random() < 0.5
         count = rng.randint(2, 3) if several else 1
         self.rooms: dict[str, int] = {}
-        """How many ranks there is room for, by node,"""
+        """Node → the number of ranks that have room there."""
         self.room = -(-len(self.job.keys) // count)
-        """and on all others."""
+        """The number of ranks that have room on each other node."""
         self._nodes = [f"n{i}" for i in range(count)]
         spares = rng.randint(1, 2) if self.family in MOVING else 0
         room = spares + (2 if self.family == "drain" else 0)  # of nodes that are drained, and do not go
@@ -208,7 +208,7 @@ class Scenario:
             self.keeps = {key: limits.choice((1, 8)) for key in self.job.keys}
         self.limits: tuple[Limits, ...] = ()
         self.speeds: dict[str, float] = {}
-        """What a check measures, by node: 1 is too slow."""
+        """Node → the result of a check; 1 is too slow."""
         if self.family.startswith("checks"):
             self._measured(random.Random(seed * 15485863 + 3))
         self.homes: dict[RankRef, str] = {}
@@ -271,9 +271,9 @@ class Scenario:
             most = sum(max(each.get(role, 0) for each in sizes) for role in self.job.sizes)
             self.room = max(self.room, -(-most // len(self._nodes)))  # so that every job can go on when it has grown
         self.drains: list[tuple[float, DrainWanted]] = []
-        """When somebody wants which node to be without ranks, or back,"""
+        """Times and nodes: an operator drains the node, or takes it back."""
         self.goes: dict[str, float] = {}
-        """and how long after that it is lost."""
+        """Node → seconds from its drain to its loss."""
         if self.family.startswith("drain"):
             self._drains(random.Random(seed * 179424673 + 7))
         self.ranges: dict[str, tuple[int, int]] = {}
@@ -281,9 +281,9 @@ class Scenario:
         if self.family == "shrink":
             self._shrinks(random.Random(seed * 961748941 + 13))
         self.needs: dict[str, tuple[int, float]] = {}
-        """From which step on ranks of a role need how much memory,"""
+        """Role → the step from which on its ranks need more memory, and the amount."""
         self.memory = float("inf")
-        """and how much each node has."""
+        """The memory of each node."""
         if self.family == "memory":
             self._grows(random.Random(seed * 433494437 + 17))
         self.max_recoveries = 60
@@ -368,7 +368,7 @@ class Scenario:
         return self.family != "shrink" or key[1] >= self.ranges.get(key[0], (1 << 30, 0))[0]
 
     def begin(self, world: World) -> None:
-        """What happens to the job from outside, beside failures."""
+        """Schedule the events from outside that are no failures."""
         if self.drain_s is not None:
             world.at(self.drain_s, self._drain, world)
         for number, (at, sizes) in enumerate(self.asks):
@@ -459,7 +459,7 @@ class Scenario:
         return MasterMachine(outline, self.ladder, self.diagnosers, extensions=MASTER_EXTENSIONS)
 
     def expect(self, world: World) -> None:
-        """What holds at the end in this family only."""
+        """Check the invariants that hold at the end of this family only."""
         levels = set(world.checks.levels)
         if self.family == "resize calm":
             levels -= {"resize"}

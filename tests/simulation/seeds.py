@@ -78,7 +78,7 @@ def main(run_seed: RunSeed, arguments: list[str]) -> int:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What fails is what is wanted."""
+    """Hide the log of failures, which these tests want."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -20,11 +20,11 @@ from rolemesh_durable.protocol.edge import LogLost
 FEW, MANY = 250, 10_000
 KEEPING = 60
 ENOUGH = 1_500
-"""So many schedules at most are played until a mutation is found."""
+"""Maximum number of schedules until a mutation is found."""
 
 
 def played(schedules: int) -> Iterator[Result]:
-    """The first so many: few in this process, many in as many as there are cores."""
+    """Play the first schedules: few in this process, many in a process per core."""
     if schedules > FEW:
         yield from run_many(range(schedules), processes=os.cpu_count() or 2)
     else:

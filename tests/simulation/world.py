@@ -35,7 +35,7 @@ class Group:
         self.members: dict[int, SimRank] = {}
         self.rounds: dict[tuple[int, int, int], dict[int, int]] = {}
         self.nonces: dict[tuple[int, int], int] = {}
-        """What makes a call come out as it does this time, by its step and operator."""
+        """Step and operator → the randomness of the call this time."""
 
 
 class World:
@@ -47,7 +47,7 @@ class World:
         self.rng = random.Random(scenario.seed)
         self.now = 0.0
         self.clock = 0.0
-        """What the monotonic clock of the newest master's machine is ahead of `now`."""
+        """Seconds by which the monotonic clock of the newest master's machine is ahead of `now`."""
         self.events = 0
         self.ended = ""
         self.message = ""
@@ -55,7 +55,7 @@ class World:
         self.wiped = False
         self.famine = 0.0
         self.hungry: tuple[str, ...] = ()
-        """What cannot be started until the time `famine`."""
+        """Kinds of processes that cannot start until the time `famine`."""
         self.trace: list[str] | None = [] if scenario.traced else None
         self.disk = Disk()
         self.checks = Checks(self)
@@ -156,7 +156,7 @@ class World:
         return self._memories[key]
 
     def wipe(self, node: str | None = None, agent: str | None = None) -> None:
-        """What was in the memory of a node, or of one agent there, is gone."""
+        """Delete the memory of a node, or of one agent there."""
         for name, at in list(self._memories):
             if (node is None or at == node) and (agent is None or name == agent):
                 del self._memories[name, at]

@@ -1,7 +1,7 @@
-"""``python -m tests.soak.endless --minutes 120 --picture docs/images/endless.png``: a job without an end, disturbed.
+"""A job without an end, disturbed: ``python -m tests.soak.endless --minutes 120 --picture docs/images/endless.png``.
 
-It reads files that grow and are rotated, is killed somewhere every minute and resized every few, is asked to finish
-when the time is over, and must then have used each record once. What it takes meanwhile is sampled, and drawn.
+The job reads files that grow and rotate. The run kills a process every minute, resizes the job every few minutes, and
+finally lets it finish. The job must have used each record once. The run samples its resources and draws them.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class Writer(threading.Thread):
 
 
 class Outcome:
-    """What a run was: `samples` in the order of time, `kills` and `resizes` that were carried out, and the last
-    record of the sink beside what it must be."""
+    """The outcome of a run: `samples` in the order of time, the number of `kills` and `resizes`, and the last
+    record of the sink beside the expected one."""
 
     def __init__(self, samples: Sequence[Sample], kills: int, resizes: int, code: int, found: object, due: object):
         self.samples, self.kills, self.resizes = samples, kills, resizes

@@ -1,4 +1,4 @@
-"""What a running job takes of its machine, sampled from outside, and how that differs between two times."""
+"""The resources that a running job uses, sampled from outside, and the difference between two times."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What something took at first and at last, in `unit`."""
+    """The first and the last value of a resource, in `unit`."""
 
     what: str
     unit: str

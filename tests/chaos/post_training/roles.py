@@ -1,4 +1,4 @@
-"""The roles of the chaos job: whoever loses, repeats or reorders anything changes the trainer's final weights."""
+"""The roles of the chaos job. A lost, repeated or reordered value changes the trainer's final weights."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class FileSystem:
             self._bytes[number] = path.read_bytes()
 
     def durable(self, path: Path) -> bytes:
-        """What a power cut surely leaves of a file on the disk."""
+        """Return the bytes of a file that a power cut surely leaves on the disk."""
         if not path.exists() or self._names.get(os.stat(path.parent).st_ino, {}).get(path.name) is None:
             return b""
         return self._bytes.get(os.stat(path).st_ino, b"")
@@ -185,7 +185,7 @@ class FileSystem:
 
 
 class _Entries:
-    """What `os.scandir` returns, in order."""
+    """The entries of `os.scandir`, in order."""
 
     def __init__(self, entries: Iterable[Any]) -> None:
         self._left = iter(sorted(entries, key=lambda entry: entry.name))

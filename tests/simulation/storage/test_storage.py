@@ -12,7 +12,7 @@ __all__ = ["quiet"]
 MODULE = "tests.simulation.storage"
 SCHEDULES = 60
 ENOUGH = 150
-"""So many schedules at most are played until a mutation is found."""
+"""Maximum number of schedules until a mutation is found."""
 
 
 def test_every_invariant_holds() -> None:

@@ -45,7 +45,7 @@ INVARIANTS = (
 )
 ROLE = "work"
 EVERY = 4
-"""Every so many steps a snapshot is persisted."""
+"""Number of steps between two persisted snapshots."""
 
 
 class Violation(AssertionError):
@@ -68,7 +68,7 @@ class Rank:
         self.lives = [Life(0, 0, -1)]
         self.step = self.snapshot = -1
         self.tokens: dict[int, int] = {}
-        """What its state was after each step of its present history."""
+        """Step → the state after it, in the present history."""
         self.memory: MemorySnapshots
         self.log: SendLog
 
@@ -513,7 +513,7 @@ class Storage:
         self.files.full, self.files.slow = full, slow
 
     def look(self) -> None:
-        """What holds at all times."""
+        """Check the invariants that hold at all times."""
         for path in self.foreign:
             if not path.exists() or path.read_text() != "theirs":
                 self.fail("foreign files stay", str(path.relative_to(self.root)))

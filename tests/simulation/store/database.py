@@ -1,8 +1,8 @@
 """A real SQLite whose calls can fail: full, refusing, locked by somebody else, and cut off in a commit.
 
-It is full as SQLite itself is when its file may not grow, and locked by a real lock. What a power cut leaves of a
-commit that was under way are sectors of its log: what SQLite has synced before, it promises to keep, and that is
-believed.
+It is full as SQLite itself is when its file may not grow, and locked by a real lock. After a power cut, sectors of the
+log remain of a commit that was under way. SQLite promises to keep the data that it has synced before, and the
+simulation believes it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Database:
                 self.locked = False
 
     def epoch(self) -> int:
-        """Of whoever has claimed the journal last, whether he has lived to know it or not."""
+        """Return the epoch of the last claim of the journal, even if its master died before it knew."""
         with closing(sqlite3.Connection(str(self.path))) as connection:
             ((root,),) = connection.execute("SELECT data FROM rolemesh_roots")
         return int(json.loads(root.partition(" ")[2])[0])

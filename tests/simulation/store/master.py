@@ -57,7 +57,7 @@ class Master:
     # -------------------------------------------------------------------------------------------------- threads
 
     def write(self) -> None:
-        """What the thread of the journal does next."""
+        """Do the next work of the journal's thread."""
         if self.world.now < self._write_at or (not self._writing and self.writes._waiting.empty()):
             return
         self._writing = self._writing or self.writes.take()
@@ -70,7 +70,7 @@ class Master:
         self._writing = pause > 0.0
 
     def publish(self) -> None:
-        """What the thread of the publication does next."""
+        """Do the next work of the publication's thread."""
         if not self.epoch or self.world.now < self._publish_at:
             return
         if not self._publishing:
@@ -133,7 +133,7 @@ class Master:
             self.inbox.append(step)
 
     def broadcast(self, hook: str, /, **arguments: Any) -> None:
-        """What observers are told."""
+        """Notify the observers."""
         if hook == "event":
             self.world.durable("events.jsonl", "seq", arguments["event"].seq)
 

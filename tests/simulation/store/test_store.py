@@ -14,7 +14,7 @@ __all__ = ["quiet"]
 MODULE = "tests.simulation.store"
 SCHEDULES = 12
 ENOUGH = 60
-"""So many schedules at most are played until a mutation is found."""
+"""Maximum number of schedules until a mutation is found."""
 
 
 def test_every_invariant_holds() -> None:

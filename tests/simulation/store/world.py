@@ -1,7 +1,7 @@
 """Masters one after the other, and agents that hold lines for them, driven step by step by a seed.
 
 Masters are killed at any call, also within a commit or a write; or they are frozen, and go on when another has taken
-over. What is journalled is a job's recoveries, one after the other, each of which says something that no other does.
+over. The journal has a job's recoveries, one after the other, each with data that no other has.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DELIVERED_S = 5.0
 
 
 class Agent:
-    """Its rank's lines, which it keeps until it is told that they are published."""
+    """An agent that keeps its rank's lines until it learns of their publication."""
 
     def __init__(self, name: str, bit: int) -> None:
         self.name, self.bit = name, bit
@@ -94,7 +94,7 @@ class Masters:
         self.newest = 0
         """The newest epoch."""
         self.every: list[Event] = []
-        """What is journalled: what was acknowledged, and what was found by somebody who has claimed the journal."""
+        """The journalled events: acknowledged ones, and those that a master found after it claimed the journal."""
         self._committed = -1
         self._deadly = 0.0
         self._power = False
@@ -148,7 +148,7 @@ class Masters:
         return JobState.of(outline)
 
     def records(self, seq: int) -> list[tuple[str, dict[str, Any]]]:
-        """What happens to the job now, after event `seq`."""
+        """Return the events of the job after event `seq`."""
         count = self.rng.randint(1, 7) if self.rng.random() < 0.5 else 0
         return [self._record(seq + i) for i in range(count)]
 
@@ -306,7 +306,7 @@ class Masters:
     # --------------------------------------------------------------------------------------------------------- checks
 
     def claimed(self, master: Master, found: Claimed) -> None:
-        """What a new master has found is all that was acknowledged, and knows what all of it would have told."""
+        """Check that a new master has found all acknowledged events, and knows the state that follows from them."""
         if found.epoch < self.newest:
             return  # it was stopped in the middle of it, and will be refused
         self.newest = found.epoch
@@ -343,13 +343,13 @@ class Masters:
             agent.lines = {at: line for at, line in agent.lines.items() if at > step}
 
     def durable(self, name: str, key: str, number: int) -> None:
-        """Somebody is told that the line `number` is on the disk."""
+        """Check that the line `number` is on the disk, since the master has announced it."""
         lines = self.files.durable(self.run_dir / name).splitlines(keepends=True)
         if not lines or not lines[-1].endswith(b"\n") or json.loads(lines[-1])[key] < number:
             self.fail("what is told is durable", f"{name} has {len(lines)} lines, not {number}")
 
     def look(self) -> None:
-        """What holds at all times."""
+        """Check the invariants that hold at all times."""
         weather = self.files.full, self.files.refuses
         self.files.full, self.files.refuses = set(), 0.0
         for name, key, first in (("events.jsonl", "seq", 1), ("metrics.jsonl", "step", 0)):

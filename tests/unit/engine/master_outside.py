@@ -26,7 +26,7 @@ from rolemesh_durable.runs import ControlFile, write_json
 
 
 class _Recording(Answers):
-    """Keeps what it was asked."""
+    """Answers that keep their requests."""
 
     requests: list[Any]
 

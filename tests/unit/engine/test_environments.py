@@ -1,4 +1,4 @@
-"""What a job file may ask for in a role's `runtime_env`, and what of it travels to agents."""
+"""A role's `runtime_env`: the keys that a job file may have, and the parts that travel to agents."""
 
 from __future__ import annotations
 

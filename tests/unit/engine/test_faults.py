@@ -1,4 +1,4 @@
-"""What a rehearsal does to a process of ours, and takes back."""
+"""The faults that a rehearsal sets in a process, and their end."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Endpoint]]:
 
 
 def ended(client: socket.socket) -> bytes:
-    """What the server sends until it ends the connection."""
+    """Return all that the server sends before it ends the connection."""
     told = b""
     try:
         while data := client.recv(1 << 16):

@@ -1,4 +1,4 @@
-"""What each group of `make install` has."""
+"""The distributions of each group of `make install`."""
 
 from __future__ import annotations
 

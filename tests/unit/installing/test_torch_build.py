@@ -18,7 +18,7 @@ CUDA = Offer("2.13.0", "cuda")
 
 
 def decided(want: str, offers: Mapping[Probe, Offer]) -> tuple[Choice | Refusal, list[Probe]]:
-    """The end of the matter, and what was asked on the way."""
+    """Return the decision, and the probes before it."""
     answers: dict[Probe, Offer | None] = {}
     while isinstance(step := decide(want, "2.13.0", answers, CPU_INDEX), Probe):
         answers[step] = offers.get(step)

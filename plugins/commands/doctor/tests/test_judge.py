@@ -1,4 +1,4 @@
-"""What is concluded from the facts: no machine is looked at."""
+"""The doctor's conclusions from given facts, without a look at this machine."""
 
 from __future__ import annotations
 

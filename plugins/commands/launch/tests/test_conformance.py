@@ -30,7 +30,7 @@ class TestScript(WorkloadConformance):
 
     @pytest.fixture
     def base(self, tmp_path: Path) -> Path:
-        """Where the script is."""
+        """The folder of the script."""
         (tmp_path / "train.py").write_text(SCRIPT)
         return tmp_path
 

@@ -1,4 +1,4 @@
-"""What a command line says."""
+"""The flags of a command line."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ while not os.path.exists("go"):
 TORCHRUN_ONLY = {"LC_CTYPE"}
 ROLEMESH_ONLY = {"ROLEMESH_JOB", "CUDA_VISIBLE_DEVICES"}
 DIFFERENT = {"MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID"}
-"""What differs between two runs of torchrun, too."""
+"""Variables that differ between two runs of torchrun as well."""
 
 
 def plain() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a script's objects are, as parts of a snapshot and back."""
+"""The conversion of a script's objects to parts of a snapshot, and back."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def places(value: Any) -> set[int]:
-    """Where the tensors lie."""
+    """Return the addresses of the tensors."""
     if isinstance(value, dict):
         return set().union(*map(places, value.values()))
     local = value.to_local() if isinstance(value, DTensor) else value

@@ -1,4 +1,4 @@
-"""What a script has tracked is there again, at one step of all ranks, whoever is killed."""
+"""After any kill all ranks get back the tracked objects of one common step."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def start(folder: Path, *command: str) -> subprocess.Popen[str]:
 
 
 def ends(process: subprocess.Popen[str]) -> tuple[str, set[str]]:
-    """What it prints, and the digests in it."""
+    """Return its output, and the digests in it."""
     out, said = process.communicate(timeout=100)
     assert process.returncode == 0, said
     return out, set(re.findall(r"rank \d ends with ([0-9a-f]+)", out))

@@ -1,4 +1,4 @@
-"""What `rolemesh submit --to kuberay` writes, and what it never does."""
+"""The manifest of `rolemesh submit --to kuberay`, and contents that it never has."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ def shell(words: str) -> list[str]:
 
 
 def kubernetes(text: str, environment: Mapping[str, str]) -> str:
-    """What a container gets: ``$(NAME)`` is replaced if there is such a variable, ``$$`` is one dollar sign."""
+    """Return the arguments of a container. A known ``$(NAME)`` becomes its value, ``$$`` becomes one dollar sign."""
     names = re.compile(r"\$\$|\$\(([^)]*)\)")
     return names.sub(lambda found: "$" if found[0] == "$$" else environment.get(found[1], found[0]), text)
 
 
 @pytest.fixture(scope="module")
 def ray_submits() -> Callable[[list[str]], str]:
-    """What `ray job submit` gives the shell of the head's pod, by the installed Ray."""
+    """Return the command that the installed Ray's `ray job submit` gives the shell of the head's pod."""
     from ray.dashboard.modules.job import cli
 
     def submitted(words: list[str]) -> str:

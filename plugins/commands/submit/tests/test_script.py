@@ -1,4 +1,4 @@
-"""What `rolemesh submit --to slurm` writes."""
+"""The script of `rolemesh submit --to slurm`."""
 
 from __future__ import annotations
 

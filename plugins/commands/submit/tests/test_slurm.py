@@ -66,7 +66,7 @@ def free_ports(number: int) -> list[int]:
 
 
 def wait_for(command: list[str], pattern: str, seconds: float = 180.0) -> str:
-    """What `pattern` finds in what the command prints, once it does."""
+    """Wait until the command's output matches `pattern`; return the match."""
     end = time.monotonic() + seconds
     while True:
         told = subprocess.run(command, capture_output=True, text=True, check=False).stdout

@@ -1,4 +1,4 @@
-"""What the scaler makes of a job's load."""
+"""The scaler's answers to the load of a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def wanted(
     room: int = 8,
     **options: Any,
 ) -> dict[str, int]:
-    """Of a chain data → work → train; `waits` by the edge's consumer: what it waits, and what its producer does."""
+    """Return the wanted sizes of a chain data → work → train. `waits`: consumer → its wait, and its producer's."""
     roles = [RoleLoad("data", 1, 1, 1, 1, busy["data"])]
     roles += [RoleLoad(role, ranks, 1, most, room, busy[role]) for role in ("work", "train")]
     chain = (("data", "work"), ("work", "train"))

@@ -1,4 +1,4 @@
-"""What the scaler makes of one load: what it names, what it gives to whom, and when it leaves things as they are."""
+"""The scaler's answer to one load: the named bottleneck, the new sizes, and the cases without a change."""
 
 from __future__ import annotations
 

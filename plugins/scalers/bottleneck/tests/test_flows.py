@@ -18,11 +18,11 @@ from rolemesh_scaler_bottleneck import Bottleneck, BottleneckOptions, Bottleneck
 
 PHASE_S = 100.0
 IN_TIME_S = 60.0
-"""So long after each change of the load the sizes must be there,"""
+"""Seconds after a change of the load within which the scaler must have set the sizes."""
 GOOD = 0.9
-"""with this share of what the best sizes do, which never change."""
+"""Minimum ratio of the rate to that of the best constant sizes."""
 PAUSE_S = 2.0
-"""What a resize takes."""
+"""Seconds that a resize takes."""
 
 
 class Role(NamedTuple):
@@ -51,10 +51,10 @@ class Flow(NamedTuple):
     phases: tuple[tuple[dict[str, float], str], ...]
     options: dict[str, Any]
     places: int = 10**6
-    """So many ranks find room."""
+    """Number of ranks that fit into the cluster."""
 
     def work(self, at: float) -> dict[str, float]:
-        """What the roles have to do in a step that begins then."""
+        """Return the work of the roles in a step that begins then."""
         return self.phases[min(int(at / PHASE_S), len(self.phases) - 1)][0]
 
     def allowed(self, sizes: Mapping[str, int]) -> bool:
@@ -73,9 +73,9 @@ class Run:
         self.flow, self.sizes, self._work = flow, dict(sizes), work
         self.free = dict.fromkeys(flow.roles, 0.0)
         self.taken: dict[str, list[float]] = {role: [] for role in flow.roles}
-        """When each step's inputs were released again,"""
+        """Role → the times at which it released the inputs of each step."""
         self.put: dict[Link, list[float]] = {link: [] for link in flow.links}
-        """and when each value went out."""
+        """Link → the times at which each value left its producer."""
         self.spans: list[tuple[object, float, float]] = []
         self._ins = {role: [link for link in flow.links if link.consumer == role] for role in flow.roles}
         self._outs = {role: [link for link in flow.links if link.producer == role] for role in flow.roles}
@@ -118,7 +118,7 @@ class Run:
             self.step()
 
     def load(self, begin: float, end: float) -> Load:
-        """What a scaler is told of that time."""
+        """Return the load of that time, as a scaler gets it."""
         shares: dict[object, float] = {}
         for what, since, until in self.spans:
             shares[what] = shares.get(what, 0.0) + max(0.0, min(until, end) - max(since, begin)) / (end - begin)
@@ -149,7 +149,7 @@ class Run:
 
 
 class Look(NamedTuple):
-    """A scaler was asked at `at` about the load of the time from `begin` on, with these sizes."""
+    """The question to a scaler at the time `at`, about the load since `begin`, with these sizes."""
 
     begin: float
     at: float
@@ -207,7 +207,7 @@ def best_rate(flow: Flow, work: Mapping[str, float]) -> float:
 
 
 def phases(*each: tuple[str, str]) -> tuple[tuple[dict[str, float], str], ...]:
-    """Of ``role=work`` pairs, in fifths of a rank-second, and ``role: producer → consumer``."""
+    """Build the load from ``role=work`` pairs, in fifths of a rank-second, and ``role: producer → consumer``."""
     return tuple(
         ({k: 0.2 * float(v) for k, v in (pair.split("=") for pair in work.split())}, named) for work, named in each
     )

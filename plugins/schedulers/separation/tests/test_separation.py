@@ -1,4 +1,4 @@
-"""What separation demands holds wherever the strategies after it put the ranks."""
+"""The constraint of separation holds for every plan of the strategies after it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from rolemesh_subgraph.traffic import pairs
 SUBGRAPH = SubgraphScheduler(SubgraphOptions())
 PACK = PackScheduler(NoOptions())
 WITHIN = 1.2
-"""Of the optimum, on twelve ranks at most."""
+"""Maximum ratio to the optimum, on at most twelve ranks."""
 
 
 def drawn(seed: int, most: int) -> tuple[PlacementRequest, str]:

@@ -1,4 +1,4 @@
-"""What crosses nodes, counted pair by pair, and where the sizes of flows come from."""
+"""The traffic between nodes, counted pair by pair, and the origin of the flows' sizes."""
 
 from __future__ import annotations
 

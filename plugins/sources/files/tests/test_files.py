@@ -36,7 +36,7 @@ class TestFiles(SourceConformance):
 
 
 class Reading:
-    """Reads one file to its end, as often as it is asked; `again` as a restarted rank would."""
+    """A reader that reads one file to its end at each request. `again` reads as a restarted rank would."""
 
     def __init__(self, base: Path, **options: Any) -> None:
         self.base, self.options, self.offset = base, {"path": "*.jsonl", "scan_s": 0, **options}, None

@@ -56,7 +56,7 @@ class Server:
                 time.sleep(0.02)
 
     def ask(self, call: Any) -> Any:
-        """What ``call(jetstream)`` returns."""
+        """Return the result of ``call(jetstream)``."""
 
         async def asked() -> Any:
             connection = await nats.connect(self.url)
@@ -94,7 +94,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def name() -> str:
-    """Of a stream that is nobody else's."""
+    """Return the name of a stream that only this test uses."""
     return f"CLICKS{next(numbers)}"
 
 

@@ -73,7 +73,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def name() -> str:
-    """Of a stream that is nobody else's."""
+    """Return the name of a stream that only this test uses."""
     return f"clicks{next(numbers)}"
 
 

@@ -24,7 +24,7 @@ class Regression(torch.nn.Module):
 
 
 class Plain(Regression):
-    """Whose update does not depend on how rows are split over ranks."""
+    """A module whose update does not depend on the split of rows over ranks."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)

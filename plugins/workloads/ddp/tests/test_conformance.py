@@ -26,7 +26,7 @@ class TestDDP(WorkloadConformance):
 
     @pytest.fixture
     def base(self) -> Path:
-        """Where the module is."""
+        """The folder of the module."""
         return Path(__file__).parent
 
     def step(self, role: Any, step: int) -> None:

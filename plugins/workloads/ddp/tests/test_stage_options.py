@@ -1,4 +1,4 @@
-"""What a stage may not be told."""
+"""Options that a stage refuses."""
 
 from __future__ import annotations
 

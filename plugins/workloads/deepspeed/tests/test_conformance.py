@@ -30,7 +30,7 @@ class TestDeepSpeed(WorkloadConformance):
 
     @pytest.fixture
     def base(self) -> Path:
-        """Where the model's folder is."""
+        """The folder with the model's folder."""
         return EXAMPLE
 
     def step(self, role: Any, step: int) -> None:

@@ -1,4 +1,4 @@
-"""What the driver refuses before anything starts, and that it needs neither torch nor DeepSpeed to do so."""
+"""Options that the driver refuses before the start, without an import of torch or DeepSpeed."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ SOAK = pytest.mark.soak
 
 
 def stages(in_every_run: int = 0) -> pytest.MarkDecorator:
-    """Of ZeRO; all but one for the soak."""
+    """Stages of ZeRO. All but one are in the soak."""
     return pytest.mark.parametrize(
         "stage", [s if s == in_every_run else pytest.param(s, marks=SOAK) for s in (1, 2, 3)]
     )

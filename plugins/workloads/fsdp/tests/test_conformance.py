@@ -32,7 +32,7 @@ class TestFSDP(WorkloadConformance):
 
     @pytest.fixture
     def base(self) -> Path:
-        """Where the model's folder is."""
+        """The folder with the model's folder."""
         return EXAMPLE
 
     def step(self, role: Any, step: int) -> None:
@@ -67,6 +67,6 @@ class TestAdapters(TestFSDP):
 
     @pytest.fixture
     def base(self, tiny_model: Path, tmp_path: Path) -> Path:
-        """Where the model's folder is, which has weights."""
+        """The folder with the model's folder, which has weights."""
         shutil.copytree(tiny_model, tmp_path / "tiny")
         return tmp_path

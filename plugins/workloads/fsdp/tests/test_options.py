@@ -1,4 +1,4 @@
-"""What the driver refuses before anything starts, and that it needs no torch to do so."""
+"""Options that the driver refuses before the start, without an import of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens round a loss: it is one's own, runs the model too often, is not finite; the schedule of updates."""
+"""Losses that a user writes, that run the model too often, or that are not finite; and the schedule of updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trainer makes of a rollout's rows before and around the loss: old log-probabilities, temperatures, lengths."""
+"""A trainer's treatment of a rollout's rows around the loss: old log-probabilities, temperatures, lengths."""
 
 from __future__ import annotations
 

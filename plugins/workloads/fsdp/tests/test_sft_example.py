@@ -23,7 +23,7 @@ def job():
 
 @pytest.fixture
 def batches(job):
-    """What the data role gives the trainer in each step, through the kernel's `function` workload."""
+    """Return the batches that the data role gives the trainer in each step, through the `function` workload."""
     given = job["roles"]["data"]["options"]
     context = RankContext(
         options=FunctionOptions.model_validate(given, context={"base": str(EXAMPLE)}), seed=job["seed"]

@@ -1,4 +1,4 @@
-"""Which questions are asked, in which order, and that none is asked twice or held out and trained on."""
+"""The questions and their order. No question comes twice, and training uses no held-out question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer is worth, and what it is worth beside the others of its group."""
+"""The reward of an answer, and its advantage in its group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What roles must agree on is compared before the start: `validate` refuses, names both values, and knows a remedy."""
+"""Options on which roles must agree. `validate` compares them, and its error has both values and a remedy."""
 
 from __future__ import annotations
 

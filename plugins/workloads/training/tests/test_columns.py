@@ -1,4 +1,4 @@
-"""What a loss makes of its columns: those of a Hugging Face collator, wrong lengths, numbers that are none."""
+"""A loss and its columns: those of a Hugging Face collator, wrong lengths, values that are not numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trainers share works in each of them: two ranks take the steps that one rank of `fsdp` takes."""
+"""Features that trainers share. In each trainer two ranks take the steps that one rank of `fsdp` takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy loss makes of how its rows were sampled: it computes alike, corrects, or refuses and names both."""
+"""A policy loss and the sampling of its rows. The loss computes alike, corrects, or refuses and names both settings."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def resident(which: str) -> int:
 
 
 def growth(workload: TrainerWorkload, ctx: RankContext[Any]) -> int:
-    """By how many bytes the peak of the resident memory in `setup` was above what there had been before."""
+    """Return the bytes by which the peak of the resident memory in `setup` exceeded the memory before it."""
     found: int = workload.grown  # type: ignore[attr-defined]
     return found
 
@@ -202,7 +202,7 @@ def assert_no_rows_change_nothing(group: Any, given: dict[str, Any], batches: li
 
 
 def gathered(workload: TrainerWorkload, ctx: RankContext[Any], lengths: list[int]) -> list[int]:
-    """What the rank has of each rank's text, of these lengths: as long, and of that rank's letter."""
+    """Gather a text of each rank, of these lengths; return the lengths. Each text has its rank's letter."""
     found = workload.engine.group.gather({"text": chr(97 + ctx.rank) * lengths[ctx.rank]})
     assert [set(each["text"]) <= {chr(97 + rank)} for rank, each in enumerate(found)] == [True] * ctx.world_size
     return [len(each["text"]) for each in found]

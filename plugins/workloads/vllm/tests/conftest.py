@@ -96,7 +96,7 @@ def make_weights(seed: int, version: int) -> tuple[Any, dict[str, Any]]:
 
 
 def make_adapters(rank: int, seed: int) -> dict[str, Any]:
-    """Of one layer's query and another's down projection, as a trainer with `lora` gives them."""
+    """Return adapters of one layer's query and another's down projection, as a trainer with `lora` gives them."""
     rng = np.random.default_rng(seed)
     shapes = {"model.layers.0.self_attn.q_proj": (64, 64), "model.layers.1.mlp.down_proj": (64, 128)}
     found: dict[str, Any] = {"__version__": np.array([4], np.int64), "__lora_scaling__": np.array([2.0], np.float32)}
@@ -128,7 +128,7 @@ def make_context(tiny_model: Path) -> Callable[..., RankContext[Any]]:
 
 
 def greedy_tokens(model: Any, prompt: NDArray[np.int32], tokens: int) -> list[int]:
-    """What the Hugging Face model generates greedily."""
+    """Return the greedy completion of the Hugging Face model."""
     import torch
 
     ids = torch.tensor(prompt[None], dtype=torch.int64)
@@ -187,7 +187,7 @@ class Rank:
         return list(self._answer())
 
     def call(self, operator: str, *args: Any, step: int = 0) -> tuple[Any, dict[str, float]]:
-        """What the operator returns, and what it counts."""
+        """Run the operator; return its result and its counts."""
         self.begin(operator, *args, step=step)
         return self.end()
 

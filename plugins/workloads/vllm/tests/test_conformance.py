@@ -25,7 +25,7 @@ class TestVLLM(WorkloadConformance):
 
     @pytest.fixture
     def base(self, tiny_model: Path) -> Path:
-        """Where the model's folder is."""
+        """The folder with the model's folder."""
         return tiny_model.parent
 
     @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ class TestPrefill(WorkloadConformance):
 
     @pytest.fixture
     def base(self, tiny_model: Path) -> Path:
-        """Where the model's folder is."""
+        """The folder with the model's folder."""
         return tiny_model.parent
 
 

@@ -88,7 +88,7 @@ def test_logprobs_and_greedy_tokens_are_the_huggingface_models(
 
 @pytest.fixture
 def too_long(rollout: VLLMWorkload, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Answers another `too_long` for the test, and that nothing was said yet."""
+    """Choose another `too_long` for the test, and forget earlier warnings."""
 
     def choose(how: str) -> None:
         monkeypatch.setattr(rollout.ctx.options, "too_long", how)

@@ -56,7 +56,7 @@ def test_tensors_that_come_in_pieces_are_joined(rollout: VLLMWorkload, prompts: 
 
 
 def cut(array: np.ndarray, rank: int) -> Shard:
-    """What of `array` rank `rank` of two has."""
+    """Return the part of `array` that rank `rank` of two has."""
     half = -(-len(array) // 2)
     return Shard(array[rank * half :][:half], array.shape, (rank * half, *(0,) * (array.ndim - 1)))
 

@@ -1,4 +1,4 @@
-"""What the driver refuses before anything starts, without importing vllm."""
+"""Options that the driver refuses before the start, without an import of vllm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs with pools of prefill and decode ranks: whatever the ratio and whoever is killed, the rows are one engine's."""
+"""Jobs with pools of prefill and decode ranks. At any ratio and after any kill, the rows are those of one engine."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ENGINE = "{max_model_len: 128, kv_cache_memory_bytes: 8388608}"
 
 @pytest.fixture(scope="module")
 def expected(make_rank: Callable[..., Any]) -> list[dict[str, Any]]:
-    """What one engine that does both makes of each step's prompts."""
+    """Return the completions of each step's prompts by one engine that does both."""
     one = make_rank("VLLMWorkload", samples=2, max_tokens=64)
     one.ready()
     prompts = prompts_of_a_step()

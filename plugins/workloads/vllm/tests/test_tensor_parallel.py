@@ -1,4 +1,4 @@
-"""An engine of two processes: the outputs are one's, and whoever is killed, no process and no shared memory is left."""
+"""An engine of two processes. It has the outputs of one process. A kill leaves no process and no shared memory."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ observers: []
 
 
 def shared_memory() -> set[str]:
-    """What has a name in shared memory and may be of an engine."""
+    """Return the files in shared memory that may belong to an engine."""
     return {name for name in os.listdir("/dev/shm") if name.startswith(("psm_", "vllm_"))}
 
 

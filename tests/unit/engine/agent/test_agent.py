@@ -1,4 +1,4 @@
-"""What an agent survives, what ends it, and what it leaves; with real zygotes and ranks."""
+"""An agent with real zygotes and ranks: the failures that it survives, its end, and the files that it leaves."""
 
 from __future__ import annotations
 

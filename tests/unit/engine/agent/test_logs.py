@@ -1,4 +1,4 @@
-"""What a rank has printed before its process ended goes with the failure: its last lines, of this generation only."""
+"""The last lines that a rank printed before its process ended. The failure has them, without earlier generations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent says of its ranks' snapshots."""
+"""An agent's report of its ranks' snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process prints where the disk is full."""
+"""The output of a process on a full disk."""
 
 from __future__ import annotations
 

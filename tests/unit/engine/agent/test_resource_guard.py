@@ -52,7 +52,7 @@ os.wait()
 
 
 class Process:
-    """An agent-like process with a keeper and a marked child."""
+    """A process like an agent, with a resource guard and a marked child."""
 
     def __init__(self, job: str, incarnation: int = 0, hold_s: float = 0.0) -> None:
         command = [sys.executable, "-c", OWNER, job, str(incarnation), str(hold_s)]
@@ -323,7 +323,7 @@ def test_nothing_is_put_into_a_folder_that_is_being_removed(job: str) -> None:
 
 
 def test_only_folders_with_our_owner_file_are_removed(job: str, tmp_path: Path) -> None:
-    """Whatever it is called, however old it is, and whatever else lies there."""
+    """Neither the name nor the age of a folder nor its other files count."""
     theirs = [Path("/tmp") / f"rolemesh-{job}-{i}" for i in range(6)] + [Path("/tmp") / f"rm-{job}"]
     try:
         for folder in theirs:

@@ -26,7 +26,7 @@ ROWS = 7
 
 
 def block(whole, rank, size):
-    """What rank `rank` of `size` holds of `whole`, as torch.chunk cuts it."""
+    """Return the block of `whole` that rank `rank` of `size` has, as torch.chunk cuts it."""
     each = -(-len(whole) // size)
     low, high = min(len(whole), rank * each), min(len(whole), (rank + 1) * each)
     return Shard(whole[low:high], whole.shape, (low, *(0,) * (whole.ndim - 1)))

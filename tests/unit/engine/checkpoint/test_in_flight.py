@@ -150,7 +150,7 @@ def whole_values(src, m):
 
 
 def received(src, m, dst, n):
-    """What `n` consumers get from `m` producers, without any snapshot."""
+    """Return the values that `n` consumers get from `m` producers without a snapshot."""
     way = route(src, m, dst, n)
     values = whole_values(src, m)
     return [

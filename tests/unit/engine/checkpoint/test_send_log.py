@@ -1,4 +1,4 @@
-"""The log of what a rank has sent outlives it: torn tails do not count, orphans are told apart, segments go in time."""
+"""The send log outlives its rank. Readers ignore a torn tail and know orphan messages; old segments go in time."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Observers that are called beside whoever has the news, each at its own pace."""
+"""Observers run beside the process that has the events, each at its own speed."""
 
 from __future__ import annotations
 

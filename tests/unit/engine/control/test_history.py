@@ -1,4 +1,4 @@
-"""Jobs of 200,000 events: whoever watches one, or asks what it has told, holds a page of it and asks for a page."""
+"""Jobs of 200,000 events. A command that follows one or reads its events requests and holds one page at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who goes first, and what a job that waits for room says and does."""
+"""The order of the queue, and a job that waits for room: its messages and its behaviour."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Checkpoints:
         self._tasks = BackgroundTasks(bundle, launcher, (), self._answers.put)
 
     def write(self, step: int, attempt: str = "0-0") -> m.Persisted:
-        """What an agent writes of a step, and says of it."""
+        """Write a rank's part of a step's checkpoint, as an agent does; return the agent's report."""
         name, data = disk.state_file("sink", 0, 1), f"state at {step} {attempt}".encode()
         path = disk.step_folder(self.run_dir, step) / disk.attempt_file(name, attempt)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,13 +49,13 @@ class Checkpoints:
         return m.Persisted("sink", 0, step, {name: (len(data), hashlib.sha256(data).hexdigest())}, attempt=attempt)
 
     def complete(self, part: m.Persisted) -> e.CheckpointCommitted:
-        """Make the checkpoint of this part whole."""
+        """Commit the checkpoint of this part."""
         self._tasks.complete(e.CommitCheckpoint(part.step, (part,)))
         answer: e.CheckpointCommitted = self._answers.get(timeout=10)
         return answer
 
     def go_back_while_completing(self, part: m.Persisted) -> set[Any]:
-        """Both answers, where an origin is asked for while a checkpoint waits for being made whole."""
+        """Search an origin while a checkpoint waits for its commit; return both answers."""
         with self._tasks._completing:
             self._tasks.complete(e.CommitCheckpoint(part.step, (part,)))
             self._tasks.find_origin()

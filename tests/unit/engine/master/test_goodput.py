@@ -1,4 +1,4 @@
-"""What failures cost is read from the journal alone."""
+"""The cost of failures, computed from the journal alone."""
 
 from __future__ import annotations
 

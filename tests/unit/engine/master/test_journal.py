@@ -26,7 +26,7 @@ def fresh() -> JobState:
 
 
 class Master:
-    """What a master does with its journal."""
+    """The part of a master that writes and reads its journal."""
 
     def __init__(self, run_dir: Path) -> None:
         self._woken = threading.Event()

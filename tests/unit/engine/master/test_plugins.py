@@ -1,4 +1,4 @@
-"""The plugins beside the master: in which order they are asked, and what they may answer."""
+"""The plugins beside the master: the order of the questions to them, and the answers that they may give."""
 
 import time
 from pathlib import Path

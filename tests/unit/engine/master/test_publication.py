@@ -1,4 +1,4 @@
-"""The writer of ``events.jsonl`` and ``metrics.jsonl``: it waits for the disk, says so, and nothing is told before."""
+"""The writer of ``events.jsonl`` and ``metrics.jsonl``. It waits for the disk, warns, and publishes nothing before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rolemesh_durable.master.publication import Publication
 
 
 class Heard:
-    """What observers and the master are told, in order."""
+    """The notifications to observers and to the master, in order."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The two ends of an edge: asks, credits, retention, replay; order, duplicates, readiness; whoever is killed."""
+"""The two ends of an edge, also after kills: requests, credits, retention, replay, order, duplicates, readiness."""
 
 from collections import deque
 

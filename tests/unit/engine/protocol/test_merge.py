@@ -191,7 +191,7 @@ def test_a_line_that_was_not_whole_when_the_job_went_back_is_of_the_second_life_
 
 
 def reports(rank: int, made: Iterable[int], items: int = 4, step: int = 0) -> Metrics:
-    """The line of `step` of rank `rank` of the role `work`, which has made these of so many items."""
+    """Return the line of `step` of rank `rank` of the role `work`, which has made the items `made` of `items`."""
     said = {item: ({"size": [float(rank), 1.0]}, {"rows": 1.0}) for item in made}
     records = {**reports_record("work.do", step, rank, items, said), f"by {rank}": list(made)}
     return Metrics("work", step, 1, 1, [1.0, 0.0, 0.0], {}, {}, records)

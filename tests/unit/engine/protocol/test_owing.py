@@ -31,7 +31,7 @@ def test_a_limit_of_the_job_file_holds() -> None:
 
 @given(st.lists(st.floats(0.0, 300.0), min_size=1, max_size=5), st.integers(1, 12), st.integers(0, 500))
 def test_ranks_with_whatever_pauses_have_checkpoints_in_common(apart: list[float], every: int, begin: int) -> None:
-    """As many as the one with the fewest takes by itself, which are at most twice as far apart as it wants them."""
+    """The ranks have as many in common as the rank with the fewest takes, at most twice as far apart as it wants."""
     span = int(4 * max(*apart, every)) + 1
     steps = [step for step in range(begin, begin + span) if (step + 1) % every == 0]
     taken = [{step for step in steps if until_shared(step, every, each) == 0} for each in apart]
@@ -51,7 +51,7 @@ PLAN = SnapshotPlan(enabled=True, persist_every=10, paced=True)
 
 
 def paced(pauses: list[int], step: int = 0, plan: SnapshotPlan = PLAN, failures_s: float = 0.0) -> Pace:
-    """After snapshots that took so long, in ms, the last one of `step`, at 0."""
+    """Return the pace after snapshots that took `pauses` ms each. The last one, of `step`, ended at 0."""
     pace = Pace(plan)
     for pause in pauses:
         pace.taken(step, -pause * MS, 0, failures_s)
@@ -59,7 +59,7 @@ def paced(pauses: list[int], step: int = 0, plan: SnapshotPlan = PLAN, failures_
 
 
 def apart(pace: Pace) -> int:
-    """After how many ms the next one is due."""
+    """Return the milliseconds after which the next snapshot is due."""
     return next(ms for ms in range(1_000_000) if pace.is_time(1, ms * MS, persist=False, pins=()))
 
 
@@ -133,7 +133,7 @@ def test_a_rank_that_waits_takes_what_it_owes_after_a_while() -> None:
 def test_a_group_that_learns_late_of_its_mates_does_not_wait_for_it_again_and_again(
     pause: int, late: int, step_ms: int
 ) -> None:
-    """Of the last one a rank may know only `late` ms after it: waiting for that takes no more than a hundredth, too."""
+    """A rank learns of its mates' last snapshot `late` ms after it. Its waits take at most a hundredth of the time."""
     pace, at, lost, last = Pace(PLAN), 0, 0, -(1 << 40)
     for step in range(4000):
         at += step_ms * MS

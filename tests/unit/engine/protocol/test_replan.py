@@ -1,4 +1,4 @@
-"""Where ranks go when nodes are lost: only those that must move do, and never to a lost node."""
+"""New places of ranks after the loss of nodes: only ranks that must move do, and never to a lost node."""
 
 from __future__ import annotations
 

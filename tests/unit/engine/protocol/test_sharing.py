@@ -1,4 +1,4 @@
-"""Who does which item: each once where words travel at once, at least once whatever is killed."""
+"""The sharing of items among ranks: each item once if messages arrive at once, and at least once after any kill."""
 
 from __future__ import annotations
 

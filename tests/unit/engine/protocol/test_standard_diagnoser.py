@@ -27,7 +27,7 @@ SEE_BELOW = (
     "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
     "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
 )
-"""What PyTorch appends to each CUDA error."""
+"""The text that PyTorch appends to each CUDA error."""
 
 
 def judge(failure: Failure, *earlier: Failure, **options: Any) -> Verdict | None:

@@ -64,7 +64,7 @@ class Role(Workload):
 
 @dataclass
 class Outcome:
-    """What a rank left behind."""
+    """The outcome of a rank."""
 
     finished: int = -1
     seen: list[Any] = field(default_factory=list)

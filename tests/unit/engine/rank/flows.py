@@ -13,7 +13,7 @@ STATEFUL = ("data", "trainer")
 def flow(
     *, lag: int = 1, every: int = 1, streaming: bool = False, credits: int = 2, samples_lag: int = 0
 ) -> LogicalGraph:
-    """data → rollout → trainer (with `samples_lag`), and every so many steps the weights back to the rollout."""
+    """data → rollout → trainer (with `samples_lag`), and every `every` steps the weights back to the rollout."""
     ops = (
         OpCall(0, "data", "chunks" if streaming else "next", "data.next", Split()),
         OpCall(1, "rollout", "generate", "rollout.generate", Split()),
@@ -30,7 +30,7 @@ def flow(
 
 
 def classes(*, pause: float = 0.002, size: int = 4, rollout: str = "Rollout") -> dict[str, tuple[str, dict[str, Any]]]:
-    """By role its class in ``roles.py``, and what it is made with."""
+    """Role → its class in ``roles.py``, and the arguments of the class."""
     return {
         "data": ("Source", {"pause": pause, "size": size}),
         "rollout": (rollout, {"pause": pause}),

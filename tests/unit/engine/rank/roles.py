@@ -1,4 +1,4 @@
-"""What the ranks of these tests run: exact arithmetic on integers, so that any lost or repeated value shows."""
+"""The roles of these tests: exact arithmetic on integers, so that any lost or repeated value shows."""
 
 import time
 

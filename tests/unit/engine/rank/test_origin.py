@@ -10,7 +10,7 @@ EACH = SnapshotPlan(enabled=True, persist_every=1)
 
 
 def lagging(lag, every=1, streaming=False):
-    """Samples and weights take so many steps to their consumers: much is on its way when a snapshot is persisted."""
+    """A flow whose samples and weights take `lag` steps to their consumers: each snapshot has many values in flight."""
     return flow(lag=lag, samples_lag=lag, every=every, streaming=streaming)
 
 

@@ -1,4 +1,4 @@
-"""Whoever is killed, whenever: the job ends as if nothing had happened, and no line of metrics is missing or double."""
+"""A kill of any rank at any time: the job ends as without it, and has each line of metrics once."""
 
 import pytest
 from tests.unit.engine.rank.flows import STATEFUL, classes, flow

@@ -1,4 +1,4 @@
-"""What ranks do where memory, or what else the system lends, is scarce: they take little of it, and wait for more."""
+"""Ranks that are short of memory or of another resource of the system use little of it, and wait for more."""
 
 import os
 import resource
@@ -31,7 +31,7 @@ def two(size, *, data=0.0, trainer=0.0):
 
 @contextmanager
 def small(folder, megabytes):
-    """Shared memory of so many MiB."""
+    """Mount shared memory of this many MiB."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)], check=True)
     try:
         yield

@@ -292,7 +292,7 @@ class Village:
             self._launch(role, rank, old.launch.generation + 1, resume, restore)
 
     def group(self, role: str, rank: int) -> list[tuple[str, int]]:
-        """Who lives and dies with a rank."""
+        """Return the ranks that die together with a rank."""
         return [(role, mate) for mate in range(self.sizes[role])] if role in self.collective else [(role, rank)]
 
     def done(self) -> dict[tuple[str, int], str]:
@@ -302,7 +302,7 @@ class Village:
         return {key: rank.sha for key, rank in self.ranks.items()}
 
     def metrics(self) -> dict[Any, Any]:
-        """What the ranks have reported, without times."""
+        """Return the metrics that the ranks have reported, without times."""
         return {key: (line.steps, line.means, line.sums, line.records) for key, line in sorted(self.lines.items())}
 
     def files(self, pattern: str) -> list[str]:

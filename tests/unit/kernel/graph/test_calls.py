@@ -1,4 +1,4 @@
-"""What a flow says of calls, and what is wrong with it; and what `@service` refuses."""
+"""Calls in a flow and their mistakes, and the functions that `@service` refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracing a flow: what the graph holds, and that each mistake is told with its place, cause and remedy."""
+"""The trace of a flow: the contents of its graph, and an error with place, cause and remedy for each mistake."""
 
 from __future__ import annotations
 

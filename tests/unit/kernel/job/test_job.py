@@ -1,4 +1,4 @@
-"""What `rolemesh.Job` says to what a job cannot have: an error of ours, with its place and a remedy."""
+"""Wrong arguments of `rolemesh.Job`: an error of ours, with place and remedy."""
 
 from collections.abc import Callable
 from typing import Any

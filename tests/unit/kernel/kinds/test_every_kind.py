@@ -26,7 +26,7 @@ OURS = [*kind_names(), DECLARATIONS]
 
 @pytest.fixture(scope="module")
 def references() -> frozenset[str]:
-    """What the reference pages document, as ``module.Class``."""
+    """Return the classes that the reference pages document, as ``module.Class``."""
     pages = yaml.safe_load((ROOT / "docs/generator/reference.yaml").read_text()).values()
     return frozenset(name for page in pages for name in page["names"])
 

@@ -1,4 +1,4 @@
-"""What an interrupted installation leaves behind hides no distribution, and is named with a remedy."""
+"""The remains of an interrupted installation. They hide no distribution, and a warning names them with a remedy."""
 
 import importlib
 import os

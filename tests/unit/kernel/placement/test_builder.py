@@ -1,4 +1,4 @@
-"""What strategies make plans with: it counts, keeps to constraints, takes back, and finds what is in the way."""
+"""The builder of plans: it counts, keeps to constraints, undoes a choice, and finds the obstacle."""
 
 from __future__ import annotations
 

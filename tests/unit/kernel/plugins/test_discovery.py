@@ -1,4 +1,4 @@
-"""What is installed, read from metadata: nothing is imported, and ambiguity is data until a job selects it."""
+"""Installed plugins, read from metadata without an import. A double name is an error only for a job that selects it."""
 
 import sys
 import tomllib

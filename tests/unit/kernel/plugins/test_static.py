@@ -1,4 +1,4 @@
-"""What can be told of a plugin without importing it."""
+"""Facts about a plugin without an import of it."""
 
 import sys
 from collections.abc import Callable

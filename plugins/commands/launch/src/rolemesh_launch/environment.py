@@ -1,4 +1,4 @@
-"""What a worker finds in its environment: torchrun's variables, name by name. Pure."""
+"""The environment of a worker: torchrun's variables, name by name. Pure."""
 
 from __future__ import annotations
 

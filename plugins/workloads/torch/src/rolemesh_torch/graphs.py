@@ -43,7 +43,7 @@ class Graphs:
             self.optimizer.step()
 
     Graphs are no state, and a snapshot cannot hold them. So they live for one step: a role that starts again runs its
-    step from the beginning, on the same values, and so makes them again. What is left of a step is an error, since its
+    step from the beginning, on the same values, and so makes them again. A graph of an earlier step is an error. Its
     gradients would come to a rank that may have started again in between.
     """
 

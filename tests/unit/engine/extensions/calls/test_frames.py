@@ -1,4 +1,4 @@
-"""What comes on the ways of calls and is none: refused and counted; what is one is read as it was sent."""
+"""Frames on the channels of calls. A rank refuses and counts a wrong frame, and reads a right one as it was sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both ends of calls: what leaves when, what is asked again, what is known, and how little is kept."""
+"""Both ends of calls: messages, repeated requests, known answers, and the bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When scalers are asked, what load they are told of, and which of their answers lead to a resize."""
+"""The times of questions to scalers, the load in each question, and the answers that lead to a resize."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Job:
         self.scaling = Scaling(parts)
 
     def turn(self, now: float) -> list[Load]:
-        """The loads that scalers are asked about at `now`."""
+        """Take a turn at `now`; return the loads of its questions to scalers."""
         state, times = self.context.state, {"data": {0: 0.8 * now, -1: 0.1 * now}, "work": {0: 0.0, -1: now}}
         self.context.now = state.agents["a"].heard = now
         for (role, rank), record in state.ranks.items():
@@ -78,12 +78,12 @@ class Job:
         return [effect.load for effect in self.context.taken() if isinstance(effect, AskScaler)]
 
     def said(self, wanted: Wanted | None, error: str = "") -> list[dict[str, int]]:
-        """What is asked for after a scaler has answered."""
+        """Give the answer of a scaler; return the sizes of the recorded resizes."""
         self.scaling.handlers()[ScalerSaid](ScalerSaid(0, wanted, error))
         return [effect.data["sizes"] for effect in self.context.taken() if isinstance(effect, e.Record)]
 
     def until_asked(self, now: float) -> float:
-        """The next time at which the scaler is asked."""
+        """Take turns until one has a question to the scaler; return its time."""
         while not self.turn(now):
             now += 1.0
         return now

@@ -22,8 +22,11 @@ def watch(
     collective: bool = False,
     worked: Callable[[int], float] = lambda rank: 0.0,
 ) -> list[tuple[int, Failure]]:
-    """What is said, and when, where `per_step(rank, second)` are the seconds that a step computes, of which a rank of a
-    collective role has `worked(rank)`."""
+    """Return the stragglers, each with the second at which the watch names it.
+
+    `per_step(rank, second)`: seconds that a rank computes in a step. `worked(rank)`: the part in which a rank of
+    a collective role works itself.
+    """
     watching = StragglerWatch(factor=2.0, for_s=60.0)
     busy = dict.fromkeys(range(ranks), 0.0)
     said = []

@@ -1,4 +1,4 @@
-"""What is finished first: each item once, never too old, and as many in each step; after a restart the same again."""
+"""The delivery `first`: each item once, none too old, the same number in each step. A restart repeats the choice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ladder makes of the recoveries before: when the next attempt comes, and when there is none any more."""
+"""The ladder and earlier recoveries: the time of the next attempt, and the end of the attempts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LADDER = (level("process"), level("job"))
 
 
 def asked(attempts: Sequence[Attempt], now: float, finished: int, ladder: Sequence[LadderLevel] = LADDER) -> Proposal:
-    """What is proposed where work/0, which has finished this step, has died."""
+    """Return the proposal after the death of work/0, which has finished this step."""
     ranks = tuple(RankView(*key, "n", "failed", finished, 0) for key in (WORK, OTHER))
     return propose([DIED], JobView("job", 1, -1, ranks, (), attempts=tuple(attempts), now=now), ladder, [])
 

@@ -271,7 +271,7 @@ def replayed(machine: MasterMachine, effects: list[me.Effect]) -> None:
 
 
 def refusals(machine: MasterMachine, now: float, count: int) -> list[dict[str, Any]]:
-    """What is journalled when the only agent reports that it has refused so many connections."""
+    """Return the journalled data after the only agent reports that it has refused `count` connections."""
     report = m.Report("a0", 1, int(now * 1000), "n0", "h", 1, "", 1, -1, (), refused=count)
     effects = machine.handle(me.FromAgent("a0", report), now)
     return [e.data for e in effects if isinstance(e, me.Record) and e.kind == "connections_refused"]

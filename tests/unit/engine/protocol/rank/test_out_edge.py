@@ -1,4 +1,4 @@
-"""What a group takes back must be in nobody's hands: whoever has used it is named, now or when it says so."""
+"""A value that a group takes back must have no user. The edge names a consumer that has used it, now or later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rolemesh_durable.protocol.rank.out_edge import OutEdge
 
 @pytest.fixture
 def out() -> OutEdge[Any]:
-    """Of an edge that both ranks of `sink` take every second step from; nothing is sent."""
+    """The producer's end of an edge. Both ranks of `sink` take every second step from it; no message leaves."""
     mail = SimpleNamespace(data=lambda *chunk: None, lose=lambda lost: None, generation=lambda role, consumer: 0)
     activity = SimpleNamespace(always=lambda op: True, consumed=lambda edge, step, steps: step % 2 == 0)
     job = SimpleNamespace(retention=True, activity=activity, steps=100)

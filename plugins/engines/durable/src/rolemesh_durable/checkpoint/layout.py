@@ -3,10 +3,10 @@
 The header follows https://github.com/huggingface/safetensors (format). Its ``__metadata__`` has three parts: DCP's
 sharding information, as `torch.distributed.checkpoint.HuggingFaceStorageReader` wants it, so that the files of all
 ranks of a role are one checkpoint; ``format``; and ``rolemesh``: step, position in the log, and the state as a tree
-whose leaves name the tensors. What is no tensor is in the tree itself.
+whose leaves name the tensors. Other values are in the tree itself.
 
-Names are the keys on the way, joined with dots, as DCP flattens a nested state. What is no `Shard` belongs to its rank:
-ranks after the first add ``@<rank>``. Shards without any element are in the tree only.
+Names are the keys on the way, joined with dots, as DCP flattens a nested state. A tensor that is no `Shard` belongs to
+its rank: ranks after the first add ``@<rank>``. Shards without any element are in the tree only.
 """
 
 from __future__ import annotations
