@@ -9,7 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 here=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-tests=(${ROLEMESH_QUICK_TESTS:-tests/unit tests/conformance plugins/backends plugins/engines plugins/observers plugins/stores plugins/testing})
+quick="tests/unit tests/conformance plugins/backends plugins/commands/jobs plugins/engines plugins/observers plugins/stores"
+tests=(${ROLEMESH_QUICK_TESTS:-$quick plugins/testing})
 marks='not ray and not slow and not soak'
 
 pythons=("$@")
