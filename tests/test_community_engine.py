@@ -52,7 +52,7 @@ def test_the_backend_runs_a_job_and_stands_back(environment: Installed, hello: P
 
 
 def test_the_extension_measures_every_rank_and_agent(environment: Installed, hello: Path) -> None:
-    listed = "plugins: {extensions: [{use: resident, options: {every_s: 0}}]}\n"
+    listed = "plugins: {extensions: [{use: resident, options: {every_s: 0, warn_gb: 0.001}}]}\n"
     with (hello / "job.yaml").open("a") as file:
         file.write(listed)
     done = environment.run("rolemesh", "run", "job.yaml", "--backend", "local", cwd=hello)
@@ -63,10 +63,13 @@ def test_the_extension_measures_every_rank_and_agent(environment: Installed, hel
     for records in found:
         assert set(records) == {"resident source/0", "resident sink/0", "resident sink/1"}
         assert all(nbytes > 10_000_000 for nbytes in records.values())
-    events = (hello / "runs" / "hello" / "events.jsonl").read_text().splitlines()
-    agents = [event["data"] for event in map(json.loads, events) if event["kind"] == "agent_memory"]
+    lines = (hello / "runs" / "hello" / "events.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    agents = [event["data"] for event in events if event["kind"] == "agent_memory"]
     assert {event["agent"] for event in agents} == {"node0"}
     assert all(event["nbytes"] > 10_000_000 for event in agents)
+    large = [event["data"]["rank"] for event in events if event["kind"] == "rank_is_large"]
+    assert sorted(large) == ["sink/0", "sink/1", "source/0"]
 
 
 def test_the_verb_is_listed_and_tells_of_a_run(environment: Installed, hello: Path) -> None:

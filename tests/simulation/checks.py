@@ -42,6 +42,7 @@ INVARIANTS = (
     "a step takes the same again",
     "all consumers of a value agree",
     "all end with one step",
+    "an extension hears nothing older",
     "an agent's death restarts no rank",
     "asks are answered",
     "checkpoints are of one history",

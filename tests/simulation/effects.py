@@ -17,9 +17,10 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.delivery.first import decode_taken
 from rolemesh_durable.protocol.delivery.newest import age_in
 from rolemesh_durable.protocol.edge import LogLost
-from rolemesh_durable.protocol.rank.effects import Consumer, Effects, GroupEnd, MatesEnd, Producer, Reader
+from rolemesh_durable.protocol.rank.effects import Consumer, Effects, GroupEnd, Producer, Reader
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
 from rolemesh_durable.protocol.rank.page import EDGE, FIELDS, IDLE, OP, PHASE, SINCE_NS
+from rolemesh_durable.rank.channel import Receive, Send
 from rolemesh_runtime import items
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class SimMail:
         self.site = Site(role, number, rank.agent.node, rank.generation, "", "", "")
         self.consumers: dict[int, Consumer] = {}
         self.producers: dict[int, Producer] = {}
-        self.mates: dict[int, MatesEnd] = {}
+        self.channels: dict[str, Receive] = {}
         self.group: GroupEnd | None = None
         self.peers: dict[tuple[str, int], m.Peer] = {}
         self._early: list[tuple[Any, ...]] = []
@@ -129,10 +130,11 @@ class SimMail:
             self._watch(end)
         self._again()
 
-    def share(self, edge: int, end: MatesEnd) -> None:
-        """`end` takes what mates say."""
-        self.mates[edge] = end
+    def open_channel(self, name: str, receive: Receive) -> Send:
+        """As `rolemesh_durable.rank.channel.Channels.open`."""
+        self.channels[name] = receive
         self._again()
+        return lambda role, rank, body: self._send((role, rank), "channel", self.site.role, name, body)
 
     def gather(self, end: GroupEnd) -> None:
         """`end` takes what the group says."""
@@ -154,10 +156,6 @@ class SimMail:
     def release(self, role: str, rank: int, edge: int, step: int) -> None:
         """Acknowledge."""
         self._send((role, rank), "ack", edge, step)
-
-    def tell_mate(self, rank: int, edge: int, kind: int, step: int, item: int) -> None:
-        """Tell a mate."""
-        self._send((self.site.role, rank), "share", edge, kind, step, item)
 
     def tell_group(self, rank: int, kind: int, position: int, vote: int = 0) -> None:
         """Tell a rank of the group."""
@@ -191,11 +189,11 @@ class SimMail:
                 self.producers[edge].asked(consumer, generation, from_step, released)
             case ("ack", consumer, generation, edge, step) if edge in self.producers:
                 self.producers[edge].acked(consumer, generation, step)
-            case ("share", mate, generation, edge, kind, step, item) if edge in self.mates:
-                self.mates[edge].message(kind, mate, generation, step, item)
+            case ("channel", rank, generation, role, name, body) if name in self.channels:
+                self.channels[name](role, rank, generation, body)
             case ("gather", rank, generation, kind, position, vote) if self.group is not None:
                 self.group.message(rank, generation, kind, position, vote)
-            case (("data" | "ask" | "ack" | "share" | "gather"), *_):
+            case (("data" | "ask" | "ack" | "channel" | "gather"), *_):
                 self._early.append(frame)
             case _:
                 return False

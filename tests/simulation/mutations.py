@@ -29,6 +29,8 @@ from rolemesh_durable.extensions.hangs import master as hangs
 from rolemesh_durable.extensions.relayout.draining import Draining
 from rolemesh_durable.extensions.relayout.records import Relayout
 from rolemesh_durable.extensions.relayout.resizing import Resizing
+from rolemesh_durable.extensions.sharing.mates import Mates
+from rolemesh_durable.extensions.sharing.states import SharingState
 from rolemesh_durable.protocol import edge as edges
 from rolemesh_durable.protocol import merge
 from rolemesh_durable.protocol import messages as m
@@ -37,7 +39,7 @@ from rolemesh_durable.protocol.agent import lifetime
 from rolemesh_durable.protocol.agent import machine as agent_machine
 from rolemesh_durable.protocol.agent.address_book import AddressBook
 from rolemesh_durable.protocol.agent.machine import AgentMachine
-from rolemesh_durable.protocol.agent.rank import last_states
+from rolemesh_durable.protocol.agent.rank import AgentRank, last_states
 from rolemesh_durable.protocol.agreement import Agreement
 from rolemesh_durable.protocol.barrier import TAKE, WANT, Barrier
 from rolemesh_durable.protocol.delivery import Delivery
@@ -64,6 +66,7 @@ from rolemesh_durable.protocol.master.carrying_out import CarryingOut
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
+from rolemesh_durable.protocol.master.hooks import Hooks
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.state import JobState
@@ -76,12 +79,11 @@ from rolemesh_durable.protocol.owing import Appointments
 from rolemesh_durable.protocol.rank import ports, version_port
 from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
 from rolemesh_durable.protocol.rank.machine import RankMachine
-from rolemesh_durable.protocol.rank.mates import Mates
+from rolemesh_durable.protocol.rank.master_mail import MasterMail
 from rolemesh_durable.protocol.rank.origin import StoredValues
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
 from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker
 from rolemesh_durable.protocol.rank.version_port import GroupPort, VersionPort
-from rolemesh_durable.protocol.sharing import Sharing
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_failover_more_memory import MoreMemoryLevel
 from rolemesh_failover_shrink import ShrinkLevel
@@ -122,6 +124,22 @@ def _no_epoch_fence(original: Any) -> Any:
         return original(self, message, now)
 
     return handle
+
+
+def _hears_no_first_report(original: Any) -> Any:
+    def hear(self: Any, rank: Any, before: Any, seen: Any) -> None:
+        if before is not None:
+            original(self, rank, before, seen)
+
+    return hear
+
+
+def _passes_on_late_messages(original: Any) -> Any:
+    def hear(self: Any, epoch: int, version: int, messages: Any) -> Any:
+        self.heard_at = -1, -1
+        return original(self, epoch, version, messages)
+
+    return hear
 
 
 def _too_old(original: Any) -> Any:
@@ -823,11 +841,12 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(items, "assembled", _both_count(items.assembled))),
     Mutation("a restarted rank is told that it had taken what it had not made, and nobody misses it",
              "no row is lost", "shared", lambda: all_of(
-                 method(Sharing, "asked", _for_the_dead_too)(),
+                 method(SharingState, "asked", _for_the_dead_too)(),
                  patch.object(items, "assembled", _without_the_missing(items.assembled)))),
     Mutation("a rank that was restarted tells the mates that outlived it nothing of what it takes",
              "no row is made twice without need", "shared",
-             method(Sharing, "told", lambda original: lambda self, mate, generation: self._silent.discard(mate) or [])),
+             method(SharingState, "told",
+                    lambda original: lambda self, mate, generation: self._silent.discard(mate) or [])),
     Mutation("what is due is not taken before what has come", "a bounded lag is kept", "shared first",
              method(FirstChoice, "_choice", lambda original: lambda self, due: list(self._ready)[: self._each])),
     Mutation("a restarted rank takes what is finished first by then", "a step takes the same again", "shared first",
@@ -837,7 +856,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a restarted rank is not told what its former life has decided", "a step takes the same again", "process",
              method(ports.Ports, "recall", lambda original: lambda self, resume, told: original(self, resume, ()))),
     Mutation("a restarted rank is told that it had taken what it had not made", "no deadlock", "shared",
-             method(Sharing, "asked", _for_the_dead_too)),
+             method(SharingState, "asked", _for_the_dead_too)),
     Mutation("what was under way to ranks of an earlier layout is put together as for the present one's",
              "the state is the undisturbed run's", "shared resize",
              method(StoredValues, "_ends", _as_for_the_present)),
@@ -1089,6 +1108,12 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(agent_machine, "last_states", lambda ranks: (last_states(ranks)[0], "", -1))),
     Mutation("an agent does not say what ranks have kept", "no deadlock", "last",
              lambda: patch.object(agent_machine, "last_states", lambda ranks: ([], *last_states(ranks)[1:]))),
+    Mutation("what an extension in a rank has said is not said again to another agent", "no deadlock", "messages",
+             method(MasterMail, "_say_again", lambda original: lambda self: None)),
+    Mutation("a new master does not hear what extensions in ranks have said before", "no deadlock", "messages",
+             method(Hooks, "hear", _hears_no_first_report)),
+    Mutation("an agent passes on a late message of the master", "an extension hears nothing older", "messages",
+             method(AgentRank, "hear", _passes_on_late_messages)),
     Mutation("a job ends before its last step is durable", "no step is skipped", "nodes",
              lambda: all_of(patch.object(progress, "LAST_CHECKPOINT_S", 0.0), patch.object(progress, "LINES_S", 0.0),
                           _without("every_line"))),

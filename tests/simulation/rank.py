@@ -12,6 +12,7 @@ from tests.simulation.calls import SimCalls
 from tests.simulation.effects import Chunk, SimItem, SimLog, SimMail, SimPage, SimWaits, Streamed, effects_of
 from tests.simulation.lines import former_lines, meter_of, started_again
 from tests.simulation.memory import Entry, Part
+from tests.simulation.messages import Teller
 from tests.simulation.model import Mind, State, Value, chunks_of, cut, gather, initial_of, newest_of
 from tests.simulation.sharing import shared_call
 from tests.simulation.snapshots import SimPace, SimStore
@@ -20,6 +21,7 @@ from tests.simulation.takeover import BEGUN, SimCrossing, SimFormer, SimRemains,
 from rolemesh.api.failures import Cause, Failure
 from rolemesh.graph.logical import OpCall
 from rolemesh_dataplane.transports import TransportError
+from rolemesh_durable.extensions.sharing.extension import SharedCalls
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.delivery import InPort
 from rolemesh_durable.protocol.edge import LogLost
@@ -29,6 +31,7 @@ from rolemesh_durable.protocol.rank.extension import RankExtension, RankHooks
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
 from rolemesh_durable.protocol.rank.machine import LOOK_NS, Driver, RankMachine
+from rolemesh_durable.protocol.rank.master_mail import MasterMail
 from rolemesh_durable.protocol.rank.origin import OriginError, restore_inputs
 from rolemesh_durable.protocol.rank.page import (
     COMPUTING,
@@ -99,6 +102,7 @@ class SimRank:
         self.control = Control(lambda: self._inject("exit"))
         self.control.attend_fault(lambda: self._inject("raise"))
         self.control.on_adopted.append(self._say_again)
+        self.master = MasterMail(launch.start, self.control, lambda message: self.world.send(self, self.agent, message))
         self.heard = launch.resume
         """The newest step of which the snapshot has all that others have called for."""
         self.former: list[Metrics] = []
@@ -295,12 +299,14 @@ class SimRank:
     def _wired(self, wire: m.Connect) -> None:
         assert self.ports is not None
         self.ports.rewire(wire.peers)
+        self.shared.rewired()
         self.calls.rewire()
 
     def _advanced(self, advance: m.Watermarks) -> None:
         assert self.ports is not None
         self.meter.cut(advance.cuts)
         self.meter.published(advance.published)
+        self.shared.advanced(advance)
         self.calls.advanced(advance)
         if self.taker is not None:
             self.taker.advanced(advance)
@@ -353,9 +359,10 @@ class SimRank:
             listens=False,
         )
         calls = [SimCall(op, self.job.activity.always(op.id)) for op in self.job.schedule[self.key[0]]]
-        hooks = RankHooks([SimExtension(self)])
+        hooks = RankHooks([SimExtension(self), *([Teller(self)] if world.scenario.family == "messages" else [])])
         machine = RankMachine(calls, effects, driver, control, hooks, ports=ports, position=SimPosition(self))
         machine.follow(self.taker, self._changes(ports))
+        self.master.attend(hooks.hear)
         self.machine = machine
         machine.repeat(launch.resume)
         started_again(self)
@@ -470,6 +477,7 @@ class SimRank:
         )  # fmt: skip
         effects = self.effects = effects_of(self, self.page, self.mail, SimLog(self))
         ports = self.ports = Ports(shape, effects, resume=launch.resume, barrier=self.barrier)
+        self.shared = SharedCalls(ports, self.mail.open_channel)
         former, remains, disk = SimFormer(self), SimRemains(self), launch.restore == "disk"
         take_over(ports, former, former.records(), former.ours(), remains, launch.layout, launch.resume, from_disk=disk)
         if launch.origin_step >= 0:
@@ -487,6 +495,7 @@ class SimRank:
         if not self.world.scenario.plan.last:
             self.taker = self._snapshots(ports, effects)
         ports.open(control.wire.peers if control.wire is not None else ())
+        self.shared.opened(launch.resume)
         self.calls.open()
         self.opened = True
         control.attend(self._wired, self._advanced)
@@ -577,7 +586,7 @@ class SimRank:
                 continue
             value = port.take(step)
             inputs.append(newest_of(port.edge) if port.edge.newest else _taken(port, value))
-        if op.id in ports.mates:
+        if op.id in self.shared.mates:
             given = {port.edge.param: value for (_, port), value in zip(ports.inputs[op.id], inputs, strict=True)}
             shared_call(self, op, step, given)
             self._release(op, step)

@@ -18,6 +18,7 @@ from tests.simulation.graphs import (
     versions_job,
     versions_shared,
 )
+from tests.simulation.messages import Counting
 from tests.simulation.model import GROUPS, RESIZABLE
 from tests.simulation.nemesis import Nemesis
 
@@ -94,6 +95,7 @@ FAMILIES: dict[str, dict[str, float]] = {
     "apart calm": {},
     "seldom": {"rank": 3, "ranks": 1},
     "last": {"agent": 3, "master": 3, "zombie": 1, "freeze_agent": 1, "freeze_master": 1},
+    "messages": {"rank": 2, "agent": 3, "node": 0.5, "master": 3, "zombie": 1, "freeze_agent": 1, "freeze_master": 1},
     "versions": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
     "versions group": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
     "versions shared": {"rank": 5, "ranks": 3, "agent": 0.5, "node": 1, "master": 0.5},
@@ -456,7 +458,8 @@ class Scenario:
             checks=self.limits,
             metrics_every=(1, None, None, 4)[self.seed % 4],
         )
-        return MasterMachine(outline, self.ladder, self.diagnosers, extensions=MASTER_EXTENSIONS)
+        extensions = (*MASTER_EXTENSIONS, *([Counting] if self.family == "messages" else []))
+        return MasterMachine(outline, self.ladder, self.diagnosers, extensions=extensions)
 
     def expect(self, world: World) -> None:
         """Check the invariants that hold at the end of this family only."""

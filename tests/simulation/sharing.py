@@ -10,6 +10,7 @@ from tests.simulation.model import Shape, Value, made_of, rows_of, value_of
 from rolemesh.api.partition import Balanced
 from rolemesh.graph.logical import Edge, OpCall
 from rolemesh.graph.routes import Part, Share
+from rolemesh_durable.protocol.item_reports import reports_record
 from rolemesh_runtime import items
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def assembled(
 def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> None:
     """One call of an operator whose rows are shared out; see `rolemesh_durable.extensions.sharing.shared_rows`."""
     assert rank.ports is not None
-    mates, out = rank.ports.mates[op.id], rank.ports.outputs.get(op.id)
-    mates.await_told()
+    out = rank.ports.outputs.get(op.id)
+    rank.shared.before_call(op, step)
     made = _items(rank, op, step, given)
     if out is not None:
         out.put_chunks(step, made, maybe_none=True)
@@ -49,8 +50,7 @@ def shared_call(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -
 
 def _items(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> Iterator[Any]:
     """The items that fall to this rank, one after the other."""
-    assert rank.ports is not None
-    world, mates = rank.world, rank.ports.mates[op.id]
+    world, mates = rank.world, rank.shared.mates[op.id]
     how = mates.edge.dst_partition
     assert isinstance(how, Balanced)
     rows = rows_of(given[mates.edge.param])
@@ -70,4 +70,4 @@ def _items(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> Ite
     # Eighths add up exactly: the shares of all items of a step are one.
     shares = {item: (8 - count + 1 if item == 0 else 1) / 8 for item in range(count)}
     each = {item: ({}, {"shares": share}) for item, share in shares.items()}
-    rank.meter.made(op.label, step, *mates.made(step, count, each))
+    rank.meter.record(reports_record(op.label, step, rank.key[1], *mates.made(step, count, each)))

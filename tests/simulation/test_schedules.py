@@ -56,6 +56,13 @@ def test_a_job_without_snapshots_keeps_its_last_state_in_every_schedule() -> Non
     assert sum(result.faults for result in results) > KEEPING
 
 
+def test_the_parts_of_an_extension_hear_each_other_in_every_schedule() -> None:
+    results = [run_seed(seed, family="messages") for seed in range(KEEPING)]
+    broken = [f"{result.seed}: {result.broken}" for result in results if result.broken]
+    assert not broken, "\n".join(broken)
+    assert sum(result.faults for result in results) > KEEPING
+
+
 def test_a_schedule_is_played_again_event_by_event() -> None:
     for seed in (3, 8, 11):
         first, second = (run_seed(seed, traced=True) for _ in range(2))

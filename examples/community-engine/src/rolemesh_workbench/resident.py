@@ -1,9 +1,10 @@
-"""An extension of the durable engine that measures memory: ranks in lines of metrics, agents in events."""
+"""An extension of the durable engine that measures memory: ranks in metrics, agents and large ranks in events."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from typing import ClassVar
 
 import msgspec
@@ -13,25 +14,43 @@ from rolemesh_durable.api.extensions import (
     AgentProcess,
     AgentRecord,
     Extension,
+    ExtensionMessage,
     ExtensionRecord,
     MasterExtension,
     MasterParts,
     Rank,
     RankExtension,
+    RankRecord,
     Report,
 )
 
-__all__ = ["Resident", "ResidentOptions"]
+__all__ = ["Peak", "Resident", "ResidentOptions"]
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 GRAIN_BYTES = 16 * 1024 * 1024
 """The agent reports each change at once, so it reports a multiple of this."""
+STEP_BYTES = 1 << 26
+"""Distance between two peaks that a rank reports."""
 
 
 class ResidentOptions(BaseModel, extra="forbid"):
     """Options of `resident`."""
 
     every_s: float = Field(default=1.0, ge=0, description="Seconds between two measurements; 0: each step.")
+    warn_gb: float = Field(default=64.0, gt=0, description="The status warns about ranks with more memory, in GiB.")
+
+
+class Peak(ExtensionMessage, frozen=True, tag="resident/peak"):
+    """The most memory that a rank has had, in bytes, rounded up to 64 MiB."""
+
+    nbytes: int
+
+
+class RankIsLarge(ExtensionRecord, frozen=True, tag="rank_is_large"):
+    """A rank has more memory than `ResidentOptions.warn_gb`."""
+
+    rank: str
+    gib: float
 
 
 class Resident(Extension):
@@ -53,7 +72,7 @@ class Resident(Extension):
 
     def in_master(self, parts: MasterParts) -> MasterExtension:
         """Take part in the master's machine."""
-        return AgentMemories(parts)
+        return Memories(parts, self.options.warn_gb)
 
 
 class RankMemory(RankExtension):
@@ -63,13 +82,18 @@ class RankMemory(RankExtension):
         self._rank, self._every_s = rank, every_s
         self._next = 0.0
         self._name = f"resident {rank.ctx.role}/{rank.ctx.rank}"
+        self._peak = 0
 
     def step_done(self, step: int, held: bool) -> None:
         """Measure if it is time."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self._every_s
-            self._rank.record({self._name: resident_bytes()})
+            nbytes = resident_bytes()
+            self._rank.record({self._name: nbytes})
+            if nbytes > self._peak:
+                self._peak = -(-nbytes // STEP_BYTES) * STEP_BYTES
+                self._rank.tell_master(Peak(self._peak))
 
 
 class AgentBytes(msgspec.Struct, frozen=True, tag="resident.agent"):
@@ -102,21 +126,36 @@ class AgentMemory(ExtensionRecord, frozen=True, tag="agent_memory"):
     nbytes: int
 
 
-class AgentMemories(MasterExtension):
-    """Journals the memory of each agent when it has doubled. A new master begins from scratch."""
+class Memories(MasterExtension):
+    """Journals the memory of each agent when it has doubled, and ranks above a limit. A new master begins again."""
 
-    records = (AgentMemory,)
+    records = (AgentMemory, RankIsLarge)
+    messages = (Peak,)
 
-    def __init__(self, parts: MasterParts) -> None:
+    def __init__(self, parts: MasterParts, warn_gb: float) -> None:
         super().__init__(parts)
+        self._warn_gb = warn_gb
         self._told: dict[str, int] = {}
+        self._peaks: dict[str, float] = {}
+
+    def heard(self, rank: RankRecord, message: ExtensionMessage) -> None:
+        """Keep the peak of the rank's present process."""
+        assert isinstance(message, Peak)
+        name, before = str(rank.launch.ref), self._peaks.get(str(rank.launch.ref), 0.0)
+        self._peaks[name] = peak = message.nbytes / 2**30
+        if before <= self._warn_gb < peak:
+            self.tell(RankIsLarge(name, peak))
+
+    def warnings(self) -> Iterable[str]:
+        """Name the ranks above the limit."""
+        return [f"{name} has up to {peak:.2f} GiB" for name, peak in self._peaks.items() if peak > self._warn_gb]
 
     def agent_reported(self, agent: AgentRecord, report: Report) -> None:
         """Compare the report with the last record."""
         found = report.part(AgentBytes)
         if found is not None and found.nbytes >= 2 * self._told.get(report.agent, 1):
             self._told[report.agent] = found.nbytes
-            self._context.tell(AgentMemory(report.agent, found.nbytes))
+            self.tell(AgentMemory(report.agent, found.nbytes))
 
 
 def resident_bytes() -> int:

@@ -7,10 +7,11 @@ from collections import Counter
 
 import pytest
 
-from rolemesh_durable.protocol.sharing import ItemsIn, Sharing
+from rolemesh_durable.extensions.sharing.states import SharingState
+from rolemesh_durable.protocol.delivery.items import ItemsIn
 
 
-def introduce(ranks: list[Sharing]) -> None:
+def introduce(ranks: list[SharingState]) -> None:
     """Everybody asks everybody."""
     for me, mine in enumerate(ranks):
         for mate, theirs in enumerate(ranks):
@@ -20,7 +21,7 @@ def introduce(ranks: list[Sharing]) -> None:
                 mine.told(mate, 0)
 
 
-def tell(ranks: list[Sharing], me: int, step: int, item: int) -> None:
+def tell(ranks: list[SharingState], me: int, step: int, item: int) -> None:
     for mate in ranks[me].listeners:
         ranks[mate].heard(me, 0, step, item)
 
@@ -28,7 +29,7 @@ def tell(ranks: list[Sharing], me: int, step: int, item: int) -> None:
 @pytest.mark.parametrize(("size", "count"), [(1, 5), (2, 1), (3, 7), (4, 3), (4, 32), (5, 0)])
 def test_every_item_is_taken_once(size: int, count: int) -> None:
     rng = random.Random(size * 100 + count)
-    ranks = [Sharing(rank, size) for rank in range(size)]
+    ranks = [SharingState(rank, size) for rank in range(size)]
     introduce(ranks)
     assert all(rank.informed for rank in ranks)
     through: set[int] = set()
@@ -45,39 +46,39 @@ def test_every_item_is_taken_once(size: int, count: int) -> None:
 
 
 def test_a_rank_takes_its_own_section_from_the_front_and_then_the_richest_from_the_back() -> None:
-    me = Sharing(1, 3)
+    me = SharingState(1, 3)
     assert [me.take(0, 9) for _ in range(3)] == [3, 4, 5]
     me.heard(0, 0, 0, 0)
     assert [me.take(0, 9) for _ in range(6)] == [8, 7, 2, 6, 1, None]
 
 
 def test_an_item_of_a_mates_section_is_one_that_the_mate_may_be_taking() -> None:
-    me = Sharing(1, 2)
+    me = SharingState(1, 2)
     collide = []
     for _ in range(4):
         collide.append(me.may_collide(0, 4))
         me.take(0, 4)
     assert collide == [False, False, True, True]
     assert not me.may_collide(0, 4)
-    assert Sharing(0, 2).may_collide(0, 1)
+    assert SharingState(0, 2).may_collide(0, 1)
 
 
 def test_who_is_told_at_the_same_moment_does_it_twice() -> None:
-    ranks = [Sharing(rank, 2) for rank in range(2)]
+    ranks = [SharingState(rank, 2) for rank in range(2)]
     introduce(ranks)
     done = Counter(rank.take(0, 2) for rank in ranks for _ in range(2))
     assert done == {0: 2, 1: 2}
 
 
 def test_a_restarted_rank_is_told_what_its_mates_have_and_what_it_had_is_free() -> None:
-    ranks = [Sharing(rank, 2) for rank in range(2)]
+    ranks = [SharingState(rank, 2) for rank in range(2)]
     introduce(ranks)
     for me, count in ((0, 2), (1, 1)):
         for _ in range(count):
             item = ranks[me].take(3, 6)
             assert item is not None
             tell(ranks, me, 3, item)
-    again = Sharing(0, 2, resume=2)
+    again = SharingState(0, 2, resume=2)
     assert again.first == 3
     assert not again.informed
     ranks[1].restarted(0, 1)
@@ -94,9 +95,9 @@ def test_a_restarted_rank_is_told_what_its_mates_have_and_what_it_had_is_free() 
 
 
 def test_a_living_mate_learns_which_items_the_new_generation_takes() -> None:
-    ranks = [Sharing(rank, 2) for rank in range(2)]
+    ranks = [SharingState(rank, 2) for rank in range(2)]
     introduce(ranks)
-    again = Sharing(0, 2, resume=2)
+    again = SharingState(0, 2, resume=2)
     again.remember(3, [0])  # the log has what a former generation made of it
     ranks[1].asked(0, 1, again.first)
     assert again.told(1, 0) == [(3, 0)]
@@ -110,7 +111,7 @@ def test_a_living_mate_learns_which_items_the_new_generation_takes() -> None:
 
 
 def test_committed_steps_are_forgotten() -> None:
-    me = Sharing(0, 2)
+    me = SharingState(0, 2)
     assert me.take(0, 2) == 0
     assert me.take(1, 2) == 0
     me.committed(0)
@@ -122,7 +123,7 @@ def test_living_ranks_know_every_taken_item_despite_kills() -> None:
     for seed in range(300):
         rng = random.Random(seed)
         size, count, steps = rng.randint(2, 4), rng.randint(1, 6), 3
-        ranks = [Sharing(rank, size) for rank in range(size)]
+        ranks = [SharingState(rank, size) for rank in range(size)]
         generations = [0] * size
         introduce(ranks)
         parts: list[dict[int, set[int]]] = [{} for _ in range(size)]
@@ -136,7 +137,7 @@ def test_living_ranks_know_every_taken_item_despite_kills() -> None:
                 resume = rng.randint(-1, at[me] - 1)
                 parts[me] = {step: part for step, part in parts[me].items() if step <= resume}
                 generations[me] += 1
-                at[me], ranks[me] = resume + 1, Sharing(me, size, resume)
+                at[me], ranks[me] = resume + 1, SharingState(me, size, resume)
                 words = [word for word in words if word[1] != me]
                 for mate in range(size):
                     if mate != me:

@@ -30,8 +30,10 @@ from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.extension import RankHooks
+from rolemesh_durable.protocol.rank.master_mail import MasterMail
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
+from rolemesh_durable.protocol.refs import StartRef
 from rolemesh_durable.rank.channel import Channels
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import Tasks
@@ -278,14 +280,14 @@ class Fleet:
             shape = JobShape(flow, activity, sizes, steps, **options)
             effects = process_effects(endpoint, status_page, meter, None)
             ports = Ports(shape, effects)
-            tasks = Tasks(endpoint)
-            place = Rank(
-                ctx, workload, endpoint, status_page, meter, ports, None, tasks, Channels(endpoint, flow.roles)
-            )
+            tasks, channels = Tasks(endpoint), Channels(endpoint, flow.roles)
+            master = MasterMail(StartRef(role, rank, 0), control, endpoint.report)
+            place = Rank(ctx, workload, endpoint, status_page, meter, ports, None, tasks, channels, master)
             parts = [extension(None).in_rank(place) for extension in extensions]
             hooks = RankHooks([part for part in parts if part is not None])
             loop = Loop(place, hooks, control, effects)
             control.attend(lambda wire: None, lambda advance: ports.commit(advance.committed))
+            master.attend(hooks.hear)
             ports.open(peers)
             for opened in hooks.opened:
                 opened(-1)

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import ValidationError
 
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import OpCall
 from rolemesh_durable.extensions import Extension
 from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.extension_message import ExtensionMessage
 from rolemesh_durable.protocol.rank.extension import RankExtension, RankHooks
+from rolemesh_durable.rank.frames import encode_control
 from rolemesh_durable.rank.services import Rank
 
 STEPS = 3
@@ -143,6 +147,71 @@ def test_the_parts_of_an_extension_send_each_other_messages(fleet: Any, flow: An
         assert found[one, 0].seen == [(other, 0, 0, {"finished": step}) for step in range(STEPS)]
     records = [line.records for line in found["a", 0].lines]
     assert records == [{"finished a/0": step} for step in range(STEPS)]
+
+
+class Told(ExtensionMessage, frozen=True, tag="test/told"):
+    """A rank has finished a step."""
+
+    step: int
+
+
+class Answered(ExtensionMessage, frozen=True, tag="test/answered"):
+    """The master has heard of a step."""
+
+    step: int
+
+
+class Asker(Extension):
+    def in_rank(self, rank: Rank) -> RankExtension | None:
+        return Asking(rank)
+
+
+class Asking(RankExtension):
+    """Ends once the master has answered."""
+
+    messages = (Answered,)
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+        self.heard_of: list[int] = []
+
+    def step_done(self, step: int, held: bool) -> None:
+        self.rank.tell_master(Told(step))
+        self.rank.tell_master(Told(step))  # says nothing new
+
+    def heard(self, message: ExtensionMessage) -> None:
+        assert isinstance(message, Answered)
+        self.heard_of.append(message.step)
+
+    def steps_end(self, finished: int) -> None:
+        while finished not in self.heard_of:
+            self.rank.endpoint.wait()
+        self.rank.workload.seen += self.heard_of  # type: ignore[attr-defined]
+
+
+def test_a_rank_and_the_master_send_each_other_messages(fleet: Any, flow: Any, role: Any) -> None:
+    graph, _ = flow
+    made = graph(("a", "make", None), edges=[])
+    a = lambda: role(make=lambda self: None)  # noqa: E731
+    heard: list[m.RankToAgent] = []
+
+    def drive(agent: Any) -> None:
+        while len([each for each in heard if isinstance(each, m.RankSays)]) < STEPS:
+            heard.append(m.decode_rank_to_agent(agent.reports.recv()))
+        messages = m.MasterSays((Answered(STEPS - 1).sealed(),))
+        for _ in range(2):  # repeated, and heard once
+            agent.sockets["a", 0].send_multipart(encode_control(m.encode(messages)))
+
+    outcome = fleet.run(made, {"a": (a, 1)}, steps=STEPS, extensions=(Asker,), drive=drive)["a", 0]
+    assert not outcome.failure
+    assert outcome.seen == [STEPS - 1]
+    said = [each.message.opened(Told).step for each in heard if isinstance(each, m.RankSays)]
+    assert said == list(range(STEPS))
+
+
+def test_a_message_with_a_field_of_another_type_is_refused_where_it_is_sent() -> None:
+    with pytest.raises(ValidationError, match="Expected `int`, got `str`"):
+        Told("two").sealed()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("removed", RANK_EXTENSIONS, ids=lambda each: each.__name__)

@@ -1,9 +1,14 @@
 """For extensions: their base class, the hooks of a rank, an agent and the master, and the parts that they use.
 
 An extension derives from `Extension` (entry-point group ``rolemesh.extensions``), and a job lists it under
-``plugins.extensions``. Of a `Rank` it uses `ctx`, `workload`, `job`, `record` and `open_channel`; the other attributes
-belong to the engine's own extensions and change without notice. The same holds for the attributes of `MasterParts`,
-and for those of `AgentProcess` beside `config`, `folder`, `logs`, `environ` and `send`.
+``plugins.extensions``. Of a `Rank` it uses `ctx`, `workload`, `job`, `record`, `open_channel` and `tell_master`. Of a
+`RankRecord` it uses `launch.ref` and `launch.start`, and of an `AgentProcess` `config`, `folder`, `logs`, `environ` and
+`send`. The other attributes, and those of `MasterParts`, belong to the engine's own extensions and change without
+notice.
+
+The parts of an extension send each other messages. Those between ranks go over a channel (`open_channel`). Those
+between a rank and the master are of classes that derive from `ExtensionMessage`: `Rank.tell_master` and
+`MasterExtension.says` send them, and `heard` of the other part takes them.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ if TYPE_CHECKING:
     from rolemesh_durable.extensions import Extension as Extension
     from rolemesh_durable.protocol.agent.part import AgentPart as AgentPart
     from rolemesh_durable.protocol.agent.part import AgentProcess as AgentProcess
+    from rolemesh_durable.protocol.extension_message import ExtensionMessage as ExtensionMessage
     from rolemesh_durable.protocol.master.extension import ExtensionRecord as ExtensionRecord
     from rolemesh_durable.protocol.master.extension import MasterExtension as MasterExtension
     from rolemesh_durable.protocol.master.extension import MasterParts as MasterParts
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from rolemesh_durable.protocol.master.shell import MasterShell as MasterShell
     from rolemesh_durable.protocol.master.shell import ShellPart as ShellPart
     from rolemesh_durable.protocol.master.state import AgentRecord as AgentRecord
+    from rolemesh_durable.protocol.master.state import RankRecord as RankRecord
     from rolemesh_durable.protocol.messages import Report as Report
     from rolemesh_durable.protocol.part_messages import ToPart as ToPart
     from rolemesh_durable.protocol.rank.extension import RankExtension as RankExtension
@@ -35,9 +42,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "extensions": "Extension",
     "protocol.agent.part": "AgentPart AgentProcess",
+    "protocol.extension_message": "ExtensionMessage",
     "protocol.master.extension": "ExtensionRecord MasterExtension MasterParts Slice",
     "protocol.master.shell": "MasterShell ShellPart",
-    "protocol.master.state": "AgentRecord",
+    "protocol.master.state": "AgentRecord RankRecord",
     "protocol.messages": "Report",
     "protocol.part_messages": "ToPart",
     "protocol.rank.extension": "RankExtension",

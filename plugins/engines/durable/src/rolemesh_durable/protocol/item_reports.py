@@ -1,6 +1,6 @@
 """The reports of operators about the items of `Balanced` rows: each item counts once, from one rank. Pure.
 
-Two ranks may make the same item (`protocol.sharing`), and a rank that starts again makes some items again. So metrics
+Two ranks may make the same item (`extensions.sharing`), and a rank that starts again makes some items again. So metrics
 that are reported with an item in hand travel by item, as a record of the rank's line. They are added up when the parts
 of all ranks are together. If several ranks made an item, the report of the lowest rank counts, like its rows.
 """

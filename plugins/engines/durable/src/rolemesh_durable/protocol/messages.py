@@ -15,6 +15,7 @@ import msgspec
 
 from rolemesh.api.failures import Failure
 from rolemesh.api.rank_ref import OfRank, RankRef
+from rolemesh_durable.protocol.extension_message import Sealed
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.line_cuts import Cuts, united
 from rolemesh_durable.protocol.part_messages import FromPart as FromPart
@@ -117,6 +118,7 @@ class RankReport(RankProgress, frozen=True):
       (`sha256`), failed (`failure`), gone (no process; `snapshots` are the steps in its node's memory).
     - `finish`: the reason for which its workload wants the job to finish; "" if it does not.
     - `ends`: the workload is torn down and only the process is left.
+    - `says`: the newest message of each class that extensions in the rank have for their parts in the master.
     """
 
     state: Literal["starting", "up", "ready", "done", "failed", "gone"]
@@ -130,6 +132,7 @@ class RankReport(RankProgress, frozen=True):
     finish: str = ""
     verdict: str = ""
     ends: bool = False
+    says: tuple[Sealed, ...] = ()
 
 
 class Stored(OfRank, frozen=True):
@@ -257,6 +260,23 @@ class Watermarks(msgspec.Struct, frozen=True, tag=True):
         )
 
 
+class ForRank(OfStart, frozen=True):
+    """The newest message of each class that extensions in the master have for their parts in a rank."""
+
+    says: tuple[Sealed, ...]
+
+
+class Say(msgspec.Struct, frozen=True, tag=True):
+    """Pass these messages on to ranks. An agent ignores a message with a smaller `version`, which is late.
+
+    The master sends it on every change and every second. `version` grows with each change in an epoch.
+    """
+
+    epoch: int
+    version: int
+    ranks: tuple[ForRank, ...]
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """End: ranks finish their operator and tear down.
 
@@ -379,6 +399,12 @@ class RankDone(OfStart, frozen=True, tag=True):
     unkept: str = ""
 
 
+class RankSays(OfStart, frozen=True, tag=True):
+    """The message of an extension in the rank for its part in the master. It replaces the one of its class."""
+
+    message: Sealed
+
+
 class RankEnds(OfStart, frozen=True, tag=True):
     """The workload is torn down; only threads and exit handlers of the process are left."""
 
@@ -405,13 +431,19 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
     kind: Literal["exit", "raise"]
 
 
+class MasterSays(msgspec.Struct, frozen=True, tag=True):
+    """The messages of extensions in the master for their parts in the rank. Each replaces the one of its class."""
+
+    messages: tuple[Sealed, ...]
+
+
 class Adopted(msgspec.Struct, frozen=True, tag=True):
     """A new incarnation of the agent has adopted the rank. The rank sends again all that may have been lost."""
 
     incarnation: int
 
 
-MasterToAgent: TypeAlias = Launch | Halt | Addresses | Watermarks | ToPart | Stop
+MasterToAgent: TypeAlias = Launch | Halt | Addresses | Watermarks | Say | ToPart | Stop
 AgentToMaster: TypeAlias = Report | FromPart | AtWork | Stopped
 
 
@@ -421,8 +453,8 @@ class RankMetrics(OfStart, frozen=True, tag=True):
     lines: tuple[Metrics, ...]
 
 
-RankToAgent: TypeAlias = RankHello | RankReady | RankMetrics | RankFinish | RankDone | RankEnds | RankFailed
-AgentToRank: TypeAlias = Connect | Watermarks | Fault | Stop | Adopted
+RankToAgent: TypeAlias = RankHello | RankReady | RankMetrics | RankSays | RankFinish | RankDone | RankEnds | RankFailed
+AgentToRank: TypeAlias = Connect | Watermarks | MasterSays | Fault | Stop | Adopted
 
 encode = msgspec.msgpack.Encoder().encode
 decode_master_to_agent = msgspec.msgpack.Decoder(MasterToAgent).decode

@@ -31,7 +31,7 @@ class Channels:
 
         The rank can send to ranks that the flow connects with it, and to those of its collective group. Messages
         between two lives of ranks arrive in order and at most once. Those to a dead rank are lost. `receive` also gets
-        earlier messages.
+        earlier messages. The rank drops a message for which it raises `struct.error`.
         """
         self._receive[name] = receive
         self._endpoint.register_taker(CHANNEL, self._take)
@@ -48,9 +48,16 @@ class Channels:
             name = frame[CHANNELS.size : CHANNELS.size + size].decode()
             sender = self._roles[role]
         except (UnicodeDecodeError, IndexError, struct.error):
-            self._endpoint.refuse(f"a message on a channel with {len(frame)} bytes")
-            return True
+            return self._refuse(frame)
         receive = self._receive.get(name)
-        if receive is not None:
+        if receive is None:
+            return False
+        try:
             receive(sender, rank, generation, frame[CHANNELS.size + size :])
-        return receive is not None
+        except struct.error:
+            self._refuse(frame)
+        return True
+
+    def _refuse(self, frame: bytes) -> bool:
+        self._endpoint.refuse(f"a message on a channel with {len(frame)} bytes")
+        return True

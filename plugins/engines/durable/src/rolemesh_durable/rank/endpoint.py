@@ -22,7 +22,7 @@ from rolemesh_durable.rank.loopback import Loopback
 
 __all__ = ["Endpoint"]
 
-LATER = frozenset((frames.BARRIER, frames.SHARE, frames.CHANNEL))
+LATER = frozenset((frames.BARRIER, frames.CHANNEL))
 """Tags of frames that a part of the rank takes which may be created later."""
 HEAD_BYTES, unpack_head = HEAD.size, HEAD.unpack_from
 

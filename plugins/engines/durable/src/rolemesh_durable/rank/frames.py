@@ -7,10 +7,20 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["ASK", "ASKS", "BARRIER", "BARRIERS", "CHANNEL", "CHANNELS", "CONTROL", "CREDIT", "CREDITS", "SHARE",
-           "SHARES", "encode_control"]  # fmt: skip
+__all__ = [
+    "ASK",
+    "ASKS",
+    "BARRIER",
+    "BARRIERS",
+    "CHANNEL",
+    "CHANNELS",
+    "CONTROL",
+    "CREDIT",
+    "CREDITS",
+    "encode_control",
+]
 
-CREDIT, CONTROL, ASK, BARRIER, SHARE, CHANNEL = 2, 3, 4, 5, 6, 7
+CREDIT, CONTROL, ASK, BARRIER, CHANNEL = 2, 3, 4, 5, 6
 """Tags of frames: the first byte. A frame with data has the tag 1."""
 CREDITS = struct.Struct("<BxxxIIIq")
 """tag, edge, consumer rank, generation, step up to which the consumer has released everything."""
@@ -19,8 +29,6 @@ ASKS = struct.Struct("<BxxxIIIqq")
 everything."""
 BARRIERS = struct.Struct("<BBxxIIIq")
 """tag, kind, rank, generation, vote, position: see `rolemesh_durable.protocol.barrier`, and of votes `.agreement`."""
-SHARES = struct.Struct("<BBxxIIIqq")
-"""tag, kind, edge, rank, generation, step, item: see `rolemesh_durable.protocol.rank.mates`."""
 CHANNELS = struct.Struct("<BBHIII")
 """tag, length of the channel's name, zero, number of the sender's role in the flow, rank, generation. The name and the
 body follow: see `rolemesh_durable.rank.channel`."""

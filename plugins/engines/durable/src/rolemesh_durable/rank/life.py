@@ -114,6 +114,7 @@ class Life:
             log,
             self._tasks,
             Channels(endpoint, job.graph.roles),
+            place.master,
         )
         found = (extension.in_rank(rank) for extension in extensions)
         self._hooks = hooks = RankHooks([part for part in found if part is not None])
@@ -127,6 +128,7 @@ class Life:
         for opened in hooks.opened:
             opened(launch.resume)
         control.attend(self._wired, self._advanced)
+        place.master.attend(hooks.hear)
         control.on_adopted.append(self._meter.say_again)
         self._loop.repeat(launch.resume)
         if self._inherited.partial is not None:

@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from rolemesh_dataplane.payload import DATA, END, HEAD, Payload
 from rolemesh_durable.protocol.edge import LogLost
 from rolemesh_durable.protocol.messages import Peer
-from rolemesh_durable.protocol.rank.effects import Consumer, GroupEnd, MatesEnd, Producer
+from rolemesh_durable.protocol.rank.effects import Consumer, GroupEnd, Producer
 from rolemesh_durable.rank.endpoint import Endpoint
-from rolemesh_durable.rank.frames import ASK, ASKS, BARRIER, BARRIERS, CREDIT, CREDITS, SHARE, SHARES
+from rolemesh_durable.rank.frames import ASK, ASKS, BARRIER, BARRIERS, CREDIT, CREDITS
 
 __all__ = ["EndpointMail"]
 
@@ -20,7 +20,6 @@ class EndpointMail:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint, self.site, self._sender = endpoint, endpoint.site, endpoint.sender
         self._role, self._rank, self._generation = self.site.role, self.site.rank, self.site.generation
-        self._mates: dict[int, MatesEnd] = {}
         self.generation = endpoint.generation
         """Returns the newest generation of a peer."""
 
@@ -39,21 +38,6 @@ class EndpointMail:
     def produce(self, edge: int, end: Producer) -> None:
         """Register the end that takes the asks and acknowledgements of an edge."""
         self._endpoint.register_producer(edge, end)
-
-    def share(self, edge: int, end: MatesEnd) -> None:
-        """Register the end that takes messages of mates about the items of an edge."""
-        self._mates[edge] = end
-        self._endpoint.register_taker(SHARE, self._shared)
-
-    def _shared(self, frame: bytes) -> bool:
-        if len(frame) != SHARES.size:
-            self._endpoint.refuse(f"a message of a mate with {len(frame)} bytes")
-            return True
-        _, kind, edge, rank, generation, step, item = SHARES.unpack(frame)
-        end = self._mates.get(edge)
-        if end is not None:
-            end.message(kind, rank, generation, step, item)
-        return end is not None
 
     def gather(self, end: GroupEnd) -> None:
         """Register the end that takes the group's barrier messages."""
@@ -88,11 +72,6 @@ class EndpointMail:
     def release(self, role: str, rank: int, edge: int, step: int) -> None:
         """Tell a producer that all values up to `step` are released."""
         self._sender(role, rank).send(CREDITS.pack(CREDIT, edge, self._rank, self._generation, step))
-
-    def tell_mate(self, rank: int, edge: int, kind: int, step: int, item: int) -> None:
-        """Send a rank of the same role a message about an item."""
-        frame = SHARES.pack(SHARE, kind, edge, self._rank, self._generation, step, item)
-        self._sender(self._role, rank).send(frame)
 
     def tell_group(self, rank: int, kind: int, position: int, vote: int = 0) -> None:
         """Send a rank of the group a barrier message."""

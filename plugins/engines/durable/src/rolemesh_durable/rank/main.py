@@ -28,6 +28,7 @@ from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
+from rolemesh_durable.protocol.rank.master_mail import MasterMail
 from rolemesh_durable.protocol.rank.page import GENERATION, LAYOUT, PID, REFUSED, STOPPING
 from rolemesh_durable.rank.breakpoints import explain_breakpoints
 from rolemesh_durable.rank.endpoint import Endpoint
@@ -116,7 +117,8 @@ class _Rank:
         self.endpoint.watch_refusals(lambda refused: self.status_page.fields.__setitem__(REFUSED, refused))
         group = launch.collective and launch.world_size > 1
         self.barrier = GroupBarrier(EndpointMail(self.endpoint), launch.world_size) if group else None
-        self.place = RankPlace(start, self.endpoint, self.status_page, self.barrier)
+        master = MasterMail(launch.start, self.control, self.endpoint.report)
+        self.place = RankPlace(start, self.endpoint, self.status_page, master, self.barrier)
         listed = self.job.plugins.get("extensions", {}).values()
         self.extensions: list[Extending] = [extension(None) for extension in shipped]
         self.extensions += [_load(use, self.job.base) for use in listed]

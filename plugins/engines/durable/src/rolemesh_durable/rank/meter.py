@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import msgspec
 
 from rolemesh.api.workload import RankContext
-from rolemesh_durable.protocol.item_reports import ItemReports, reports_record
 from rolemesh_durable.protocol.line_cuts import Cuts, line_end
 from rolemesh_durable.protocol.messages import RankMetrics
 from rolemesh_durable.rank.port import port_of
@@ -113,13 +112,6 @@ class Meter:
     def collect(self, label: str) -> None:
         """Collect the workload's reports since the last call, for operator call `label`."""
         collect(port_of(self._ctx), label, self._part)
-
-    def made(self, label: str, step: int, items: int, reports: ItemReports) -> None:
-        """Add the reports of the items that this rank has made in call `label` of `step` to the current line.
-
-        `items` is the number of items that all ranks of the role make in this step.
-        """
-        self._part.records.update(reports_record(label, step, self._ctx.rank, items, reports))
 
     def aged(self, steps: int) -> None:
         """Record that the current call takes a value that is `steps` old, of those that it might have taken."""

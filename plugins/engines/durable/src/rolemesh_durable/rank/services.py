@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rolemesh.api.workload import RankContext, Workload
+from rolemesh_durable.protocol.extension_message import ExtensionMessage
 from rolemesh_durable.protocol.job import RankStart
 from rolemesh_durable.protocol.rank.extension import RankExtension
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
+from rolemesh_durable.protocol.rank.master_mail import MasterMail
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.rank.channel import Channels, Receive, Send
@@ -32,6 +34,8 @@ class RankPlace:
     """The connections to peers and to the agent."""
     status_page: StatusPage
     """The page on which the rank shows its position."""
+    master: MasterMail
+    """Messages between the rank's extensions and their parts in the master."""
     barrier: GroupBarrier | None
     """The barrier of the rank's collective group; None for a rank without one."""
 
@@ -58,6 +62,8 @@ class Rank:
     """The tasks of operators, and the event loop for coroutines."""
     channels: Channels
     """Messages between the parts of an extension in several ranks."""
+    master: MasterMail
+    """Messages between the rank's extensions and their parts in the master."""
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Put JSON values into the `records` of the rank's present line of metrics.
@@ -69,6 +75,14 @@ class Rank:
     def open_channel(self, name: str, receive: Receive) -> Send:
         """Open a channel between the parts of the extension in all ranks: see `Channels.open`."""
         return self.channels.open(name, receive)
+
+    def tell_master(self, message: ExtensionMessage) -> None:
+        """Send a message to the extension's part in the master, which takes it in `MasterExtension.heard`.
+
+        It replaces the last one of its class: the master gets the newest, and maybe not all before it. Does nothing if
+        it equals the last one. Raises `msgspec.ValidationError` if a field has another type than its class says.
+        """
+        self.master.say(message)
 
     @property
     def job(self) -> JobShape:

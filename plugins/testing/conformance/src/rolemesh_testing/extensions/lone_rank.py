@@ -9,7 +9,7 @@ from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
-from rolemesh_durable.api.extensions import Extension, JobShape, Rank, RankExtension, Receive, Send
+from rolemesh_durable.api.extensions import Extension, ExtensionMessage, JobShape, Rank, RankExtension, Receive, Send
 
 __all__ = ["LoneRank", "live"]
 
@@ -29,12 +29,13 @@ class LoneRank(Rank):
 
     def __init__(self) -> None:
         ctx: RankContext[Any] = RankContext(options=NoOptions(), role="worker", steps=STEPS)
-        values = {"ctx": ctx, "workload": Work(), "recorded": [], "channels_of": set()}
+        values = {"ctx": ctx, "workload": Work(), "recorded": [], "channels_of": set(), "told": []}
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
     recorded: list[dict[str, Any]]
     channels_of: set[str]
+    told: list[ExtensionMessage]
 
     @property
     def job(self) -> JobShape:
@@ -50,6 +51,11 @@ class LoneRank(Rank):
         self.channels_of.add(name)
         return lambda role, rank, body: None
 
+    def tell_master(self, message: ExtensionMessage) -> None:
+        """Keep the message, which no master takes. Raises as a real rank does."""
+        message.sealed()
+        self.told.append(message)
+
 
 def live(extension: Extension, rank: LoneRank) -> object:
     """Call the hooks of one life, from the set-up to the end; return what `in_rank` returned."""
@@ -58,6 +64,8 @@ def live(extension: Extension, rank: LoneRank) -> object:
         return part
     (op,) = FLOW.ops
     method = part.wrap(op, rank.workload.work)  # type: ignore[attr-defined]
+    for message in part.messages:
+        message.name()
     part.opened(-1)
     for step in range(STEPS):
         rank.ctx.step = step

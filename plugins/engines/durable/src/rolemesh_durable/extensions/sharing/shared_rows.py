@@ -9,8 +9,9 @@ from typing import Any
 
 from rolemesh.graph.logical import OpCall
 from rolemesh.graph.routes import by_demand
+from rolemesh_durable.extensions.sharing.mates import Mates
+from rolemesh_durable.protocol.item_reports import reports_record
 from rolemesh_durable.protocol.rank.effects import Stopping
-from rolemesh_durable.protocol.rank.mates import Mates
 from rolemesh_durable.protocol.rank.page import DONE
 from rolemesh_durable.rank.event_loop import Line
 from rolemesh_durable.rank.port import port_of
@@ -29,7 +30,7 @@ class SharedRows:
     def __init__(self, mates: Mates, rank: Rank) -> None:
         self._edge, self._mates = mates.edge, mates
         self._ctx, self._endpoint, self._tasks = rank.ctx, rank.endpoint, rank.tasks
-        self._fields, self._meter = rank.status_page.fields, rank.meter
+        self._fields, self._record = rank.status_page.fields, rank.record
 
     def shared(self, method: Callable[..., Any], op: OpCall) -> Callable[..., Iterator[tuple[Any, ...]]]:
         """Return a function that calls `method`, of `op`, with each item that this rank takes.
@@ -105,4 +106,5 @@ class SharedRows:
                 fields[DONE] = done + 1
             yield item
         reports = port_of(ctx).take_items()
-        self._meter.made(op.label, ctx.step, *self._mates.made(ctx.step, count, reports))
+        found = self._mates.made(ctx.step, count, reports)
+        self._record(reports_record(op.label, ctx.step, ctx.rank, *found))

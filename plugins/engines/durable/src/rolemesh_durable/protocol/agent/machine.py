@@ -151,6 +151,9 @@ class AgentMachine:
                 return effects + self._to_connected(self.advance)
             case m.ToPart():
                 return [e.ToPart(message)]
+            case m.Say(version=version, ranks=ranks):
+                known = ((rank, each.says) for each in ranks if (rank := self._current(each.start)) is not None)
+                return effects + [effect for rank, says in known for effect in rank.hear(message.epoch, version, says)]
             case m.Stop(grace_s=grace_s):
                 return self._stop(message, grace_s, now)
         return effects
@@ -264,8 +267,8 @@ class AgentMachine:
         rank = self._current(StartRef(who.role, who.rank, who.generation))
         if rank is None:
             return []
-        if isinstance(message, m.RankMetrics):
-            self._reporting.metrics.add(message.rank, message.lines)
+        if isinstance(message, m.RankMetrics | m.RankSays):
+            self._reporting.take(rank, message)
             return []
         self._news()
         key = who.ref
@@ -276,7 +279,8 @@ class AgentMachine:
                 if self.lifetime.stopping or rank.halted:
                     return self._kill(key, rank)
                 rank.state = "up" if rank.state == "starting" else rank.state
-                return [e.ToRank(*key, self.advance)] if self.advance is not None else []
+                known = [e.ToRank(*key, self.advance)] if self.advance is not None else []
+                return [*known, *rank.passes_on(rank.heard.values())]
             case m.RankReady(setup_s=setup_s):
                 self.addresses.settled(rank)
                 if rank.state in ("starting", "up"):

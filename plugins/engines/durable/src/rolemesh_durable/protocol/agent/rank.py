@@ -10,7 +10,9 @@ import msgspec
 from rolemesh.api.failures import Failure
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.events import RankExited, RankSample
+from rolemesh_durable.protocol.extension_message import Sealed
 from rolemesh_durable.protocol.failures import describe_exit
 from rolemesh_durable.protocol.refs import OfStart, StartRef
 
@@ -44,6 +46,12 @@ class AgentRank(msgspec.Struct):
     exited_at: float = 0.0
     snapshots: tuple[int, ...] = ()
     sample: RankSample | None = None
+    says: dict[str, Sealed] = msgspec.field(default_factory=dict)
+    """The newest message of each class for the master."""
+    heard: dict[str, Sealed] = msgspec.field(default_factory=dict)
+    """The newest message of each class from the master."""
+    heard_at: tuple[int, int] = (-1, -1)
+    """The epoch and the version of the `Say` that they came with."""
 
     @property
     def start(self) -> StartRef:
@@ -60,6 +68,20 @@ class AgentRank(msgspec.Struct):
             self.state, self.sha256, self.finished = "done", said.sha256, said.finished
             self.verdict = said.verdict
             self.kept, self.unkept = said.kept, said.unkept
+
+    def hear(self, epoch: int, version: int, messages: Iterable[Sealed]) -> list[e.Effect]:
+        """Take messages of the master, unless newer ones have come. Return the effects that pass on the new ones."""
+        if (epoch, version) < self.heard_at:
+            return []
+        self.heard_at = epoch, version
+        new = tuple(each for each in messages if self.heard.get(each.name) != each)
+        self.heard |= {each.name: each for each in new}
+        return self.passes_on(new)
+
+    def passes_on(self, messages: Iterable[Sealed]) -> list[e.Effect]:
+        """Return the effect that sends the rank these messages of the master; none if it cannot be reached yet."""
+        messages = tuple(messages)
+        return [e.ToRank(*self.launch.ref, m.MasterSays(messages))] if messages and self.hello and self.alive else []
 
     def ended_badly(self, now: float) -> Failure | None:
         """Return why its process has ended unexpectedly; None if the rank reports it itself, or may still do so."""
@@ -99,6 +121,7 @@ class AgentRank(msgspec.Struct):
             finish=self.finish,
             ends=self.ends and self.alive,
             verdict=self.verdict,
+            says=tuple(self.says.values()),
             **progress,
         )
 

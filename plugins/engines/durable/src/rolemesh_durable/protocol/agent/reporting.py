@@ -45,12 +45,20 @@ class Reporting:
     """
 
     def __init__(self, who: Identity) -> None:
-        self.urgent = True
+        self.urgent, self._soon = True, False
         self.metrics = MetricsMerger()
         self._who, self._seq = msgspec.structs.asdict(who), 0
         self._metrics_sent = self._sent_at = float("-inf")
         self._overdue = LAST
         self._sent: tuple[object, ...] = ()
+
+    def take(self, rank: AgentRank, message: m.RankMetrics | m.RankSays) -> None:
+        """Take news of a rank that may wait for `PROMPT_S`."""
+        if isinstance(message, m.RankMetrics):
+            self.metrics.add(message.rank, message.lines)
+        else:
+            rank.says[message.message.name] = message.message
+            self._soon = True
 
     def new_master(self) -> None:
         """Begin with a new master, which knows nothing yet."""
@@ -66,10 +74,10 @@ class Reporting:
             return False
         samples = (rank.sample for rank in ranks.values())
         progress = tuple((sample.finished, sample.durable) for sample in samples if sample is not None)
-        news = self.urgent or self.metrics.pending or progress != self._sent
+        news = self.urgent or self._soon or self.metrics.pending or progress != self._sent
         if not news and now < self._sent_at + REPORT_S:
             return False
-        self._sent_at, self._sent, self.urgent = now, progress, False
+        self._sent_at, self._sent, self.urgent, self._soon = now, progress, False, False
         return True
 
     def lines(self, now: float) -> tuple[m.Metrics, ...]:

@@ -19,9 +19,9 @@ from rolemesh.graph.schedule import Period
 from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.protocol.delivery.choosing import Choosing, ChoosingPort
 from rolemesh_durable.protocol.delivery.exact import InPort, Origin
+from rolemesh_durable.protocol.delivery.items import ItemsIn
 from rolemesh_durable.protocol.delivery.policy import ConsumerEnd
 from rolemesh_durable.protocol.rank.effects import Arrival, Effects, Log
-from rolemesh_durable.protocol.sharing import ItemsIn
 
 __all__ = ["First", "FirstChoice", "FirstPort", "Piece", "Taken", "share_of"]
 

@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from rolemesh_durable.protocol.delivery.exact import InPort
 from rolemesh_durable.protocol.delivery.policy import ConsumerEnd, Delivery
+from rolemesh_durable.protocol.edge import InEdgeState
 from rolemesh_durable.protocol.rank.effects import Arrival, Effects
-from rolemesh_durable.protocol.sharing import ItemsIn
 
-__all__ = ["Items", "ItemsPort"]
+__all__ = ["Items", "ItemsIn", "ItemsPort"]
+
+T = TypeVar("T")
+
+
+class ItemsIn(InEdgeState[T]):
+    """The consumer's end of an edge whose values are made by demand: the items of a source are not fixed.
+
+    A restarted source may share a step out in another way, together with its mates. So the edge drops unused items of
+    the source's dead generation, and asks for them again. The consumer checks a value that combines parts from before
+    and after for completeness.
+    """
+
+    def __init__(self, sources: Sequence[int], from_step: int = 0, *, revocable: bool = False) -> None:
+        super().__init__(sources, from_step, revocable=revocable)
+        self._first = from_step
+
+    def restart_source(self, source: int, generation: int) -> int:
+        """As for any edge, but ask again for all values that no step has taken."""
+        position = self._position(source)
+        head = self._heads[position]
+        if generation > head.generation:
+            for step, chunks in self._chunks.items():
+                self._ended[step] -= self.ended(step, position)
+                chunks[position].clear()
+            head.generation, head.step, head.chunk = generation, self._first, 0
+        return head.step
+
+    def take(self, step: int) -> list[list[T]]:
+        """Return the chunks of `step`, which are used now."""
+        self._first = step + 1
+        return super().take(step)
 
 
 class Items(Delivery):

@@ -66,10 +66,24 @@ class Commands:
             for commands in hooks.commands:
                 for command in commands(agent, ranks):
                     self._send(agent, command)
+            if hooks.says and (say := self._say(agent, ranks)) is not None:
+                self._send(agent, say, KEEPALIVE_S)
             if agent.leaving and not ranks and state.recovery is None:
                 self._send(agent, m.Stop(epoch, 0.0, "it leaves, and has no ranks any more"))
             if (wire := self._wiring.message(agent)) is not None:
                 self._send(agent, wire)
+
+    def _say(self, agent: AgentRecord, ranks: Iterable[RankRecord]) -> m.Say | None:
+        """Return the messages of extensions for these ranks of `agent`; None if there are none."""
+        hooks = self._context.hooks.says
+        says = ((rank, tuple(each.sealed() for says in hooks for each in says(rank))) for rank in ranks)
+        told = tuple(m.ForRank(*rank.launch.start, messages) for rank, messages in says if messages)
+        if not told:
+            return None
+        before = self._sent.get((agent.place.agent, agent.incarnation, m.Say, ""), (None, 0.0))[0]
+        if not isinstance(before, m.Say):
+            return m.Say(self._context.outline.epoch, 0, told)
+        return before if before.ranks == told else m.Say(before.epoch, before.version + 1, told)
 
     def _advance(self) -> m.Watermarks:
         context, state = self._context, self._context.state

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.extension_message import ExtensionMessage
 from rolemesh_durable.protocol.master.checkpoints import Checkpoints
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.coordinator import Coordinator
@@ -54,6 +55,8 @@ class MasterExtension:
     """The transitions that it journals."""
     slice: ClassVar[type[Slice] | None] = None
     """The part of a job's state that it owns, if any."""
+    messages: ClassVar[tuple[type[ExtensionMessage], ...]] = ()
+    """The messages of its parts in ranks, for `heard`."""
     words: ClassVar[Mapping[str, str]] = {}
     """The words that it gives `Coordinator.restart` in place of a level's name.
 
@@ -71,6 +74,10 @@ class MasterExtension:
         OTHERS.update({str(record.__struct_config__.tag): record for record in cls.records})
         if cls.slice is not None:
             SLICES[cls.slice.key] = cls.slice
+
+    def tell(self, record: ExtensionRecord) -> None:
+        """Journal `record`, one of `records`, and apply it. The job's events show it."""
+        self._context.tell(record)
 
     def handlers(self) -> Mapping[type, Handler]:
         """The events, and the messages of agents, that the extension handles.
@@ -100,6 +107,19 @@ class MasterExtension:
 
     def rank_reported(self, rank: RankRecord, before: m.RankReport | None, seen: m.RankReport) -> None:
         """An agent has reported `seen` of a rank, and `before` the last time. The core handles it after this."""
+
+    def heard(self, rank: RankRecord, message: ExtensionMessage) -> None:
+        """The extension's part in a rank has sent a new message, one of `messages`.
+
+        The newest message of a class comes at least once, and again to a new master. Earlier ones may never come.
+        """
+
+    def says(self, rank: RankRecord) -> Iterable[ExtensionMessage]:
+        """Return the messages for the extension's part in a rank, at most one of each class.
+
+        The core sends each when it changes. A message that is returned no more stays valid in its rank.
+        """
+        return ()
 
     def limit(self) -> int:
         """Return the newest step that ranks may run to."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.extension_message import ExtensionMessage
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 from rolemesh_durable.protocol.part_messages import FromPart, tag_of, unpacked
 
@@ -14,7 +15,7 @@ __all__ = ["Handler", "Hooks"]
 Handler = Callable[[Any], None]
 
 NAMES: tuple[str, ...] = ("begin", "turn", "tick", "warnings", "agent_reported", "rank_reported")
-NAMES += ("limit", "holds", "commands", "make_room")
+NAMES += ("limit", "holds", "commands", "says", "make_room")
 
 
 class Hooks:
@@ -32,6 +33,7 @@ class Hooks:
     limit: tuple[Callable[[], int], ...] = ()
     holds: tuple[Callable[[AgentRecord], bool], ...] = ()
     commands: tuple[Callable[[AgentRecord, Collection[RankRecord]], Iterable[m.MasterToAgent]], ...] = ()
+    says: tuple[Callable[[RankRecord], Iterable[ExtensionMessage]], ...] = ()
     make_room: tuple[Callable[[], bool], ...] = ()
 
     def __init__(self) -> None:
@@ -39,6 +41,8 @@ class Hooks:
         """The handlers of each event, and of each message of an agent, that extensions take."""
         self._kinds: dict[str, type] = {}
         """The types of `handlers` that have a tag."""
+        self.heard: dict[str, tuple[type[ExtensionMessage], Callable[[RankRecord, Any], None]]] = {}
+        """The class and the handler of each message of ranks, by the message's name."""
         self.words: dict[str, str] = {}
         """The sentence to show when a restart under this word fails."""
 
@@ -51,7 +55,17 @@ class Hooks:
         for kind, handler in taken.items():
             self.handlers[kind] = (*self.handlers.get(kind, ()), handler)
             self._kinds[tag_of(kind)] = kind
+        self.heard |= {kind.name(): (kind, extension.heard) for kind in extension.messages}
         self.words |= extension.words
+
+    def hear(self, rank: RankRecord, before: m.RankReport | None, seen: m.RankReport) -> None:
+        """Pass the messages of a rank's report on to the extensions: those that differ from the ones `before`."""
+        same = before is not None and before.generation == seen.generation
+        known = before.says if before is not None and same else ()
+        for sealed in seen.says:
+            if sealed not in known and sealed.name in self.heard:
+                kind, heard = self.heard[sealed.name]
+                heard(rank, sealed.opened(kind))
 
     def handle(self, item: object) -> None:
         """Pass an event or a message to the extensions that handle it."""

@@ -107,6 +107,7 @@ class Reports:
         before, record.report = record.report, seen
         for reported in context.hooks.rank_reported:
             reported(record, before, seen)
+        context.hooks.hear(record, before, seen)
         if record.state != "halting":  # a halting rank may go back to an earlier step
             record.finished = max(record.finished, seen.finished)
             record.durable = max(record.durable, seen.durable if state.snapshots else seen.finished)

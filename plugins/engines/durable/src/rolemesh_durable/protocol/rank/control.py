@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.master_config import ENDLESS
-from rolemesh_durable.protocol.messages import Adopted, AgentToRank, Connect, Fault, Stop, Watermarks
+from rolemesh_durable.protocol.messages import Adopted, AgentToRank, Connect, Fault, MasterSays, Stop, Watermarks
 
 __all__ = ["Control"]
 
@@ -38,6 +38,7 @@ class Control:
         self._on_advance: Callable[[Watermarks], None] | None = None
         self._on_wire: Callable[[Connect], None] | None = None
         self._on_raise: Callable[[], None] | None = None
+        self._on_master: Callable[[MasterSays], None] | None = None
         self.on_adopted: list[Callable[[], None]] = []
         """Called in this order when another incarnation of the agent takes over, which knows nothing yet."""
 
@@ -52,6 +53,10 @@ class Control:
         self._on_raise = raising
         if self.raising:
             raising()
+
+    def attend_master(self, said: Callable[[MasterSays], None]) -> None:
+        """Call `said` with each later `MasterSays`."""
+        self._on_master = said
 
     def end_at(self, last: int) -> None:
         """The job has no step after `last`."""
@@ -68,6 +73,8 @@ class Control:
                 self.wire = Connect(tuple(known.values()), message.rendezvous)
                 if self._on_wire is not None:
                     self._on_wire(message)
+            case MasterSays() if self._on_master is not None:
+                self._on_master(message)
             case Fault(kind="exit"):
                 self._leave()
             case Fault():

@@ -24,7 +24,6 @@ __all__ = [
     "Item",
     "Log",
     "Mail",
-    "MatesEnd",
     "Memory",
     "Producer",
     "Reader",
@@ -97,13 +96,6 @@ class Producer(Protocol):
         """Note that a consumer lacks everything from `from_step` on, and has released everything up to `released`."""
 
 
-class MatesEnd(Protocol):
-    """The end that takes the messages of the mates with which a rank shares the rows of an edge."""
-
-    def message(self, kind: int, mate: int, generation: int, step: int, item: int) -> None:
-        """Handle a message of `mate`, of this `kind`, about `item` of `step`."""
-
-
 class GroupEnd(Protocol):
     """The end that takes the barrier messages of the ranks of the collective group."""
 
@@ -133,9 +125,6 @@ class Mail(Protocol[Taken]):
     def produce(self, edge: int, end: Producer) -> None:
         """Register the end that takes the asks and acknowledgements of an edge."""
 
-    def share(self, edge: int, end: MatesEnd) -> None:
-        """Register the end that takes messages of mates about the items of an edge."""
-
     def gather(self, end: GroupEnd) -> None:
         """Register the end that takes the group's barrier messages."""
 
@@ -149,9 +138,6 @@ class Mail(Protocol[Taken]):
 
     def release(self, role: str, rank: int, edge: int, step: int) -> None:
         """Tell a producer that all values up to `step` are released."""
-
-    def tell_mate(self, rank: int, edge: int, kind: int, step: int, item: int) -> None:
-        """Send a rank of the same role a message about an item."""
 
     def tell_group(self, rank: int, kind: int, position: int, vote: int = 0) -> None:
         """Send a rank of the group a barrier message."""

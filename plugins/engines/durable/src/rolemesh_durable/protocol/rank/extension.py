@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from rolemesh.graph.logical import OpCall
+from rolemesh_durable.protocol.extension_message import ExtensionMessage, Sealed
 from rolemesh_durable.protocol.messages import Watermarks
 
 __all__ = ["RankExtension", "RankHooks", "overriding"]
@@ -20,6 +21,8 @@ class RankExtension:
 
     postpones_snapshots: bool = True
     """False: the rank takes each snapshot at its step, never later."""
+    messages: ClassVar[tuple[type[ExtensionMessage], ...]] = ()
+    """The messages of the extension's part in the master, for `heard`."""
 
     # ---------------------------------------------------------------------------------------- before the first step
 
@@ -78,6 +81,12 @@ class RankExtension:
     def advanced(self, advance: Watermarks) -> None:
         """The master has sent the progress of the job."""
 
+    def heard(self, message: ExtensionMessage) -> None:
+        """The extension's part in the master has sent a new message, one of `messages`.
+
+        The newest message of a class comes once `opened` has been called, at least once. Earlier ones may never come.
+        """
+
     # -------------------------------------------------------------------------------------------------- at the end
 
     def steps_end(self, finished: int) -> None:
@@ -114,11 +123,19 @@ class RankHooks:
         self.steps_end = overriding(RankExtension, parts, "steps_end")
         self.ended = overriding(RankExtension, parts, "ended")
         self.close = overriding(RankExtension, parts, "close")
+        self.heard = {kind.name(): (kind, part.heard) for part in parts for kind in part.messages}
         self.postpone_snapshots = all(part.postpones_snapshots for part in parts)
 
     def may_yield_nothing(self, op: OpCall) -> bool:
         """Return True if an extension says that the call may yield nothing."""
         return any(part.may_yield_nothing(op) for part in self.parts)
+
+    def hear(self, messages: Iterable[Sealed]) -> None:
+        """Pass messages of the master on to the parts that take them."""
+        for sealed in messages:
+            if sealed.name in self.heard:
+                kind, heard = self.heard[sealed.name]
+                heard(sealed.opened(kind))
 
     def wrapped(self, op: OpCall, method: Callable[..., Any]) -> Callable[..., Any]:
         """Return `method` as all extensions wrap it: the first one is the innermost."""

@@ -16,12 +16,11 @@ from rolemesh_durable.protocol.master_config import ENDLESS
 from rolemesh_durable.protocol.messages import Peer
 from rolemesh_durable.protocol.rank.effects import Effects, Item, Log
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
-from rolemesh_durable.protocol.rank.mates import Mates
 from rolemesh_durable.protocol.rank.out_edge import OutEdge, free
 from rolemesh_durable.protocol.rank.out_port import OutPort
 from rolemesh_durable.protocol.rank.page import IDLE, SNAPSHOT, STEP
 from rolemesh_durable.protocol.rank.shape import JobShape
-from rolemesh_durable.protocol.rank.version_port import GroupPort, VersionPort
+from rolemesh_durable.protocol.rank.version_port import Annex, GroupPort, VersionPort
 
 __all__ = ["Orphans", "Ports"]
 
@@ -72,10 +71,10 @@ class Ports(Generic[T]):
     ) -> None:
         """The rank continues after step `resume`. `barrier` is that of its group, if it has one."""
         self.job, self.mail, self.memory, self.log = job, effects.mail, effects.memory, effects.log
+        self.waits, self.resume = effects.waits, resume
         self.inputs: dict[int, list[tuple[str, InPort]]] = {}
         self.outputs: dict[int, OutPort[T]] = {}
-        self.mates: dict[int, Mates] = {}
-        """The mates of each call that shares its rows by demand."""
+        self._annexes: dict[int, Annex] = {}
         self.ways: list[OutEdge[T]] = []
         self.orphans: Orphans | None = None
         """The memory that former generations have left; None if there were none."""
@@ -87,6 +86,10 @@ class Ports(Generic[T]):
     def inherit(self, orphans: Orphans) -> None:
         """Count `orphans`, the memory of former generations, in the rank's kept bytes."""
         self.orphans = orphans
+
+    def annex(self, call: int, annex: Annex) -> None:
+        """Let `annex` add to the log's records of complete values of `call`. Call this before `take_over`."""
+        self._annexes[call] = annex
 
     def _begin(self, edges: Sequence[Edge], resume: int) -> None:
         """Make this rank's ends of `edges`. The rank continues after step `resume`."""
@@ -126,8 +129,6 @@ class Ports(Generic[T]):
             begins = job.activity.first(edge)
             port.give({made: deepcopy(value) for made in range(-edge.lag, begins)}, begins - 1)
         self.inputs.setdefault(edge.dst, []).append((edge.param, port))
-        if delivery.shared is not None and edge.dst not in self.mates:
-            self.mates[edge.dst] = Mates(edge, size, resume, self.mail, self._effects.waits)
 
     def _begin_output(self, delivery: Delivery, way: Route, resume: int) -> None:
         edge = delivery.edge
@@ -153,10 +154,9 @@ class Ports(Generic[T]):
         job, effects = self.job, self._effects
         if not varies:
             return OutPort(job, effects, self)
-        mates = self.mates.get(op.id)
         if self._barrier is not None:
-            return GroupPort(job, effects, self, op.id, self.ways, mates, self._barrier)
-        return VersionPort(job, effects, self, op.id, self.ways, mates)
+            return GroupPort(job, effects, self, op.id, self.ways, self._annexes, self._barrier)
+        return VersionPort(job, effects, self, op.id, self.ways, self._annexes)
 
     def relayout(self, layout: Layout, changed: Collection[str]) -> tuple[int, ...]:
         """Replace the edges from and to the `changed` roles, which have other ranks after the step of `layout`.
@@ -231,28 +231,21 @@ class Ports(Generic[T]):
 
     def open(self, peers: Sequence[Peer] = ()) -> None:
         """Ask the producers among `peers`, and answer the consumers' asks."""
-        for end in self._speakers:
-            end.open()
+        for way in self.ways:
+            way.open()
         self.rewire(peers)
 
     def rewire(self, peers: Sequence[Peer]) -> None:
         """Connect to these peers. The conversation with a peer of a new generation begins again."""
         self.mail.connect(peers)
-        for end in self._speakers:
-            end.rewire()
+        for way in self.ways:
+            way.rewire()
         for port in self.ins:
             port.ask()
-
-    @property
-    def _speakers(self) -> Sequence[OutEdge[T] | Mates]:
-        """The ends that answer other ranks, and begin again with a new generation of them."""
-        return (*self.ways, *self.mates.values())
 
     def commit(self, step: int) -> None:
         """Note that `step` is committed: forget the values retained for it, and give back unused memory."""
         self.committed = max(self.committed, step)
-        for mates in self.mates.values():
-            mates.committed(step)
         for way in self.ways:
             free(way.state.committed(step))
         self.memory.trim(self._fields[STEP])

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from rolemesh_durable.protocol.agreement import NOTHING
 from rolemesh_durable.protocol.rank.effects import Effects, Item, Log
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
-from rolemesh_durable.protocol.rank.mates import Mates
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
 from rolemesh_durable.protocol.rank.out_port import OutPort, Room
 from rolemesh_durable.protocol.rank.page import BLOCKED
 from rolemesh_durable.protocol.rank.records import FormerRecord
 from rolemesh_durable.protocol.rank.shape import JobShape
 
-__all__ = ["GroupPort", "VersionPort"]
+__all__ = ["Annex", "GroupPort", "VersionPort"]
 
 LOST = (1 << 32) - 2
 """Stands for the generation of chunks that the log has lost: they do not count."""
@@ -37,18 +36,31 @@ class _Chunk(NamedTuple):
 _Staged: TypeAlias = tuple[OutEdge[T], _Chunk]
 
 
+class Annex(Protocol):
+    """An extension that adds to the log's record of a complete value, and reads it in later lives of the rank."""
+
+    def taken(self, step: int) -> bytes:
+        """Return the addition to the record of `step`."""
+
+    def remember(self, step: int, items: bytes) -> None:
+        """A former generation completed the value of `step`, and added `items` to its record."""
+
+
 class VersionPort(OutPort[T]):
     """An out-port that sends a value only once the log has all of it. It never replaces a value in the log."""
 
     def __init__(
-        self, job: JobShape, effects: Effects[T], room: Room, call: int, ways: Sequence[OutEdge[T]], mates: Mates | None
+        self,
+        job: JobShape,
+        effects: Effects[T],
+        room: Room,
+        call: int,
+        ways: Sequence[OutEdge[T]],
+        annexes: Mapping[int, Annex],
     ) -> None:
-        """`ways` are all edges out of the rank. `mates` are those with which the call shares its rows, if it does.
-
-        Items whose results are in the log are not made again.
-        """
+        """`ways` are all edges out of the rank. `annexes` are the additions to records, by operator call."""
         super().__init__(job, effects, room)
-        self._call, self._all, self._mates, self._site = call, ways, mates, effects.mail.site
+        self._call, self._all, self._annexes, self._site = call, ways, annexes, effects.mail.site
         self._staged: list[_Staged[T]] = []
         self.made: set[int] = set()
         """Steps whose value, of a former generation, is in the log and is sent from there."""
@@ -56,8 +68,8 @@ class VersionPort(OutPort[T]):
     def whole(self, record: FormerRecord) -> None:
         """Note a complete value of a former generation, which the log has."""
         self.made.add(record.step)
-        if self._mates is not None:
-            self._mates.remember(record.step, record.body)
+        if self._call in self._annexes:
+            self._annexes[self._call].remember(record.step, record.body)
 
     def _wrote_again(self, log: Log[T], step: int, first: int) -> None:
         self._say_whole(log, step, first)
@@ -88,7 +100,7 @@ class VersionPort(OutPort[T]):
         self._say_whole(log, step, first)
 
     def _say_whole(self, log: Log[T], step: int, first: int) -> None:
-        items = self._mates.taken(step) if self._mates is not None else b""
+        items = self._annexes[self._call].taken(step) if self._call in self._annexes else b""
         log.whole(self._call, step, first, max(way.state.hold for way in self._ways), items)
 
     def _hear(self) -> None:
@@ -117,10 +129,10 @@ class GroupPort(VersionPort[T]):
         room: Room,
         call: int,
         ways: Sequence[OutEdge[T]],
-        mates: Mates | None,
+        annexes: Mapping[int, Annex],
         barrier: GroupBarrier,
     ) -> None:
-        super().__init__(job, effects, room, call, ways, mates)
+        super().__init__(job, effects, room, call, ways, annexes)
         self._barrier, self._calls = barrier, len(job.graph.ops)
         self._former: dict[int, tuple[int, list[_Staged[T]]]] = {}
         """The chunks in the log, by step, each with the generation that made them."""

@@ -1,21 +1,29 @@
-"""A rank among its mates, with which it shares the rows of a call. It sends the messages of `protocol.sharing`."""
+"""A rank among its mates, with which it shares the rows of a call: it takes items, and tells the mates."""
 
 from __future__ import annotations
 
-from typing import Any
+import struct
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import msgspec
 
 from rolemesh.graph.logical import Edge
+from rolemesh_durable.extensions.sharing.states import SharingState
 from rolemesh_durable.protocol.item_reports import ItemReports
-from rolemesh_durable.protocol.rank.effects import Mail, Waits
 from rolemesh_durable.protocol.rank.page import WAITING
-from rolemesh_durable.protocol.sharing import Sharing
+from rolemesh_durable.protocol.rank.ports import Ports
 
-__all__ = ["Mates"]
+__all__ = ["Mates", "Message", "Say", "decoded"]
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(tuple[int, dict[int, Any]]).decode
+Message: TypeAlias = tuple[int, int, int, int]
+"""Kind, edge, step and item of a message between mates."""
+MESSAGE = struct.Struct("<BxxxIqq")
+"""A `Message`, encoded."""
+Say: TypeAlias = Callable[[str, int, bytes], None]
+"""``say(role, rank, body)`` sends a message to the same part of another rank."""
 
 ASKS, TAKES, TOLD = range(3)
 """Kinds of messages: report your items from this step on; I take this item; my report is complete."""
@@ -24,21 +32,16 @@ ASKS, TAKES, TOLD = range(3)
 class Mates:
     """The other ranks that take items of the same edge."""
 
-    def __init__(self, edge: Edge, size: int, resume: int, mail: Mail[Any], waits: Waits) -> None:
-        """The rank continues after step `resume`; its role has `size` ranks."""
-        site = mail.site
-        self.edge, self._mail, self._role, self._waits = edge, mail, site.role, waits
-        self.sharing = Sharing(site.rank, size, resume)
+    def __init__(self, edge: Edge, ports: Ports[Any], say: Say) -> None:
+        site, size = ports.mail.site, ports.job.world_sizes[ports.mail.site.role]
+        self.edge, self._mail, self._role, self._waits, self._send = edge, ports.mail, site.role, ports.waits, say
+        self.sharing = SharingState(site.rank, size, ports.resume)
         self._mates = [rank for rank in range(size) if rank != site.rank]
         self._asked = dict.fromkeys(self._mates, -1)
         self._pending: dict[int, tuple[int, int]] = {}
         self._made: set[int] = set()
         self._reports: dict[int, tuple[int, ItemReports]] = {}
         """The number of items of each uncommitted step, and the reports of the items that this rank has made."""
-
-    def open(self) -> None:
-        """Handle the messages of mates from now on."""
-        self._mail.share(self.edge.id, self)
 
     def rewire(self) -> None:
         """Note that addresses have changed: ask the mates that have not reported, and send the answers that waited."""
@@ -110,4 +113,10 @@ class Mates:
         return item
 
     def _say(self, mate: int, kind: int, step: int, item: int = 0) -> None:
-        self._mail.tell_mate(mate, self.edge.id, kind, step, item)
+        self._send(self._role, mate, MESSAGE.pack(kind, self.edge.id, step, item))
+
+
+def decoded(body: bytes) -> Message:
+    """Decode a message. Raises `struct.error`."""
+    kind, edge, step, item = MESSAGE.unpack(body)
+    return kind, edge, step, item

@@ -18,17 +18,12 @@ to finish believes only living ranks, or ranks whose successors finish after the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable
 
-from rolemesh_durable.protocol.edge import InEdgeState
-
-__all__ = ["ItemsIn", "Sharing"]
-
-T = TypeVar("T")
+__all__ = ["SharingState"]
 
 
-class Sharing:
+class SharingState:
     """One rank's knowledge of the items that each rank takes, from the step after its restore."""
 
     def __init__(self, rank: int, size: int, resume: int = -1) -> None:
@@ -164,32 +159,3 @@ class Sharing:
         for item in items:
             if item < len(taken):
                 taken[item] = 1
-
-
-class ItemsIn(InEdgeState[T]):
-    """The consumer's end of an edge whose values are made by demand: the items of a source are not fixed.
-
-    A restarted source may share a step out in another way, together with its mates. So the edge drops unused items of
-    the source's dead generation, and asks for them again. The consumer checks a value that combines parts from before
-    and after for completeness.
-    """
-
-    def __init__(self, sources: Sequence[int], from_step: int = 0, *, revocable: bool = False) -> None:
-        super().__init__(sources, from_step, revocable=revocable)
-        self._first = from_step
-
-    def restart_source(self, source: int, generation: int) -> int:
-        """As for any edge, but ask again for all values that no step has taken."""
-        position = self._position(source)
-        head = self._heads[position]
-        if generation > head.generation:
-            for step, chunks in self._chunks.items():
-                self._ended[step] -= self.ended(step, position)
-                chunks[position].clear()
-            head.generation, head.step, head.chunk = generation, self._first, 0
-        return head.step
-
-    def take(self, step: int) -> list[list[T]]:
-        """Return the chunks of `step`, which are used now."""
-        self._first = step + 1
-        return super().take(step)
