@@ -127,13 +127,15 @@ def plan(name: str) -> dict[str, float]:
 
 def heartbeats(seconds: int) -> dict[str, float]:
     """A master of 1,250 agents with 8 ranks each, through some seconds of their reports."""
+    from tests.configs import master_config
+
     from rolemesh.graph.logical import LogicalGraph, OpCall
     from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
     from rolemesh_durable.protocol import messages as m
     from rolemesh_durable.protocol.launcher import AgentPlace
     from rolemesh_durable.protocol.master import events as me
     from rolemesh_durable.protocol.master.machine import MasterMachine
-    from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
+    from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
     agents, each, turns = 1250, 8, 20
     names = [f"node{i}" for i in range(agents)]
@@ -143,10 +145,11 @@ def heartbeats(seconds: int) -> dict[str, float]:
     }
     graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())
     places = tuple(AgentPlace(name, name, {"cpu": 8.0}) for name in names)
-    outline = MasterConfig(
-        "job", 1, 10**6, 1024, places, launches, 600.0, 5.0, None, graph, snapshots=SnapshotPlan(enabled=True)
+    snapshots, steps, limit_s = SnapshotPlan(enabled=True), 10**6, 600.0
+    config = master_config(
+        graph, launches, places, steps=steps, grant=1024, start_timeout_s=limit_s, snapshots=snapshots
     )
-    machine = MasterMachine(outline, extensions=MASTER_EXTENSIONS)
+    machine = MasterMachine(config, extensions=MASTER_EXTENSIONS)
     machine.handle(me.Begin(), 0.0)
 
     def reports(step: int, state: Any) -> list[tuple[str, bytes]]:

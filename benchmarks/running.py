@@ -19,7 +19,7 @@ from rolemesh.job.planning import check_placed
 from rolemesh.job.prepared import prepare
 from rolemesh_durable.backends import Backend
 from rolemesh_durable.bundle import bundle_job
-from rolemesh_durable.protocol.job import JobBundle
+from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.runs import Run
 
 __all__ = ["JOBS", "ROOT", "BenchmarkError", "run_job", "start_job", "times"]
@@ -67,11 +67,8 @@ def start_job(
             plan = prepared.plan(cluster)
             check_placed(plan)
             bundle = bundle_job(
-                prepared.job,
-                prepared.selection,
-                prepared.graph,
+                prepared,
                 plan,
-                prepared.request,
                 cluster,
                 run_dir=str(run_dir),
                 backend=backend.name,
@@ -89,12 +86,12 @@ def start_job(
         return {**times(run_dir), "driver": {"called_ns": called}}
 
 
-def _preloading(bundle: JobBundle, preload: Mapping[str, tuple[str, ...]]) -> JobBundle:
-    roles = {
-        name: msgspec.structs.replace(role, preload=preload.get(name, role.preload))
-        for name, role in bundle.config.roles.items()
+def _preloading(bundle: MasterConfig, preload: Mapping[str, tuple[str, ...]]) -> MasterConfig:
+    environments = {
+        name: msgspec.structs.replace(each, preload=preload.get(name, each.preload))
+        for name, each in bundle.job.environments.items()
     }
-    return msgspec.structs.replace(bundle, config=msgspec.structs.replace(bundle.config, roles=roles))
+    return msgspec.structs.replace(bundle, job=msgspec.structs.replace(bundle.job, environments=environments))
 
 
 def _result(run_dir: Path, backend: Backend) -> dict[str, Any]:

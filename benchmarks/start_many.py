@@ -9,6 +9,8 @@ import time
 from collections import Counter, defaultdict
 from typing import Any
 
+from tests.configs import master_config
+
 from benchmarks.report import Report, ratios
 from benchmarks.running import ROOT
 from rolemesh.api.failures import RecoveryPlan
@@ -22,8 +24,8 @@ from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.machine import MasterMachine
-from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
 from rolemesh_durable.protocol.neighbours import Neighbours
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 ROLES = {"data": 104, "rollout": 4096, "reward": 1704, "trainer": 4096}
 EACH = 8
@@ -90,14 +92,15 @@ class Cluster:
             for i, group in enumerate(groups)
         }
         places = tuple(AgentPlace(name, name, {"cpu": 8.0}) for name in launches)
-        outline = MasterConfig(
-            "job", 1, 10**6, 1024, places, launches, 600.0, 5.0, None, self.graph, snapshots=SnapshotPlan(enabled=True)
+        snapshots, steps, limit_s = SnapshotPlan(enabled=True), 10**6, 600.0
+        config = master_config(
+            self.graph, launches, places, steps=steps, grant=1024, start_timeout_s=limit_s, snapshots=snapshots
         )
 
         def recover(failure: Any, view: Any) -> Any:
             return RecoveryPlan("process", view.lost_with(failure))
 
-        self.master = MasterMachine(outline, ladder_of(recover), extensions=MASTER_EXTENSIONS)
+        self.master = MasterMachine(config, ladder_of(recover), extensions=MASTER_EXTENSIONS)
         self.neighbours = Neighbours(self.graph, roles)
         self.agents: dict[str, Any] = {}
         self.now = 0.0

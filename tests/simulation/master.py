@@ -82,7 +82,7 @@ class Journal:
         self._apply(kept, self.events[self._head_seq :])
         self._apply(whole, self.events)
         self.world.checks.replayed(kept.kept, whole.kept)
-        by_another_clock(kept, machine.outline.clock, now, self.world.now)
+        by_another_clock(kept, machine.config.clock, now, self.world.now)
 
     def _apply(self, state: JobState, events: list[Event]) -> None:
         for event in events:

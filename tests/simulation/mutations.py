@@ -73,7 +73,6 @@ from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.stop_points import StopPoints
 from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.master.wiring import Wiring
-from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
 from rolemesh_durable.protocol.owing import Appointments
 from rolemesh_durable.protocol.rank import ports, version_port
@@ -84,6 +83,7 @@ from rolemesh_durable.protocol.rank.origin import StoredValues
 from rolemesh_durable.protocol.rank.out_edge import OutEdge
 from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker
 from rolemesh_durable.protocol.rank.version_port import GroupPort, VersionPort
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_failover_more_memory import MoreMemoryLevel
 from rolemesh_failover_shrink import ShrinkLevel

@@ -472,8 +472,8 @@ class SimRank:
         job, launch, memory = self.job, self.launch, self.agent.memory
         memory.logs.setdefault(self.key, [])
         shape = JobShape(
-            job.graph, job.activity, self.shape.sizes, job.steps, True, self.keeps, self.world.scenario.plan,
-            job.unrepeated, job.varying,
+            job.graph, dict(self.shape.sizes), job.steps, True, self.keeps, self.world.scenario.plan,
+            job.unrepeated, tuple(job.varying),
         )  # fmt: skip
         effects = self.effects = effects_of(self, self.page, self.mail, SimLog(self))
         ports = self.ports = Ports(shape, effects, resume=launch.resume, barrier=self.barrier)

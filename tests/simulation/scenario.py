@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from tests.configs import master_config
 from tests.simulation.calls import with_calls
 from tests.simulation.graphs import (
     apart_job,
@@ -26,12 +27,12 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.extensions.relayout.records import DrainWanted, ResizeWanted
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.fitness import Limits
+from rolemesh_durable.protocol.job import PluginUse
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_durable.protocol.master.machine import MasterMachine
-from rolemesh_durable.protocol.master_config import ENDLESS, MasterConfig, SnapshotPlan
+from rolemesh_durable.protocol.snapshot_plan import ENDLESS, SnapshotPlan
 from rolemesh_durable.protocol.standard_diagnoser import StandardDiagnoser, StandardOptions
 from rolemesh_failover_job import JobLevel
 from rolemesh_failover_more_memory import MoreMemoryLevel
@@ -208,7 +209,7 @@ class Scenario:
         if self.family.startswith("room"):
             limits = random.Random(seed * 2750159 + 17)
             self.keeps = {key: limits.choice((1, 8)) for key in self.job.keys}
-        self.limits: tuple[Limits, ...] = ()
+        self.limits: dict[str, PluginUse] = {}
         self.speeds: dict[str, float] = {}
         """Node → the result of a check; 1 is too slow."""
         if self.family.startswith("checks"):
@@ -308,7 +309,7 @@ class Scenario:
 
     def _measured(self, rng: random.Random) -> None:
         """Some nodes are too slow; there are as many spare ones, and maybe another that is too slow as well."""
-        self.limits = (Limits("speed", {"x": 5.0}, slower=3.0),)
+        self.limits = {"speed": PluginUse({}, {"at_least": {"x": 5.0}, "slower": 3.0})}
         slow = rng.sample(self._nodes, rng.randint(0, len(self._nodes)))
         spare = [f"s{i}" for i in range(len(slow) + rng.randint(0, 1))]
         self._spares = {node: rng.choice((0.0, 0.0, 10.0)) for node in spare}
@@ -435,7 +436,8 @@ class Scenario:
             collective = self.job.kinds[role] in GROUPS
             launch = m.RankLaunch(role, rank, self.job.sizes[role], 0, 1, 0, collective=collective)
             launches[self.homes[key]].append(msgspec.structs.replace(launch, memory_gb=1.0))
-        outline = MasterConfig(
+        config = master_config(
+            self.job.graph,
             name="simulated",
             epoch=epoch,
             steps=self.job.steps,
@@ -445,7 +447,6 @@ class Scenario:
             start_timeout_s=20.0,
             stop_grace_s=1.0,
             owner_lease_s=None,
-            graph=self.job.graph,
             lease_s=10.0,
             snapshots=self.plan,
             stateful=self.job.stateful,
@@ -455,11 +456,13 @@ class Scenario:
             most={role: {"memory_gb": MOST_MEMORY} for role in self.job.graph.roles},
             hang_after_s=self.hang_after,
             clock=clock,
-            checks=self.limits,
+            checks={
+                each.check: PluginUse({}, {"at_least": each.at_least, "slower": each.slower}) for each in self.limits
+            },
             metrics_every=(1, None, None, 4)[self.seed % 4],
         )
         extensions = (*MASTER_EXTENSIONS, *([Counting] if self.family == "messages" else []))
-        return MasterMachine(outline, self.ladder, self.diagnosers, extensions=extensions)
+        return MasterMachine(config, self.ladder, self.diagnosers, extensions=extensions)
 
     def expect(self, world: World) -> None:
         """Check the invariants that hold at the end of this family only."""

@@ -17,6 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+from tests.configs import master_config
 from tests.simulation.storage.filesystem import FileSystem
 from tests.simulation.storage.world import Violation
 from tests.simulation.store.database import Database
@@ -33,7 +34,7 @@ from rolemesh_durable.master.journal import Claimed
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master.state import JobState
-from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 from rolemesh_runtime.metrics import Metrics
 
 __all__ = ["INVARIANTS", "Masters"]
@@ -142,10 +143,7 @@ class Masters:
         """The state that the job's first master begins with."""
         places = (AgentPlace("a0", "n0", {"cpu": 1.0}),)
         launches = {"a0": tuple(m.RankLaunch("work", i, 2, i, 2, 0) for i in range(2))}
-        outline = MasterConfig(
-            "job", 1, 10, 4, places, launches, 60.0, 1.0, None, graph=self.graph, snapshots=SnapshotPlan(enabled=False)
-        )
-        return JobState.of(outline)
+        return JobState.of(master_config(self.graph, launches, places, snapshots=SnapshotPlan(enabled=False)))
 
     def records(self, seq: int) -> list[tuple[str, dict[str, Any]]]:
         """Return the events of the job after event `seq`."""

@@ -25,8 +25,9 @@ from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.agent.agent import Agent
 from rolemesh_durable.agent.resource_guard import remove_agent, shm_folder
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.job import AgentConfig, JobConfig, PluginUse, RoleConfig
-from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.protocol.job import Environment, JobConfig, PluginUse
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
+from rolemesh_durable.protocol.starts import AgentConfig
 
 PATIENCE_S = 40
 CLONE_NEWNS = 0x20000
@@ -73,22 +74,16 @@ class Node:
         self.targets = dict.fromkeys(operators, "") | {role: f"work.py:{role.capitalize()}" for role in operators}
         calls = tuple(OpCall(i, role, op, f"{role}.{op}", None) for i, (role, op) in enumerate(operators.items()))
         keys = TransportKeys(*(key.decode() for _ in range(2) for key in zmq.curve_keypair()))
-        roles = {
-            role: RoleConfig(
-                PluginUse(FUNCTION, {"target": target, "kwargs": {}}),
-                settings.get("preload", ()),
-                settings.get("env", {}),
-            )
-            for role, target in self.targets.items()
-        }
+        roles = {role: PluginUse(FUNCTION, {"target": target, "kwargs": {}}) for role, target in self.targets.items()}
+        environment = Environment(preload=settings.get("preload", ()), env=settings.get("env", {}))
         job = JobConfig(
-            "node", self.job_id, self.steps, 7, str(self.run_dir), str(root), LogicalGraph("node", calls, ()),
-            dict.fromkeys(operators, settings.get("size", 1)), True, 1 << 30, SHM, SHM, False, keys,
-            settings.get("snapshots", SnapshotPlan(enabled=True)), *[settings.get("stateful", ())] * 2, roles=roles,
+            LogicalGraph("node", calls, ()), dict.fromkeys(operators, settings.get("size", 1)), self.steps, True,
+            snapshots=settings.get("snapshots", SnapshotPlan(enabled=True)), unrepeated=settings.get("stateful", ()),
+            name="node", job_id=self.job_id, seed=7, run_dir=str(self.run_dir), base=str(root), local=SHM, remote=SHM,
+            several_nodes=False, keys=keys, stateful=settings.get("stateful", ()), roles=roles,
+            environments=dict.fromkeys(roles, environment), lease_s=settings.get("lease_s", 600.0),
         )  # fmt: skip
-        self.config = AgentConfig(
-            "node0", "here", "127.0.0.1", settings.get("lease_s", 600.0), job, settings.get("incarnation", 0)
-        )
+        self.config = AgentConfig("node0", "here", "127.0.0.1", job, settings.get("incarnation", 0))
         self.size, self.shm_size = settings.get("size", 1), settings.get("shm", "")
         self.sent: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.error: BaseException | None = None

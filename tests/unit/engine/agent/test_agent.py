@@ -18,8 +18,8 @@ from tests.unit.engine.agent.conftest import COUNTS, Node, until
 
 from rolemesh_durable.extensions.turns.order import Row
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.refs import StartRef
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 from rolemesh_runtime.metrics import Metrics
 
 FORKLESS = """

@@ -14,7 +14,7 @@ import zmq
 from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
-from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 
 @pytest.fixture

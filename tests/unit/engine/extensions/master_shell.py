@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.configs import master_config
+
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
@@ -13,7 +15,7 @@ from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.shell import MasterShell
 from rolemesh_durable.protocol.master.transitions import Transition
-from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 __all__ = ["FakeShell", "running", "told"]
 
@@ -22,10 +24,9 @@ def running(extensions: Sequence[Any] = MASTER_EXTENSIONS, **settings: Any) -> M
     """The machine of a job `work/0` on agent `a0` of node `n0`, which runs."""
     graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())
     launches = {"a0": (m.RankLaunch("work", 0, 1, 0, 1, 0),)}
-    known: dict[str, Any] = {"start_timeout_s": 60.0, "stop_grace_s": 1.0, "owner_lease_s": None}
-    known |= {"snapshots": SnapshotPlan(enabled=False)} | settings
-    outline = MasterConfig("job", 1, 10, 4, (AgentPlace("a0", "n0", {"cpu": 1.0}),), launches, graph=graph, **known)
-    machine = MasterMachine(outline, extensions=extensions)
+    settings = {"snapshots": SnapshotPlan(enabled=False)} | settings
+    config = master_config(graph, launches, (AgentPlace("a0", "n0", {"cpu": 1.0}),), **settings)
+    machine = MasterMachine(config, extensions=extensions)
     machine.handle(e.Begin(), 0.0)
     for now, state in ((0.1, None), (0.2, "up"), (0.3, "ready")):
         told(machine, now, *([m.RankReport("work", 0, 0, state, 100)] if state else []))  # type: ignore[arg-type]

@@ -143,7 +143,7 @@ def test_a_strangers_extension_limits_warns_and_keeps_its_slice_in_the_journal()
 
 
 def test_a_head_keeps_the_slice_of_an_extension_that_is_not_there() -> None:
-    state = MasterMachine(running().outline).state
+    state = MasterMachine(running().config).state
     state.slices["gone"] = {"x": 1}
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(state.kept), type=JobState)
     assert again.slices == {"gone": {"x": 1}}

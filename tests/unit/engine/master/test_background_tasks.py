@@ -24,21 +24,15 @@ class Checkpoints:
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self._answers: SimpleQueue[Any] = SimpleQueue()
-        config = SimpleNamespace(
+        job = SimpleNamespace(
             name="job", job_id="job-1", steps=100, world_sizes={"sink": 1}, base="", run_dir=str(run_dir),
             graph=LogicalGraph("flow", (), ()), snapshots=SimpleNamespace(keep=2, stay=2),
         )  # fmt: skip
-        bundle: Any = SimpleNamespace(
-            config=config,
-            plan=None,
-            request=None,
-            hosts={},
-            plugins={},
-            outline=SimpleNamespace(origin="", origin_step=-1),
-            job_id="job-1",
+        config: Any = SimpleNamespace(
+            job=job, plan=None, request=None, hosts={}, versions={}, origin="", origin_step=-1
         )
         launcher: Any = None
-        self._tasks = BackgroundTasks(bundle, launcher, (), self._answers.put)
+        self._tasks = BackgroundTasks(config, launcher, (), self._answers.put)
 
     def write(self, step: int, attempt: str = "0-0") -> m.Persisted:
         """Write a rank's part of a step's checkpoint, as an agent does; return the agent's report."""

@@ -22,7 +22,7 @@ RECOVERIES = 700
 
 
 def fresh() -> JobState:
-    return JobState.of(job(ranks=2).outline)
+    return JobState.of(job(ranks=2).config)
 
 
 class Master:

@@ -45,7 +45,7 @@ class Licence(FailoverLevel):
 FLOW = "import rolemesh\n@rolemesh.flow\ndef flow(job):\n    job.a.run()\n"
 
 
-def bundle_of(folder: Path) -> Any:
+def config_of(folder: Path) -> Any:
     """The plugins of a job with one role, as its master makes them."""
     (folder / "licence_level.py").write_text(PLUGINS)
     (folder / "flow.py").write_text(FLOW)
@@ -57,13 +57,14 @@ def bundle_of(folder: Path) -> Any:
     )
     selection = prepare(folder / "job.yaml").selection
     uses = {"ladder": selection.failover, "diagnosers": selection.diagnosers, "strategies": ()}
-    uses["scalers"] = tuple(each for (kind, _), each in selection.declared.items() if kind == "scalers")
-    config = SimpleNamespace(base=str(folder), run_dir=str(folder))
-    return SimpleNamespace(config=config, **{key: tuple(map(plugin_use, each)) for key, each in uses.items()})
+    scalers = {name: plugin_use(each) for (kind, name), each in selection.declared.items() if kind == "scalers"}
+    job = SimpleNamespace(base=str(folder), run_dir=str(folder))
+    levels = {key: tuple(map(plugin_use, each)) for key, each in uses.items()}
+    return SimpleNamespace(job=job, scalers=scalers, **levels)
 
 
 def test_levels_judge_a_failure_before_the_diagnoser_that_always_has_a_verdict(tmp_path: Path) -> None:
-    plugins = MasterPlugins(bundle_of(tmp_path))
+    plugins = MasterPlugins(config_of(tmp_path))
     view = JobView("j", 1, -1, (RankView("a", 0, "n", "failed", 3, 0),), ())
     gone, other = Failure("exception", "a", 0, message="no licence"), Failure("signal", "a", 0, signal=9)
     assert diagnosed(gone, view, plugins.diagnosers) == Verdict("hardware", "the licence server is gone")
@@ -76,8 +77,8 @@ def test_levels_judge_a_failure_before_the_diagnoser_that_always_has_a_verdict(t
 
 
 def test_a_scaler_sees_the_time_the_lines_of_its_window_and_the_run_folder(tmp_path: Path) -> None:
-    bundle, now = bundle_of(tmp_path), time.time()
-    plugins = Scalers(FakeShell(running()).shell._replace(bundle=bundle))
+    config, now = config_of(tmp_path), time.time()
+    plugins = Scalers(FakeShell(running()).shell._replace(config=config))
     lines = [
         StepMetrics(step, 1, now - age, {"queue": size}) for step, (age, size) in enumerate([(60, 9), (5, 3), (1, 4)])
     ]

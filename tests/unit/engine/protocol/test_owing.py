@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.owing import Appointments, Pace, apart_s, until_shared
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 
 @given(st.floats(1e-5, 5.0))

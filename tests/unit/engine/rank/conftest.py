@@ -22,7 +22,6 @@ from rolemesh.api.partition import Split
 from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh.graph.schedule import Activity
 from rolemesh_dataplane.shm_transport import ShmTransport
 from rolemesh_dataplane.tcp_transport import TcpTransport
 from rolemesh_dataplane.transports import Site, TransportKeys
@@ -275,9 +274,8 @@ class Fleet:
                 endpoint.report(message)
 
             meter = Meter(ctx, ((0, every),), report)
-            activity = Activity(flow)
             sizes = {name: size for name, (_, size) in roles.items()}
-            shape = JobShape(flow, activity, sizes, steps, **options)
+            shape = JobShape(flow, sizes, steps, **options)
             effects = process_effects(endpoint, status_page, meter, None)
             ports = Ports(shape, effects)
             tasks, channels = Tasks(endpoint), Channels(endpoint, flow.roles)

@@ -20,8 +20,8 @@ from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.attempt import Attempt
 from rolemesh_durable.master.kept import DRAIN, ENDED_EARLY, Kept, described, settle
 from rolemesh_durable.options import Snapshots
-from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.messages import RankLaunch
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 from rolemesh_durable.rank import last_state
 from rolemesh_runtime.digest import digest
 
@@ -97,12 +97,12 @@ def test_which_jobs_take_snapshots_and_which_write_their_last_state_only(
 
 
 def ended(tmp_path: Path, **plan: Any) -> tuple[Any, Path]:
-    """The bundle of a job that has ended, and the folder of a whole checkpoint of its step 9."""
+    """The configuration of a job that has ended, and the folder of a whole checkpoint of its step 9."""
     part = last_state.write_last(start(tmp_path, rank=0, world_size=1), STATE, 9)
     attempts = dict.fromkeys(part.files, part.attempt)
     folder = disk.write_manifest(tmp_path, disk.Manifest("job", "id", 9, 10, {"trainer": 1}, part.files), attempts)
-    config = SimpleNamespace(snapshots=SnapshotPlan(**plan), job_id="id", stateful=("trainer",))
-    return SimpleNamespace(config=config, exports=("trainer", "critic")), folder
+    job = SimpleNamespace(snapshots=SnapshotPlan(**plan), job_id="id", stateful=("trainer",))
+    return SimpleNamespace(job=job, exports=("trainer", "critic")), folder
 
 
 def state(status: str, *, persisted: int = 9, committed: int = 9) -> Any:
@@ -110,28 +110,28 @@ def state(status: str, *, persisted: int = 9, committed: int = 9) -> Any:
 
 
 def test_the_result_says_what_is_kept_and_parts_of_no_checkpoint_are_removed(tmp_path: Path) -> None:
-    bundle, folder = ended(tmp_path, last=True)
+    config, folder = ended(tmp_path, last=True)
     Attempt(tmp_path, "trainer", 0, 1, 12, 0).write("trainer/rank-0-of-1.safetensors", lambda writer: None)
-    kept = settle(tmp_path, bundle, state("done"))
+    kept = settle(tmp_path, config, state("done"))
     size = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
     assert kept == Kept(9, str(folder), size, ("trainer",))
     assert [path.name for path in disk.snapshots_folder(tmp_path).iterdir()] == ["step-9"]
-    told = described(kept, state("done"), bundle, ())
+    told = described(kept, state("done"), config, ())
     assert told == {"kept": kept._asdict() | {"exports": ["trainer"]}, "not_kept": ""}
 
 
 def test_a_job_that_keeps_none_removes_its_checkpoints_only_when_it_is_done(tmp_path: Path) -> None:
-    bundle, folder = ended(tmp_path, enabled=True, keep=0)
-    assert settle(tmp_path, bundle, state("failed")) is not None
+    config, folder = ended(tmp_path, enabled=True, keep=0)
+    assert settle(tmp_path, config, state("failed")) is not None
     assert folder.exists()
-    assert settle(tmp_path, bundle, state("done")) is None
+    assert settle(tmp_path, config, state("done")) is None
     assert not disk.snapshots_folder(tmp_path).exists()
 
 
 def test_checkpoints_of_another_job_are_neither_removed_nor_counted(tmp_path: Path) -> None:
-    bundle, folder = ended(tmp_path, enabled=True, keep=0)
-    bundle.config.job_id = "another"
-    assert settle(tmp_path, bundle, state("done")) is None
+    config, folder = ended(tmp_path, enabled=True, keep=0)
+    config.job.job_id = "another"
+    assert settle(tmp_path, config, state("done")) is None
     assert folder.exists()
 
 
@@ -149,10 +149,10 @@ def test_checkpoints_of_another_job_are_neither_removed_nor_counted(tmp_path: Pa
 def test_why_a_last_state_is_not_kept(
     tmp_path: Path, plan: SnapshotPlan, status: str, persisted: int, committed: int, why: str
 ) -> None:
-    config = SimpleNamespace(snapshots=plan, stateful=("trainer",))
-    bundle: Any = SimpleNamespace(config=config, exports=())
+    job = SimpleNamespace(snapshots=plan, stateful=("trainer",))
+    config: Any = SimpleNamespace(job=job, exports=())
     found = described(
-        None, state(status, persisted=persisted, committed=committed), bundle, ("node0: the disk is full",)
+        None, state(status, persisted=persisted, committed=committed), config, ("node0: the disk is full",)
     )
     assert found == {"kept": None, "not_kept": why}
 

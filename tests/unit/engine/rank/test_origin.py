@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.engine.rank.flows import STATEFUL, classes, flow
 
-from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 STEPS = 16
 EACH = SnapshotPlan(enabled=True, persist_every=1)

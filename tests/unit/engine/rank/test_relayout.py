@@ -7,7 +7,6 @@ import pytest
 from rolemesh.api.partition import Broadcast, Split
 from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext
-from rolemesh.graph.schedule import Activity
 from rolemesh_dataplane.shm_transport import ShmTransport
 from rolemesh_dataplane.transports import Site
 from rolemesh_durable.protocol.layout import Layout
@@ -32,7 +31,7 @@ def ports(fleet, flow, tmp_path):
     endpoint = Endpoint(site, transports={"shm": ShmTransport(None)}, local="shm")
     meter = Meter(RankContext(options=NoOptions(), role="d"), ((0, 1),), lambda message: None)
     sizes = dict.fromkeys((*PRODUCERS, "d"), 1)
-    shape = JobShape(job, Activity(job), sizes, 9, retention=True, unrepeated=("d",))
+    shape = JobShape(job, sizes, 9, retention=True, unrepeated=("d",))
     effects = process_effects(endpoint, StatusPage.create(tmp_path / "d0"), meter, None)
     yield Ports(shape, effects)
     endpoint.close(0)

@@ -7,7 +7,6 @@ import pytest
 
 from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext
-from rolemesh.graph.schedule import Activity
 from rolemesh_dataplane.shm_transport import ShmTransport
 from rolemesh_dataplane.transports import Site
 from rolemesh_durable.protocol.delivery.newest import encode_age
@@ -49,7 +48,7 @@ def start(fleet, flow, tmp_path):
         endpoint = endpoints[role] = Endpoint(site, transports={"shm": ShmTransport(None)}, local="shm")
         meter = Meter(RankContext(options=NoOptions(), role=role), ((0, 1),), lambda message: None)
         status_page = StatusPage.create(tmp_path / f"{role}{generation}")
-        shape = JobShape(flow_graph, Activity(flow_graph), {"a": 1, "b": 1}, 9, retention=True, unrepeated=unrepeated)
+        shape = JobShape(flow_graph, {"a": 1, "b": 1}, 9, retention=True, unrepeated=unrepeated)
         ports[role] = Ports(shape, process_effects(endpoint, status_page, meter, None), resume=resume)
         return ports[role]
 

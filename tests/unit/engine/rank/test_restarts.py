@@ -5,8 +5,8 @@ from tests.unit.engine.rank.flows import STATEFUL, classes, flow
 
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.messages import Fault
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 STEPS = 30
 

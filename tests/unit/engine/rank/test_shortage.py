@@ -11,8 +11,8 @@ from tests.unit.engine.rank.flows import STATEFUL
 
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
-from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.rank.page import BLOCKED
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 from rolemesh_durable.rank import shortage
 
 MB = 1 << 20

@@ -23,8 +23,9 @@ from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.job import JobConfig, PluginUse, RankStart, RoleConfig
-from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.protocol.job import JobConfig, PluginUse
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
+from rolemesh_durable.protocol.starts import RankStart
 from rolemesh_durable.rank.frames import encode_control
 from rolemesh_durable.rank.main import main, prepare
 from rolemesh_durable.rank.status_page import StatusPage
@@ -90,9 +91,10 @@ class Village:
     def __post_init__(self) -> None:
         pairs = [key.decode() for _ in range(2) for key in zmq.curve_keypair()]
         self.job = JobConfig(
-            "restarts", "j", self.steps, 7, str(self.root), str(HERE), self.graph, self.sizes, True,
-            self.retention_bytes, SHM, TCP, bool(self.nodes), TransportKeys(*pairs), self.snapshots, self.stateful,
-            tuple(role for role in self.stateful if role not in self.repeats),
+            self.graph, self.sizes, self.steps, True, self.retention_bytes, self.snapshots,
+            tuple(role for role in self.stateful if role not in self.repeats), name="restarts", job_id="j", seed=7,
+            run_dir=str(self.root), base=str(HERE), local=SHM, remote=TCP, several_nodes=bool(self.nodes),
+            keys=TransportKeys(*pairs), stateful=self.stateful,
         )  # fmt: skip
         self.context = zmq.Context()
         self.reports = self.context.socket(zmq.PULL)
@@ -126,7 +128,7 @@ class Village:
             collective=role in self.collective, resume=resume, restore=restore,
             origin=self.origin, origin_step=self.origin_step,
         )  # fmt: skip
-        job = msgspec.structs.replace(self.job, roles={role: RoleConfig(PluginUse(FUNCTION, options))})
+        job = msgspec.structs.replace(self.job, roles={role: PluginUse(FUNCTION, options)})
         status_page = self._status_page(role, rank)
         mates = tuple(str(self._status_page(role, r)) for r in range(self.sizes[role]) if r != rank)
         known = self.ranks[role, rank] = Rank(launch, status_page=StatusPage.create(status_page))

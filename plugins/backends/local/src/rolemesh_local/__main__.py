@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.runs.run import LOGS_DIR
-from rolemesh_durable.api.hosting import JobBundle, ResourceGuard, give_up, remove_job
+from rolemesh_durable.api.hosting import MasterConfig, ResourceGuard, give_up, remove_job
 from rolemesh_durable.api.processes import entitle, pass_over, raise_limits
 from rolemesh_local.messages import SupervisorStart
 from rolemesh_local.processes import run_agent, run_master
@@ -25,18 +25,18 @@ threads."""
 def main() -> int:
     raise_limits()
     start = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=SupervisorStart)
-    bundle = msgspec.msgpack.decode(start.bundle, type=JobBundle)
-    entitle(bundle.config.name, f"supervisor {bundle.job_id}")
+    bundle = msgspec.msgpack.decode(start.bundle, type=MasterConfig)
+    entitle(bundle.job.name, f"supervisor {bundle.job.job_id}")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     pass_over(signal.SIGINT)
     for module in PRELOAD:
         importlib.import_module(module)
-    logs = Path(bundle.config.run_dir, LOGS_DIR)
-    guard = ResourceGuard(bundle.job_id, "supervisor")
+    logs = Path(bundle.job.run_dir, LOGS_DIR)
+    guard = ResourceGuard(bundle.job.job_id, "supervisor")
     try:
         supervisor = Supervisor(start, guard.tmp, lambda name: logs / f"{name}.log", run_master, run_agent)
         finished = supervisor.run()
-        remove_job(bundle.job_id)
+        remove_job(bundle.job.job_id)
         if not finished:
             give_up(bundle, supervisor.gave_up)
     finally:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from rolemesh.api.cluster import ClusterView
 from rolemesh.placement.nodes import parse_nodes, this_machine
 from rolemesh.runs.run import CONTROL_FILE, LOGS_DIR
-from rolemesh_durable.api.hosting import JobBundle, await_master
+from rolemesh_durable.api.hosting import MasterConfig, await_master
 from rolemesh_durable.backends import Backend
 from rolemesh_local.messages import SupervisorStart
 
@@ -55,18 +55,18 @@ class LocalBackend(Backend):
         """Return the nodes to plan for."""
         return self._cluster
 
-    def start(self, bundle: JobBundle, lock: int = -1) -> None:
+    def start(self, bundle: MasterConfig, lock: int = -1) -> None:
         """Start the supervisor and return when its master answers. Raises `BackendError` if the master does not come
         up.
 
         `lock` is the lock of the run's folder, which the supervisor holds for its whole life; -1 for none.
         """
-        run_dir = self._run_dir = Path(bundle.config.run_dir)
+        run_dir = self._run_dir = Path(bundle.job.run_dir)
         (run_dir / LOGS_DIR).mkdir(parents=True, exist_ok=True)
         log = run_dir / LOGS_DIR / "master.log"
         with log.open("ab") as out:
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-m", "rolemesh_local", bundle.job_id],
+                [sys.executable, "-m", "rolemesh_local", bundle.job.job_id],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=out,
@@ -78,7 +78,7 @@ class LocalBackend(Backend):
         start = SupervisorStart(msgspec.msgpack.encode(bundle), self._cluster)
         self._supervisor.stdin.write(msgspec.msgpack.encode(start))
         self._supervisor.stdin.close()
-        await_master(run_dir, lambda: not self.alive(), log, bundle.outline.start_timeout_s)
+        await_master(run_dir, lambda: not self.alive(), log, bundle.start_timeout_s)
 
     def alive(self) -> bool:
         """Return whether the supervisor that `start` started is running. If it is, there is a master, or will be one

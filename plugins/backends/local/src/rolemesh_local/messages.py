@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class SupervisorStart(msgspec.Struct, frozen=True):
-    """Standard input of the supervisor: an encoded `JobBundle`, and the nodes of the emulated cluster."""
+    """Standard input of the supervisor: an encoded `MasterConfig`, and the nodes of the emulated cluster."""
 
     bundle: bytes
     nodes: ClusterView

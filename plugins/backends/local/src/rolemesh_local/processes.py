@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.errors import PluginError
-from rolemesh_durable.api.hosting import Agent, AgentConfig, JobBundle, Master
+from rolemesh_durable.api.hosting import Agent, AgentConfig, Master, MasterConfig
 from rolemesh_durable.api.processes import disown_finalizers, end_program, entitle, flush_files
 from rolemesh_durable.stores import JournalDamagedError
 from rolemesh_local.launcher import LocalLauncher, agent_identity, agents_address
@@ -24,9 +24,9 @@ def run_master(start: SupervisorStart, link: Link[ToMaster], folder: Path, attem
     The journal says whether there was a master before.
     """
     disown_finalizers()
-    bundle = msgspec.msgpack.decode(start.bundle, type=JobBundle)
-    entitle(bundle.config.name, "master")
-    launcher = LocalLauncher(bundle.job_id, start.nodes, folder, link)
+    bundle = msgspec.msgpack.decode(start.bundle, type=MasterConfig)
+    entitle(bundle.job.name, "master")
+    launcher = LocalLauncher(bundle.job.job_id, start.nodes, folder, link)
     try:
         Master(bundle, launcher, folder).run()
     except (JournalDamagedError, PluginError) as error:

@@ -23,7 +23,7 @@ import ray
 
 from rolemesh.errors import PluginError
 from rolemesh.runs.run import LOGS_DIR
-from rolemesh_durable.api.hosting import AgentConfig, JobBundle, ResourceGuard, Restarts, agent_start, taken_up
+from rolemesh_durable.api.hosting import AgentConfig, MasterConfig, ResourceGuard, Restarts, agent_start, taken_up
 from rolemesh_durable.api.jobs import hold
 from rolemesh_durable.api.processes import flush_files, handle_unless_ignored, raise_limits
 from rolemesh_ray.launcher import RayLauncher
@@ -77,22 +77,22 @@ class MasterActor:
         if here.get_node_id() != home and not self._again:
             raise ElsewhereError(home)
         raise_limits()
-        self._job = msgspec.msgpack.decode(joined(bundle), type=JobBundle)
-        os.environ.update(taken_up(self._job.environ, os.environ))
+        self._job = msgspec.msgpack.decode(joined(bundle), type=MasterConfig)
+        os.environ.update(taken_up(self._job.job.environ, os.environ))
         self._self = ray.get_runtime_context().current_actor
-        self._launcher = RayLauncher(self._job.config.name, self._job.job_id, self._self, AgentActor)
+        self._launcher = RayLauncher(self._job.job.name, self._job.job.job_id, self._self, AgentActor)
         if not self._again:
             hosts = self._job.hosts
             self._launcher.start_ahead(
-                [agent_start(self._job, place, 1, hosts[place.node]) for place in self._job.outline.places]
+                [agent_start(self._job, place, 1, hosts[place.node]) for place in self._job.places]
             )
-        self._crashes = Path(self._job.config.run_dir, CRASHES_FILE)
-        self._lock = hold(Path(self._job.config.run_dir))
+        self._crashes = Path(self._job.job.run_dir, CRASHES_FILE)
+        self._lock = hold(Path(self._job.job.run_dir))
         # What is raised here would be this actor's end for good.
         threading.Thread(target=self._run, name="master", daemon=True).start()
 
     def _run(self) -> None:
-        guard = ResourceGuard(self._job.job_id, "master")
+        guard = ResourceGuard(self._job.job.job_id, "master")
         started = time.monotonic()
         try:
             from rolemesh_durable.api.hosting import Master
@@ -115,7 +115,7 @@ class MasterActor:
         from rolemesh_durable.api.hosting import give_up
         from rolemesh_durable.stores import JournalDamagedError
 
-        log = Path(self._job.config.run_dir, LOGS_DIR, "master.log")
+        log = Path(self._job.job.run_dir, LOGS_DIR, "master.log")
         with suppress(OSError), log.open("a") as out:  # its disk may be full
             out.write("".join(traceback.format_exception(error)))
         in_control = self._launcher.turns > 0
@@ -155,7 +155,7 @@ class AgentActor:
         raise_limits()
         decoded = msgspec.msgpack.decode(config, type=AgentConfig)
         os.environ.pop(DEBUGGER, None)
-        os.environ.update(taken_up(decoded.environ, os.environ))
+        os.environ.update(taken_up(decoded.job.environ, os.environ))
         if os.environ.get(DEBUGGER, "").startswith("ray."):  # the command was given by a program that uses Ray
             del os.environ[DEBUGGER]
         self._job = decoded.job.name

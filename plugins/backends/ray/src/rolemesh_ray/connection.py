@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import BackendError, NameInUseError
 from rolemesh.runs.run import CONTROL_FILE, RESULT_FILE
-from rolemesh_durable.api.hosting import JobBundle, await_master
+from rolemesh_durable.api.hosting import MasterConfig, await_master
 from rolemesh_durable.api.jobs import ControlClient, MasterGoneError
 from rolemesh_ray.actors import DEBUGGER, ElsewhereError, MasterActor, in_parts
 from rolemesh_ray.launcher import LOOK_S, RESERVE_TIMEOUT_S
@@ -135,25 +135,25 @@ class RayConnection:
         """Return whether a job of this name runs on this Ray cluster, even if it is between two masters."""
         return master_actor(job) is not None
 
-    def start(self, bundle: JobBundle) -> None:
+    def start(self, bundle: MasterConfig) -> None:
         """Start the master actor on this node, and return when it answers. If this node dies, the master restarts on
         another one.
 
         The driver holds the lock of the run's folder until then. Afterwards master and agents hold it themselves.
         """
-        run_dir = Path(bundle.config.run_dir)
+        run_dir = Path(bundle.job.run_dir)
         deadline = time.monotonic() + COME_UP_S
         while not self._come_up(bundle, deadline):
             # A node that has just joined is not known everywhere on this Ray.
             time.sleep(LOOK_S)
         log = run_dir / "logs" / "master.log"
-        await_master(run_dir, lambda: not self.alive(), log, bundle.outline.start_timeout_s)
+        await_master(run_dir, lambda: not self.alive(), log, bundle.start_timeout_s)
         self._await_reservation(run_dir)
 
-    def _come_up(self, bundle: JobBundle, deadline: float) -> bool:
+    def _come_up(self, bundle: MasterConfig, deadline: float) -> bool:
         """Start the master's actor. Return False if it was lost, or started on another node; then the caller tries
         again."""
-        name, home = bundle.config.name, ray.get_runtime_context().get_node_id()
+        name, home = bundle.job.name, ray.get_runtime_context().get_node_id()
         actor = ray.remote(MasterActor).options(
             name=master_name(name),
             namespace=NAMESPACE,
@@ -175,9 +175,9 @@ class RayConnection:
         # From here on the name is this job's, and so is everything on Ray that carries it.
         self._name, self._master = name, master._actor_id
         try:
-            ray.get(master.pid.remote(), timeout=bundle.outline.start_timeout_s)
+            ray.get(master.pid.remote(), timeout=bundle.start_timeout_s)
         except Exception as error:
-            run_dir = Path(bundle.config.run_dir)
+            run_dir = Path(bundle.job.run_dir)
             began = any((run_dir / name).exists() for name in (CONTROL_FILE, RESULT_FILE))
             again = self.alive() and not isinstance(error, ray.exceptions.GetTimeoutError)
             if not (began or again):  # where Ray starts it again, that is waited for

@@ -1,4 +1,4 @@
-"""The bundle that a master is started with, made from a checked job, its graph and its plan.
+"""The configuration that a master is started with, made from a checked job and its plan.
 
 Pure but for fresh keys.
 """
@@ -6,62 +6,142 @@ Pure but for fresh keys.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.api.rank_ref import RankRef
-from rolemesh.graph.logical import LogicalGraph, OpCall
+from rolemesh.graph.logical import OpCall
 from rolemesh.graph.routes import by_demand
 from rolemesh.job_file import JobFile
 from rolemesh.kinds import kind_named
-from rolemesh.placement import PlacementPlan, PlacementRequest
+from rolemesh.placement import PlacementPlan
 from rolemesh_durable.checkpoint.export import can_export
 from rolemesh_durable.content import own_version
 from rolemesh_durable.environments import environment_of
 from rolemesh_durable.extensions.turns.order import taking_turns
 from rolemesh_durable.journal.event_log import store_named
 from rolemesh_durable.options import Snapshots, options_in
-from rolemesh_durable.protocol.fitness import Limits
-from rolemesh_durable.protocol.job import CheckUse, JobBundle, JobConfig, PluginUse, RoleConfig
+from rolemesh_durable.protocol.job import Environment, JobConfig, PluginUse
 from rolemesh_durable.protocol.launcher import AgentPlace
-from rolemesh_durable.protocol.master_config import ENDLESS, MasterConfig, ScalerPlan, SnapshotPlan
+from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.messages import RankLaunch
-from rolemesh_durable.scalers import ScalerOptions
+from rolemesh_durable.protocol.snapshot_plan import ENDLESS, SnapshotPlan
 
 if TYPE_CHECKING:
+    from rolemesh.job.prepared import Prepared
     from rolemesh.plugins.select import Selected, Selection
 
-__all__ = ["bundle_job", "job_config"]
+__all__ = ["bundle_job"]
 
 
-def job_config(
-    job: JobFile,
-    selection: Selection,
-    graph: LogicalGraph,
+def bundle_job(
+    prepared: Prepared,
+    plan: PlacementPlan,
+    cluster: ClusterView,
     *,
-    job_id: str,
+    run_dir: str,
+    backend: str,
+    may_move: bool,
+    owned: bool = True,
+    rehearsed: bool = False,
+    ray_address: str = "",
+    origin: tuple[str, int] = ("", -1),
+    trust_pickles: bool = False,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> MasterConfig:
+    """Return the configuration of the job's master.
+
+    - `may_move`: its ranks may come to other nodes.
+    - `owned`: the job ends when its driver no longer renews its lease.
+    - `rehearsed`: a rehearsal limits how far its ranks run.
+    - `ranges`: the smallest and largest number of ranks of roles that have limits.
+    - `environ`: see `JobConfig`.
+    - `origin`: folder and step of the persisted snapshot to start from.
+    - `trust_pickles`: the job may unpickle objects in that snapshot.
+    """
+    nodes = [node.id for node in cluster.nodes if any(slot.node == node.id for slot in plan.slots)]
+    agents = {node: f"node{index}" for index, node in enumerate(nodes)}
+    several = len(nodes) > 1 or (may_move and bool(prepared.job.spec.failover))
+    turns = taking_turns(plan)
+    return _from_job_file(prepared, owned=owned)(
+        job=_job_config(
+            prepared,
+            run_dir=run_dir,
+            several_nodes=several,
+            resumes=bool(origin[0]),
+            trust_pickles=trust_pickles,
+            environ=environ or {},
+        ),
+        places=tuple(AgentPlace.of(agents[node], node, plan) for node in nodes),
+        launches={agents[node]: tuple(_launches(prepared, plan, node, origin, turns)) for node in nodes},
+        plan=plan,
+        hosts={node.id: node.host for node in cluster.nodes},
+        origin=origin[0],
+        origin_step=origin[1],
+        ranges=dict(ranges or {}),
+        rehearsed=rehearsed,
+        backend=backend,
+        ray_address=ray_address,
+    )
+
+
+def _from_job_file(prepared: Prepared, *, owned: bool) -> Callable[..., MasterConfig]:
+    """Return `MasterConfig` with those of its fields that the job file and its plugins decide."""
+    job, spec, selection, request = prepared.job, prepared.job.spec, prepared.selection, prepared.request
+    options = options_in(selection)
+    store = store_named(options.state, job.where(("engine", "options", "state")))
+    return partial(
+        MasterConfig,
+        request=request,
+        resources={role.role: role.needs for role in request.roles},
+        most={name: dict(role.resources.most) for name, role in spec.roles.items()},
+        collective=tuple(name for name, s in selection.roles.items() if s.cls.group == "collective"),
+        exports=tuple(name for name, s in selection.roles.items() if can_export(s.cls)),
+        grant=options.grant,
+        start_timeout_s=options.start_timeout_s,
+        stop_grace_s=options.stop_grace_s,
+        owner_lease_s=options.lease_s if owned else None,
+        hang_after_s=options.hang.after_s,
+        stacks=options.hang.stacks,
+        stragglers=(options.stragglers.factor, options.stragglers.for_s),
+        metrics_every=spec.metrics.every,
+        until=spec.until.model_dump(),
+        state=options.state,
+        store=PluginUse(msgspec.to_builtins(store), {}),
+        observers=tuple(plugin_use(s) for s in selection.observers if s.cls.side == "master"),
+        ladder=tuple(plugin_use(s) for s in selection.failover),
+        diagnosers=tuple(plugin_use(s) for s in selection.diagnosers),
+        strategies=tuple(map(plugin_use, selection.placement)),
+        scalers=_declared(selection, "scalers"),
+        versions=_versions(selection),
+    )
+
+
+def _job_config(
+    prepared: Prepared,
+    *,
     run_dir: str,
     several_nodes: bool,
-    resumes: bool = False,
-    trust_pickles: bool = False,
+    resumes: bool,
+    trust_pickles: bool,
+    environ: Mapping[str, str],
 ) -> JobConfig:
-    """Return the configuration that every process of the job has.
-
-    `resumes`: the job starts from a persisted snapshot. `trust_pickles`: it may unpickle objects of that snapshot.
-    """
+    """Return the configuration that every process of the job has. `resumes`: it starts from a persisted snapshot."""
     from rolemesh_dataplane.curve import new_keys
 
-    spec = job.spec
+    job, spec, selection, graph = prepared.job, prepared.job.spec, prepared.selection, prepared.graph
     options = options_in(selection)
     retention = options.edges.retention
     varying = {op.role for op in graph.ops if op.streaming == "arrival" or _drops(op)}
     stateful = tuple(name for name, s in selection.roles.items() if s.cls.stateful(s.options))
     return JobConfig(
         name=spec.name,
-        job_id=job_id,
+        job_id=secrets.token_hex(4),
         steps=spec.steps or ENDLESS,
         seed=spec.seed,
         run_dir=run_dir,
@@ -80,14 +160,20 @@ def job_config(
         unrepeated=tuple(n for n in stateful if not (s := selection.roles[n]).cls.repeats(s.options)),
         trust_pickles=trust_pickles,
         plugins=_of_ranks(selection),
-        roles={name: _role(job, name, selected) for name, selected in selection.roles.items()},
+        roles={name: plugin_use(selected) for name, selected in selection.roles.items()},
+        environments={name: _environment(job, name, selected) for name, selected in selection.roles.items()},
+        checks=_declared(selection, "checks"),
+        environ=dict(environ),
+        lease_s=max(options.lease_s, 5.0),
+        timed=any(kind == "scalers" for kind, _ in selection.declared),
+        serves=any(role.resources.most for role in spec.roles.values()),
     )
 
 
-def _role(job: JobFile, name: str, selected: Selected) -> RoleConfig:
+def _environment(job: JobFile, name: str, selected: Selected) -> Environment:
     preload, env = selected.cls.process(selected.options)
     variables = {**env, **job.spec.roles[name].runtime_env.env_vars}
-    return RoleConfig(plugin_use(selected), tuple(preload), variables, environment_of(job, name))
+    return msgspec.structs.replace(environment_of(job, name), preload=tuple(preload), env=variables)
 
 
 def _drops(op: OpCall) -> bool:
@@ -110,107 +196,6 @@ def snapshot_plan(spec: Snapshots, ladder: bool, *, resumes: bool, stateful: boo
     return msgspec.structs.replace(plan, **named, last=stateful and keep > 0 and not enabled)
 
 
-def bundle_job(
-    job: JobFile,
-    selection: Selection,
-    graph: LogicalGraph,
-    plan: PlacementPlan,
-    request: PlacementRequest,
-    cluster: ClusterView,
-    *,
-    run_dir: str,
-    backend: str,
-    may_move: bool,
-    owned: bool = True,
-    rehearsed: bool = False,
-    ray_address: str = "",
-    origin: tuple[str, int] = ("", -1),
-    trust_pickles: bool = False,
-    ranges: Mapping[str, tuple[int, int]] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> JobBundle:
-    """Return all that a master needs.
-
-    - `may_move`: its ranks may come to other nodes.
-    - `owned`: the job ends when its driver no longer renews its lease.
-    - `rehearsed`: a rehearsal limits how far its ranks run.
-    - `ranges`: the smallest and largest number of ranks of roles that have limits.
-    - `environ`: see `JobBundle`.
-    - `origin`: folder and step of the persisted snapshot to start from.
-    - `trust_pickles`: the job may unpickle objects in that snapshot.
-    """
-    spec = job.spec
-    options = options_in(selection)
-    job_id = secrets.token_hex(4)
-    nodes = [node.id for node in cluster.nodes if any(slot.node == node.id for slot in plan.slots)]
-    agents = {node: f"node{index}" for index, node in enumerate(nodes)}
-    places = tuple(AgentPlace.of(agents[node], node, plan) for node in nodes)
-    turns = taking_turns(plan)
-    checks, scalers = list(_checks(selection)), list(_scalers(selection))
-    several = len(nodes) > 1 or (may_move and bool(spec.failover))
-    config = job_config(
-        job,
-        selection,
-        graph,
-        job_id=job_id,
-        run_dir=run_dir,
-        several_nodes=several,
-        resumes=bool(origin[0]),
-        trust_pickles=trust_pickles,
-    )
-    outline = MasterConfig(
-        name=spec.name,
-        epoch=0,
-        steps=spec.steps or ENDLESS,
-        grant=options.grant,
-        places=places,
-        launches={agents[node]: tuple(_launches(job, selection, plan, node, origin, turns)) for node in nodes},
-        start_timeout_s=options.start_timeout_s,
-        stop_grace_s=options.stop_grace_s,
-        owner_lease_s=options.lease_s if owned else None,
-        graph=graph,
-        lease_s=max(options.lease_s, 5.0),
-        snapshots=config.snapshots,
-        stateful=config.stateful,
-        collective=tuple(name for name, s in selection.roles.items() if s.cls.group == "collective"),
-        ranges=dict(ranges or {}),
-        resources={role.role: role.needs for role in request.roles},
-        most={name: dict(role.resources.most) for name, role in spec.roles.items()},
-        origin=origin[0],
-        origin_step=origin[1],
-        hang_after_s=options.hang.after_s,
-        stacks=options.hang.stacks,
-        stragglers=(options.stragglers.factor, options.stragglers.for_s),
-        metrics_every=spec.metrics.every,
-        rehearsed=rehearsed,
-        checks=tuple(limits for _, limits in checks),
-        scalers=tuple(plan for _, plan in scalers),
-    )
-    return JobBundle(
-        outline=outline,
-        config=config,
-        job_id=job_id,
-        backend=backend,
-        state=options.state,
-        store=PluginUse(msgspec.to_builtins(store_named(options.state, job.where(("engine", "options", "state")))), {}),
-        observers=tuple(plugin_use(s) for s in selection.observers if s.cls.side == "master"),
-        ladder=tuple(plugin_use(s) for s in selection.failover),
-        diagnosers=tuple(plugin_use(s) for s in selection.diagnosers),
-        strategies=tuple(map(plugin_use, selection.placement)),
-        request=request,
-        plan=plan,
-        plugins=_versions(selection),
-        hosts={node.id: node.host for node in cluster.nodes},
-        lease_s=max(options.lease_s, 5.0),
-        until=spec.until.model_dump(),
-        ray_address=ray_address,
-        checks=tuple(use for use, _ in checks),
-        scalers=tuple(use for use, _ in scalers),
-        exports=tuple(name for name, s in selection.roles.items() if can_export(s.cls)),
-        environ=dict(environ or {}),
-    )
-
-
 def _versions(selection: Selection) -> dict[str, dict[str, str]]:
     """Return kind, distribution and version of each plugin.
 
@@ -223,22 +208,9 @@ def _versions(selection: Selection) -> dict[str, dict[str, str]]:
     return found
 
 
-def _declared(selection: Selection, kind: str) -> Iterator[tuple[str, Selected]]:
-    """Yield the job's plugins of a declared kind, by their distinct names."""
-    return ((name, selected) for (each, name), selected in selection.declared.items() if each == kind)
-
-
-def _scalers(selection: Selection) -> Iterator[tuple[PluginUse, ScalerPlan]]:
-    for name, each in _declared(selection, "scalers"):
-        options = each.options if isinstance(each.options, ScalerOptions) else ScalerOptions()
-        yield plugin_use(each), ScalerPlan(name, options.period_s, options.agree, options.cool_down_s)
-
-
-def _checks(selection: Selection) -> Iterator[tuple[CheckUse, Limits]]:
-    for name, selected in _declared(selection, "checks"):
-        options = selected.options
-        limits = Limits(name, dict(getattr(options, "at_least", {})), getattr(options, "slower", None))
-        yield CheckUse(name, plugin_use(selected)), limits
+def _declared(selection: Selection, kind: str) -> dict[str, PluginUse]:
+    """Return the job's plugins of a declared kind, by their distinct names."""
+    return {name: plugin_use(selected) for (each, name), selected in selection.declared.items() if each == kind}
 
 
 def _of_ranks(selection: Selection) -> dict[str, dict[str, PluginUse]]:
@@ -256,14 +228,13 @@ def plugin_use(selected: Selected) -> PluginUse:
 
 
 def _launches(
-    job: JobFile,
-    selection: Selection,
+    prepared: Prepared,
     plan: PlacementPlan,
     node: str,
     origin: tuple[str, int],
     turns: Mapping[int, tuple[RankRef, ...]],
 ) -> list[RankLaunch]:
-    spec = job.spec
+    spec, selection = prepared.job.spec, prepared.selection
     here = [a for a in plan.assignments if plan.slot(a.slot).node == node]
     local: dict[str, list[int]] = {}
     for a in sorted(here, key=lambda a: a.ref):

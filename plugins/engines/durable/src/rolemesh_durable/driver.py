@@ -151,11 +151,8 @@ class Driver(RunHandle):
                 origin = (str(earlier / Path(origin[0]).relative_to(self.run_dir)), origin[1])
             job = self._job
             bundle = bundle_job(
-                job.job,
-                job.selection,
-                job.graph,
+                job,
                 plan,
-                job.request,
                 cluster,
                 run_dir=str(self.run_dir),
                 backend=backend.name,

@@ -12,7 +12,6 @@ import pytest
 from rolemesh.api.service import ServiceSpec
 from rolemesh.api.workload import RankContext
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh.graph.schedule import Activity
 from rolemesh_dataplane.codec import decode, encode
 from rolemesh_dataplane.payload import HEAD
 from rolemesh_durable.extensions.calls.frames import (
@@ -56,7 +55,7 @@ class Endpoint:
 @pytest.fixture
 def endpoint() -> Endpoint:
     found = Endpoint()
-    job = JobShape(GRAPH, Activity(GRAPH), {"a": 1, "box": 1}, 10, retention_bytes=1)
+    job = JobShape(GRAPH, {"a": 1, "box": 1}, 10, retention_bytes=1)
     rank = SimpleNamespace(
         ctx=RankContext(options=None, role="box"),
         job=job,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rolemesh_durable.extensions.checks.judging import unfit
+from rolemesh_durable.extensions.checks.judging import Limits, unfit
 from rolemesh_durable.extensions.checks.messages import Measured
-from rolemesh_durable.protocol.fitness import Limits
 
 SLOWER = (Limits("speed", slower=3.0),)
 

@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tests.configs import master_config
 
 from rolemesh.api.failures import RecoveryPlan
 from rolemesh.api.observer import Event
@@ -17,7 +18,7 @@ from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.replay import replay
-from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 AFTER_S = 10.0
 COMPUTING = 1
@@ -32,11 +33,15 @@ class Job:
     def __init__(self) -> None:
         graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())
         launches = {"a0": (m.RankLaunch("work", 0, 1, 0, 1, 0),)}
-        outline = MasterConfig(
-            "job", 1, 10, 4, (AgentPlace("a0", "n0", {}),), launches, 60.0, 1.0, None, graph,
-            hang_after_s=AFTER_S, stacks=False, snapshots=SnapshotPlan(enabled=True),
-        )  # fmt: skip
-        self.machine = MasterMachine(outline, [AGAIN], extensions=MASTER_EXTENSIONS)
+        config = master_config(
+            graph,
+            launches,
+            (AgentPlace("a0", "n0", {}),),
+            hang_after_s=AFTER_S,
+            stacks=False,
+            snapshots=SnapshotPlan(enabled=True),
+        )
+        self.machine = MasterMachine(config, [AGAIN], extensions=MASTER_EXTENSIONS)
         self.journal: list[Event] = []
         self.now, self.seq, self.generation = 0.0, count(1), 0
         self.turn(me.Begin())
@@ -107,7 +112,7 @@ def test_what_has_come_through_may_take_as_long_again_also_under_a_new_master() 
     assert job.run(1.0, step=4) == []
     (slow,) = [event.data for event in job.journal if event.kind == "slow_operator"]
     assert slow["seconds"] > AFTER_S
-    again = MasterMachine(job.machine.outline, [AGAIN], extensions=MASTER_EXTENSIONS)
+    again = MasterMachine(job.machine.config, [AGAIN], extensions=MASTER_EXTENSIONS)
     replay(again.state, job.journal, "", job.now, job.now)
     job.machine = again
     job.turn(me.Begin())

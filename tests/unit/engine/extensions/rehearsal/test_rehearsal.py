@@ -49,5 +49,5 @@ def test_a_failure_that_hits_nobody_is_refused() -> None:
     shell = FakeShell(running())
     told(shell.machine, 1.0, m.RankReport("work", 0, 0, "done", 100, finished=9))
     assert "work/0 is done" in Injector(shell.shell).requests()[InjectFault](InjectFault("kill", "work/0"))
-    fresh = FakeShell(MasterMachine(shell.machine.outline))
+    fresh = FakeShell(MasterMachine(shell.machine.config))
     assert "has not taken over" in Injector(fresh.shell).requests()[InjectFault](InjectFault("kill", "work/0"))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from tests.configs import master_config
 
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
@@ -13,12 +14,13 @@ from rolemesh_durable.extensions.relayout.records import Relayout, Resize, Resiz
 from rolemesh_durable.extensions.relayout.resizing import Resizing
 from rolemesh_durable.extensions.scaling.master import LATE_S, AskScaler, ScalerSaid, Scaling
 from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.job import PluginUse
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.context import MasterContext
 from rolemesh_durable.protocol.master.extension import MasterParts
 from rolemesh_durable.protocol.master.sizes import refusal
-from rolemesh_durable.protocol.master_config import MasterConfig, ScalerPlan, SnapshotPlan
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 from rolemesh_durable.scalers import Load, Wanted
 
 GRAPH = LogicalGraph(
@@ -26,7 +28,7 @@ GRAPH = LogicalGraph(
     (OpCall(0, "data", "next", "data.next", Split()), OpCall(1, "work", "do", "work.do", None)),
     (Edge(0, 0, 1, "rows", Split(), Split(), lag=1),),
 )
-PLAN = ScalerPlan("mine", period_s=10.0, agree=2, cool_down_s=30.0)
+SCALER = PluginUse({}, {"period_s": 10.0, "agree": 2, "cool_down_s": 30.0})
 
 
 class Asking:
@@ -36,7 +38,7 @@ class Asking:
         self._context = context
 
     def refusal(self, wanted: Mapping[str, int]) -> str:
-        return refusal(wanted, self._context.outline, self._context.state)
+        return refusal(wanted, self._context.config, self._context.state)
 
     @property
     def wanted(self) -> Resize | None:
@@ -52,12 +54,18 @@ class Job:
     def __init__(self, snapshots: bool = True) -> None:
         launches = tuple(m.RankLaunch(role, 0, 1, 0, 1, 0) for role in ("data", "work"))
         self.context = MasterContext(
-            MasterConfig(
-                "j", 1, 100, 4, (AgentPlace("a", "n", {}),), {"a": launches}, 10.0, 1.0, None, GRAPH,
-                snapshots=SnapshotPlan(snapshots), ranges={"work": (1, 3)}, scalers=(PLAN,),
+            master_config(
+                GRAPH,
+                {"a": launches},
+                (AgentPlace("a", "n", {}),),
+                steps=100,
+                snapshots=SnapshotPlan(snapshots),
+                ranges={"work": (1, 3)},
+                scalers={"mine": SCALER},
             ),
-            (), (),
-        )  # fmt: skip
+            (),
+            (),
+        )
         self.context.room = {"work": 2}
         state = self.context.state
         state.phase, state.agents["a"].state = "running", "up"

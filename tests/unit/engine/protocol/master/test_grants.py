@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.configs import master_config
 
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh_durable.protocol.master.grants import AHEAD_S, LEAST, LOOK_S, GrantSize
-from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 REPORT_S = 0.1
 
@@ -16,9 +17,7 @@ REPORT_S = 0.1
 def sizes(*, grant: int | None = None, snapshots: SnapshotPlan | None = None, credits: int | None = None) -> GrantSize:
     ops = (OpCall(0, "a", "make", "a.make", Split()), OpCall(1, "b", "take", "b.take", None))
     graph = LogicalGraph("g", ops, (Edge(0, 0, 1, "x", Split(), Split(), credits=credits),))
-    return GrantSize(
-        MasterConfig("g", 1, 10**9, grant, (), {}, 1.0, 1.0, None, graph, snapshots=snapshots or SnapshotPlan())
-    )
+    return GrantSize(master_config(graph, steps=10**9, grant=grant, snapshots=snapshots or SnapshotPlan()))
 
 
 class Job:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from tests.configs import master_config
 
 from rolemesh.api.failures import Failure, JobView, RecoveryPlan
 from rolemesh.api.observer import Event
@@ -21,7 +22,7 @@ from rolemesh_durable.protocol.master.machine import OWNER_START_S, MasterMachin
 from rolemesh_durable.protocol.master.progress import WARNED_S
 from rolemesh_durable.protocol.master.replay import follow, replay
 from rolemesh_durable.protocol.master.state import JobState, KeptJob
-from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 
 def job(ranks: int = 1, agents: int = 1, ladder: tuple[LadderLevel, ...] = (), **settings: Any) -> MasterMachine:
@@ -32,14 +33,8 @@ def job(ranks: int = 1, agents: int = 1, ladder: tuple[LadderLevel, ...] = (), *
         launches[names[i % agents]] += (m.RankLaunch("work", i, ranks, i, ranks, 0),)
     graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())
     places = tuple(AgentPlace(name, f"n{i}", {"cpu": 1.0}) for i, name in enumerate(names))
-    known: dict[str, Any] = {
-        "start_timeout_s": 60.0,
-        "stop_grace_s": 1.0,
-        "owner_lease_s": None,
-        "snapshots": SnapshotPlan(enabled=False),
-    }
-    outline = MasterConfig("job", 1, 10, 4, places, launches, graph=graph, **known | settings)
-    machine = MasterMachine(outline, ladder, extensions=MASTER_EXTENSIONS)
+    config = master_config(graph, launches, places, **{"snapshots": SnapshotPlan(enabled=False)} | settings)
+    machine = MasterMachine(config, ladder, extensions=MASTER_EXTENSIONS)
     machine.handle(me.Begin(), 0.0)
     for name in names:
         tell(machine, name, 0.1)
@@ -218,7 +213,7 @@ def test_ranks_whose_agent_does_not_come_back_within_the_lease_have_failed() -> 
         assert "failure" not in found
         at += 0.5
         assert at < 30.0
-    assert at > 2.0 + machine.outline.lease_s
+    assert at > 2.0 + machine.config.job.lease_s
     assert "failure" in found
 
 
@@ -285,7 +280,7 @@ def test_refused_connections_are_counted_and_reported_when_their_number_doubles(
     assert sum(machine.state.refused.values()) == 9
     (last,) = refusals(machine, 20, 16)
     assert last == {"agent": "a0", "incarnation": 1, "node": "n0", "count": 16}
-    again = MasterMachine(machine.outline, extensions=MASTER_EXTENSIONS)
+    again = MasterMachine(machine.config, extensions=MASTER_EXTENSIONS)
     replay(again.state, [Event(1, 1, 0.0, "connections_refused", last)], "", 0.0, 0.0)
     assert again.state.refused == machine.state.refused
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
+from tests.configs import master_config
 
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.fitness import Limits
+from rolemesh_durable.protocol.job import PluginUse
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.machine import MasterMachine
-from rolemesh_durable.protocol.master_config import MasterConfig, SnapshotPlan
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 EACH = 2
 
@@ -37,7 +38,10 @@ class Scanned(dict[Any, Any]):
         return super().__iter__()
 
 
-def scans(agents: int, checks: tuple[Limits, ...]) -> int:
+Checks: TypeAlias = dict[str, PluginUse]
+
+
+def scans(agents: int, checks: Checks) -> int:
     """How often the master looks at all ranks in a turn in which each of `agents` reports."""
     names = [f"node{i}" for i in range(agents)]
     launches = {
@@ -46,10 +50,8 @@ def scans(agents: int, checks: tuple[Limits, ...]) -> int:
     }
     graph = LogicalGraph("g", (OpCall(0, "work", "do", "work.do", None),), ())
     places = tuple(AgentPlace(name, name, {"cpu": 8.0}) for name in names)
-    config = MasterConfig(
-        "job", 1, 10**6, 1024, places, launches, 600.0, 5.0, None, graph, snapshots=SnapshotPlan(enabled=True),
-        checks=checks,
-    )  # fmt: skip
+    snapshots = SnapshotPlan(enabled=True)
+    config = master_config(graph, launches, places, steps=10**6, grant=1024, snapshots=snapshots, checks=checks)
     machine = MasterMachine(config, extensions=MASTER_EXTENSIONS)
     machine.handle(e.Begin(), 0.0)
 
@@ -62,6 +64,8 @@ def scans(agents: int, checks: tuple[Limits, ...]) -> int:
     return counted.scans
 
 
-@pytest.mark.parametrize("checks", [(), (Limits("matmul", {}, None),)], ids=["no checks", "checks"])
-def test_how_often_all_ranks_are_looked_at_does_not_grow_with_the_number_of_agents(checks: tuple[Limits, ...]) -> None:
+@pytest.mark.parametrize("checks", [{}, {"matmul": PluginUse({}, {})}], ids=["no checks", "checks"])
+def test_how_often_all_ranks_are_looked_at_does_not_grow_with_the_number_of_agents(
+    checks: dict[str, PluginUse],
+) -> None:
     assert scans(40, checks) == scans(4, checks)

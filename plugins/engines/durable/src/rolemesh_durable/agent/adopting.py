@@ -18,7 +18,7 @@ from rolemesh_durable.agent.zygote import Row
 from rolemesh_durable.agent.zygote_pool import Death, death_of
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
-from rolemesh_durable.protocol.job import RankStart
+from rolemesh_durable.protocol.starts import RankStart
 from rolemesh_durable.rank.said import Said
 
 __all__ = ["adopt"]

@@ -41,9 +41,9 @@ from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.part import AgentProcess
 from rolemesh_durable.protocol.agent.reporting import Identity
-from rolemesh_durable.protocol.job import AgentConfig, RankStart, for_rank
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.pacing import AT_ONCE
+from rolemesh_durable.protocol.starts import AgentConfig, RankStart, for_rank
 from rolemesh_durable.refusals import refused
 
 __all__ = ["Agent"]
@@ -73,12 +73,12 @@ class Agent:
         self.config = config
         self._send = send
         self._revive = revive
-        self._guard = AgentGuard(config.job.job_id, config.agent, config.incarnation, config.lease_s)
+        self._guard = AgentGuard(config.job.job_id, config.agent, config.incarnation, config.job.lease_s)
         self._reserve = Reserve(self._guard.shm)
         self._reserve.fill()
         self._memory = NodeMemory(config, self._guard.shm)
         self._status_pages = StatusPages(self._guard.shm, self._reserve)
-        timed = config.job.graph if config.timed else None
+        timed = config.job.graph if config.job.timed else None
         self._sampler = Sampler(self._status_pages, self._memory, self._reserve, timed)
         logs = Path(config.job.run_dir, "logs")
         logs.mkdir(parents=True, exist_ok=True)
@@ -86,14 +86,14 @@ class Agent:
         self._channels = RankChannels(f"ipc://{self._guard.tmp}/agent")
         self._poller = zmq.Poller()
         self._zygote_sockets: dict[int, socket.socket] = {}
-        self._zygotes = ZygotePool(logs, self._guard.mark, self._guard.tmp, self._watch_zygote, config.lease_s)
-        rows = self._zygotes.adopt(config.incarnation, lambda role: config.job.roles[role].zygote)
+        self._zygotes = ZygotePool(logs, self._guard.mark, self._guard.tmp, self._watch_zygote, config.job.lease_s)
+        rows = self._zygotes.adopt(config.incarnation, lambda role: config.job.environments[role].zygote)
         if not rows:
             self._guard.sweep()  # nothing lives but what nobody can command any more
         found, living = adopt(rows, self._status_pages, self._memory, self._channels, self._ended)
         self._machine = AgentMachine(
             Identity(config.agent, config.node, config.incarnation, config.host, os.getpid()),
-            config.lease_s,
+            config.job.lease_s,
             Neighbours(config.job.graph, config.job.world_sizes),
             e.Left(self._memory.timeline, found),
             max(AT_ONCE, 2 * (os.cpu_count() or 1)),
@@ -140,7 +140,7 @@ class Agent:
         self._poller.register(self._wake, zmq.POLLIN)
         threading.Thread(target=self._say_at_work, name="at-work", daemon=True).start()
         for role in () if self._parts.first else self.config.warm:
-            self._zygotes.boot(*self.config.job.roles[role].zygote)
+            self._zygotes.boot(*self.config.job.environments[role].zygote)
         while not self._over:
             due = min(self._machine.report_due, self._next_sample if self._unseen else math.inf)
             self._turn(min(max(due - time.monotonic(), 0.0), SAMPLE_S))
@@ -307,7 +307,7 @@ class Agent:
         used = [gpu for known in self._machine.ranks.values() for gpu in known.launch.gpus]
         env = {"CUDA_VISIBLE_DEVICES": visible_devices(launch.gpus, used, os.environ)}
         fork = zygote.Fork(launch.start, msgspec.msgpack.encode(start), log, env)
-        self._zygotes.fork(*start.job.roles[role].zygote, fork)
+        self._zygotes.fork(*self.config.job.environments[role].zygote, fork)
 
     def _connect(self, hello: m.RankHello) -> None:
         known = self._machine.ranks.get(hello.ref)

@@ -13,8 +13,8 @@ from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.agent.replicas import Replicas
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.job import AgentConfig
 from rolemesh_durable.protocol.layout import Layout
+from rolemesh_durable.protocol.starts import AgentConfig
 
 __all__ = ["NodeMemory"]
 
@@ -43,7 +43,7 @@ class NodeMemory:
         if self._persister is not None:
             self._persister.start()
         self._replicas: Replicas | None = None
-        if self._plan.replicas or config.serves:
+        if self._plan.replicas or config.job.serves:
             self.serve()
         self._alone = False
         self._running: set[RankRef] = set()

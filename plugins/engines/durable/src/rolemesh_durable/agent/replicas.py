@@ -21,8 +21,8 @@ from rolemesh_dataplane.auth_monitor import Handshakes
 from rolemesh_dataplane.curve import connects_with, listens_with
 from rolemesh_durable.agent.replica_messages import PAUSE_S
 from rolemesh_durable.agent.replication import Replication
-from rolemesh_durable.protocol.job import AgentConfig
 from rolemesh_durable.protocol.messages import Stored
+from rolemesh_durable.protocol.starts import AgentConfig
 
 __all__ = ["Replicas"]
 

@@ -36,8 +36,8 @@ from rolemesh_durable.agent import openmp, parcels
 from rolemesh_durable.agent.output import write_to
 from rolemesh_durable.dispositions import pass_over
 from rolemesh_durable.ending import disown_finalizers, end_program, flush_files, release_modules
-from rolemesh_durable.protocol.job import RankStart
 from rolemesh_durable.protocol.refs import StartRef
+from rolemesh_durable.protocol.starts import RankStart
 from rolemesh_durable.refusals import refused
 
 __all__ = [

@@ -1,7 +1,7 @@
 """For backends: the objects that start a job's master and agents, watch them, and clean up after them.
 
-A backend implements `rolemesh_durable.backends.Backend`. It gives each process a `JobBundle` or an `AgentConfig`, and
-runs `Master` or `Agent` there. `Restarts` says when a master that has died starts again.
+A backend implements `rolemesh_durable.backends.Backend`. It gives each process a `MasterConfig` or an `AgentConfig`,
+and runs `Master` or `Agent` there. `Restarts` says when a master that has died starts again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from rolemesh_durable.malformed import UNREADABLE as UNREADABLE
     from rolemesh_durable.malformed import Dropped as Dropped
     from rolemesh_durable.master.master import Master as Master
-    from rolemesh_durable.protocol.job import AgentConfig as AgentConfig
-    from rolemesh_durable.protocol.job import JobBundle as JobBundle
-    from rolemesh_durable.protocol.job import agent_start as agent_start
     from rolemesh_durable.protocol.launcher import AgentPlace as AgentPlace
     from rolemesh_durable.protocol.launcher import AgentStart as AgentStart
     from rolemesh_durable.protocol.launcher import Lost as Lost
     from rolemesh_durable.protocol.launcher import Received as Received
+    from rolemesh_durable.protocol.master_config import MasterConfig as MasterConfig
+    from rolemesh_durable.protocol.starts import AgentConfig as AgentConfig
+    from rolemesh_durable.protocol.starts import agent_start as agent_start
 
 _HOMES = {
     "agent.agent": "Agent",
@@ -41,8 +41,9 @@ _HOMES = {
     "hosting.start": "await_master",
     "malformed": "UNREADABLE Dropped",
     "master.master": "Master",
-    "protocol.job": "AgentConfig JobBundle agent_start",
+    "protocol.master_config": "MasterConfig",
     "protocol.launcher": "AgentPlace AgentStart Lost Received",
+    "protocol.starts": "AgentConfig agent_start",
 }
 __all__ = names(_HOMES)
 __getattr__ = importer(__name__, _HOMES)

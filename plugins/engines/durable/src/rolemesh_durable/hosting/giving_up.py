@@ -9,29 +9,29 @@ from typing import Any
 from rolemesh.errors import EXIT_FAILED
 from rolemesh.runs.run import CONTROL_FILE, LOGS_DIR
 from rolemesh_durable.master.reserve import wait_and_write
-from rolemesh_durable.protocol.job import JobBundle
-from rolemesh_durable.protocol.master_config import known
+from rolemesh_durable.protocol.master_config import MasterConfig
+from rolemesh_durable.protocol.snapshot_plan import known
 from rolemesh_durable.runs import Run
 
 __all__ = ["give_up"]
 
 
-def give_up(bundle: JobBundle, why: str) -> None:
+def give_up(config: MasterConfig, why: str) -> None:
     """Write ``result.json`` of a job that was running. For a job that never began, its driver does that."""
-    run_dir = Path(bundle.config.run_dir)
+    run_dir = Path(config.job.run_dir)
     control = Run(run_dir).control()
-    if control is not None and control.job_id == bundle.job_id:
+    if control is not None and control.job_id == config.job.job_id:
         result: dict[str, Any] = {
-            "name": bundle.config.name,
-            "job_id": bundle.job_id,
+            "name": config.job.name,
+            "job_id": config.job.job_id,
             "status": "failed",
             "message": f"{why}; see {run_dir / LOGS_DIR / 'master.log'}",
             "exit_code": EXIT_FAILED,
-            "steps": known(bundle.config.steps),
+            "steps": known(config.job.steps),
             "committed_steps": None,
             "wall_s": round(time.time() - control.started, 3),
-            "state_sha256": dict.fromkeys(bundle.config.world_sizes),
-            "plugins": bundle.plugins,
+            "state_sha256": dict.fromkeys(config.job.world_sizes),
+            "plugins": config.versions,
             "run_dir": str(run_dir),
         }
         wait_and_write(run_dir, result)

@@ -22,11 +22,12 @@ from rolemesh.placement import PlacementPlan, Strategy
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.master.placing import find_places, resourced, room_for, sized, why_not_cut
-from rolemesh_durable.protocol.job import JobBundle, agent_start
 from rolemesh_durable.protocol.launcher import AgentPlace, Launcher
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.state import JobState
-from rolemesh_durable.protocol.master_config import known
+from rolemesh_durable.protocol.master_config import MasterConfig
+from rolemesh_durable.protocol.snapshot_plan import known
+from rolemesh_durable.protocol.starts import agent_start
 
 __all__ = ["BackgroundTasks"]
 
@@ -40,14 +41,18 @@ class BackgroundTasks:
     """Carries out the machine's slow effects; `answer` takes events, from any thread."""
 
     def __init__(
-        self, bundle: JobBundle, launcher: Launcher, strategies: tuple[Strategy, ...], answer: Callable[[e.Event], None]
+        self,
+        config: MasterConfig,
+        launcher: Launcher,
+        strategies: tuple[Strategy, ...],
+        answer: Callable[[e.Event], None],
     ) -> None:
-        self.plan: PlacementPlan = bundle.plan
-        self._request = bundle.request
-        self._sizes = dict(bundle.config.world_sizes)
-        self._bundle, self._launcher, self._strategies, self._answer = bundle, launcher, strategies, answer
-        self._run_dir = Path(bundle.config.run_dir)
-        self._hosts = dict(bundle.hosts)
+        self.plan: PlacementPlan = config.plan
+        self._request = config.request
+        self._sizes = dict(config.job.world_sizes)
+        self._config, self._launcher, self._strategies, self._answer = config, launcher, strategies, answer
+        self._run_dir = Path(config.job.run_dir)
+        self._hosts = dict(config.hosts)
         self._completing, self._reserving = threading.Lock(), threading.Lock()
         self._origins = 0
 
@@ -58,14 +63,14 @@ class BackgroundTasks:
         def task() -> None:
             host = self._host
             self._launcher.start(
-                [agent_start(self._bundle, each.place, each.incarnation, host(each.place.node)) for each in agents]
+                [agent_start(self._config, each.place, each.incarnation, host(each.place.node)) for each in agents]
             )
 
         self.run("start-agents", task, lambda error: e.StartFailed(error, names))
 
     def look_around(self) -> None:
         """Report periodically the nodes, those that will leave, and the room for roles with scalers."""
-        ranges = self._bundle.outline.ranges if self._bundle.scalers else {}
+        ranges = self._config.ranges if self._config.scalers else {}
 
         def task() -> None:
             seen, looked = e.NodesSeen(()), float("-inf")
@@ -115,17 +120,17 @@ class BackgroundTasks:
     def _with_snapshot(self, found: e.PlacesFound) -> e.PlacesFound:
         """Return the answer with the folder of the snapshot to cut, or with the reason why it cannot be cut."""
         wanted = found.wanted
-        step = disk.newest_complete(self._run_dir, self._bundle.job_id) if wanted.dry else wanted.at_step
+        step = disk.newest_complete(self._run_dir, self._config.job.job_id) if wanted.dry else wanted.at_step
         if step < 0:
             return found
         folder = Path(wanted.folder) if wanted.folder else disk.step_folder(self._run_dir, step)
-        why = why_not_cut(folder, wanted.sizes, self._bundle.outline.collective)
+        why = why_not_cut(folder, wanted.sizes, self._config.collective)
         return msgspec.structs.replace(found, folder=str(folder), why=why)
 
     def relaid(self, state: JobState) -> None:
         """Take over the job's new world sizes, resources and plan."""
         self._sizes = state.sizes
-        self._request = resourced(sized(self._bundle.request, self._sizes), state.resources)
+        self._request = resourced(sized(self._config.request, self._sizes), state.resources)
         self.plan = state.plan if state.plan is not None else self.plan
 
     def _reserved(self, places: Sequence[AgentPlace]) -> bool:
@@ -150,9 +155,9 @@ class BackgroundTasks:
 
         def task() -> None:
             with self._completing:
-                found, damaged = disk.newest_intact(self._run_dir, job_id=self._bundle.job_id)
+                found, damaged = disk.newest_intact(self._run_dir, job_id=self._config.job.job_id)
             own = e.OriginFound(str(found.path), found.step, tuple(damaged)) if found is not None else None
-            start = self._bundle.outline
+            start = self._config
             self._answer(own or e.OriginFound(start.origin, start.origin_step, tuple(damaged)))
 
         self.run("find-origin", task, lambda error: e.OriginFound("", -1, (error,)))
@@ -161,7 +166,7 @@ class BackgroundTasks:
         """Find the newest intact checkpoint of this job after step `after`, if there is one."""
 
         def task() -> None:
-            found, passed_over = disk.newest_intact(self._run_dir, job_id=self._bundle.job_id)
+            found, passed_over = disk.newest_intact(self._run_dir, job_id=self._config.job.job_id)
             for text in passed_over:
                 log.warning("%s", text)
             if found is not None and found.step > after and found.manifest is not None:
@@ -174,21 +179,21 @@ class BackgroundTasks:
         origins, sizes = self._origins, dict(self._sizes)
 
         def task() -> None:
-            config = self._bundle.config
+            job = self._config.job
             files = {name: size for part in effect.parts for name, size in part.files.items()}
             attempts = {name: part.attempt for part in effect.parts for name in part.files}
-            plugins = {name: record["version"] for name, record in self._bundle.plugins.items()}
+            plugins = {name: record["version"] for name, record in self._config.versions.items()}
             manifest = disk.Manifest(
-                config.name,
-                config.job_id,
+                job.name,
+                job.job_id,
                 effect.step,
-                known(config.steps),
+                known(job.steps),
                 sizes,
                 files,
                 plugins,
-                config.base,
+                job.base,
                 datetime.now(UTC).isoformat(timespec="seconds"),
-                disk.flow_lines(config.graph),
+                disk.flow_lines(job.graph),
             )
             step = effect.step
             with self._completing:
@@ -198,9 +203,9 @@ class BackgroundTasks:
                     try:
                         disk.write_manifest(self._run_dir, manifest, attempts)
                         with contextlib.suppress(OSError):  # the next checkpoint removes the rest
-                            disk.prune(self._run_dir, config.snapshots.stay, config.job_id, effect.needed)
+                            disk.prune(self._run_dir, job.snapshots.stay, job.job_id, effect.needed)
                     except SnapshotError:
-                        newest = disk.newest_complete(self._run_dir, config.job_id)
+                        newest = disk.newest_complete(self._run_dir, job.job_id)
                         if newest < step:
                             raise
                         step = newest  # a later one was faster, and its commit removed this one's parts

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.master.state import JobState
+from rolemesh_durable.protocol.master_config import MasterConfig
 
 __all__ = ["Kept", "described", "settle"]
 
@@ -32,12 +32,12 @@ class Kept(NamedTuple):
     roles: tuple[str, ...]
 
 
-def settle(run_dir: Path, bundle: JobBundle, state: JobState) -> Kept | None:
+def settle(run_dir: Path, config: MasterConfig, state: JobState) -> Kept | None:
     """Remove the snapshots of an ended job that are not to stay. Return the newest one that stays.
 
     The job's processes are gone, so no checkpoint without a manifest will be completed.
     """
-    plan, job_id = bundle.config.snapshots, bundle.config.job_id
+    plan, job_id = config.job.snapshots, config.job.job_id
     with contextlib.suppress(OSError, RolemeshError):
         if plan.keep == 0 and state.status == "done":
             disk.prune(run_dir, 0, job_id)
@@ -56,19 +56,19 @@ def settle(run_dir: Path, bundle: JobBundle, state: JobState) -> Kept | None:
     return None
 
 
-def described(kept: Kept | None, state: JobState, bundle: JobBundle, troubles: Sequence[str]) -> dict[str, Any]:
+def described(kept: Kept | None, state: JobState, config: MasterConfig, troubles: Sequence[str]) -> dict[str, Any]:
     """Return the entries of ``result.json``: `kept`, and `not_kept` with the reason why the last state is missing.
 
     Pure.
 
     `troubles` are the job's problems with snapshots.
     """
-    plan, last = bundle.config.snapshots, state.end
+    plan, last = config.job.snapshots, state.end
     why = ""
-    if bundle.config.stateful and plan.keep > 0 and (plan.last or plan.enabled):
+    if config.job.stateful and plan.keep > 0 and (plan.last or plan.enabled):
         if state.status == "done" and state.persisted < last:
             why = "; ".join(troubles) or UNKNOWN
         elif state.status != "done" and kept is None and state.committed >= 0:
             why = ENDED_EARLY + DRAIN * (state.status == "interrupted")
-    found = None if kept is None else kept._asdict() | {"exports": [r for r in kept.roles if r in bundle.exports]}
+    found = None if kept is None else kept._asdict() | {"exports": [r for r in kept.roles if r in config.exports]}
     return {"kept": found, "not_kept": why}

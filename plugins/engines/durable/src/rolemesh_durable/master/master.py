@@ -43,15 +43,15 @@ from rolemesh_durable.master.until import Until
 from rolemesh_durable.master.writer import Writer
 from rolemesh_durable.plugin_calls import created, exact
 from rolemesh_durable.protocol import messages as m
-from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.launcher import Launcher
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.shell import MasterShell
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.transitions import Transition
-from rolemesh_durable.protocol.master_config import known
+from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.merge import LineAssembler
+from rolemesh_durable.protocol.snapshot_plan import known
 from rolemesh_durable.runs import Run, write_json
 
 __all__ = ["Master"]
@@ -69,43 +69,43 @@ class Master:
     address at which other machines reach this one, "" if none needs to.
     """
 
-    def __init__(self, bundle: JobBundle, launcher: Launcher, socket_dir: Path, host: str = "") -> None:
-        self.bundle = bundle
-        self.run_dir = Path(bundle.config.run_dir)
+    def __init__(self, config: MasterConfig, launcher: Launcher, socket_dir: Path, host: str = "") -> None:
+        self.config = config
+        self.run_dir = Path(config.job.run_dir)
         self._launcher = launcher
-        self._plugins = MasterPlugins(bundle)
+        self._plugins = MasterPlugins(config)
         self._inbox = Inbox()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._writer, self._files = Writer("journal", self._awake), Writer("files", self._awake)
         self._journal = Journal(
-            partial(EventLog.open, bundle.state, self.run_dir, bundle.job_id, exact(bundle.store)),
+            partial(EventLog.open, config.state, self.run_dir, config.job.job_id, exact(config.store)),
             self.run_dir,
             self._writer,
-            lambda: JobState.of(bundle.outline),
+            lambda: JobState.of(config),
             lambda: self._publication.told,
         )
         self._keepalive = Keepalive(launcher)
-        self._tasks = BackgroundTasks(bundle, launcher, self._plugins.strategies, self._put)
+        self._tasks = BackgroundTasks(config, launcher, self._plugins.strategies, self._put)
         earlier = Run(self.run_dir).control()
-        self._earlier = earlier if earlier is not None and earlier.job_id == bundle.job_id else None
+        self._earlier = earlier if earlier is not None and earlier.job_id == config.job.job_id else None
         self._started = self._earlier.started if self._earlier is not None else time.time()
-        listed = created(bundle.config.plugins.get("extensions", {}).values(), bundle.config.base)
+        listed = created(config.job.plugins.get("extensions", {}).values(), config.job.base)
         strangers = [listed.instance(name) for name in listed.names]
         self._extensions = (*MASTER_EXTENSIONS, *(each.in_master for each in strangers))
-        self._machine = MasterMachine(bundle.outline, extensions=self._extensions)
+        self._machine = MasterMachine(config, extensions=self._extensions)
         self._in_control = self._over = False
-        graph = bundle.config.graph
-        self._lines = LineAssembler(graph, bundle.config.world_sizes, bundle.outline.origin_step)
-        self._until = Until(bundle.until)
+        graph = config.job.graph
+        self._lines = LineAssembler(graph, config.job.world_sizes, config.origin_step)
+        self._until = Until(config.until)
         self._recent: deque[StepMetrics] = deque(maxlen=MOST_RECENT)
         self._run = RunInfo(
-            bundle.config.name, str(self.run_dir), known(bundle.config.steps), bundle.config.world_sizes,
-            tuple(op.label for op in graph.ops), bundle.backend, bundle.outline.origin, bundle.config.base,
+            config.job.name, str(self.run_dir), known(config.job.steps), config.job.world_sizes,
+            tuple(op.label for op in graph.ops), config.backend, config.origin, config.job.base,
         )  # fmt: skip
-        self._observers = Background(created(bundle.observers, bundle.config.base))
+        self._observers = Background(created(config.observers, config.job.base))
         self._publication = Publication(self.run_dir, self._observers, self._published)
         shell = MasterShell(
-            bundle, launcher, lambda: self._machine, self._recent, self._put, self._tasks.run, self._record,
+            config, launcher, lambda: self._machine, self._recent, self._put, self._tasks.run, self._record,
             self._publication.stall,
         )  # fmt: skip
         makers = (*SHELL_PARTS, *(each.in_shell for each in strangers))
@@ -167,14 +167,14 @@ class Master:
 
     def _take_over(self, found: Claimed) -> None:
         """Continue the work of earlier masters, now that this master owns the journal."""
-        refuse_damaged(self.run_dir, self._journal.history.seq, found, self._earlier, self.bundle.job_id)
-        outline = msgspec.structs.replace(self.bundle.outline, epoch=found.epoch, clock=boot_id())
-        self._machine = MasterMachine(outline, self._plugins.ladder, self._plugins.diagnosers, self._extensions)
-        self._journal.history.continue_with(self._machine.state, outline.clock, time.monotonic(), time.time())
+        refuse_damaged(self.run_dir, self._journal.history.seq, found, self._earlier, self.config.job.job_id)
+        config = msgspec.structs.replace(self.config, epoch=found.epoch, clock=boot_id())
+        self._machine = MasterMachine(config, self._plugins.ladder, self._plugins.diagnosers, self._extensions)
+        self._journal.history.continue_with(self._machine.state, config.clock, time.monotonic(), time.time())
         if (begun := self._journal.history.account.begun) is not None:
             self._started = begun
-            published = max(found.published, self.bundle.outline.origin_step)
-            self._lines = LineAssembler(self.bundle.config.graph, self.bundle.config.world_sizes, published)
+            published = max(found.published, self.config.origin_step)
+            self._lines = LineAssembler(self.config.job.graph, self.config.job.world_sizes, published)
             if self._machine.state.layout.number:
                 self._relaid()
             self._tasks.relaid(self._machine.state)
@@ -201,7 +201,7 @@ class Master:
 
     def _announce(self, found: Claimed) -> None:
         fresh = self._earlier is None
-        control = control_of(self.bundle, self._started, self._endpoint, self._answers.remote, self._answers.keys)
+        control = control_of(self.config, self._started, self._endpoint, self._answers.remote, self._answers.keys)
         self._files.submit("the room for the result", lambda: reserve.take(self.run_dir))
         for name, content in ((RUN_FILE, self._run), (CONTROL_FILE, control)):
             path = self.run_dir / name
@@ -309,7 +309,7 @@ class Master:
     def _status(self) -> JobStatus:
         warnings = (self._writer.warning, self._files.warning, self._publication.warning, *self._observers.warnings)
         status = status_of(
-            self._machine, self.bundle, self._started, os.getpid(), socket.gethostname(), filter(None, warnings)
+            self._machine, self.config, self._started, os.getpid(), socket.gethostname(), filter(None, warnings)
         )
         if not self._in_control:
             return msgspec.structs.replace(status, state="recovering" if self._earlier is not None else "starting")
@@ -324,9 +324,9 @@ class Master:
         stopping.start()
         self._serve(until=lambda: not stopping.is_alive())
         ended, found = time.time(), list[Kept | None]()
-        self._files.submit("snapshots", partial(settle, self.run_dir, self.bundle, self._machine.state), found.append)
+        self._files.submit("snapshots", partial(settle, self.run_dir, self.config, self._machine.state), found.append)
         self._serve(until=lambda: bool(found), limit_s=DRAIN_S)
-        result = result_of(self._machine, self.bundle, self._journal.history.account, ended - self._started, *found[:1])
+        result = result_of(self._machine, self.config, self._journal.history.account, ended - self._started, *found[:1])
         self._publication.add(self._lines.ended(self._machine.state.committed, wall=ended))
         self._publication.close()
         self._serve(until=lambda: self._publication.wait(0), limit_s=DRAIN_S)

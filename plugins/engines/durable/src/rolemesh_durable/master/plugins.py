@@ -11,8 +11,8 @@ from rolemesh.placement import PlacementPlan, PlacementRequest, Strategy
 from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh_durable.plugin_calls import asked, created
-from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.master.ladder import Diagnose, LadderLevel
+from rolemesh_durable.protocol.master_config import MasterConfig
 
 __all__ = ["MasterPlugins"]
 
@@ -20,11 +20,11 @@ __all__ = ["MasterPlugins"]
 class MasterPlugins:
     """The plugins that the master's machine and its placement call: levels, diagnosers and strategies."""
 
-    def __init__(self, bundle: JobBundle) -> None:
-        base = bundle.config.base
-        self._levels = created(bundle.ladder, base)
-        self._diagnosers = created(bundle.diagnosers, base)
-        self._strategies = created(bundle.strategies, base)
+    def __init__(self, config: MasterConfig) -> None:
+        base = config.job.base
+        self._levels = created(config.ladder, base)
+        self._diagnosers = created(config.diagnosers, base)
+        self._strategies = created(config.strategies, base)
 
     @property
     def ladder(self) -> tuple[LadderLevel, ...]:

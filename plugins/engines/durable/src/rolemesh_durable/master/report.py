@@ -19,10 +19,10 @@ from rolemesh_durable.extensions.relayout.records import Relayout
 from rolemesh_durable.master.goodput import Account
 from rolemesh_durable.master.kept import Kept, described
 from rolemesh_durable.protocol.failures import primary
-from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.state import AgentRecord, JobState, RankRecord
-from rolemesh_durable.protocol.master_config import known
+from rolemesh_durable.protocol.master_config import MasterConfig
+from rolemesh_durable.protocol.snapshot_plan import known
 from rolemesh_durable.runs import ControlFile
 
 __all__ = ["control_of", "result_of", "status_of"]
@@ -32,7 +32,7 @@ PHASES = ("idle", "computing", "waiting", "blocked", "turn", "gathering", "calli
 
 
 def status_of(
-    machine: MasterMachine, bundle: JobBundle, started: float, pid: int, host: str, warnings: Iterable[str] = ()
+    machine: MasterMachine, config: MasterConfig, started: float, pid: int, host: str, warnings: Iterable[str] = ()
 ) -> JobStatus:
     """The job as `rolemesh status` and the live view show it. `warnings`: the master's own; agents' are added."""
     state = machine.state
@@ -40,17 +40,17 @@ def status_of(
     agents = tuple(
         AgentStatus(name, record.place.node, record.pid, _at(record)) for name, record in state.agents.items()
     )
-    graph = bundle.config.graph
+    graph = config.job.graph
     ranks = tuple(
         _rank(role, n, state.agents[record.agent].place.node, record, graph)
         for (role, n), record in state.ranks.items()
     )
     return JobStatus(
-        bundle.config.name,
+        config.job.name,
         state.status if state.phase == "ended" else state.phase,
-        machine.outline.epoch,
+        machine.config.epoch,
         state.committed,
-        known(bundle.config.steps),
+        known(config.job.steps),
         started,
         pid,
         host,
@@ -66,18 +66,18 @@ def status_of(
 
 
 def control_of(
-    bundle: JobBundle, started: float, endpoint: str, remote: str, keys: TransportKeys | None
+    config: MasterConfig, started: float, endpoint: str, remote: str, keys: TransportKeys | None
 ) -> ControlFile:
     """Return the address of this process as the job's master, for ``control.json``."""
     return ControlFile(
-        bundle.config.name,
-        bundle.job_id,
-        bundle.backend,
+        config.job.name,
+        config.job.job_id,
+        config.backend,
         endpoint,
         os.getpid(),
         started,
-        bundle.ray_address,
-        "rolemesh" if bundle.backend == "ray" else "",
+        config.ray_address,
+        "rolemesh" if config.backend == "ray" else "",
         boot_id(),
         remote,
         keys,
@@ -109,7 +109,7 @@ def _doing(op: int, edge: int, graph: LogicalGraph) -> str:
 
 
 def result_of(
-    machine: MasterMachine, bundle: JobBundle, account: Account, wall_s: float, kept: Kept | None = None
+    machine: MasterMachine, config: MasterConfig, account: Account, wall_s: float, kept: Kept | None = None
 ) -> dict[str, Any]:
     """Return the content of ``result.json``. `kept` is the snapshot that stays."""
     state = machine.state
@@ -117,21 +117,21 @@ def result_of(
     codes = {"done": EXIT_DONE, "interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}
     never_started = status == "failed" and not state.failures and state.never_started
     result: dict[str, Any] = {
-        "name": bundle.config.name,
-        "job_id": bundle.job_id,
+        "name": config.job.name,
+        "job_id": config.job.job_id,
         "status": status,
         "message": state.message,
         "exit_code": EXIT_NOT_STARTED if never_started else codes[status],
-        "steps": known(bundle.config.steps),
+        "steps": known(config.job.steps),
         "reason": state.finishing,
         "committed_steps": state.committed + 1,
         "wall_s": round(wall_s, 3),
         "state_sha256": _digests(state),
-        "plugins": bundle.plugins,
-        "run_dir": bundle.config.run_dir,
-        "restored_step": bundle.outline.origin_step,
+        "plugins": config.versions,
+        "run_dir": config.job.run_dir,
+        "restored_step": config.origin_step,
         "persisted_step": state.persisted,
-        **described(kept, state, bundle, machine.troubles),
+        **described(kept, state, config, machine.troubles),
         "lost_nodes": sorted({agent.place.node for agent in state.agents.values() if agent.node_lost}),
         "refused_connections": sum(state.refused.values()),
         "recoveries": account.recoveries(),

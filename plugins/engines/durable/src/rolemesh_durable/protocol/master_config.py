@@ -1,118 +1,82 @@
-"""The configuration of a master's machine, and the plan for its ranks' snapshots. Plain data."""
+"""The configuration of a job's master. Plain data."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any
 
 import msgspec
 
-from rolemesh.graph.logical import LogicalGraph
-from rolemesh_durable.protocol.fitness import Limits
+from rolemesh.placement import PlacementPlan, PlacementRequest
+from rolemesh_durable.protocol.job import JobConfig, PluginUse
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.messages import RankLaunch
 
-__all__ = ["ENDLESS", "MasterConfig", "ScalerPlan", "SnapshotPlan", "known"]
-
-ENDLESS: Final = 1 << 60
-"""The number of steps of a job without an end. No user sees this number."""
+__all__ = ["MasterConfig"]
 
 
-KEEP: Final = 2
-"""Default number of checkpoints that stay on disk."""
+class MasterConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A master's start: the job, and everything that the master alone needs. Times are in seconds.
 
-
-def known(steps: int) -> int | None:
-    """Return the number of steps of a job; None if it has no end."""
-    return steps if steps < ENDLESS else None
-
-
-class SnapshotPlan(msgspec.Struct, frozen=True):
-    """The steps after which ranks write their state: each step s with ``(s + 1) % every == 0``, and the last one.
-
-    Ranks may leave out some of them, for `every_s` seconds at most if it is set (`rolemesh_durable.protocol.owing`).
-    With `paced` they may also leave out some of those that go to disk, every `persist_every` steps. The newest `keep`
-    checkpoints stay on disk; 0: none after the end. With `last` ranks take no snapshots, but each writes its state to
-    disk after the last step.
+    It holds expanded secrets: nothing writes it to disk or to a journal.
     """
 
-    enabled: bool = False
-    every: int = 1
-    persist_every: int = 10
-    keep: int = KEEP
-    replicas: int = 0
-    every_s: float | None = None
-    paced: bool = False
-    last: bool = False
+    job: JobConfig
+    epoch: int = 0
+    clock: str = ""
+    """The name of the master's monotonic clock. Another machine or another boot has another clock."""
 
-    @property
-    def stay(self) -> int:
-        """Number of checkpoints that stay on disk while the job runs, because it may have to go back to one."""
-        return self.keep or KEEP
-
-    def due(self, step: int, steps: int) -> bool:
-        """Return True if ranks write a snapshot after `step` of `steps` steps."""
-        return self.enabled and ((step + 1) % self.every == 0 or step == steps - 1)
-
-    def persisted(self, step: int, steps: int) -> bool:
-        """Return True if the snapshot after `step` goes to disk."""
-        return self.due(step, steps) and ((step + 1) % self.persist_every == 0 or step == steps - 1)
-
-    def boundary(self, step: int) -> int:
-        """Return the newest step before `step` with a snapshot, if ranks leave none out; -1 if there is none."""
-        return (step // self.every) * self.every - 1
-
-
-class ScalerPlan(msgspec.Struct, frozen=True):
-    """A scaler of the job: see `rolemesh_durable.scalers.ScalerOptions`."""
-
-    name: str
-    period_s: float
-    agree: int
-    cool_down_s: float
-
-
-class MasterConfig(msgspec.Struct, frozen=True):
-    """A job as its master's machine sees it. Times are in seconds.
-
-    - `launches`: the first start of each rank, by agent.
-    - `origin` (a folder), `origin_step`: the persisted snapshot that the job starts from; "" and -1 for none.
-    - `lease_s`: the time that an agent lives without its master.
-    - `owner_lease_s`: the time that the job lives without its driver; None if it is detached.
-    - `stateful`: the roles whose ranks give snapshots.
-    - `collective`: the roles whose ranks form one group if there are several.
-    - `ranges`: the smallest and largest number of ranks of each role that has limits.
-    - `resources`: the request of each rank, by role.
-    - `most`: the limit of what a failover level may give a rank, by role.
-    - `metrics_every`: the number of steps that a line of metrics covers; None: `line_cuts` decides.
-    - `rehearsed`: ranks run no further than the rehearsal allows, so that no injected failure comes too late.
-    - `clock`: the name of the master's monotonic clock. Another machine or another boot has another clock.
-    - `checks`: the limits that a node must keep before ranks start on it.
-    """
-
-    name: str
-    epoch: int
-    steps: int
-    grant: int | None
     places: tuple[AgentPlace, ...]
     launches: dict[str, tuple[RankLaunch, ...]]
+    """The first start of each rank, by agent."""
+    request: PlacementRequest
+    """The request of each rank, from which the master plans again."""
+    plan: PlacementPlan
+    hosts: dict[str, str]
+    """The address of each node."""
+    origin: str = ""
+    """The folder of the persisted snapshot that the job starts from; "" for none."""
+    origin_step: int = -1
+    """The step of that snapshot; -1 for none."""
+    collective: tuple[str, ...] = ()
+    """The roles whose ranks form one group if there are several."""
+    ranges: dict[str, tuple[int, int]] = {}
+    """The smallest and largest number of ranks of each role that has limits."""
+    resources: dict[str, dict[str, float]] = {}
+    """The request of each rank, by role."""
+    most: dict[str, dict[str, float]] = {}
+    """The limit of what a failover level may give a rank, by role."""
+    exports: tuple[str, ...] = ()
+    """Roles whose workload has an `export`."""
+
+    grant: int | None
+    """Maximum number of steps that ranks may be ahead of the slowest; None for the default."""
     start_timeout_s: float
     stop_grace_s: float
     owner_lease_s: float | None
-    graph: LogicalGraph
-    lease_s: float = 10.0
-    snapshots: SnapshotPlan = SnapshotPlan()
-    stateful: tuple[str, ...] = ()
-    collective: tuple[str, ...] = ()
-    ranges: dict[str, tuple[int, int]] = {}
-    resources: dict[str, dict[str, float]] = {}
-    most: dict[str, dict[str, float]] = {}
-    origin: str = ""
-    origin_step: int = -1
+    """The time that the job lives without its driver; None if it is detached."""
     hang_after_s: float | None = None
     stacks: bool = True
+    """True if agents record the stacks of a rank that hangs."""
     stragglers: tuple[float, float] = (2.0, 60.0)
+    """The factor and the time of slowness after which a rank is a straggler."""
     metrics_every: int | None = 1
+    """The number of steps that a line of metrics covers; None: `line_cuts` decides."""
+    until: dict[str, Any] = {}
+    """The job file's `until`, as data."""
     rehearsed: bool = False
-    clock: str = ""
-    checks: tuple[Limits, ...] = ()
-    scalers: tuple[ScalerPlan, ...] = ()
+    """True if ranks run no further than the rehearsal allows, so that no injected failure comes too late."""
+
+    backend: str
+    ray_address: str = ""
+    state: str
+    """The place of the journal, as the job file names it."""
+    store: PluginUse
+    """The store of the journal."""
+    observers: tuple[PluginUse, ...] = ()
+    ladder: tuple[PluginUse, ...] = ()
+    diagnosers: tuple[PluginUse, ...] = ()
+    strategies: tuple[PluginUse, ...] = ()
+    scalers: dict[str, PluginUse] = {}
+    """The scalers, by their names in this job."""
+    versions: dict[str, dict[str, str]] = {}
+    """The kind, distribution and version of each plugin."""

@@ -28,7 +28,7 @@ P = TypeVar("P")
 
 
 class RankLaunch(OfRank, frozen=True):
-    """The place and the settings of a rank's start, which may differ in each start. `RoleConfig` names its plugin.
+    """The place and the settings of a rank's start, which may differ in each start. `JobConfig` names its plugin.
 
     The rank's first step is ``resume + 1``. `turns` are the ranks that take turns on its slot, this one among them;
     empty if it runs at any time. `layout` is the job's layout at the start.

@@ -10,8 +10,8 @@ from typing import Final
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.schedule import Activity
 from rolemesh_durable.protocol.delivery import delivery_of
-from rolemesh_durable.protocol.master_config import SnapshotPlan
 from rolemesh_durable.protocol.persisting import outlasting
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 __all__ = ["Appointments", "Pace", "apart_s", "by_appointment", "may_owe", "until_shared"]
 

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from rolemesh.api.workload import RankContext, Workload
-from rolemesh.graph.schedule import Activity
 from rolemesh_durable.checkpoint.disk import load
 from rolemesh_durable.checkpoint.memory import MemorySnapshot, MemorySnapshots
 from rolemesh_durable.checkpoint.trust import written_by
@@ -23,7 +22,6 @@ from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
 from rolemesh_durable.protocol.rank.origin import restore_inputs
 from rolemesh_durable.protocol.rank.page import SNAPSHOT
 from rolemesh_durable.protocol.rank.ports import Ports
-from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker, omission_of
 from rolemesh_durable.protocol.rank.takeover import carry_over, take_over
 from rolemesh_durable.rank.channel import Channels
@@ -86,20 +84,8 @@ class Life:
             )
         self._meter = Meter(ctx, (), endpoint.report, log)
         self._inherited = Inheritance(endpoint.pool.directory)
-        activity = Activity(job.graph)
-        shape = JobShape(
-            job.graph,
-            activity,
-            job.world_sizes,
-            job.steps,
-            job.retention,
-            job.retention_bytes,
-            job.snapshots,
-            job.unrepeated,
-            job.varying,
-        )
         self._effects = effects = process_effects(endpoint, status_page, self._meter, log)
-        self._ports = ports = Ports(shape, effects, resume=launch.resume, barrier=barrier)
+        self._ports = ports = Ports(job, effects, resume=launch.resume, barrier=barrier)
         self._shortage.attach(self._meter, ports)
         self._notes = Notes(ctx, log)
         port_of(ctx).keep(self._notes)

@@ -22,14 +22,15 @@ from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_dataplane.transports import Site, Transport
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.edge import LogLost
-from rolemesh_durable.protocol.job import PluginUse, RankStart
-from rolemesh_durable.protocol.master_config import known
+from rolemesh_durable.protocol.job import PluginUse
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.master_mail import MasterMail
 from rolemesh_durable.protocol.rank.page import GENERATION, LAYOUT, PID, REFUSED, STOPPING
+from rolemesh_durable.protocol.snapshot_plan import known
+from rolemesh_durable.protocol.starts import RankStart
 from rolemesh_durable.rank.breakpoints import explain_breakpoints
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.generators import seed_generators
@@ -60,7 +61,7 @@ def prepare(start: bytes) -> RankStart:
     decoded = _decode(start)
     job = decoded.job
     listed = job.plugins.get("extensions", {}).values()
-    for use in (job.roles[decoded.launch.role].use, job.local, job.remote, *listed):
+    for use in (job.roles[decoded.launch.role], job.local, job.remote, *listed):
         check_before_forks(msgspec.convert(use.record, PluginRecord))
     return decoded
 
@@ -201,7 +202,7 @@ class _Rank:
             extension.before_setup(self.place)
         begun = time.monotonic()
         self.operator = "setup"
-        use = job.roles[launch.role].use
+        use = job.roles[launch.role]
         cls = load_exact(msgspec.convert(use.record, PluginRecord))
         options = cls.Options.model_validate(use.options, context={"base": job.base})
         ctx: RankContext[Any] = RankContext(

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh_durable.protocol.extension_message import ExtensionMessage
-from rolemesh_durable.protocol.job import RankStart
 from rolemesh_durable.protocol.rank.extension import RankExtension
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.master_mail import MasterMail
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
+from rolemesh_durable.protocol.starts import RankStart
 from rolemesh_durable.rank.channel import Channels, Receive, Send
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.event_loop import Tasks

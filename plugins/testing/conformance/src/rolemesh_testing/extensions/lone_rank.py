@@ -8,7 +8,6 @@ from typing import Any
 from rolemesh.api.plugin import NoOptions
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.graph.logical import LogicalGraph, OpCall
-from rolemesh.graph.schedule import Activity
 from rolemesh_durable.api.extensions import Extension, ExtensionMessage, JobShape, Rank, RankExtension, Receive, Send
 
 __all__ = ["LoneRank", "live"]
@@ -40,7 +39,7 @@ class LoneRank(Rank):
     @property
     def job(self) -> JobShape:
         """A flow with one operator."""
-        return JobShape(FLOW, Activity(FLOW), {"worker": 1}, STEPS)
+        return JobShape(FLOW, {"worker": 1}, STEPS)
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Keep the values."""

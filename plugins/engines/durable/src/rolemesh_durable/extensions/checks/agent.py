@@ -21,7 +21,7 @@ from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_durable.checks import Check, CheckedNode
 from rolemesh_durable.extensions.checks.messages import Measure, Measured, NodeMeasured
 from rolemesh_durable.protocol.agent.part import AgentPart, AgentProcess
-from rolemesh_durable.protocol.job import CheckUse
+from rolemesh_durable.protocol.job import PluginUse
 from rolemesh_durable.refusals import refused
 from rolemesh_durable.resolved import load_exact
 
@@ -32,9 +32,10 @@ LAST_CHARS = 500
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Run this check here. `base` is the job file's folder."""
+    """Run this check here, by its name in the job. `base` is the job file's folder."""
 
-    check: CheckUse
+    name: str
+    check: PluginUse
     node: CheckedNode
     base: str
 
@@ -45,8 +46,8 @@ class NodeChecks(AgentPart):
     def __init__(self, process: AgentProcess) -> None:
         super().__init__(process)
         config, job = process.config, process.config.job
-        self.first = bool(config.checks)  # an import would be measured, too
-        self._checks, self._base = config.checks, job.base
+        self.first = bool(job.checks)  # an import would be measured, too
+        self._checks, self._base = job.checks, job.base
         self._node = CheckedNode(config.node, config.host, job.run_dir, str(process.folder), attempt=job.job_id)
         self._log = process.logs / f"checks-{config.agent}.log"
         self._environ = {**os.environ, **process.environ}
@@ -69,12 +70,12 @@ class NodeChecks(AgentPart):
 
     def _run(self, together: tuple[str, ...]) -> None:
         node = msgspec.structs.replace(self._node, together=together)
-        results = tuple(self._measured(Order(check, node, self._base)) for check in self._checks)
+        results = tuple(self._measured(Order(name, use, node, self._base)) for name, use in self._checks.items())
         self._found = NodeMeasured(results)
 
     def _measured(self, order: Order) -> Measured:
         """Return the result of one check. Any error is a failure of the check, because the node may be the cause."""
-        name, timeout_s = order.check.name, float(order.check.use.options.get("timeout_s", 60.0))
+        name, timeout_s = order.name, float(order.check.options.get("timeout_s", 60.0))
         try:
             answer, why = self._ask(msgspec.json.encode(order), timeout_s)
         except OSError as error:
@@ -118,11 +119,11 @@ class NodeChecks(AgentPart):
 
 def main() -> None:
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
-    name = order.check.name
+    name = order.name
     try:
         import_paths(order.base)
-        cls = load_exact(msgspec.convert(order.check.use.record, PluginRecord))
-        options = cls.Options.model_validate(order.check.use.options, context={"base": order.base})
+        cls = load_exact(msgspec.convert(order.check.record, PluginRecord))
+        options = cls.Options.model_validate(order.check.options, context={"base": order.base})
         values = cast("Check", cls(options)).measure(order.node)
         found = Measured(name, {str(key): float(value) for key, value in values.items()})
     except Exception as error:

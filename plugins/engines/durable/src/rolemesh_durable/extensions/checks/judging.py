@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
+from typing import Any
+
+import msgspec
 
 from rolemesh_durable.extensions.checks.messages import Measured, Measurements
-from rolemesh_durable.protocol.fitness import Limits
 
-__all__ = ["unfit"]
+__all__ = ["Limits", "unfit"]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The limits that a check's numbers must keep; see `rolemesh_durable.checks.CheckOptions`."""
+
+    check: str
+    at_least: dict[str, float] = {}
+    slower: float | None = None
+
+    @classmethod
+    def of(cls, check: str, options: Mapping[str, Any]) -> Limits:
+        """Return the limits in a check's options."""
+        return cls(check, options.get("at_least", {}), options.get("slower"))
 
 
 def unfit(limits: Iterable[Limits], here: Measurements, others: Sequence[Measurements]) -> str:

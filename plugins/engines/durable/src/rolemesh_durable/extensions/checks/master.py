@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from rolemesh.api.failures import Failure
-from rolemesh_durable.extensions.checks.judging import unfit
+from rolemesh_durable.extensions.checks.judging import Limits, unfit
 from rolemesh_durable.extensions.checks.messages import Measure, Measured, Measurements, NodeMeasured
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master.extension import ExtensionRecord, MasterExtension, MasterParts, Slice
@@ -56,6 +56,7 @@ class Checks(MasterExtension):
 
     def __init__(self, parts: MasterParts) -> None:
         super().__init__(parts)
+        self._limits = [Limits.of(name, use.options) for name, use in parts.context.config.job.checks.items()]
         self._since: float | None = None
         """The time since which there have been nodes to judge."""
         self._together: tuple[str, ...] = ()
@@ -63,13 +64,12 @@ class Checks(MasterExtension):
 
     def holds(self, agent: AgentRecord) -> bool:
         """Return True if the agent's node has not been judged, so that no rank may start there."""
-        outline, state = self._context.outline, self._context.state
-        return bool(outline.checks) and agent.place.node not in state.slice(Checked).nodes
+        return bool(self._limits) and agent.place.node not in self._context.state.slice(Checked).nodes
 
     def commands(self, agent: AgentRecord, ranks: Collection[RankRecord]) -> Iterable[m.MasterToAgent]:
         """Have the node measured."""
         if ranks and self.holds(agent) and agent.report is not None and not _results(agent):
-            return (m.ToPart.of(self._context.outline.epoch, Measure(self._together)),)
+            return (m.ToPart.of(self._context.config.epoch, Measure(self._together)),)
         return ()
 
     @property
@@ -91,7 +91,7 @@ class Checks(MasterExtension):
         for agent in unjudged:
             node = agent.place.node
             others = [theirs for other, theirs in known.items() if other != node]
-            why = unfit(context.outline.checks, found[node], others)
+            why = unfit(self._limits, found[node], others)
             context.tell(NodeChecked(agent.place.agent, agent.incarnation, node, found[node], why))
             if why:
                 context.failed(Failure("check", node=node, message=why))

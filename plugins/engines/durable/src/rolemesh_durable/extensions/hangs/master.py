@@ -132,8 +132,8 @@ class HangWatch(MasterExtension):
         Hang detection leaves such ranks alone. The warning comes after `NO_STEP_S`, or after `hang.after_s` if that is
         shorter, but not before twice the longest time between two finished steps.
         """
-        context, ops = self._context, self._context.outline.graph.ops
-        limit = min(NO_STEP_S, context.outline.hang_after_s or NO_STEP_S)
+        context, ops = self._context, self._context.config.job.graph.ops
+        limit = min(NO_STEP_S, context.config.hang_after_s or NO_STEP_S)
         if context.state.phase != "running" or context.now < self._stepped + max(limit, 2 * self._longest):
             return ()
         at = [(key, rank.report) for key, rank in context.state.ranks.items() if rank.report and rank.report.done >= 0]
@@ -159,7 +159,7 @@ class HangWatch(MasterExtension):
     def tick(self) -> None:
         """Look for a culprit if nothing has moved for too long."""
         context, state, now = self._context, self._context.state, self._context.now
-        after, waits = context.outline.hang_after_s, state.busy or self._progress.held_back
+        after, waits = context.config.hang_after_s, state.busy or self._progress.held_back
         if after is None or state.phase != "running" or waits:
             self._suspect = None
             self._moved = self._stepped = now
@@ -180,11 +180,11 @@ class HangWatch(MasterExtension):
         if now < self._moved + self._allowance(verdict):
             return
         home = state.agents[record.agent]
-        if not context.outline.stacks or home.state != "up":
+        if not context.config.stacks or home.state != "up":
             self._judge(verdict, "")
             return
         self._suspect = (verdict, now)
-        dump = m.ToPart.of(context.outline.epoch, Dump(verdict.role, verdict.rank, record.launch.generation))
+        dump = m.ToPart.of(context.config.epoch, Dump(verdict.role, verdict.rank, record.launch.generation))
         context.want(e.ToAgent(record.agent, home.incarnation, dump))
 
     def _stacks(self, stacks: Stacks) -> None:
@@ -196,16 +196,17 @@ class HangWatch(MasterExtension):
         reports = {key: record.report for key, record in ranks.items() if record.report is not None}
         sizes = {role: record.launch.world_size for (role, _), record in ranks.items()}
         turns = {key: record.launch.turns for key, record in ranks.items()}
-        return culprit(self._context.outline.graph, reports, sizes, collective=tuple(self._context.groups), turns=turns)
+        graph, groups = self._context.config.job.graph, tuple(self._context.groups)
+        return culprit(graph, reports, sizes, collective=groups, turns=turns)
 
     def _base(self, verdict: HangVerdict) -> float:
         known = self._context.state.slice(Allowed).operators.get((verdict.role, verdict.operator))
-        return known.base_s if known is not None else self._context.outline.hang_after_s or 0.0
+        return known.base_s if known is not None else self._context.config.hang_after_s or 0.0
 
     def _allowance(self, verdict: HangVerdict) -> float:
         """Return the seconds without movement that this verdict's rank is allowed."""
         if not verdict.computing:
-            return self._context.outline.hang_after_s or 0.0
+            return self._context.config.hang_after_s or 0.0
         known = self._context.state.slice(Allowed).operators.get((verdict.role, verdict.operator))
         return known.here_s if known is not None and known.step == verdict.step else self._base(verdict)
 

@@ -52,8 +52,8 @@ class Rehearsal(MasterExtension):
 
     def __init__(self, parts: MasterParts) -> None:
         super().__init__(parts)
-        outline = parts.context.outline
-        self._released = outline.origin_step if outline.rehearsed else outline.steps
+        config = parts.context.config
+        self._released = config.origin_step if config.rehearsed else config.job.steps
 
     def handlers(self) -> Mapping[type, Handler]:
         """The requests of a rehearsal."""
@@ -87,5 +87,5 @@ class Rehearsal(MasterExtension):
         name = home.place.agent
         target = str(record.launch.ref) if record is not None else name
         self._context.tell(Injected(event.kind, target))
-        inject = m.ToPart.of(self._context.outline.epoch, Inject(event.kind, event.role, event.rank))
+        inject = m.ToPart.of(self._context.config.epoch, Inject(event.kind, event.role, event.rank))
         self._context.want(e.ToAgent(name, home.incarnation, inject))

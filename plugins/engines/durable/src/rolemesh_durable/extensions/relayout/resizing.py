@@ -63,7 +63,7 @@ class Resizing(MasterExtension):
             return "" if resize.sizes == self._changes(wanted) else "it is being resized already"
         if state.finishing or state.phase not in ("starting", "running"):
             return "the job is about to end"
-        return refusal(wanted, self._context.outline, state)
+        return refusal(wanted, self._context.config, state)
 
     def ask_for(self, wanted: Mapping[str, int], reason: str) -> None:
         """Begin to resize roles to these world sizes, unless there is a reason to refuse it."""
@@ -142,7 +142,7 @@ class Resizing(MasterExtension):
             return
         # A called rank must know the stop point before its snapshot of that step: other ranks may be behind, and call
         # it.
-        known = newest + bool(self._context.outline.graph.services)
+        known = newest + bool(self._context.config.job.graph.services)
         # Values from before the last change are only in the snapshot of that change, and in no later one.
         step = max(known, given_up + 1, state.layout.step + 1)
         while not self._checkpoints.whole(step):
@@ -158,9 +158,9 @@ class Resizing(MasterExtension):
         return all(move.agent not in agents or agents[move.agent].state == "up" for move in found.moves)
 
     def _change(self, resize: Resize, found: e.PlacesFound) -> None:
-        context, state, outline = self._context, self._context.state, self._context.outline
+        context, state, config = self._context, self._context.state, self._context.config
         layout = state.layout.next(resize.number, state.stop.step, found.folder, resize.sizes)
-        groups = tuple(role for role, size in resize.sizes.items() if role in outline.collective and size > 1)
+        groups = tuple(role for role, size in resize.sizes.items() if role in config.collective and size > 1)
         context.tell(
             t.LayoutChanged(resize.number, layout, tuple(resize.sizes), groups, found.moves, found.places, found.plan)
         )

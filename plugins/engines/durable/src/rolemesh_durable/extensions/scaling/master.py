@@ -8,15 +8,15 @@ the job is resized, ends, or recovers. After a refused resize the pause doubles,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.relayout.resizing import Resizing
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.extension import MasterExtension, MasterParts
 from rolemesh_durable.protocol.master.hooks import Handler
-from rolemesh_durable.protocol.master_config import ScalerPlan
 from rolemesh_durable.protocol.messages import RankReport
-from rolemesh_durable.scalers import EdgeLoad, Load, RoleLoad, Wanted
+from rolemesh_durable.scalers import EdgeLoad, Load, RoleLoad, ScalerOptions, Wanted
 
 __all__ = ["AskScaler", "ScalerSaid", "Scaling"]
 
@@ -46,8 +46,10 @@ class ScalerSaid(e.ExtensionEvent, frozen=True):
 class _Watch:
     """One scaler: the window of its next question, and its answers."""
 
-    def __init__(self, plan: ScalerPlan) -> None:
-        self.plan = plan
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        self.name = name
+        known = {key: value for key, value in options.items() if key in ScalerOptions.model_fields}
+        self.limits = ScalerOptions(**known)
         self.asked_at: float | None = None
         self.began: dict[RankRef, tuple[float, RankReport]] | None = None
         self.grows: dict[str, bool] = {}
@@ -61,7 +63,7 @@ class _Watch:
     @property
     def pause_s(self) -> float:
         """Seconds after a resize in which the master does not ask it."""
-        return float(self.plan.cool_down_s * 2.0 ** min(self.refused, MOST_DOUBLED))
+        return float(self.limits.cool_down_s * 2.0 ** min(self.refused, MOST_DOUBLED))
 
 
 class Scaling(MasterExtension):
@@ -72,7 +74,7 @@ class Scaling(MasterExtension):
     def __init__(self, parts: MasterParts) -> None:
         super().__init__(parts)
         self._resizing = parts.extension(Resizing)
-        self._watches = [_Watch(plan) for plan in parts.context.outline.scalers]
+        self._watches = [_Watch(name, use.options) for name, use in parts.context.config.scalers.items()]
         self._since = 0.0
         """The time of the last resize, or of the job's begin, as far as this master knows."""
 
@@ -99,7 +101,7 @@ class Scaling(MasterExtension):
                     self._warn(watch, f"it has not answered for {LATE_S:g} s")
             elif watch.began is None:
                 watch.began = self._reports() if now >= self._since + watch.pause_s else None
-            elif now >= max(at for at, _ in watch.began.values()) + watch.plan.period_s:
+            elif now >= max(at for at, _ in watch.began.values()) + watch.limits.period_s:
                 self._ask(index, watch, watch.began)
 
     @property
@@ -132,7 +134,7 @@ class Scaling(MasterExtension):
         after: Mapping[RankRef, tuple[float, RankReport]],
         window_s: float,
     ) -> Load:
-        graph, ranges, sizes = self._context.outline.graph, self._context.outline.ranges, self._context.state.sizes
+        graph, ranges, sizes = self._context.config.job.graph, self._context.config.ranges, self._context.state.sizes
         spent: dict[tuple[str, int], float] = {}
         for key, (at, report) in after.items():
             since, earlier = before[key]
@@ -158,29 +160,29 @@ class Scaling(MasterExtension):
         if said.error:
             self._warn(watch, said.error)
             return
-        context.warnings.pop(f"scaler {watch.plan.name}", None)
+        context.warnings.pop(f"scaler {watch.name}", None)
         wanted = self._within(said.wanted.sizes) if said.wanted is not None else {}
         now = context.state.sizes
         grows = {role: size > now[role] for role, size in wanted.items()}
         watch.agreed = watch.agreed + 1 if grows == watch.grows else 1
         watch.grows = grows
-        if not wanted or said.wanted is None or not self._is_calm or watch.agreed < watch.plan.agree:
+        if not wanted or said.wanted is None or not self._is_calm or watch.agreed < watch.limits.agree:
             return
         watch.agreed = 0
         if why := self._resizing.refusal(wanted):
             self._warn(watch, why)
             self._since, watch.refused = context.now, watch.refused + 1
             return
-        self._resizing.ask_for(wanted, f"scaler {watch.plan.name}: {said.wanted.reason}")
+        self._resizing.ask_for(wanted, f"scaler {watch.name}: {said.wanted.reason}")
         watch.number = context.state.layouts
 
     def _within(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes that differ from the present ones, within the limits of their roles."""
-        now, ranges = self._context.state.sizes, self._context.outline.ranges
+        now, ranges = self._context.state.sizes, self._context.config.ranges
         found = {
             role: max(ranges[role][0], min(size, ranges[role][1])) for role, size in sizes.items() if role in ranges
         }
         return {role: size for role, size in found.items() if size != now[role]}
 
     def _warn(self, watch: _Watch, text: str) -> None:
-        self._context.warnings[f"scaler {watch.plan.name}"] = text
+        self._context.warnings[f"scaler {watch.name}"] = text

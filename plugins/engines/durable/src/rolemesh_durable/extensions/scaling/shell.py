@@ -27,7 +27,7 @@ class Scalers(ShellPart):
 
     def __init__(self, shell: MasterShell) -> None:
         super().__init__(shell)
-        self._plugins = created(shell.bundle.scalers, shell.bundle.config.base)
+        self._plugins = created(shell.config.scalers.values(), shell.config.job.base)
 
     def effects(self) -> Mapping[type, Carry]:
         """Questions to scalers."""
@@ -48,7 +48,7 @@ class Scalers(ShellPart):
         """
         now = time.time()
         within = tuple(line for line in lines if line.time >= now - load.window_s)[-MOST_LINES:]
-        load = msgspec.structs.replace(load, now=now, metrics=within, run_dir=self._shell.bundle.config.run_dir)
+        load = msgspec.structs.replace(load, now=now, metrics=within, run_dir=self._shell.config.job.run_dir)
         name = self._plugins.names[index]
         record = self._plugins.record(name)
         try:

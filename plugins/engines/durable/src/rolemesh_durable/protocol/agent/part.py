@@ -21,8 +21,8 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.machine import AgentMachine
-from rolemesh_durable.protocol.job import AgentConfig
 from rolemesh_durable.protocol.refs import StartRef
+from rolemesh_durable.protocol.starts import AgentConfig
 
 __all__ = ["AgentPart", "AgentProcess", "RankProcesses"]
 

@@ -59,7 +59,7 @@ class Adoption:
         for name, agent in context.state.agents.items():
             if not agent.orphans:
                 continue
-            if context.now > agent.orphaned_at + context.outline.lease_s:
+            if context.now > agent.orphaned_at + context.config.job.lease_s:
                 found.append(agent)
                 if agent.state == "starting":
                     context.want(e.KillAgent(name, agent.incarnation))

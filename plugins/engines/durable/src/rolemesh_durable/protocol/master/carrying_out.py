@@ -152,7 +152,7 @@ class CarryingOut:
         context, state, changes = self._context, self._context.state, found.wanted.sizes
         number = state.layouts + 1
         layout = state.layout.next(number, state.origin.step, state.origin.folder, changes)
-        groups = tuple(role for role, size in changes.items() if role in context.outline.collective and size > 1)
+        groups = tuple(role for role, size in changes.items() if role in context.config.collective and size > 1)
         context.tell(t.LayoutChanged(number, layout, tuple(changes), groups, found.moves, found.places, found.plan))
         self._enter(recovery, "agents")
         return ""
@@ -185,17 +185,17 @@ class CarryingOut:
         self._context.tell(t.SuspectsUsed(recovery.number, nodes, missing))
 
     def _agents(self, recovery: Recovery) -> tuple[bool, str]:
-        context, state, outline = self._context, self._context.state, self._context.outline
+        context, state, config = self._context, self._context.state, self._context.config
         needed = {state.ranks[key].agent: state.agents[state.ranks[key].agent] for key in recovery.restart}
         missing = [name for name in state.agents if name in needed and needed[name].state in ("wanted", "lost")]
         if missing:
             context.start_agents(missing)
             return GOES_ON
         if any(agent.state != "up" for agent in needed.values()):
-            late = context.now > recovery.since + outline.start_timeout_s
+            late = context.now > recovery.since + config.start_timeout_s
             return (False, "the agents did not come up in time") if late else WAITS
         known = [agent for agent in state.agents.values() if agent.state == "up"]
-        if any(agent.report is None or agent.report.epoch < outline.epoch for agent in known):
+        if any(agent.report is None or agent.report.epoch < config.epoch for agent in known):
             return WAITS  # the snapshots that the agents hold are not known yet
         restart = set(recovery.restart)
         for agent in known:
@@ -206,7 +206,7 @@ class CarryingOut:
             self._launch(recovery, points)
             return GOES_ON
         leaves = not recovery.attempt and recovery.plan.avoid  # the agents that its ranks leave still have snapshots
-        elsewhere = outline.snapshots.replicas or leaves or recovery.plan.resources
+        elsewhere = config.job.snapshots.replicas or leaves or recovery.plan.resources
         if elsewhere and any(agent.heard < recovery.since + REPORTED_S for agent in known):
             return WAITS  # a copy may have been made that its holder's newest report does not know yet
         return False, points
@@ -262,7 +262,7 @@ class CarryingOut:
         return agent.report.address if agent is not None and agent.report is not None else ""
 
     def _launching(self, recovery: Recovery) -> tuple[bool, str]:
-        context, state, limit = self._context, self._context.state, self._context.outline.start_timeout_s
+        context, state, limit = self._context, self._context.state, self._context.config.start_timeout_s
         late = [key for key in recovery.restart if not state.are([key], "ready", "running", "done")]
         if late:
             if context.now <= recovery.since + limit:
@@ -294,7 +294,7 @@ def _changes(recovery: Recovery, state: JobState) -> dict[str, int]:
 
 def _given(recovery: Recovery, context: MasterContext) -> dict[str, dict[str, float]]:
     """Return the plan's resources per rank that roles do not have yet."""
-    has = context.outline.resources | context.state.resources
+    has = context.config.resources | context.state.resources
     return {role: amounts for role, amounts in recovery.plan.resources.items() if has.get(role) != amounts}
 
 

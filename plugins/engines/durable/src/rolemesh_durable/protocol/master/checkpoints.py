@@ -29,7 +29,7 @@ class Checkpoints:
         self._whole_since: dict[int, float] = {}
         self._completing = -1
         self._gaps = 0, 0
-        graph = context.outline.graph
+        graph = context.config.job.graph
         holds = [hold_of(edge, graph, Activity(graph), ()) for edge in graph.edges]
         self._held = max(holds, default=0)
         """Ranks that start again within this many steps after the job's origin read in-flight values from it."""
@@ -72,7 +72,7 @@ class Checkpoints:
         """Return the number of steps after a layout change without a complete checkpoint: see `Layout.whole_from`."""
         layout = self._context.state.layout
         if layout.number != self._gaps[0]:
-            self._gaps = layout.number, layout.whole_from(self._context.outline.graph) - layout.step
+            self._gaps = layout.number, layout.whole_from(self._context.config.job.graph) - layout.step
         return self._gaps[1] if layout.number else 0
 
     def whole(self, step: int) -> bool:

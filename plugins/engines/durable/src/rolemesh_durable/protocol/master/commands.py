@@ -31,12 +31,12 @@ class Commands:
 
     def __init__(self, context: MasterContext, progress: Progress) -> None:
         self._context, self._progress = context, progress
-        self._wiring = Wiring(context.outline)
+        self._wiring = Wiring(context.config)
         self._sent: dict[tuple[str, int, type, str], tuple[object, float]] = {}
 
     def turn(self) -> None:
         """Send every agent its commands."""
-        state, epoch = self._context.state, self._context.outline.epoch
+        state, epoch = self._context.state, self._context.config.epoch
         if state.phase == "stopping":
             stop = m.Stop(epoch, state.grace_s, state.message, state.committed, state.persisted, state.patient)
             for agent in state.agents.values():
@@ -46,7 +46,7 @@ class Commands:
             self._govern()
 
     def _govern(self) -> None:
-        state, epoch, hooks = self._context.state, self._context.outline.epoch, self._context.hooks
+        state, epoch, hooks = self._context.state, self._context.config.epoch, self._context.hooks
         advance = self._advance()
         here: dict[str, list[RankRecord]] = {}
         for record in state.ranks.values():
@@ -94,7 +94,7 @@ class Commands:
                     groups[role] = min(record.durable, groups.get(role, record.durable))
         granted = self._progress.granted if state.phase == "running" else -1
         return m.Watermarks(
-            context.outline.epoch, state.timeline, granted, state.committed, self._progress.published,
+            context.config.epoch, state.timeline, granted, state.committed, self._progress.published,
             state.persisted, groups, bool(state.finishing), state.last_step, self._away(),
             state.pause, state.layout, self._leaving(), self._failures_s(), state.cuts,
         )  # fmt: skip
@@ -113,7 +113,7 @@ class Commands:
 
     def _away(self) -> tuple[StartRef, ...]:
         """Return the dead ranks of the roles that serve calls, so that callers can send their calls to other ranks."""
-        services = self._context.outline.graph.services
+        services = self._context.config.job.graph.services
         if not services:
             return ()
         return tuple(

@@ -33,11 +33,11 @@ class MasterContext:
     - `room`: how many ranks each role could have there.
     """
 
-    def __init__(self, outline: MasterConfig, ladder: Ladder, diagnosers: Sequence[Diagnose]) -> None:
-        self.outline = outline
+    def __init__(self, config: MasterConfig, ladder: Ladder, diagnosers: Sequence[Diagnose]) -> None:
+        self.config = config
         self.ladder = tuple(ladder)
         self.diagnosers = tuple(diagnosers)
-        self.state = JobState.of(outline)
+        self.state = JobState.of(config)
         self.now = 0.0
         """The time of this turn, on the machine's own clock."""
         self.deadline = float("inf")
@@ -131,7 +131,7 @@ class MasterContext:
 
     def view(self) -> JobView:
         """Return the job as diagnosers and levels see it."""
-        state, outline = self.state, self.outline
+        state, config = self.state, self.config
         ranks = tuple(
             RankView(*key, self.node(key), rank.state, rank.finished, rank.launch.generation, rank.durable)
             for key, rank in state.ranks.items()
@@ -142,10 +142,10 @@ class MasterContext:
         )
         used = {rank.node for rank in ranks} | {node.node for node in nodes if not node.alive}
         return JobView(
-            outline.name, outline.epoch, state.committed, ranks, tuple(self.groups), outline.stateful, nodes,
+            config.job.name, config.epoch, state.committed, ranks, tuple(self.groups), config.job.stateful, nodes,
             state.persisted, tuple(state.failures), tuple(state.attempts), self.now,
             tuple(state.failed_at[: len(state.failures)]), tuple(n for n in self.nodes if n not in used),
-            ranges=outline.ranges, resources=outline.resources | state.resources, most=outline.most,
+            ranges=config.ranges, resources=config.resources | state.resources, most=config.most,
         )  # fmt: skip
 
     def ordered(self, wanted: Iterable[RankRef]) -> tuple[RankRef, ...]:

@@ -107,7 +107,7 @@ class Coordinator:
     def _plan(self, found: list[Failure], floors: Sequence[int] = (), why: str = "") -> None:
         """Make a new plan, which includes the unfinished part of the present one. `why` that one failed, if it did."""
         context, before = self._context, self._context.state.recovery
-        refuse: Refuse = partial(refusal, outline=context.outline, state=context.state)
+        refuse: Refuse = partial(refusal, config=context.config, state=context.state)
         proposal = propose(found, context.view(), context.ladder, context.diagnosers, floors, refuse)
         if proposal.plan is None:
             trail = [*proposal.trail, *([f"  {before.plan.level}: {why}"] if before is not None and why else [])]

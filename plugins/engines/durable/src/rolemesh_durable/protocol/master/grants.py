@@ -28,12 +28,12 @@ LOOK_S = 0.5
 class GrantSize:
     """Grows at once when ranks are quick, and shrinks by half in each `LOOK_S` in which they are slow."""
 
-    def __init__(self, outline: MasterConfig) -> None:
-        """`outline.grant`, if there is one, is the limit. The grant is never less than the edges need."""
-        ops = outline.graph.ops
+    def __init__(self, config: MasterConfig) -> None:
+        """`config.grant`, if there is one, is the limit. The grant is never less than the edges need."""
+        ops = config.job.graph.ops
         # The grant does not hold back a producer that may be many values ahead on an edge.
-        edges = [2 * edge.window * max(ops[edge.src].every, ops[edge.dst].every) for edge in outline.graph.edges]
-        self._limit = UNLIMITED if outline.grant is None else outline.grant
+        edges = [2 * edge.window * max(ops[edge.src].every, ops[edge.dst].every) for edge in config.job.graph.edges]
+        self._limit = UNLIMITED if config.grant is None else config.grant
         self._least = min(max((LEAST, *edges)), self._limit)
         self._size = self._least
         self._since, self._from = -math.inf, -1

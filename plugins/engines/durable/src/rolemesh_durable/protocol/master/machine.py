@@ -24,7 +24,8 @@ from rolemesh_durable.protocol.master.own_time import OwnTime
 from rolemesh_durable.protocol.master.progress import Progress
 from rolemesh_durable.protocol.master.reports import Reports
 from rolemesh_durable.protocol.master.stop_points import StopPoints
-from rolemesh_durable.protocol.master_config import MasterConfig, known
+from rolemesh_durable.protocol.master_config import MasterConfig
+from rolemesh_durable.protocol.snapshot_plan import known
 
 __all__ = ["MasterMachine"]
 
@@ -41,13 +42,13 @@ class MasterMachine:
 
     def __init__(
         self,
-        outline: MasterConfig,
+        config: MasterConfig,
         ladder: Ladder = (),
         diagnosers: Sequence[Diagnose] = (),
         extensions: Sequence[Callable[[MasterParts], MasterExtension | None]] = (),
     ) -> None:
-        self.outline = outline
-        self._context = context = MasterContext(outline, ladder, diagnosers)
+        self.config = config
+        self._context = context = MasterContext(config, ladder, diagnosers)
         self.state = context.state
         self.progress = Progress(context)
         self._checkpoints = Checkpoints(context, self.progress)
@@ -113,7 +114,7 @@ class MasterMachine:
             case e.Published():
                 self.progress.written(event)
             case e.StopAsked(reason):
-                self._context.stop("interrupted", reason, self.outline.stop_grace_s)
+                self._context.stop("interrupted", reason, self.config.stop_grace_s)
             case e.FinishAsked(reason):
                 self._context.finish(reason)
             case e.OwnerSeen():
@@ -125,23 +126,24 @@ class MasterMachine:
         self._context.hooks.handle(event)
 
     def _begin(self) -> None:
-        context, state, o, now = self._context, self.state, self.outline, self.now
+        context, state, config, now = self._context, self.state, self.config, self.now
         self._owner_seen = now
         for begin in context.hooks.begin:
             begin()
         if state.phase != "new":
             self._take_over()
             return
-        context.deadline = now + o.start_timeout_s
-        origin = (o.origin, o.origin_step) if o.origin else ()
-        context.tell(t.JobStarted(o.name, known(o.steps), list(state.agents), len(state.ranks), now, o.clock, *origin))
-        context.start_agents(list(state.agents))
+        context.deadline = now + config.start_timeout_s
+        origin = (config.origin, config.origin_step) if config.origin else ()
+        job, agents, ranks = config.job, list(state.agents), len(state.ranks)
+        context.tell(t.JobStarted(job.name, known(job.steps), agents, ranks, now, config.clock, *origin))
+        context.start_agents(agents)
 
     def _take_over(self) -> None:
         """Find the agents, and continue what the previous master had begun."""
         context, state, now = self._context, self.state, self.now
-        context.tell(t.MasterRecovered(self.outline.epoch, state.phase, now, self.outline.clock))
-        context.deadline = now + (STOP_MARGIN_S if state.phase == "stopping" else self.outline.start_timeout_s)
+        context.tell(t.MasterRecovered(self.config.epoch, state.phase, now, self.config.clock))
+        context.deadline = now + (STOP_MARGIN_S if state.phase == "stopping" else self.config.start_timeout_s)
         for agent in state.agents.values():
             agent.heard = now
         self._reports.take_over()
@@ -156,7 +158,7 @@ class MasterMachine:
             context.start_agents(wanted)
 
     def _tick(self) -> None:
-        context, state, now, lease = self._context, self.state, self.now, self.outline.owner_lease_s
+        context, state, now, lease = self._context, self.state, self.now, self.config.owner_lease_s
         if state.phase == "stopping":
             if now >= context.deadline:
                 context.end("agents did not confirm their end in time")
@@ -168,7 +170,7 @@ class MasterMachine:
         elif state.phase == "starting" and state.recovery is None and now >= context.deadline:
             late = [(ref, r.state) for ref, r in state.ranks.items() if r.state not in ("ready", "done")]
             names = ", ".join(f"{ref} ({at})" for ref, at in late)
-            limit = f"{self.outline.start_timeout_s:g} s"
+            limit = f"{self.config.start_timeout_s:g} s"
             context.stop("failed", f"not ready within start_timeout_s = {limit}: {names}", 0.0)
         else:
             self._reports.silent()

@@ -28,13 +28,13 @@ class Progress:
     """
 
     def __init__(self, context: MasterContext) -> None:
-        outline = context.outline
+        config = context.config
         self._context = context
-        self._size = GrantSize(outline)
-        self._pace = LinePace() if outline.metrics_every is None else None
+        self._size = GrantSize(config)
+        self._pace = LinePace() if config.metrics_every is None else None
         self._knows_published = False
         self.granted = -1
-        self.published = outline.origin_step
+        self.published = config.origin_step
         self.held = False
         self._limited = False
         self._done_at: float | None = None
@@ -81,15 +81,15 @@ class Progress:
 
     def most_granted(self) -> int | None:
         """Return the newest step that any master has let a rank run to; None while that is unknown."""
-        state, outline = self._context.state, self._context.outline
+        state, config = self._context.state, self._context.config
         if state.busy:
             return None
         # Earlier masters have granted more, and may still do so, but not to an agent that has reported this epoch.
         reports = [agent.report for agent in state.agents.values() if agent.state in ("starting", "up")]
-        heard = [report for report in reports if report is not None and report.epoch >= outline.epoch]
+        heard = [report for report in reports if report is not None and report.epoch >= config.epoch]
         if len(heard) < len(reports) or not state.are(state.ranks, "running", "done"):
             return None
-        reached = (*(rank.finished for rank in state.ranks.values()), *state.reached.values(), outline.origin_step + 1)
+        reached = (*(rank.finished for rank in state.ranks.values()), *state.reached.values(), config.origin_step + 1)
         return max(self.granted, state.stop.step, *reached, *(report.granted for report in heard))
 
     def _grant(self) -> None:
@@ -117,7 +117,7 @@ class Progress:
             return
         last, every = state.cuts[-1]
         if (wanted := self._pace.wanted(finished, every, self._context.now)) != every:
-            stepwise = self._context.outline.origin_step + STEPWISE
+            stepwise = self._context.config.origin_step + STEPWISE
             self._context.tell(t.LinesCut(max(newest, self.published, last, stepwise) + 1, wanted))
 
     def _end_if_done(self) -> None:
@@ -135,13 +135,13 @@ class Progress:
             # Replicas may be behind, but the last step is on disk.
             self._committed(last)
         verdicts = [f"role {key[0]}, rank {key[1]}: {r.verdict}" for key, r in state.ranks.items() if r.verdict]
-        context.stop("failed" if verdicts else "done", "\n".join(verdicts[:1]), context.outline.stop_grace_s)
+        context.stop("failed" if verdicts else "done", "\n".join(verdicts[:1]), context.config.stop_grace_s)
 
     def _checkpoint_is_to_come(self, last: int, since: float) -> bool:
-        state, plan = self._context.state, self._context.outline.snapshots
+        state, plan = self._context.state, self._context.config.job.snapshots
         if not (state.snapshots or plan.last) or state.persisted >= last:
             return False
-        if state.committed >= last and last < state.layout.whole_from(self._context.outline.graph):
+        if state.committed >= last and last < state.layout.whole_from(self._context.config.job.graph):
             return False  # the step can have no checkpoint
         given_up = any(a.report is not None and a.report.given_up >= last for a in state.agents.values())
         if given_up and plan.last:

@@ -176,7 +176,7 @@ class Reports:
     def silent(self) -> None:
         """Kill the agents that have said nothing for too long."""
         context = self._context
-        limit = min(SILENCE_S, context.outline.lease_s / 2)
+        limit = min(SILENCE_S, context.config.job.lease_s / 2)
         for name, agent in context.state.agents.items():
             silent_s = context.now - agent.heard
             if agent.state == "up" and silent_s > limit:
@@ -184,7 +184,7 @@ class Reports:
                 why = f"the agent has not been heard of for {limit:g} s"
                 self.gone(name, agent.incarnation, why, silent_s=silent_s)
         for agent in self._adoption.late():
-            self._lost(agent, f"its next incarnation has not come within {context.outline.lease_s:g} s", False)
+            self._lost(agent, f"its next incarnation has not come within {context.config.job.lease_s:g} s", False)
 
     def take_over(self) -> None:
         """Begin with a new master."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rolemesh.api.observer import StepMetrics
-from rolemesh_durable.protocol.job import JobBundle
 from rolemesh_durable.protocol.launcher import Launcher
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.transitions import Transition
+from rolemesh_durable.protocol.master_config import MasterConfig
 
 __all__ = ["Answer", "Carry", "MasterShell", "ShellPart"]
 
@@ -23,7 +23,7 @@ Carry = Callable[[Any], None]
 class MasterShell(NamedTuple):
     """The master's process, as an extension sees it."""
 
-    bundle: JobBundle
+    config: MasterConfig
     launcher: Launcher
     machine: Callable[[], MasterMachine]
     """The machine. Only the master's own thread touches it."""

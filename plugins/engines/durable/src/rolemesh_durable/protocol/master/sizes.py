@@ -14,21 +14,21 @@ __all__ = ["NO_SNAPSHOTS", "refusal"]
 NO_SNAPSHOTS = "the job takes no snapshots, from which ranks could start: give it a ladder, or snapshots.persist_every"
 
 
-def refusal(wanted: Mapping[str, int], outline: MasterConfig, state: JobState) -> str:
+def refusal(wanted: Mapping[str, int], config: MasterConfig, state: JobState) -> str:
     """Return why the job cannot have these world sizes on any cluster; "" if it may."""
     sizes = state.sizes
     for role, size in wanted.items():
         if role not in sizes:
             return f"the job has no role {role!r}; it has {', '.join(sizes)}"
-        least, most = outline.ranges.get(role, (1, 1 << 30))
+        least, most = config.ranges.get(role, (1, 1 << 30))
         if not least <= size <= most:
-            limits = f"from {least} to {most} ranks" if role in outline.ranges else "at least one rank"
+            limits = f"from {least} to {most} ranks" if role in config.ranges else "at least one rank"
             return f"role {role} may have {limits} (its world_size in the job file), not {size}"
     changing = {role for role, size in wanted.items() if sizes[role] != size}
-    if not outline.snapshots.enabled:
+    if not config.job.snapshots.enabled:
         return NO_SNAPSHOTS
-    for edge in outline.graph.edges:
-        role = outline.graph.ops[edge.dst].role
+    for edge in config.job.graph.edges:
+        role = config.job.graph.ops[edge.dst].role
         if role in changing and (why := delivery_of(edge).resize_refusal(role)):
             return why
     for ref, record in state.ranks.items():
@@ -36,11 +36,11 @@ def refusal(wanted: Mapping[str, int], outline: MasterConfig, state: JobState) -
             return f"{ref} is packed with {', '.join(map(str, record.launch.peers))}"
         if len(record.launch.turns) > 1 and changing & {mate for mate, _ in record.launch.turns}:
             return f"{ref} takes turns on its slot: ranks that share one cannot be resized"
-    return _no_route({**sizes, **wanted}, sizes, changing, outline)
+    return _no_route({**sizes, **wanted}, sizes, changing, config)
 
 
-def _no_route(after: Mapping[str, int], before: Mapping[str, int], changing: set[str], outline: MasterConfig) -> str:
-    graph = outline.graph
+def _no_route(after: Mapping[str, int], before: Mapping[str, int], changing: set[str], config: MasterConfig) -> str:
+    graph = config.job.graph
     for edge in graph.edges:
         src, dst = graph.ops[edge.src].role, graph.ops[edge.dst].role
         try:

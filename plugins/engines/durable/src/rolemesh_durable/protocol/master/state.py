@@ -183,7 +183,7 @@ class Leave(msgspec.Struct, frozen=True):
 class KeptJob(msgspec.Struct):
     """A job as its journal records it. Encoded, it replaces all events so far.
 
-    It holds no secret: options and variables of roles are in `RoleConfig`.
+    It holds no secret: options and variables of roles are in `JobConfig`.
     """
 
     agents: Mapping[str, KeptAgent]
@@ -279,22 +279,22 @@ class JobState(KeptJob):
     ranks: dict[RankRef, RankRecord]
 
     @classmethod
-    def of(cls, outline: MasterConfig) -> JobState:
+    def of(cls, config: MasterConfig) -> JobState:
         """Return the state of a job before its first event."""
         return cls(
-            agents={place.agent: AgentRecord(place) for place in outline.places},
+            agents={place.agent: AgentRecord(place) for place in config.places},
             ranks={
                 launch.ref: RankRecord(launch, agent, finished=launch.resume, durable=launch.resume)
-                for agent, launches in outline.launches.items()
+                for agent, launches in config.launches.items()
                 for launch in launches
             },
-            steps=outline.steps,
-            snapshots=outline.snapshots.enabled,
-            committed=outline.origin_step,
-            persisted=outline.origin_step,
-            origin=Origin(outline.origin, outline.origin_step),
-            owned=outline.owner_lease_s is not None,
-            cuts=((outline.origin_step + 1, outline.metrics_every or 1),),
+            steps=config.job.steps,
+            snapshots=config.job.snapshots.enabled,
+            committed=config.origin_step,
+            persisted=config.origin_step,
+            origin=Origin(config.origin, config.origin_step),
+            owned=config.owner_lease_s is not None,
+            cuts=((config.origin_step + 1, config.metrics_every or 1),),
         )
 
     @property

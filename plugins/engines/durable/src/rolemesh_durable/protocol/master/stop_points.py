@@ -26,7 +26,7 @@ class StopPoints:
         """If the job is to finish, end it with the newest step that any rank may run to."""
         reason = self._context.state.finishing
         if reason and (newest := self.newest()) is not None:
-            self.decide("end", min(newest, self._context.outline.steps - 1), reason)
+            self.decide("end", min(newest, self._context.config.job.steps - 1), reason)
 
     def newest(self) -> int | None:
         """Return the newest step that any rank may run to.

@@ -41,12 +41,12 @@ class _Home(msgspec.Struct):
 class Wiring:
     """Remembers the places of all ranks at each version."""
 
-    def __init__(self, outline: MasterConfig) -> None:
-        sizes = {launch.role: launch.world_size for launches in outline.launches.values() for launch in launches}
-        self._first = Neighbours(outline.graph, sizes)
+    def __init__(self, config: MasterConfig) -> None:
+        sizes = {launch.role: launch.world_size for launches in config.launches.values() for launch in launches}
+        self._first = Neighbours(config.job.graph, sizes)
         self._neighbours, self._layout = self._first, Layout()
-        self._epoch, self._version = outline.epoch, outline.epoch * OF_AN_EPOCH
-        self._copies = outline.snapshots.replicas > 0
+        self._epoch, self._version = config.epoch, config.epoch * OF_AN_EPOCH
+        self._copies = config.job.snapshots.replicas > 0
         self._peers: dict[RankRef, tuple[m.Peer, int]] = {}
         self._meetings: dict[str, tuple[m.RendezvousAt, int]] = {}
         self._holders: tuple[tuple[str, int, bool], ...] = ()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rolemesh_durable.protocol.layout import Layout
-from rolemesh_durable.protocol.master_config import ENDLESS
 from rolemesh_durable.protocol.messages import Adopted, AgentToRank, Connect, Fault, MasterSays, Stop, Watermarks
+from rolemesh_durable.protocol.snapshot_plan import ENDLESS
 
 __all__ = ["Control"]
 

@@ -12,7 +12,6 @@ from rolemesh.graph.schedule import Period
 from rolemesh_durable.protocol.delivery import ConsumerEnd, Delivery, InPort, delivery_of
 from rolemesh_durable.protocol.edge import hold_of
 from rolemesh_durable.protocol.layout import Layout
-from rolemesh_durable.protocol.master_config import ENDLESS
 from rolemesh_durable.protocol.messages import Peer
 from rolemesh_durable.protocol.rank.effects import Effects, Item, Log
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
@@ -21,6 +20,7 @@ from rolemesh_durable.protocol.rank.out_port import OutPort
 from rolemesh_durable.protocol.rank.page import IDLE, SNAPSHOT, STEP
 from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.protocol.rank.version_port import Annex, GroupPort, VersionPort
+from rolemesh_durable.protocol.snapshot_plan import ENDLESS
 
 __all__ = ["Orphans", "Ports"]
 
