@@ -93,14 +93,15 @@ def asks_for_a_kind(path: Path) -> int:
 def foreign_assignments(*paths: Path) -> Iterator[str]:
     """Yield each assignment to an attribute of another object in `paths`, as ``file:line target``.
 
-    Attributes that a class of the same file has are its own business. ``x.n += 1`` does not count: meters count so.
+    Attributes that a class of the same file has are its own business. ``x.n += 1`` does not count: meters count so. Nor
+    does ``sys.breakpointhook``: Python's hooks are set so.
     """
     for path in paths:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         targets = [target for node in ast.walk(tree) for target in _targets(node)]
         own = {target.attr for target in targets if _is_self(target.value)}
         for target in targets:
-            if target.attr not in own and not _is_self(target.value):
+            if target.attr not in own and not _is_self(target.value) and ast.unparse(target.value) != "sys":
                 yield f"{path.name}:{target.lineno} {ast.unparse(target)}"
 
 
@@ -140,7 +141,7 @@ def limits() -> Iterator[Limit]:
     core = sum(lines for path, lines in engine.items() if "extensions" not in path.relative_to(ENGINE).parts)
     engine_bodies, engine_parameters = shapes(*engine)
     yield Limit("code lines of the engine without extensions", core, 18_950, 15_500)
-    yield Limit("functions of the engine with more than 60 lines", sum(n > 60 for n in engine_bodies), 5, 0)
+    yield Limit("functions of the engine with more than 60 lines", sum(n > 60 for n in engine_bodies), 1, 0)
     yield Limit("parameters of a constructor of the engine", max(engine_parameters), 8, 8)
     moving = {path: code_lines(path) for path in files(DATAPLANE)}
     yield Limit("code lines of the data plane", sum(moving.values()), 1_300, 1_300)
@@ -154,7 +155,7 @@ def limits() -> Iterator[Limit]:
         "questions for the class of a partition or port, outside deliveries", sum(map(asks_for_a_kind, asking)), 0, 0
     )
     wired = [*foreign_assignments(*files(ENGINE / "rank"))]
-    yield Limit("assignments to attributes of other objects in rank/", len(wired), 4, 0)
+    yield Limit("assignments to attributes of other objects in rank/", len(wired), 0, 0)
     yield Limit("modules that `import rolemesh` must not load", len(loaded()), 0, 0)
 
 

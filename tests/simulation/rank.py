@@ -46,9 +46,9 @@ from rolemesh_durable.protocol.rank.page import (
     STEP,
 )
 from rolemesh_durable.protocol.rank.ports import Ports
+from rolemesh_durable.protocol.rank.restoring import Former, restore_edges
 from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker, omission_of
-from rolemesh_durable.protocol.rank.takeover import carry_over, take_over
 from rolemesh_runtime.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -478,17 +478,9 @@ class SimRank:
         effects = self.effects = effects_of(self, self.page, self.mail, SimLog(self))
         ports = self.ports = Ports(shape, effects, resume=launch.resume, barrier=self.barrier)
         self.shared = SharedCalls(ports, self.mail.open_channel)
-        former, remains, disk = SimFormer(self), SimRemains(self), launch.restore == "disk"
-        take_over(ports, former, former.records(), former.ours(), remains, launch.layout, launch.resume, from_disk=disk)
-        if launch.origin_step >= 0:
-            origin = partial(origin_of, self, launch.origin_step)
-            restore_inputs(ports, [edge.id for edge in job.graph.edges], launch.origin_step, origin)
-        if disk:
-            there = self.world.disk.complete[launch.origin_step]
-            crossing = [SimCrossing(entry) for entry in self._crossing(there)]
-            carry_over(ports, crossing, remains, sizes_of(there), self.shape.sizes)
-            state = self.mind.state if self.mind.kind != "stateless" else None
-            memory.switch(self.key, launch.resume, state, False)
+        log, origin = SimFormer(self), partial(origin_of, self, launch.origin_step)
+        former = Former(log, log.records(), log.ours(), SimRemains(self), origin, self._carried, self._keep)
+        restore_edges(ports, launch, self.shape.sizes, former)
         control = self.control
         control.end_at(job.steps - 1)
         self.former = former_lines(self)
@@ -503,6 +495,14 @@ class SimRank:
         for frame in early:
             self._frame(frame)
         return ports
+
+    def _carried(self) -> tuple[list[SimCrossing], dict[str, int]]:
+        there = self.world.disk.complete[self.launch.origin_step]
+        return [SimCrossing(entry) for entry in self._crossing(there)], sizes_of(there)
+
+    def _keep(self) -> None:
+        state = self.mind.state if self.mind.kind != "stateless" else None
+        self.agent.memory.switch(self.key, self.launch.resume, state, False)
 
     def _snapshots(self, ports: Ports[SimItem], effects: Effects[SimItem]) -> SnapshotTaker:
         launch, group = self.launch, None

@@ -456,9 +456,7 @@ class Scenario:
             most={role: {"memory_gb": MOST_MEMORY} for role in self.job.graph.roles},
             hang_after_s=self.hang_after,
             clock=clock,
-            checks={
-                each.check: PluginUse({}, {"at_least": each.at_least, "slower": each.slower}) for each in self.limits
-            },
+            checks=self.limits,
             metrics_every=(1, None, None, 4)[self.seed % 4],
         )
         extensions = (*MASTER_EXTENSIONS, *([Counting] if self.family == "messages" else []))

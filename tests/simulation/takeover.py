@@ -120,6 +120,9 @@ class SimRemains:
     def partial(self, record: SimRecord) -> None:
         """Lines are no records."""
 
+    def free_rest(self) -> None:
+        """Nothing is left."""
+
     def begun(self, record: SimCrossing) -> None:
         """Take the line that had been begun from a persisted snapshot."""
         self._memory.lines[self._key] = {(record.step, True): record.body}

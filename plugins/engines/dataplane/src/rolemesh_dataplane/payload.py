@@ -70,6 +70,10 @@ class Payload(transports.Payload):
         payload.nbytes, payload.pool, payload.users, payload.log = sum(sizes), pool, 0, log
         return payload
 
+    def begins_at(self, log: int) -> None:
+        """Set its first position in the send log."""
+        self.log = log
+
     def frame(self, stamp: Stamp) -> bytes:
         """Return the only frame of a payload that is not in slots."""
         return HEAD.pack(DATA, INLINE, *stamp, self.hlen, len(self.sizes)) + self.body

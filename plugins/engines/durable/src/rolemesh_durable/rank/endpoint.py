@@ -70,15 +70,8 @@ class Endpoint:
         self._local, self._remote = local, remote
         names = [local] if remote is None or remote == local else [local, remote]
         self._transports = {name: transports[name] for name in names}
-        try:
-            self.addresses = {name: transport.open(self._inbox, site) for name, transport in self._transports.items()}
-            """The addresses at which peers and the agent (``control``) reach this rank, for `RankHello`."""
-        except BaseException:
-            # An open socket would keep the context, and with it the process, from ending.
-            self._inbox.close()
-            self._context.destroy(linger=0)
-            raise
-        self.addresses["control"] = self._inbox.address
+        self.addresses = self._open()
+        """The addresses at which peers and the agent (``control``) reach this rank, for `RankHello`."""
         self.pool = SlotPool(site.shm_dir, f"slot-{site.role}-{site.rank}-{site.generation}")
         self.reader = SlotReader(site.shm_dir)
         self._on_control = on_control
@@ -112,6 +105,16 @@ class Endpoint:
             self._agent = self._context.socket(zmq.PUSH)
             self._agent.set_hwm(0)
             self._agent.connect(agent_address)
+
+    def _open(self) -> dict[str, str]:
+        try:
+            found = {name: transport.open(self._inbox, self.site) for name, transport in self._transports.items()}
+        except BaseException:
+            # An open socket would keep the context, and with it the process, from ending.
+            self._inbox.close()
+            self._context.destroy(linger=0)
+            raise
+        return found | {"control": self._inbox.address}
 
     # ------------------------------------------------------------------------------------------------- the ways out
 

@@ -11,6 +11,7 @@ import msgspec
 
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh_durable.checkpoint.disk import load
+from rolemesh_durable.checkpoint.in_flight import InFlight
 from rolemesh_durable.checkpoint.memory import MemorySnapshot, MemorySnapshots
 from rolemesh_durable.checkpoint.trust import written_by
 from rolemesh_durable.protocol.messages import Connect, RankDone, Watermarks
@@ -22,8 +23,9 @@ from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
 from rolemesh_durable.protocol.rank.origin import restore_inputs
 from rolemesh_durable.protocol.rank.page import SNAPSHOT
 from rolemesh_durable.protocol.rank.ports import Ports
+from rolemesh_durable.protocol.rank.restoring import Former, restore_edges
 from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker, omission_of
-from rolemesh_durable.protocol.rank.takeover import carry_over, take_over
+from rolemesh_durable.protocol.starts import RankStart
 from rolemesh_durable.rank.channel import Channels
 from rolemesh_durable.rank.event_loop import Tasks
 from rolemesh_durable.rank.last_state import not_kept, write_last
@@ -70,18 +72,7 @@ class Life:
         self._stateful = launch.role in job.stateful
         self._shortage = Shortage(endpoint, status_page)
         endpoint.pool.await_memory(self._shortage)
-        log = None
-        if self._keeps:
-            log = SentLog(
-                start.shm_dir,
-                launch.role,
-                launch.rank,
-                generation=launch.generation,
-                timeline=start.timeline,
-                copied=bool(launch.replica),
-                resume=launch.resume,
-                persist=self._shortage,
-            )
+        log = _send_log(start, self._shortage) if self._keeps else None
         self._meter = Meter(ctx, (), endpoint.report, log)
         self._inherited = Inheritance(endpoint.pool.directory)
         self._effects = effects = process_effects(endpoint, status_page, self._meter, log)
@@ -213,17 +204,21 @@ class Life:
             for remember in self._hooks.remember:
                 remember()
             self._notes.remember(launch.resume)
-        remains = self._take_over(log, from_disk=from_disk)
-        origin = lru_cache(partial(self._origin, launch.origin))
-        if launch.origin:
-            restore_inputs(self._ports, [edge.id for edge in job.graph.edges], launch.origin_step, origin)
-        if from_disk:
-            crossing = origin().records(launch.role, launch.rank)
-            carry_over(self._ports, crossing, remains, origin().world_sizes, job.world_sizes)
+        (ours, records), origin = log.take_found(), lru_cache(partial(self._origin, launch.origin))
+        remains = ProcessRemains(launch.ref, self._endpoint.pool, records, self._inherited)
+
+        def keep() -> None:
             if (begun := self._inherited.partial) is not None:
                 log.line(launch.resume, msgspec.msgpack.encode(begun), partial=True)
             state = found.state
             write_snapshot(self._shortage, memory, launch.resume, lambda: state, log=log.position, persist=False)
+
+        def carried() -> tuple[Sequence[InFlight], Mapping[str, int]]:
+            return origin().records(launch.role, launch.rank), origin().world_sizes
+
+        self._ports.inherit(self._inherited)
+        former = Former(log, records, ours, remains, origin, carried, keep)
+        restore_edges(self._ports, launch, job.world_sizes, former)
         self._status_page.fields[SNAPSHOT] = launch.resume
         return self._snapshots(memory, log)
 
@@ -271,15 +266,6 @@ class Life:
         job = self._start.job
         return job.trust_pickles or written_by(job.job_id, folder)
 
-    def _take_over(self, log: SentLog, *, from_disk: bool) -> ProcessRemains:
-        launch, pool = self._start.launch, self._endpoint.pool
-        ours, records = log.take_found()
-        remains = ProcessRemains(pool, records, self._inherited)
-        self._ports.inherit(self._inherited)
-        take_over(self._ports, log, records, ours, remains, launch.layout, launch.resume, from_disk=from_disk)
-        remains.remove_others(launch.role, launch.rank)
-        return remains
-
     def _origin(self, folder: str) -> Origin:
         """Return the persisted snapshot in `folder`, as this rank sees it."""
         launch, job = self._start.launch, self._start.job
@@ -288,3 +274,18 @@ class Life:
     def _reread(self, folder: str, step: int, edges: Collection[int]) -> None:
         """Restore the inputs of `edges` after the layout changed at `step`."""
         restore_inputs(self._ports, edges, step, partial(self._origin, folder))
+
+
+def _send_log(start: RankStart, persist: Shortage) -> SentLog:
+    """Open the rank's send log; `persist` waits for memory."""
+    launch = start.launch
+    return SentLog(
+        start.shm_dir,
+        launch.role,
+        launch.rank,
+        generation=launch.generation,
+        timeline=start.timeline,
+        copied=bool(launch.replica),
+        resume=launch.resume,
+        persist=persist,
+    )

@@ -159,7 +159,7 @@ class Loop:
 
     def _settle(self, boundary: SnapshotTaker) -> bool:
         step, now = boundary.owed, self._ctx.step
-        self._enter(step)
+        self._machine.enter(step)
         try:
             return boundary.settle()
         except Stopping:
@@ -167,11 +167,7 @@ class Loop:
         except BaseException as error:
             raise OperatorFailed("snapshot", step, error) from error
         finally:
-            self._enter(now)
-
-    def _enter(self, step: int) -> None:
-        """Set the workload's step."""
-        self._ctx.step = step
+            self._machine.enter(now)
 
     def _run(self, call: _Call, step: int, *, repeated: bool = False) -> int:
         """Run one call; return the time at which the operator ended."""
@@ -186,7 +182,7 @@ class Loop:
             if self._boundary is not None:
                 if self._boundary.told:
                     self._settle(self._boundary)
-                self._boundary.owed = -1
+                self._boundary.calls()
             if self._in_group:
                 # Ranks of a group wait for each other inside a call and send no acknowledgement there. So send those
                 # that were put off: a producer may need them to unblock another rank of the group.

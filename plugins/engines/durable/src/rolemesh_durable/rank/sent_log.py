@@ -21,4 +21,4 @@ class SentLog(SendLog):
         body, hlen, count, first = item.body, item.hlen, len(item.sizes), item.log
         at = self.chunk(edge, step, chunk, last, hold, consumers, body, hlen, count, payload=first, place=item.place)
         if first < 0:
-            item.log = at
+            item.begins_at(at)

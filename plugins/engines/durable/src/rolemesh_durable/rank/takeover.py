@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_dataplane.codec import flatten
 from rolemesh_dataplane.payload import Payload
 from rolemesh_dataplane.shm import SlotPool, aligned_size, named
@@ -69,9 +70,9 @@ class Inheritance:
 class ProcessRemains:
     """`rolemesh_durable.protocol.rank.takeover.Remains` of a process. It collects what it retains in `found`."""
 
-    def __init__(self, pool: SlotPool, records: Sequence[LogRecord], found: Inheritance) -> None:
-        """`records` are all records of the log."""
-        self._pool, self._found = pool, found
+    def __init__(self, ref: RankRef, pool: SlotPool, records: Sequence[LogRecord], found: Inheritance) -> None:
+        """`records` are all records of the log of the rank `ref`."""
+        self._ref, self._pool, self._found = ref, pool, found
         self._lies_in = {slot: record.payload for record in records for slot in record.slots}
         """The payload in each slot: the last one that was written to it."""
         self._payloads: dict[int, Payload] = {}
@@ -105,10 +106,10 @@ class ProcessRemains:
         """Copy a chunk of a persisted snapshot into a slot, or into this process if it is small."""
         return _stored(record, self._pool)
 
-    def remove_others(self, role: str, rank: int) -> None:
+    def free_rest(self) -> None:
         """Remove the slots of this rank's former generations that no consumer can request."""
         kept = {slot.name for payload in self._payloads.values() for slot in payload.slots} | self._found.slots
-        for path in named(self._pool.directory, f"slot-{role}-{rank}-"):
+        for path in named(self._pool.directory, f"slot-{self._ref.role}-{self._ref.rank}-"):
             if path.name not in kept:
                 path.unlink(missing_ok=True)
 

@@ -45,6 +45,8 @@ class LadderLevel(msgspec.Struct, frozen=True):
 
 
 Ladder: TypeAlias = Sequence[LadderLevel]
+Asked: TypeAlias = RecoveryPlan | GiveUp | str
+"""The answer of a level; a text is the reason why the next level is asked."""
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -210,55 +212,67 @@ def _escalate(
         trail.append("  the job has no failover level")
     for index, level in enumerate(ladder):
         if _SCOPES.index(level.scope) < _SCOPES.index(lowest):
-            trail.append(f"  {level.name}: passed over, the fault is not in a process")
-            continue
-        if index < floor:
-            trail.append(f"  {level.name}: its plan failed before")
-            continue
-        # Time renews the budget only for what has helped. Otherwise the ladder would repeat a useless level forever,
-        # slowly.
-        spent = [
-            attempt
-            for attempt in view.attempts
-            if attempt.level == level.name
-            and (attempt.at > view.now - level.window_s or any(attempt is other for other in vain))
-            and any(key in lost for key in attempt.restart)
-        ]
-        if len(spent) >= level.max_attempts:
-            since = max(level.window_s, view.now - spent[0].at)
-            trail.append(f"  {level.name}: tried {len(spent)} times in {since:.0f} s, which is its budget")
-            continue
-        try:
-            plan = level.recover(failure, msgspec.structs.replace(view, verdict=verdict))
-        except RolemeshError as error:
-            trail.append(f"  {level.name}: {error}")
-            continue
-        if isinstance(plan, GiveUp):
-            trail.append(f"  {level.name} ends the job: {plan.reason}")
+            found: Asked = "passed over, the fault is not in a process"
+        elif index < floor:
+            found = "its plan failed before"
+        else:
+            found = _spent(level, lost, vain, view) or _asked(level, failure, verdict, view, refuse)
+        if isinstance(found, GiveUp):
+            trail.append(f"  {level.name} ends the job: {found.reason}")
             return level
-        if plan is None or isinstance(plan, Pass):
-            trail.append(f"  {level.name}: {plan.reason if plan is not None else 'has nothing to propose'}")
-            continue
-        if not plan.restart and plan.source == "memory":
-            trail.append(f"  {level.name}: proposes to restart nothing")
-            continue
-        if failure.cause == "log_lost" and plan.source == "memory":
-            trail.append(f"  {level.name}: passed over, those who have used what is lost must go back, too")
-            continue
-        if why := (refuse(plan.resize) if plan.resize else "") or _exceeds(plan.resources, view):
-            trail.append(f"  {level.name}: {why}")
-            continue
-        given = {role: view.resources[role] | amounts for role, amounts in plan.resources.items()}
-        all_of = [r.ref for r in view.ranks if r.role in given]
-        trail.append(f"  {level.name}: {plan.reason or 'restart'}")
-        return msgspec.structs.replace(
-            plan,
-            level=level.name,
-            restart=tuple(dict.fromkeys((*plan.restart, *lost, *all_of))),
-            source="disk" if plan.resize else plan.source,
-            resources=given,
-        )
+        if isinstance(found, RecoveryPlan):
+            trail.append(f"  {level.name}: {found.reason or 'restart'}")
+            return _completed(found, level, lost, view)
+        trail.append(f"  {level.name}: {found}")
     return None
+
+
+def _spent(level: LadderLevel, lost: Collection[RankRef], vain: Collection[Attempt], view: JobView) -> str:
+    """Return a text if the level has used its budget for the `lost` ranks; "" if it has not.
+
+    Time renews the budget only for what has helped. Otherwise the ladder would repeat a useless level forever, slowly.
+    """
+    spent = [
+        attempt
+        for attempt in view.attempts
+        if attempt.level == level.name
+        and (attempt.at > view.now - level.window_s or any(attempt is other for other in vain))
+        and any(key in lost for key in attempt.restart)
+    ]
+    if len(spent) < level.max_attempts:
+        return ""
+    since = max(level.window_s, view.now - spent[0].at)
+    return f"tried {len(spent)} times in {since:.0f} s, which is its budget"
+
+
+def _asked(level: LadderLevel, failure: Failure, verdict: Verdict, view: JobView, refuse: Refuse) -> Asked:
+    """Return the level's plan if it can be carried out, or a text with the reason why the next level is asked."""
+    try:
+        plan = level.recover(failure, msgspec.structs.replace(view, verdict=verdict))
+    except RolemeshError as error:
+        return str(error)
+    if isinstance(plan, GiveUp):
+        return plan
+    if plan is None or isinstance(plan, Pass):
+        return plan.reason if plan is not None else "has nothing to propose"
+    if not plan.restart and plan.source == "memory":
+        return "proposes to restart nothing"
+    if failure.cause == "log_lost" and plan.source == "memory":
+        return "passed over, those who have used what is lost must go back, too"
+    return (refuse(plan.resize) if plan.resize else "") or _exceeds(plan.resources, view) or plan
+
+
+def _completed(plan: RecoveryPlan, level: LadderLevel, lost: Collection[RankRef], view: JobView) -> RecoveryPlan:
+    """Return the plan with the level's name, and with all ranks that start again."""
+    given = {role: view.resources[role] | amounts for role, amounts in plan.resources.items()}
+    all_of = [r.ref for r in view.ranks if r.role in given]
+    return msgspec.structs.replace(
+        plan,
+        level=level.name,
+        restart=tuple(dict.fromkeys((*plan.restart, *lost, *all_of))),
+        source="disk" if plan.resize else plan.source,
+        resources=given,
+    )
 
 
 def _exceeds(wanted: Mapping[str, Mapping[str, float]], view: JobView) -> str:

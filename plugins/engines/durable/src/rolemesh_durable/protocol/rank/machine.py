@@ -104,6 +104,10 @@ class RankMachine:
         """From now on `taker` takes snapshots between two steps, and `changes` takes up new layouts."""
         self._taker, self._changes = taker, changes
 
+    def enter(self, step: int) -> None:
+        """Set the step that the workload sees."""
+        self._position.step = step
+
     def run(self, start: int = 0) -> int:
         """Run from step `start` to the last, as grants come. Return the last finished step.
 
@@ -162,7 +166,7 @@ class RankMachine:
             return False
         sinks = [(last_call(job.activity, call.id, resume), call) for call in self._calls if call.op.returns is None]
         for step, call in sorted(((at, call) for at, call in sinks if at is not None), key=lambda pair: pair[0]):
-            self._position.step = step
+            self.enter(step)
             for hook in self._hooks.before_repeat:
                 hook(call.op, resume)
             self._driver.repeat(call, step)

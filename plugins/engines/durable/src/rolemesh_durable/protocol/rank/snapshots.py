@@ -230,6 +230,10 @@ class SnapshotTaker:
             fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = before
         return self.owed >= 0
 
+    def calls(self) -> None:
+        """An operator begins. The rank owes no snapshot any more: after this one it waits for nobody in this step."""
+        self.owed = -1
+
     @property
     def told(self) -> bool:
         """True if the group takes the snapshot that this rank owes: now, or before the next operator begins."""

@@ -53,6 +53,9 @@ class Remains(Protocol[Read, Stored, Found]):
     def partial(self, record: Read) -> None:
         """`record` has the line of metrics that the rank had begun when it took its snapshot."""
 
+    def free_rest(self) -> None:
+        """The rank has taken over all records: free the memory of former generations that none of them needs."""
+
     def begun(self, record: Stored) -> None:
         """`record`, of a persisted snapshot, has the line of metrics that the rank had begun when it took it."""
 
