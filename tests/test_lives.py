@@ -39,5 +39,13 @@ def test_each_station_of_a_page_is_in_the_code(path: Path) -> None:
     assert [name for name in named if name not in defined()] == []
 
 
+def test_a_metric_passes_at_most_ten_stations() -> None:
+    stations = (
+        (ROOT / "docs/life-of-a-batch.md").read_text().partition("## The metrics of the call")[2].partition("##")[0]
+    )
+    rows = re.findall(r"^\| (\d+)\. .* \|$", stations, re.MULTILINE)
+    assert [int(row) for row in rows] == list(range(1, 11))
+
+
 def test_there_are_three_pages() -> None:
     assert [path.stem for path in PAGES] == ["life-of-a-batch", "life-of-a-failure", "life-of-a-job-file-value"]

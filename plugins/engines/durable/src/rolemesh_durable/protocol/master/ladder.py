@@ -46,7 +46,7 @@ class LadderLevel(msgspec.Struct, frozen=True):
 
 Ladder: TypeAlias = Sequence[LadderLevel]
 Asked: TypeAlias = RecoveryPlan | GiveUp | str
-"""The answer of a level; a text is the reason why the next level is asked."""
+"""The answer of a level; a text is the reason to ask the next level."""
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -246,7 +246,7 @@ def _spent(level: LadderLevel, lost: Collection[RankRef], vain: Collection[Attem
 
 
 def _asked(level: LadderLevel, failure: Failure, verdict: Verdict, view: JobView, refuse: Refuse) -> Asked:
-    """Return the level's plan if it can be carried out, or a text with the reason why the next level is asked."""
+    """Return the level's plan if it can be carried out, or a text with the reason to ask the next level."""
     try:
         plan = level.recover(failure, msgspec.structs.replace(view, verdict=verdict))
     except RolemeshError as error:
