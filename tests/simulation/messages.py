@@ -47,7 +47,7 @@ class Counting(MasterExtension):
     def says(self, rank: RankRecord) -> Iterable[ExtensionMessage]:
         """Tell the rank its step."""
         step = self._steps.get(rank.launch.start)
-        return () if step is None else (Counted(self._context.outline.epoch, step),)
+        return () if step is None else (Counted(self._context.config.epoch, step),)
 
 
 class Teller(RankExtension):

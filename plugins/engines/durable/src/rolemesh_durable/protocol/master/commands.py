@@ -82,7 +82,7 @@ class Commands:
             return None
         before = self._sent.get((agent.place.agent, agent.incarnation, m.Say, ""), (None, 0.0))[0]
         if not isinstance(before, m.Say):
-            return m.Say(self._context.outline.epoch, 0, told)
+            return m.Say(self._context.config.epoch, 0, told)
         return before if before.ranks == told else m.Say(before.epoch, before.version + 1, told)
 
     def _advance(self) -> m.Watermarks:
