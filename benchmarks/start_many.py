@@ -182,7 +182,7 @@ class Cluster:
                 for _ in range(5):
                     self.turn()  # until everybody has confirmed
                 return
-        raise AssertionError(f"{self.master.state.phase} {self.master.message}")
+        raise AssertionError(f"{self.master.state.phase} {self.master.state.message}")
 
 
 def ladder_of(recover: Any) -> Any:

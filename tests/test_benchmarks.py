@@ -12,14 +12,11 @@ from typing import Any
 
 import pytest
 from benchmarks.__main__ import NAMES
-from benchmarks.report import RESULTS, Report
+from benchmarks.report import COUNTED, RESULTS, Report
 
 ROOT = Path(__file__).resolve().parents[1]
 CHEAP = ("snapshot",)
 """Those that every test run runs; the soak runs the others."""
-
-COUNTED = ("ranks", "steps")
-"""Units of which there may be none."""
 
 
 def check(report: dict[str, Any], name: str) -> None:
@@ -29,7 +26,7 @@ def check(report: dict[str, Any], name: str) -> None:
     assert report["claims"]
     for entry in report["rows"] + report["claims"]:
         assert entry["samples"]
-        least = 0 if entry.get("unit") in COUNTED else math.ulp(0)
+        least = 0 if entry.get("unit") in COUNTED else math.ulp(0)  # there may be none of what is counted
         assert all(math.isfinite(sample) and sample >= least for sample in entry["samples"])
         assert entry["min"] == min(entry["samples"])
         assert entry["max"] == max(entry["samples"])
@@ -71,6 +68,13 @@ def test_the_committed_results_are_whole_and_of_full_runs(name: str) -> None:
     report = json.loads((RESULTS / f"{name}.json").read_text())
     assert not report["quick"]
     check(report, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_committed_claims_are_ratios_or_counts(name: str) -> None:
+    claims = json.loads((RESULTS / f"{name}.json").read_text())["claims"]
+    units = {claim.get("unit", "×") for claim in claims}
+    assert units <= {"×", *COUNTED}
 
 
 @pytest.mark.parametrize("name", NAMES)
