@@ -11,12 +11,13 @@ from importlib.machinery import ModuleSpec, PathFinder
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
-from pydantic_core import CoreSchema, core_schema
+from typing import TYPE_CHECKING, Any
 
 from rolemesh.errors import nearest
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+    from pydantic_core import CoreSchema
 
 
 def find_module(name: str) -> ModuleSpec | None:
@@ -32,10 +33,13 @@ def find_module(name: str) -> ModuleSpec | None:
         if spec is None or spec.submodule_search_locations is None:
             return getattr(sys.modules.get(name), "__spec__", None)
         found = f"{found}.{part}"
-        spec = PathFinder.find_spec(found, folders := list(spec.submodule_search_locations))
+        folders = list(spec.submodule_search_locations)
+        try:
+            spec = PathFinder.find_spec(found, folders)
+        except KeyError:  # a folder without __init__.py, in a package that is not imported
+            spec = ModuleSpec(found, None, is_package=True)
         if spec is not None and spec.origin is None:
-            # A folder without __init__.py: the list of its places asks for its parent's, which is
-            # not imported.
+            # The list of its places would ask for its parent's, which is not imported.
             spec.submodule_search_locations = [str(Path(folder, part)) for folder in folders]
     return spec
 
@@ -179,6 +183,8 @@ class ImportRef(str):
                     f"{text!r} does not resolve: {error.filename}:{error.lineno}: {error.msg}"
                 ) from error
             return ref
+
+        from pydantic_core import core_schema  # slow to import, and the list of verbs lacks options
 
         text = core_schema.str_schema()
         plain = core_schema.to_string_ser_schema()

@@ -107,14 +107,14 @@ def discover(
     complete metadata counts.
     """
     environ = os.environ if environ is None else environ
-    order = kind_names()
+    installed = [*entry_points()]
+    order = kind_names(installed)
     for kind in set(only or ()).difference(order):
         kind_named(kind)  # says why there is none
     disabled = _names(environ.get(DISABLED, ""))
     allowed = _names(environ.get(ALLOWED, ""))
-    records = [
-        _judged(record, disabled, allowed) for record in _installed(order if only is None else only)
-    ]
+    wanted = order if only is None else only
+    records = [_judged(record, disabled, allowed) for record in _records(installed, wanted)]
     offers: dict[tuple[str, str], list[PluginRecord]] = {}
     for record in records:
         if record.status == "available":
@@ -137,8 +137,7 @@ def _offering(records: Iterable[PluginRecord]) -> str:
     return " and ".join(sorted(f"{each.distribution} {each.version}" for each in records))
 
 
-def _installed(only: Iterable[str]) -> Iterator[PluginRecord]:
-    installed = [*entry_points()]
+def _records(installed: Sequence[EntryPoint], only: Iterable[str]) -> Iterator[PluginRecord]:
     for kind in only:
         for point in (point for point in installed if point.group == f"rolemesh.{kind}"):
             assert point.dist is not None  # of what `entry_points` finds it never is

@@ -47,3 +47,11 @@ def test_an_optional_import_does_not_count(install: Install) -> None:
     source = "try:\n    import no_such_thing\nexcept ImportError:\n    pass\nclass Bad: ...\n"
     install("fine", "1.0", {"workloads": {"fine": "fine_plugin:Bad"}}, fine_plugin=source)
     assert look("fine").status == "available"
+
+
+def test_a_module_that_an_update_removed_is_missing_although_its_folder_is_left(install: Install) -> None:
+    site = install("bad", "1.0", {"workloads": {"bad": "bad_package.removed.verb:Bad"}})
+    (site / "bad_package" / "removed" / "__pycache__").mkdir(parents=True)
+    (site / "bad_package" / "__init__.py").touch()
+    assert look("bad").error == "ModuleNotFoundError: No module named 'bad_package.removed.verb'"
+    assert "bad_package" not in sys.modules
