@@ -82,6 +82,7 @@ INVARIANTS = (
     "the state is the undisturbed run's",
     "unfit nodes are left, and no others",
     "what is committed can be restored",
+    "the index of ranks by agent is a scan",
     "what is journalled is what is so",
     "who has ended does nothing more",
     "who leaves is told",
@@ -337,6 +338,9 @@ class Checks:
 
     def told(self, master: JobState, journal: JobState) -> None:
         """A master has journalled its turn: who reads the journal must come to the state that the master is in."""
+        for name in master.agents:
+            if master.on(name) != (there := [key for key, rank in master.ranks.items() if rank.agent == name]):
+                self.world.fail("the index of ranks by agent is a scan", f"{name}: {master.on(name)} for {there}")
         mine, should = master.kept, journal.kept
         for name in mine.__struct_fields__:
             if (told := _told(name, getattr(mine, name))) != (read := _told(name, getattr(should, name))):

@@ -553,9 +553,9 @@ def _blames_who_waits(original: Any) -> Any:
 
 
 def _forgets_what_was_proved(original: Any) -> Any:
-    def moved(self: Any, key: Any, seen: Any) -> Any:
+    def moved(self: Any, seen: Any) -> Any:
         self._slow = None
-        return original(self, key, seen)
+        return original(self, seen)
 
     return moved
 
@@ -976,6 +976,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(JobState, "kept", _forgets_slices)),
     Mutation("a successor does not know the records of extensions", "what is journalled is what is so", "drain calm",
              lambda: patch.dict(transitions.OTHERS, clear=True)),
+    Mutation("ranks move, and the index of ranks by agent stays", "the index of ranks by agent is a scan", "drain calm",
+             method(JobState, "index", lambda original: lambda self: None if self.here else original(self))),
     Mutation("what is launched is not journalled", "what is journalled is what is so", "storm",
              method(MasterContext, "tell", _launch_is_not_journalled)),
     Mutation("a recovering master has forgotten what was launched", "no deadlock", "storm",

@@ -167,7 +167,7 @@ class JobView(msgspec.Struct, frozen=True):
         The result is empty if the job does not have the rank or node.
         """
         if failure.rank >= 0:
-            known = failure.ref in {r.ref for r in self.ranks}
+            known = any(r.rank == failure.rank and r.role == failure.role for r in self.ranks)
             return self.group(failure.role, failure.rank) if known else ()
         here = {r.role for r in self.ranks if r.node == failure.node}
         groups = here.intersection(self.collective)

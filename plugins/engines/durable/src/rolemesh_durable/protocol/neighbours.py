@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
@@ -22,9 +23,7 @@ class Neighbours:
 
     def __init__(self, graph: LogicalGraph, world_sizes: Mapping[str, int]) -> None:
         self._graph, self._sizes = graph, world_sizes
-        self._routes: dict[str, list[tuple[Route, str, bool]]] = {}
-        """The edges of each role: the route, the role at the other end, and True if that role consumes."""
-        self._known: dict[tuple[RankRef, bool], frozenset[RankRef]] = {}
+        self._always, self._routes, self._found = cache(self._always_of), cache(self._routes_of), cache(self._found_by)
 
     def resized(self, layout: Layout) -> Neighbours:
         """Return the neighbours under `layout`. Call it only on the neighbours of the job's first sizes."""
@@ -32,34 +31,35 @@ class Neighbours:
 
     def of(self, key: RankRef, collective: bool) -> frozenset[RankRef]:
         """Return the ranks that rank `key` talks to."""
-        found = self._known.get((key, collective))
-        if found is None:
-            found = self._known[key, collective] = frozenset(self._found(*key, collective))
-        return found
+        return self._found(*key, collective)
 
-    def _found(self, role: str, rank: int, collective: bool) -> set[RankRef]:
-        found = {RankRef(role, rank), RankRef(role, 0)} if collective else {RankRef(role, rank)}
-        if (collective and rank == 0) or self._shares(role):
-            found |= {RankRef(role, mate) for mate in range(self._sizes[role])}
-        for caller, callee in self._graph.callers:
-            other = {caller: callee, callee: caller}.get(role, "")
-            found |= {RankRef(other, peer) for peer in range(self._sizes[other])} if other else set()
-        for way, other, gives in self._edges(role):
+    def _found_by(self, role: str, rank: int, collective: bool) -> frozenset[RankRef]:
+        found = {RankRef(role, rank), *self._always(role)}
+        if collective:
+            found |= self._all(role) if rank == 0 else {RankRef(role, 0)}
+        for way, other, gives in self._routes(role):
             found |= {RankRef(other, peer) for peer in (way.targets(rank) if gives else way.sources(rank))}
+        return frozenset(found)
+
+    def _all(self, role: str) -> set[RankRef]:
+        return {RankRef(role, rank) for rank in range(self._sizes[role])}
+
+    def _always_of(self, role: str) -> set[RankRef]:
+        """Return the ranks that each rank of `role` talks to: at the other ends of calls, and mates that share rows."""
+        inputs = [edge for edge in self._graph.edges if self._graph.ops[edge.dst].role == role]
+        found = self._all(role) if any(delivery_of(edge).shared is not None for edge in inputs) else set[RankRef]()
+        for caller, callee in self._graph.callers:
+            if role in (caller, callee):
+                found |= self._all(callee if role == caller else caller)
         return found
 
-    def _shares(self, role: str) -> bool:
-        """Return True if ranks of `role` share rows among themselves by demand."""
-        inputs = [edge for edge in self._graph.edges if self._graph.ops[edge.dst].role == role]
-        return any(delivery_of(edge).shared is not None for edge in inputs)
-
-    def _edges(self, role: str) -> list[tuple[Route, str, bool]]:
-        if role not in self._routes:
-            edges = self._routes[role] = []
-            for edge in self._graph.edges:
-                src, dst = self._graph.ops[edge.src].role, self._graph.ops[edge.dst].role
-                if role in (src, dst):
-                    way = delivery_of(edge).route(self._sizes[src], self._sizes[dst])
-                    edges += [(way, dst, True)] if role == src else []
-                    edges += [(way, src, False)] if role == dst else []
-        return self._routes[role]
+    def _routes_of(self, role: str) -> list[tuple[Route, str, bool]]:
+        """Return the edges of `role`: the route, the role at the other end, and True if that role consumes."""
+        edges: list[tuple[Route, str, bool]] = []
+        for edge in self._graph.edges:
+            src, dst = self._graph.ops[edge.src].role, self._graph.ops[edge.dst].role
+            if role in (src, dst):
+                way = delivery_of(edge).route(self._sizes[src], self._sizes[dst])
+                edges += [(way, dst, True)] if role == src else []
+                edges += [(way, src, False)] if role == dst else []
+        return edges

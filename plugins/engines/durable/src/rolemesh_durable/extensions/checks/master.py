@@ -76,8 +76,7 @@ class Checks(MasterExtension):
     def _unjudged(self) -> list[AgentRecord]:
         state = self._context.state
         coming = [agent for agent in state.agents.values() if agent.state in COMES and self.holds(agent)]
-        homes = {home for _, home in state.homes} if coming else set[str]()
-        return [agent for agent in coming if agent.place.agent in homes]
+        return [agent for agent in coming if agent.place.agent in state.here]
 
     def turn(self) -> None:
         """Judge the nodes, if all are measured."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from rolemesh.api.failures import Failure
-from rolemesh.api.rank_ref import OfRank, RankRef
+from rolemesh.api.rank_ref import OfRank
 from rolemesh_durable.extensions.hangs.culprit import HangVerdict, culprit
 from rolemesh_durable.extensions.hangs.messages import Dump, Stacks
 from rolemesh_durable.protocol import messages as m
@@ -121,7 +121,7 @@ class HangWatch(MasterExtension):
     def rank_reported(self, rank: RankRecord, before: m.RankReport | None, seen: m.RankReport) -> None:
         """Note whether the rank has moved, and whether it has finished a step."""
         if before is None or _place(before) != _place(seen):
-            self._rank_moved(seen.ref, seen)
+            self._rank_moved(seen)
         if seen.finished > rank.finished:
             now = self._context.now
             self._longest, self._stepped = max(self._longest, now - self._stepped), now
@@ -144,17 +144,17 @@ class HangWatch(MasterExtension):
         text = f"no rank has finished a step for more than {limit:g} s; progress is reported by {who}"
         return (f"{text}; a source that waits for records says so in its log",)
 
-    def _rank_moved(self, key: RankRef, seen: m.RankReport) -> None:
+    def _rank_moved(self, seen: m.RankReport) -> None:
         now, slow = self._context.now, self._slow
         self._moved, self._suspect = now, None
-        if slow is None or slow.verdict.ref != key:
+        if slow is None or slow.verdict.ref != seen.ref:
             return
         self._slow = None
         verdict, took = slow.verdict, now - slow.since
         if _came_through(slow.report, seen) and took > self._base(verdict):
             # The operator was only slow. In other steps it may take this long too.
             allowed = round(PATIENCE * took, 3)
-            self._context.tell(SlowOperator(*key, verdict.step, verdict.operator, round(took, 3), allowed))
+            self._context.tell(SlowOperator(*verdict.ref, verdict.step, verdict.operator, round(took, 3), allowed))
 
     def tick(self) -> None:
         """Look for a culprit if nothing has moved for too long."""

@@ -178,7 +178,7 @@ class Draining(MasterExtension):
         if serve and (late or (told and self._stops.reached())):
             self._room = ()
             self._asked_at = float("-inf")
-            restart = context.ordered(mate for key in ranks for mate in context.group(*key))
+            restart = context.ordered(mate for group in context.groups_of(ranks) for mate in group)
             self._coordinator.restart(DRAIN, restart, f"node {', '.join(nodes)} is drained: {reasons}", avoid=nodes)
         elif (newest := self._stops.newest()) is not None:
             # No rank may run to the step after it yet, so all ranks know of the stop point before they come there.

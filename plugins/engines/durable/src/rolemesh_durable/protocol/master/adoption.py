@@ -35,7 +35,7 @@ class Adoption:
         Return True if its ranks may live and its next incarnation starts.
         """
         context, state, name = self._context, self._context.state, agent.place.agent
-        lives = any(state.ranks[key].state in (*RUNS, "starting") for key in state.on(name))
+        lives = any(rank.state in (*RUNS, "starting") for rank in state.here.get(name, ()))
         came_up = agent.state == "up"
         times = agent.deaths + came_up if state.committed <= agent.died_at else 1
         if not lives or times > MOST_DEATHS or not (came_up or agent.orphans):

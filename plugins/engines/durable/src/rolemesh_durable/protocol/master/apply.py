@@ -44,8 +44,8 @@ def apply(state: st.JobState, happened: t.Transition, wall: float = 0.0) -> None
         case t.AgentLost(agent, node_lost=node_lost):
             _gone(state.agents[agent], node_lost)
             if state.phase != "stopping":
-                for key in state.on(agent):
-                    _failed(state.ranks[key])
+                for rank in state.here.get(agent, ()):
+                    _failed(rank)
         case t.AgentDied(agent, times=times, committed=committed):
             record = state.agents[agent]
             _gone(record, False)
@@ -137,9 +137,11 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
                 if (has := resources.get(move.role)) is not None:
                     amounts = {"cpus": has["cpu"], "memory_gb": has.get("memory_gb", 0.0)}
                     record.launch = msgspec.structs.replace(record.launch, **amounts)
+            state.index()
         case t.RecoveryLaunched(_, ranks):
             for started in ranks:
                 _launched(state, started)
+            state.index()
             if state.recovery is not None and state.recovery.plan.avoid and state.stop.then == "move":
                 state.stop = given_up(state.stop)  # no rank is left that could continue at its old step
         case t.Recovered(number, at=at):

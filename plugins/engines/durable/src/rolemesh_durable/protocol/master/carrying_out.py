@@ -215,7 +215,7 @@ class CarryingOut:
 
     def _points(self, recovery: Recovery) -> dict[RankRef, Resume] | str:
         context, state = self._context, self._context.state
-        groups = list(dict.fromkeys(context.group(*key) for key in recovery.restart))
+        groups = context.groups_of(recovery.restart)
         if recovery.plan.source == "disk":
             restore: Any = "disk" if state.origin.step >= 0 else "none"
             return {key: Resume(state.origin.step, restore) for group in groups for key in group}

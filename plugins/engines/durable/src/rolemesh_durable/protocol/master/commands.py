@@ -18,7 +18,7 @@ from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 from rolemesh_durable.protocol.master.wiring import Wiring
 from rolemesh_durable.protocol.refs import StartRef
 
-__all__ = ["Commands", "halt_of", "launch_of"]
+__all__ = ["Commands", "halting_of", "launch_of", "strays_of"]
 
 RESEND_S = 0.5
 """Seconds after which the master repeats a command that no report confirms."""
@@ -33,6 +33,7 @@ class Commands:
         self._context, self._progress = context, progress
         self._wiring = Wiring(context.config)
         self._sent: dict[tuple[str, int, type, str], tuple[object, float]] = {}
+        self._strays: dict[str, tuple[m.Report, object, tuple[StartRef, ...]]] = {}
 
     def turn(self) -> None:
         """Send every agent its commands."""
@@ -48,18 +49,15 @@ class Commands:
     def _govern(self) -> None:
         state, epoch, hooks = self._context.state, self._context.config.epoch, self._context.hooks
         advance = self._advance()
-        here: dict[str, list[RankRecord]] = {}
-        for record in state.ranks.values():
-            here.setdefault(record.agent, []).append(record)
-        self._wiring.turn(state.layout, state.ranks, state.agents, here)
+        self._wiring.turn(state.layout, state.ranks, state.agents, state.here)
         for name, agent in state.agents.items():
             if agent.state != "up":
                 continue
             self._send(agent, advance, KEEPALIVE_S)
             if agent.report is None or agent.report.epoch < epoch:
                 continue  # its ranks are not known yet; it answers the first Watermarks of an epoch at once
-            ranks = here.get(name, [])
-            if halts := halt_of(agent, ranks, state.ranks):
+            ranks = state.here.get(name, ())
+            if halts := (*halting_of(agent.report, ranks), *self._strays_on(name, agent.report)):
                 self._send(agent, m.Halt(epoch, halts))
             if (launches := launch_of(agent, ranks)) and not any(holds(agent) for holds in hooks.holds):
                 self._send(agent, m.Launch(epoch, state.timeline, launches))
@@ -84,6 +82,13 @@ class Commands:
         if not isinstance(before, m.Say):
             return m.Say(self._context.config.epoch, 0, told)
         return before if before.ranks == told else m.Say(before.epoch, before.version + 1, told)
+
+    def _strays_on(self, name: str, report: m.Report) -> tuple[StartRef, ...]:
+        """Return the processes on an agent that no longer belong there: once per report, and again if ranks move."""
+        state, known = self._context.state, self._strays.get(name)
+        if known is None or known[0] is not report or known[1] is not state.here:
+            known = self._strays[name] = report, state.here, strays_of(name, report, state.ranks)
+        return known[2]
 
     def _advance(self) -> m.Watermarks:
         context, state = self._context, self._context.state
@@ -141,20 +146,16 @@ def launch_of(agent: AgentRecord, ranks: Iterable[RankRecord]) -> tuple[m.RankLa
     return tuple(rank.launch for rank in starting if reported.get(rank.launch.ref, -1) < rank.launch.generation)
 
 
-def halt_of(
-    agent: AgentRecord, here: Iterable[RankRecord], ranks: Mapping[RankRef, RankRecord]
-) -> tuple[StartRef, ...]:
-    """Return the ranks to kill on `agent`: the halting ones of `here`, and processes that no longer belong there."""
-    wanted: list[StartRef] = []
-    reports = agent.report.ranks if agent.report else ()
-    if halting := [rank.launch for rank in here if rank.state == "halting"]:
-        reported = {seen.ref: seen for seen in reports}
-        for launch in halting:
-            known = reported.get(launch.ref)
-            if known is None or known.state != "gone" or known.generation < launch.generation:
-                wanted.append(launch.start)
-    for seen in reports:
-        record = ranks.get(seen.ref)
-        if (record is None or record.agent != agent.place.agent) and seen.state != "gone":
-            wanted.append(seen.start)
-    return tuple(wanted)
+def halting_of(report: m.Report, here: Iterable[RankRecord]) -> list[StartRef]:
+    """Return the halting ranks of `here` whose end the agent has not reported."""
+    halting = [rank.launch for rank in here if rank.state == "halting"]
+    if not halting:
+        return []
+    gone = {seen.ref: seen.generation for seen in report.ranks if seen.state == "gone"}
+    return [launch.start for launch in halting if gone.get(launch.ref, -1) < launch.generation]
+
+
+def strays_of(name: str, report: m.Report, ranks: Mapping[RankRef, RankRecord]) -> tuple[StartRef, ...]:
+    """Return the reported processes of ranks that the job does not have, or has on another agent."""
+    processes = [seen for seen in report.ranks if seen.state != "gone"]
+    return tuple(seen.start for seen in processes if seen.ref not in ranks or ranks[seen.ref].agent != name)

@@ -63,19 +63,24 @@ class MasterContext:
         taken, self._effects = self._effects, []
         return taken
 
-    def group(self, role: str, rank: int) -> tuple[RankRef, ...]:
-        """Return the ranks that live and die with this one: see `JobView.group`."""
-        return self.groups.get(role, (RankRef(role, rank),))
+    def groups_of(self, keys: Iterable[RankRef]) -> tuple[tuple[RankRef, ...], ...]:
+        """Return the group of each of these ranks (see `JobView.group`), every group once."""
+        found: dict[str | RankRef, tuple[RankRef, ...]] = {}
+        for key in keys:
+            group = self.groups.get(key[0])
+            found[key if group is None else key[0]] = (key,) if group is None else group
+        return tuple(found.values())
 
     @property
     def groups(self) -> dict[str, tuple[RankRef, ...]]:
         """The ranks of each collective role, in the present layout."""
         if self._grouped != self.state.layout.number:
             self._grouped = self.state.layout.number
-            self._groups = {}
+            found: dict[str, list[RankRef]] = {}
             for key, rank in self.state.ranks.items():
                 if rank.launch.collective:
-                    self._groups[key[0]] = (*self._groups.get(key[0], ()), key)
+                    found.setdefault(key.role, []).append(key)
+            self._groups = {role: tuple(keys) for role, keys in found.items()}
         return self._groups
 
     def node(self, key: RankRef) -> str:

@@ -144,7 +144,7 @@ class Coordinator:
         left = [key for key in before.restart if ranks[key].state not in ("ready", "running", "done")]
         everything = "disk" in (plan.source, before.plan.source) and bool(left)
         source: Literal["memory", "disk"] = "disk" if plan.source == "disk" or everything else "memory"
-        wanted = {mate for key in (*plan.restart, *left) for mate in context.group(*key)}
+        wanted = {mate for group in context.groups_of((*plan.restart, *left)) for mate in group}
         return msgspec.structs.replace(
             plan, restart=context.ordered(ranks if source == "disk" else wanted), source=source
         )

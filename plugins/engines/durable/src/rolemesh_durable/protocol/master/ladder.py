@@ -108,12 +108,11 @@ def in_vain(lost: Collection[RankRef], view: JobView) -> list[Attempt]:
     of the recovery.
     """
     found: list[Attempt] = []
-    until, reached = view.now, {r.ref: r.finished for r in view.ranks}
-    for attempt in reversed(view.attempts):
-        if not any(key in lost for key in attempt.restart):
-            continue
-        before = {RankRef(role, rank): step for role, rank, step in attempt.reached}
-        further = any(key in before and reached.get(key, -1) > before[key] for key in lost)
+    attempts = [attempt for attempt in view.attempts if any(key in lost for key in attempt.restart)]
+    until, reached = view.now, {r.ref: r.finished for r in view.ranks} if attempts else {}
+    for attempt in reversed(attempts):
+        before = {key: step for role, rank, step in attempt.reached if (key := RankRef(role, rank)) in lost}
+        further = any(reached.get(key, -1) > step for key, step in before.items())
         if further and attempt.outcome == "recovered" and until >= attempt.ended_at + SOON_S:
             break
         found.append(attempt)
@@ -185,6 +184,8 @@ def _causes(found: Sequence[Failure], view: JobView) -> list[int]:
     causes: list[int] = []
     down: set[RankRef] = set()
     for index in sorted(range(len(found)), key=lambda index: weight(found[index])):
+        if found[index].ref in down:
+            continue  # its group is down, too
         lost = set(view.lost_with(found[index]))
         if not lost <= down or not causes:
             causes.append(index)
@@ -291,9 +292,9 @@ def _merged(plans: Sequence[RecoveryPlan], view: JobView, ladder: Ladder) -> Rec
     order = [level.name for level in ladder]
     known = {r.ref for r in view.ranks}
     disk = any(plan.source == "disk" for plan in plans)
-    wanted = (
-        known if disk else {mate for plan in plans for key in plan.restart if key in known for mate in view.group(*key)}
-    )
+    named = {key for plan in plans for key in plan.restart if key in known}
+    whole = {role for role, _ in named}.intersection(view.collective)
+    wanted = known if disk else named | {ref for ref in known if ref.role in whole}
     return RecoveryPlan(
         level=max((plan.level for plan in plans), key=order.index),
         restart=tuple(r.ref for r in view.ranks if r.ref in wanted),

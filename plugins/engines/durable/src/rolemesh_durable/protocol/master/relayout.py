@@ -44,6 +44,7 @@ def relayout(state: st.JobState, changed: t.LayoutChanged) -> None:
                 )  # fmt: skip
                 after[RankRef(role, rank)] = st.RankRecord(launch, move.agent, "halting", finished=step, durable=step)
     state.ranks = after
+    state.index()
     if (recovery := state.recovery) is not None:
         recovery.plan = msgspec.structs.replace(recovery.plan, restart=tuple(after))
     for key in before.keys() - after.keys():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rolemesh.api.failures import Cause, Failure
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master import transitions as t
@@ -59,9 +60,10 @@ class Reports:
             self._ends(name, [str(seen.ref) for seen in report.ranks if seen.ends])
             return
         for seen in report.ranks:
-            record = state.ranks.get(seen.ref)
+            key = seen.ref
+            record = state.ranks.get(key)
             if record is not None and record.agent == name and record.launch.generation == seen.generation:
-                self._rank(record, seen)
+                self._rank(key, record, seen)
         if first:
             self._adoption.reported(agent, report)
         if report.timeline == state.timeline:
@@ -101,9 +103,8 @@ class Reports:
         elif count > before:
             state.refuse(name, agent.incarnation, count)
 
-    def _rank(self, record: RankRecord, seen: m.RankReport) -> None:
-        context, state = self._context, self._context.state
-        key, generation = seen.ref, seen.generation
+    def _rank(self, key: RankRef, record: RankRecord, seen: m.RankReport) -> None:
+        context, state, generation = self._context, self._context.state, seen.generation
         before, record.report = record.report, seen
         for reported in context.hooks.rank_reported:
             reported(record, before, seen)

@@ -277,6 +277,24 @@ class JobState(KeptJob):
 
     agents: dict[str, AgentRecord]
     ranks: dict[RankRef, RankRecord]
+    here: dict[str, list[RankRecord]] = {}
+    """The ranks of each agent that has some, in the job's order; an index of `ranks`.
+
+    `apply` makes a new index when ranks get new places or new launches. So a reader that keeps the index compares it by
+    identity to learn that no rank has moved.
+    """
+
+    def __post_init__(self) -> None:
+        """Make the index."""
+        super().__post_init__()
+        self.index()
+
+    def index(self) -> None:
+        """Make a new index of the ranks by agent."""
+        here: dict[str, list[RankRecord]] = {}
+        for record in self.ranks.values():
+            here.setdefault(record.agent, []).append(record)
+        self.here = here
 
     @classmethod
     def of(cls, config: MasterConfig) -> JobState:
@@ -378,7 +396,7 @@ class JobState(KeptJob):
 
     def on(self, agent: str) -> list[RankRef]:
         """Return the ranks of an agent."""
-        return [key for key, record in self.ranks.items() if record.agent == agent]
+        return [record.launch.ref for record in self.here.get(agent, ())]
 
     def are(self, keys: Iterable[RankRef], *states: RankState) -> bool:
         """Return True if all of these ranks are in one of `states`."""

@@ -7,6 +7,7 @@ neighbours, and the next message makes up for a lost one.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -51,6 +52,8 @@ class Wiring:
         self._meetings: dict[str, tuple[m.RendezvousAt, int]] = {}
         self._holders: tuple[tuple[str, int, bool], ...] = ()
         self._homes: dict[str, _Home] = {}
+        self._wired: Mapping[str, Sequence[RankRecord]] | None = None
+        """The ranks of each agent at the newest version."""
 
     def turn(
         self,
@@ -59,17 +62,16 @@ class Wiring:
         agents: Mapping[str, AgentRecord],
         here: Mapping[str, Sequence[RankRecord]],
     ) -> None:
-        """Make a new version if a rank has moved and all are up. `here` are the ranks of each agent.
+        """Make a new version if a rank has moved and all are up. `here` are the ranks of each agent; see `JobState`.
 
         The master sends no addresses of a new layout before all former ranks have taken it up.
         """
         if layout.number != self._layout.number:
             self._relayout(layout, ranks)
-        moved = [key for key, rank in ranks.items() if self._known(key) != rank.launch.generation]
         holders = tuple(
             (name, agent.incarnation, agent.leaving) for name, agent in agents.items() if agent.state == "up"
         )
-        if not moved and holders == self._holders:
+        if here is self._wired and holders == self._holders:
             return
         for rank in ranks.values():
             if not rank.alive or rank.report is None or not rank.report.addresses or agents[rank.agent].state != "up":
@@ -79,14 +81,19 @@ class Wiring:
         reports = [agent.report for agent in agents.values() if agent.state == "up"]
         if any(report is None or (self._copies and not report.address) for report in reports):
             return  # the places for copies are not known yet
+        known = {key: peer.generation for key, (peer, _) in self._peers.items()}
+        moved = [key for key, rank in ranks.items() if known.get(key) != rank.launch.generation]
+        if not moved and holders == self._holders:
+            self._wired = here
+            return
         self._version += 1
-        self._holders = holders
+        self._holders, self._wired = holders, here
         for key in moved:
             self._place(key, ranks[key], agents[ranks[key].agent])
-        ring = self._ring(agents)
+        ring, news = self._ring(agents), frozenset(moved)
         for name, agent in agents.items():
             if agent.state == "up":
-                self._renew(name, agent, here.get(name, ()), set(moved), ring.get(name, ""))
+                self._renew(name, agent, here.get(name, ()), news, ring.get(name, ""))
 
     def message(self, agent: AgentRecord) -> m.Addresses | None:
         """Return the addresses that this agent lacks; None if it lacks none. The agent is up and has reported."""
@@ -112,10 +119,6 @@ class Wiring:
         self._peers = {key: peer for key, peer in self._peers.items() if key in ranks}
         self._homes.clear()
 
-    def _known(self, key: RankRef) -> int:
-        known = self._peers.get(key)
-        return known[0].generation if known is not None else -1
-
     def _place(self, key: RankRef, rank: RankRecord, agent: AgentRecord) -> None:
         generation, report = rank.launch.generation, rank.report
         assert report is not None
@@ -125,7 +128,7 @@ class Wiring:
             self._meetings[key[0]] = meeting, self._version
 
     def _renew(
-        self, name: str, agent: AgentRecord, here: Sequence[RankRecord], moved: set[RankRef], copies_to: str
+        self, name: str, agent: AgentRecord, here: Sequence[RankRecord], moved: frozenset[RankRef], copies_to: str
     ) -> None:
         home = self._homes.get(name)
         if home is None or home.incarnation != agent.incarnation:
@@ -141,10 +144,12 @@ class Wiring:
     def _ring(self, agents: Mapping[str, AgentRecord]) -> dict[str, str]:
         """Return for each agent the address of the next one by name, for its copies; one that stays if possible."""
         names = sorted(name for name, _, _ in self._holders) if self._copies else []
+        staying = [name for name in names if not agents[name].leaving]
         ring = {}
         for at, name in enumerate(names):
-            others = names[at + 1 :] + names[:at]
-            following = next((each for each in others if not agents[each].leaving), next(iter(others), ""))
-            if following and (report := agents[following].report) is not None:
+            following = staying[bisect_right(staying, name) % len(staying)] if staying else name
+            if following == name:
+                following = names[(at + 1) % len(names)]
+            if following != name and (report := agents[following].report) is not None:
                 ring[name] = report.address
         return ring
