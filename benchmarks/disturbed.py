@@ -18,10 +18,11 @@ from benchmarks.running import ROOT, BenchmarkError
 from benchmarks.status_pages import StatusPages
 from rolemesh.api.observer import Event, JobStatus
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_durable.control.asking import ask
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 from rolemesh_durable.control.living import LivingRun
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault
-from rolemesh_durable.extensions.relayout.requests import DrainNode, resize
+from rolemesh_durable.extensions.relayout.requests import DrainNode, ResizeRequest
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.rank.status_page import Position
 
@@ -227,7 +228,7 @@ class Disturbed:
         self._calm()
         before, began = self.status_pages.look(), time.monotonic()
         reason = f"benchmark, at {began}"
-        told = resize(self.run.path, {role: size}, reason, lambda: self._driver.poll() is not None)
+        told = ask(self.run.path, ResizeRequest({role: size}, reason), lambda: self._driver.poll() is not None)
         seconds = time.monotonic() - began
         if told is None or told.kind != "resized":
             raise BenchmarkError(f"{role}={size}: {told}\n{self._trail()}")

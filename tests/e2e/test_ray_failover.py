@@ -22,9 +22,9 @@ from tests.e2e.harness import Job, until
 from tests.e2e.ladder import ENDLESS, SLOW, STEPS, ended_well, launched, of_kind, pids, recovered
 
 from rolemesh.api.observer import JobStatus
-from rolemesh_durable.control.lock import is_held
 from rolemesh_ray.names import agent_actors, master_actor
 from rolemesh_ray.nodes import state_of
+from rolemesh_runtime.lock import is_held
 
 pytestmark = pytest.mark.ray
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import psutil
 from tests.e2e.harness import Job
 
-from rolemesh_durable.control.lock import is_held
+from rolemesh_runtime.lock import is_held
 
 
 def test_the_folder_of_a_job_whose_processes_are_all_stopped_stays_its_own(make_job: Callable[..., Job]) -> None:

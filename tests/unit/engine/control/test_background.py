@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rolemesh.api.observer import Event, Missed, StepMetrics
-from rolemesh_durable.control import background
-from rolemesh_durable.control.background import Background, Teller
+from rolemesh_runtime import background
+from rolemesh_runtime.background import Background, Teller
 
 
 class Recorder:

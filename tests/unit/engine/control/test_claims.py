@@ -17,8 +17,7 @@ import pytest
 from rolemesh.errors import NameInUseError
 from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.living import LivingRun, answers
-from rolemesh_durable.control.lock import RunLock, hold, is_held
-from rolemesh_runtime.claim import lock_file
+from rolemesh_runtime.lock import RunLock, hold, is_held, lock_file
 
 
 def test_a_folder_whose_job_does_not_answer_is_not_taken_from_it(start_master: Any) -> None:

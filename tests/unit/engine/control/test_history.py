@@ -15,10 +15,10 @@ import pytest
 
 from rolemesh.cli import main
 from rolemesh_durable.control import history
-from rolemesh_durable.control.background import Teller
 from rolemesh_durable.control.living import LivingRun
 from rolemesh_durable.control.watch import follow
 from rolemesh_durable.journal.paging import BLOCK, pages
+from rolemesh_runtime.background import Teller
 
 LONG = 200_000
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rolemesh_durable.control.background import Teller
 from rolemesh_durable.control.client import ControlClient, MasterGoneError, Update, Watch
 from rolemesh_durable.control.watch import follow
 from rolemesh_durable.driver import stop_job
+from rolemesh_runtime.background import Teller
 
 FAST = 0.01
 

@@ -24,11 +24,11 @@ import ray
 from rolemesh.errors import PluginError
 from rolemesh.runs.run import LOGS_DIR
 from rolemesh_durable.api.hosting import AgentConfig, MasterConfig, ResourceGuard, Restarts, agent_start, taken_up
-from rolemesh_durable.api.jobs import hold
 from rolemesh_durable.api.processes import flush_files, handle_unless_ignored, raise_limits
 from rolemesh_ray.launcher import RayLauncher
 from rolemesh_ray.names import master_actor, remove_reservations
 from rolemesh_ray.nodes import kill_actor, state_of
+from rolemesh_runtime.lock import hold
 
 __all__ = ["DEBUGGER", "AgentActor", "ElsewhereError", "MasterActor", "MasterWatch", "in_parts", "joined"]
 

@@ -11,10 +11,11 @@ import typer
 from rolemesh.api.observer import Event
 from rolemesh.cli.output import print_json
 from rolemesh.errors import EXIT_FAILED
-from rolemesh_durable.api.jobs import LivingRun, MasterGoneError, Run, is_held
+from rolemesh_durable.api.jobs import LivingRun, MasterGoneError, Request, Run, ask
 from rolemesh_jobs.runs import find
+from rolemesh_runtime.lock import is_held
 
-__all__ = ["is_over", "running", "tell"]
+__all__ = ["request", "running", "say", "tell"]
 
 
 def running(job: str, runs_dir: Path | None) -> LivingRun:
@@ -25,14 +26,28 @@ def running(job: str, runs_dir: Path | None) -> LivingRun:
     return run
 
 
-def is_over(run: Run) -> bool:
-    """Return whether the job has left a result. Raises `MasterGoneError` if it has neither a master nor a result."""
-    if run.result() is not None:
-        return True
-    if not is_held(run.path):
-        what = f"the master of job {run.name} is gone"
-        raise MasterGoneError(what, where=str(run.path), remedy="rolemesh events shows what it journalled last")
-    return False
+def request(run: LivingRun, what: Request, *, wait: bool) -> Event | None:
+    """Send a request to the job's master, or the next one, and return its outcome; None if the job ended first.
+
+    See `rolemesh_durable.api.jobs.ask`. Raises `MasterGoneError` if the job has neither a living process nor a result.
+    """
+    told = False
+
+    def silent() -> None:
+        nonlocal told
+        if not is_held(run.path) and run.result() is None:
+            remedy = "rolemesh events shows what it journalled last"
+            raise MasterGoneError(f"the master of job {run.name} is gone", where=str(run.path), remedy=remedy)
+        if not told:
+            say(run, "its master does not answer, but the job lives: the next one will be asked")
+        told = True
+
+    return ask(run.path, what, lambda: run.result() is not None, silent=silent, wait=wait)
+
+
+def say(run: Run, text: str) -> None:
+    """Print a line about the job to stderr."""
+    typer.echo(f"{run.name}: {text}", err=True)
 
 
 def tell(run: Run, told: Event | None, said: str, asked: Mapping[str, Any], *, as_json: bool, refused: bool) -> None:

@@ -11,9 +11,10 @@ from rolemesh.job_file.model import Use
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.runs.run import METRICS_FILE
 from rolemesh_durable.api.history import follow, newest
-from rolemesh_durable.api.jobs import Run, is_held
+from rolemesh_durable.api.jobs import Run
 from rolemesh_jobs.classes import Resolver
 from rolemesh_jobs.runs import find
+from rolemesh_runtime.lock import is_held
 
 __all__ = ["command", "watchers"]
 

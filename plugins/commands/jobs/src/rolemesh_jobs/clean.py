@@ -11,8 +11,8 @@ from rolemesh.cli.output import print_table
 from rolemesh.errors import NameInUseError
 from rolemesh.runs.run import runs_folder
 from rolemesh_console.text import amount
-from rolemesh_durable.api.jobs import is_held
 from rolemesh_runtime.earlier import clean_command, delete, earlier_runs
+from rolemesh_runtime.lock import is_held
 
 __all__ = ["command"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,8 +10,8 @@ from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
 from rolemesh.errors import EXIT_FAILED
 from rolemesh_console.sentences import sentence
-from rolemesh_durable.api.jobs import ControlClient, DrainNode, ask
-from rolemesh_jobs.asking import is_over, running, tell
+from rolemesh_durable.api.jobs import ControlClient, DrainNode, Request
+from rolemesh_jobs.asking import request, running, tell
 from rolemesh_jobs.runs import reason
 
 __all__ = ["command"]
@@ -55,29 +54,32 @@ def command(
       rolemesh drain grpo node-2 --back
     """
     run = running(job, runs_dir)
-    why = reason(f"drain{' --back' * back}")
-    name = ""
-
-    def send(client: ControlClient) -> None:
-        nonlocal name
-        nodes = {agent.node for agent in client.status().agents if agent.node.startswith(node)}
-        name = nodes.pop() if len(nodes) == 1 else node
-        client.ask(DrainNode(name, why, within, back))
-
-    def is_it(event: Event) -> bool:
-        return why in (event.data.get("reason"), event.data.get("why"))
-
-    def say(event: Event) -> None:
-        if event.kind in ("drain_waiting", "stop_point"):
-            typer.echo(sentence(event), err=True)
-
-    told = ask(run.path, send, is_it, _comes_of, partial(is_over, run), wait=wait and not back, tell=say)
+    drain = _Drain(node, reason(f"drain{' --back' * back}"), within, back=back)
+    told = request(run, drain, wait=wait and not back)
     said = f"{run.name}: {sentence(told)}" if told is not None else ""
-    tell(run, told, said, {"node": name}, as_json=as_json, refused=False)
+    tell(run, told, said, {"node": drain.node}, as_json=as_json, refused=False)
     if told is not None and told.kind == "drain_over" and not back:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _comes_of(asked: Event, event: Event) -> bool:
-    """Return whether `event` ends the drain that `asked` began."""
-    return event.kind in ("drained", "drain_over") and event.data["node"] == asked.data["node"]
+class _Drain(Request):
+    """A drain of a node, or its cancellation, from its request to its outcome. `node` is its name or the beginning."""
+
+    def __init__(self, node: str, reason: str, within_s: float, *, back: bool) -> None:
+        self.node = node
+        self._reason, self._within_s, self._back = reason, within_s, back
+
+    def send(self, client: ControlClient) -> None:
+        nodes = {agent.node for agent in client.status().agents if agent.node.startswith(self.node)}
+        self.node = nodes.pop() if len(nodes) == 1 else self.node
+        client.ask(DrainNode(self.node, self._reason, self._within_s, self._back))
+
+    def is_accepted(self, event: Event) -> bool:
+        return self._reason in (event.data.get("reason"), event.data.get("why"))
+
+    def is_outcome(self, accepted: Event, event: Event) -> bool:
+        return event.kind in ("drained", "drain_over") and event.data["node"] == accepted.data["node"]
+
+    def progress(self, event: Event) -> None:
+        if event.kind in ("drain_waiting", "stop_point"):
+            typer.echo(sentence(event), err=True)

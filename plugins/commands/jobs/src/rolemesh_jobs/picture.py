@@ -13,8 +13,9 @@ from rolemesh.api.observer import JobStatus, RunInfo
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import runs_folder
 from rolemesh_console.kept import export_command
-from rolemesh_durable.api.jobs import ControlFile, LivingRun, is_held, list_runs
+from rolemesh_durable.api.jobs import ControlFile, LivingRun, list_runs
 from rolemesh_jobs.runs import find
+from rolemesh_runtime.lock import is_held
 
 __all__ = ["job_status", "job_statuses"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,8 +11,8 @@ from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
 from rolemesh.errors import EXIT_NOT_STARTED, JobFileError
 from rolemesh_console.sentences import sentence
-from rolemesh_durable.api.jobs import Run, resize
-from rolemesh_jobs.asking import is_over, running, tell
+from rolemesh_durable.api.jobs import ResizeRequest, Run
+from rolemesh_jobs.asking import request, running, tell
 from rolemesh_jobs.runs import reason
 
 __all__ = ["command"]
@@ -48,7 +47,7 @@ def command(
     """
     wanted = _parsed(sizes)
     run = running(job, runs_dir)
-    told = resize(run.path, wanted, reason("scale"), partial(is_over, run), wait=wait)
+    told = request(run, ResizeRequest(wanted, reason("scale")), wait=wait)
     refused = told is not None and told.kind == "resize_refused"
     said = _said(run, told, wanted) if told is not None else ""
     tell(run, told, said, {"sizes": wanted}, as_json=as_json, refused=refused)

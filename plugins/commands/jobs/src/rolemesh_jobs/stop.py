@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Annotated
 
 import typer
 
+from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import EXIT_FAILED
 from rolemesh_durable.api.history import await_end
-from rolemesh_durable.api.jobs import ControlClient, MasterGoneError, Run, is_held
+from rolemesh_durable.api.jobs import ControlClient, MasterGoneError, Request
+from rolemesh_jobs.asking import request, say
 from rolemesh_jobs.runs import find, reason
+from rolemesh_runtime.lock import is_held
 
 __all__ = ["command"]
-
-AGAIN_S = 0.2
 
 
 def command(
@@ -52,15 +52,14 @@ def command(
         typer.echo(f"{run.name} has ended already: {result.get('status')}")
         return
     try:
-        _ask(run, reason(f"stop{' --drain' * drain}"), drain=drain)
+        request(run, _Stop(reason(f"stop{' --drain' * drain}"), drain=drain), wait=False)
     except MasterGoneError as error:
-        if (result := run.result()) is None:
-            remedy = "its agents end by themselves when their lease runs out; 'rolemesh status' shows what is known"
-            raise MasterGoneError(error.what, where=error.where, remedy=remedy) from error
+        remedy = "its agents end by themselves when their lease runs out; 'rolemesh status' shows what is known"
+        raise MasterGoneError(error.what, where=error.where, remedy=remedy) from error
     if not wait:
         typer.echo(f"{run.name} is stopping; 'rolemesh status {run.name}' shows when it has ended")
         return
-    result = await_end(run.path, warned=partial(_say, run), alive=lambda: is_held(run.path))
+    result = await_end(run.path, warned=partial(say, run), alive=lambda: is_held(run.path))
     if result is None:
         typer.echo(f"{run.name}: its master fell silent before it left a result", err=True)
         raise typer.Exit(EXIT_FAILED)
@@ -68,29 +67,15 @@ def command(
     typer.echo(f"{run.name} {result.get('status')} · {result.get('committed_steps')}{of} steps")
 
 
-def _ask(run: Run, why: str, *, drain: bool) -> None:
-    """Send the request and return when the master has it. A master that does not answer may be about to restart. A
-    drain request is repeated until it is journalled, so the death of a master does not lose it."""
-    told = False
-    with ControlClient(run.path) as client:
-        while True:
-            try:
-                if not drain:
-                    client.stop(why)
-                    return
-                if client.finish(why).status.finishing or run.result() is not None:
-                    return
-            except MasterGoneError:
-                if run.result() is not None or not is_held(run.path):
-                    raise
-            else:
-                time.sleep(AGAIN_S)
-                continue
-            if not told:
-                _say(run, "its master does not answer, but the job lives: the next one will be asked")
-                told = True
-            time.sleep(AGAIN_S)
+class _Stop(Request):
+    """The request of the job's end. With `drain` the job ends in good order, and the master journals the request."""
 
+    def __init__(self, reason: str, *, drain: bool) -> None:
+        self._reason, self._drain = reason, drain
 
-def _say(run: Run, text: str) -> None:
-    typer.echo(f"{run.name}: {text}", err=True)
+    def send(self, client: ControlClient) -> Event | None:
+        update = client.finish(self._reason) if self._drain else client.stop(self._reason)
+        return Event(0, 0, 0.0, "asked", {}) if update.status.finishing or not self._drain else None
+
+    def is_accepted(self, event: Event) -> bool:
+        return event.kind == "job_finishing"

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import msgspec
 
 from rolemesh.runs.run import write_json
-from rolemesh_durable.api.jobs import Unfinished, is_held, unfinished
+from rolemesh_durable.api.jobs import Unfinished, unfinished
 from rolemesh_launch.flags import Asked
 from rolemesh_runtime.claim import is_run
+from rolemesh_runtime.lock import is_held
 
 __all__ = ["NOTE_FILE", "Before", "GoingOn", "Note", "decided", "left_by"]
 

@@ -3,16 +3,10 @@ earlier run is kept.
 
 Only folders that rolemesh made are ever moved. A file or folder of another origin stays, and a run
 of the same name is refused.
-
-A running job holds a lock beside its folder, ``<runs>/.<name>.alive``. The operating system
-releases it when the process ends in any way. Some shared file systems have no locks, or none
-between machines.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -23,22 +17,15 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.errors import BackendError, NameInUseError
+from rolemesh.errors import NameInUseError
 from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import CONTROL_FILE, LOGS_DIR, RESULT_FILE, RUN_FILE, RUNS_ENV
+from rolemesh_runtime.lock import PROBE_S, RunLock, UnlockableError, lock_file, unwritable
 
 MARK_FILE = ".rolemesh"
 """Name of the empty file in each run's folder that marks it as made by rolemesh."""
-_UNKNOWN = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-_LOOK_S = 0.01
-PROBE_S = 1.0
-"""Seconds to wait for the lock, because another process may hold it briefly to test it."""
 ENDING_S = 30.0
 """Maximum time in seconds until the processes of a job that has its result are gone."""
-
-
-class UnlockableError(OSError):
-    """The file system does not support locks."""
 
 
 @contextmanager
@@ -48,9 +35,9 @@ def claim(run_dir: Path) -> Iterator[Path | None]:
     Yields the place of an earlier run, if there was one. Raises `NameInUseError` if a job runs in
     the folder or it is not a run's folder, and `BackendError` if it cannot be written.
     """
-    with open(open_lock(lock_file(run_dir)), "rb") as held:
+    with RunLock(lock_file(run_dir)) as held:
         with suppress(UnlockableError):
-            if not lock(held.fileno(), fcntl.LOCK_EX, ENDING_S if (run_dir / RESULT_FILE).exists() else PROBE_S):
+            if not held.claim(ENDING_S if (run_dir / RESULT_FILE).exists() else PROBE_S):
                 raise in_use(run_dir, f"is running (pid {speaker(run_dir)})")
         yield fresh(run_dir)
 
@@ -76,7 +63,7 @@ def fresh(run_dir: Path) -> Path | None:
         (run_dir / MARK_FILE).touch()
         (run_dir / LOGS_DIR).mkdir()
     except OSError as error:
-        raise _unwritable(run_dir, error) from error
+        raise unwritable(run_dir, error) from error
     return earlier
 
 
@@ -107,44 +94,3 @@ def _said(path: Path) -> dict[str, Any]:
             return msgspec.json.decode(file.read(), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError):
         return {}
-
-
-def lock_file(run_dir: Path) -> Path:
-    """Return the path of the lock. It is beside the folder, which may be moved or removed while its
-    job runs."""
-    folder = Path(os.path.realpath(run_dir))
-    return folder.parent / f".{folder.name}.alive"
-
-
-def open_lock(path: Path) -> int:
-    """Open the lock file without locking it, and return the descriptor. Raises `BackendError` if
-    its folder cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        raise _unwritable(path.parent, error) from error
-
-
-def lock(fd: int, kind: int, timeout_s: float = PROBE_S) -> bool:
-    """Try to take the lock and return whether that succeeded in time; `kind` is that of
-    `fcntl.flock`. Raises `UnlockableError`."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            fcntl.flock(fd, kind | fcntl.LOCK_NB)
-            return True
-        except (BlockingIOError, PermissionError):  # which of the two, the file system decides
-            if time.monotonic() >= deadline:
-                return False
-        except OSError as error:
-            if error.errno in _UNKNOWN:
-                raise UnlockableError(error.errno, os.strerror(error.errno)) from error
-            raise
-        time.sleep(_LOOK_S)
-
-
-def _unwritable(path: Path, error: OSError) -> BackendError:
-    what = f"the run's folder cannot be made: {error.strerror}"
-    remedy = f"choose another place with --runs-dir or {RUNS_ENV}"
-    return BackendError(what, where=str(path), remedy=remedy)

@@ -9,19 +9,18 @@ from rolemesh_durable.api import importer, names
 if TYPE_CHECKING:
     from rolemesh_durable.checkpoint.resume import Unfinished as Unfinished
     from rolemesh_durable.checkpoint.resume import unfinished as unfinished
+    from rolemesh_durable.control.asking import Request as Request
     from rolemesh_durable.control.asking import ask as ask
     from rolemesh_durable.control.client import ControlClient as ControlClient
     from rolemesh_durable.control.client import MasterGoneError as MasterGoneError
     from rolemesh_durable.control.client import RefusedError as RefusedError
     from rolemesh_durable.control.living import LivingRun as LivingRun
-    from rolemesh_durable.control.lock import hold as hold
-    from rolemesh_durable.control.lock import is_held as is_held
     from rolemesh_durable.control.watch import ANSWER_S as ANSWER_S
     from rolemesh_durable.extensions.rehearsal.requests import InjectFault as InjectFault
     from rolemesh_durable.extensions.rehearsal.requests import Release as Release
     from rolemesh_durable.extensions.relayout.requests import DrainNode as DrainNode
     from rolemesh_durable.extensions.relayout.requests import ResizeJob as ResizeJob
-    from rolemesh_durable.extensions.relayout.requests import resize as resize
+    from rolemesh_durable.extensions.relayout.requests import ResizeRequest as ResizeRequest
     from rolemesh_durable.faults import LASTING_S as LASTING_S
     from rolemesh_durable.options import options_in as options_in
     from rolemesh_durable.protocol.failures import FaultKind as FaultKind
@@ -33,13 +32,12 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "checkpoint.resume": "Unfinished unfinished",
-    "control.asking": "ask",
+    "control.asking": "Request ask",
     "control.client": "ControlClient MasterGoneError RefusedError",
     "control.living": "LivingRun",
-    "control.lock": "hold is_held",
     "control.watch": "ANSWER_S",
     "extensions.rehearsal.requests": "InjectFault Release",
-    "extensions.relayout.requests": "DrainNode ResizeJob resize",
+    "extensions.relayout.requests": "DrainNode ResizeJob ResizeRequest",
     "faults": "LASTING_S",
     "options": "options_in",
     "protocol.failures": "FaultKind",

@@ -9,54 +9,69 @@ from pathlib import Path
 from rolemesh.api.observer import Event
 from rolemesh_durable.control.client import BEYOND, ControlClient, MasterGoneError
 
-__all__ = ["ask"]
+__all__ = ["Request", "ask"]
 
 LOOK_S = 0.1
 AGAIN_S = 2.0
 """Seconds without a new event of the master after which the request is repeated, because it may be another master."""
 
 
-def ask(
-    run_dir: Path,
-    send: Callable[[ControlClient], Event | None],
-    is_it: Callable[[Event], bool],
-    comes_of: Callable[[Event, Event], bool],
-    over: Callable[[], bool],
-    *,
-    wait: bool = True,
-    tell: Callable[[Event], None] = lambda event: None,
-) -> Event | None:
-    """Return the event with the outcome: the first for which `comes_of(asked, event)` holds, or with `wait` false the
-    event that accepts the request. If `send` returns something because there is nothing to request, return that. Return
-    None if `over` says that the job has ended.
+class Request:
+    """Base of requests that take a while. It knows the events that belong to the request."""
 
-    `is_it` recognizes the event that accepts the request; `tell` receives all later ones. The request is repeated until
-    it is journalled, so the death of a master does not lose it. Raises `RefusedError` if it is refused, and the errors
-    of `over`, which is called when the master does not answer.
+    def send(self, client: ControlClient) -> Event | None:
+        """Send the request. Return an event if that is all: it is the outcome. Raises `RefusedError`."""
+        raise NotImplementedError
+
+    def is_accepted(self, event: Event) -> bool:
+        """Return whether the event accepts the request."""
+        return False
+
+    def is_outcome(self, accepted: Event, event: Event) -> bool:
+        """Return whether the event is the outcome of the request that `accepted` accepts."""
+        return False
+
+    def progress(self, event: Event) -> None:
+        """Take an event between the two."""
+
+
+def _wait() -> None:
+    """The master is silent, and somebody waits for the next one."""
+
+
+def ask(
+    run_dir: Path, request: Request, over: Callable[[], bool], *, silent: Callable[[], None] = _wait, wait: bool = True
+) -> Event | None:
+    """Return the event with the outcome, or with `wait` false the event that accepts the request.
+
+    Returns None if `over` says that the job has ended. The request is repeated until it is journalled, so the death of
+    a master does not lose it. `silent` is called when the master does not answer; it raises an error to give up. Raises
+    `RefusedError` if the master refuses the request.
     """
-    asked: Event | None = None
+    accepted: Event | None = None
     seen, asked_at = -1, float("-inf")
     with ControlClient(run_dir) as client:
         while not over():
             try:
                 seen = client.watch(BEYOND, BEYOND).event if seen < 0 else seen
-                if asked is None and time.monotonic() > asked_at + AGAIN_S:
+                if accepted is None and time.monotonic() > asked_at + AGAIN_S:
                     asked_at = time.monotonic()
-                    if (answer := send(client)) is not None:
+                    if (answer := request.send(client)) is not None:
                         return answer
                 update = client.watch(event=seen, step=BEYOND)
             except MasterGoneError:
+                silent()
                 time.sleep(LOOK_S)
                 continue
             for event in update.events:
                 seen = event.seq
-                if asked is None and is_it(event):
-                    asked = event
-                    if not wait:
-                        return event
-                elif asked is not None and comes_of(asked, event):
+                if accepted is None:
+                    accepted = event if request.is_accepted(event) else None
+                    if accepted is not None and not wait:
+                        return accepted
+                elif request.is_outcome(accepted, event):
                     return event
-                elif asked is not None:
-                    tell(event)
+                else:
+                    request.progress(event)
             time.sleep(LOOK_S)
     return None

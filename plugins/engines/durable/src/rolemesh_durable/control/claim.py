@@ -1,7 +1,7 @@
 """Claim a run's folder for a job whose processes run on one machine, and whose master answers requests.
 
 A missing answer does not prove that a job is dead: its master may be stopped, or wait for a disk. The decision uses the
-lock that a job's processes hold (`rolemesh_durable.control.lock`), and the backend's knowledge; an answer only counts
+lock that a job's processes hold (`rolemesh_runtime.lock`), and the backend's knowledge; an answer only counts
 in addition.
 """
 
@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from rolemesh_durable.control.lock import RunLock
 from rolemesh_durable.runs import Run
-from rolemesh_runtime.claim import ENDING_S, UnlockableError, fresh, in_use, lock_file, speaker
+from rolemesh_runtime.claim import ENDING_S, fresh, in_use, speaker
+from rolemesh_runtime.lock import RunLock, UnlockableError, lock_file
 
 __all__ = ["Claim", "claim"]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rolemesh.api.observer import JobStatus
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
-from rolemesh_durable.control.lock import is_held
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.runs import Run
 from rolemesh_durable.stores import StateError
+from rolemesh_runtime.lock import is_held
 
 __all__ = ["LivingRun", "answers"]
 

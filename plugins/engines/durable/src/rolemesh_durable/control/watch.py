@@ -18,9 +18,9 @@ from typing import Any, Protocol
 from rolemesh.api.observer import Event, StepMetrics
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.control import history
-from rolemesh_durable.control.background import Background, Teller
 from rolemesh_durable.control.client import BEYOND, ControlClient, MasterGoneError, Update
 from rolemesh_durable.control.living import LivingRun
+from rolemesh_runtime.background import Background, Teller
 
 __all__ = ["ANSWER_S", "DRAIN_S", "PATIENCE_S", "Relay", "await_end", "follow"]
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import msgspec
 
 from rolemesh.api.observer import Event, JobStatus
-from rolemesh_durable.control.asking import ask
+from rolemesh_durable.control.asking import Request
 from rolemesh_durable.control.client import ControlClient
 
-__all__ = ["DrainNode", "ResizeJob", "resize"]
+__all__ = ["DrainNode", "ResizeJob", "ResizeRequest"]
 
 
 class ResizeJob(msgspec.Struct, frozen=True, tag=True):
@@ -34,23 +33,29 @@ class DrainNode(msgspec.Struct, frozen=True, tag=True):
     back: bool = False
 
 
-def resize(
-    run_dir: Path, wanted: dict[str, int], reason: str, over: Callable[[], bool], *, wait: bool = True
-) -> Event | None:
-    """Return the event with the outcome: ``resized``, ``resize_refused``, with `wait` false ``resize_asked``, or
-    ``had`` (not in the journal) if the roles already have these world sizes. See `ask`; `reason` must be unique."""
+class ResizeRequest(Request):
+    """A resize, from its request to its outcome.
 
-    def send(client: ControlClient) -> Event | None:
-        has = _has(client.ask(ResizeJob(wanted, reason)).status, wanted)
-        return Event(0, 0, 0.0, "had", {"sizes": wanted}) if has else None
+    The outcome is ``resized``, ``resize_refused``, or ``had`` (not in the journal) if the roles already have these
+    world sizes. The event ``resize_asked`` accepts it.
+    """
 
-    def is_it(event: Event) -> bool:
-        return event.kind == "resize_asked" and event.data["reason"] == reason
+    def __init__(self, sizes: Mapping[str, int], reason: str) -> None:
+        """`reason` must be unique: it identifies the request in the journal."""
+        self._sizes, self._reason = dict(sizes), reason
 
-    def comes_of(asked: Event, event: Event) -> bool:
-        return event.kind in ("resized", "resize_refused") and event.data["number"] == asked.data["number"]
+    def send(self, client: ControlClient) -> Event | None:
+        """Send the request."""
+        has = _has(client.ask(ResizeJob(self._sizes, self._reason)).status, self._sizes)
+        return Event(0, 0, 0.0, "had", {"sizes": self._sizes}) if has else None
 
-    return ask(run_dir, send, is_it, comes_of, over, wait=wait)
+    def is_accepted(self, event: Event) -> bool:
+        """Return whether the event has this reason."""
+        return event.kind == "resize_asked" and event.data["reason"] == self._reason
+
+    def is_outcome(self, accepted: Event, event: Event) -> bool:
+        """Return whether the event ends the resize of this number."""
+        return event.kind in ("resized", "resize_refused") and event.data["number"] == accepted.data["number"]
 
 
 def _has(status: JobStatus, wanted: Mapping[str, int]) -> bool:

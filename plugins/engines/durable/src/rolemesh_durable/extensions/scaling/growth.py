@@ -13,9 +13,10 @@ from rolemesh.api.observer import JobStatus
 from rolemesh.errors import RolemeshError
 from rolemesh.placement import PlacementRequest
 from rolemesh_durable.backends import Shared
+from rolemesh_durable.control.asking import ask
 from rolemesh_durable.control.client import ControlClient
 from rolemesh_durable.control.driver_part import DriverPart, Followed
-from rolemesh_durable.extensions.relayout.requests import resize
+from rolemesh_durable.extensions.relayout.requests import ResizeRequest
 
 __all__ = ["Growth"]
 
@@ -98,7 +99,7 @@ class Growth(DriverPart):
 
     def _grow(self, larger: Mapping[str, int]) -> bool:
         told = ", ".join(f"{role} {self._sizes[role]} → {size}" for role, size in larger.items())
-        event = resize(self._followed.run_dir, dict(larger), f"nodes have joined: {told}", self._over.is_set)
+        event = ask(self._followed.run_dir, ResizeRequest(larger, f"nodes have joined: {told}"), self._over.is_set)
         if event is None or event.kind == "resize_refused":
             return False
         if event.kind == "resized":
