@@ -61,7 +61,7 @@ class Journal:
         if epoch != self.epoch:
             raise Stale
         for effect in effects:
-            if isinstance(effect, me.Record):
+            if isinstance(effect, me.JournalEntry):
                 event = Event(len(self.events) + 1, epoch, self.world.now, effect.kind, effect.data)
                 self.events.append(event)
                 follow(self.state, event)
@@ -152,8 +152,8 @@ class SimMaster:
         effects = self.machine.turn(events, self.world.now + self.clock)
         if self.machine.state.busy:
             self.lines.unsettled(self.machine.now)
-        records = [effect for effect in effects if isinstance(effect, me.Record | me.Committed)]
-        kinds = [effect.kind if isinstance(effect, me.Record) else "committed" for effect in records]
+        records = [effect for effect in effects if isinstance(effect, me.JournalEntry | me.Committed)]
+        kinds = [effect.kind if isinstance(effect, me.JournalEntry) else "committed" for effect in records]
         dies = self.dies_at if records else ""
         if dies == "before":
             self.world.note(f"master {self.epoch}", f"is killed before {kinds} is written")
@@ -172,7 +172,7 @@ class SimMaster:
         if {"replanned", "layout_changed"} & set(kinds):
             self.lines.moved(self.machine.state.homes)
         if dies:
-            others = [effect for effect in effects if not isinstance(effect, me.Record | me.Committed)]
+            others = [effect for effect in effects if not isinstance(effect, me.JournalEntry | me.Committed)]
             effects = others[: len(others) // 2] if dies == "within" else []
             self.world.note(f"master {self.epoch}", f"is killed {dies} the effects of {kinds}")
         for effect in effects:
@@ -231,7 +231,7 @@ class SimMaster:
                 for line in lines:
                     world.checks.published(line)
                 self.handle_soon(me.Published(self.lines.published))
-            case me.Record(kind="rolled_back", data=data):
+            case me.JournalEntry(kind="rolled_back", data=data):
                 self.lines.rolled_back(data["step"])
             case me.Places(sizes=sizes):
                 world.at(world.between(0.01, 0.3), self._find_layout if sizes else self._replan, effect)

@@ -20,7 +20,7 @@ DECLARED = "rolemesh.kinds"
 """The entry-point group of kinds."""
 
 log = logging.getLogger("rolemesh.plugins")
-Place: TypeAlias = Literal["command line", "driver", "master", "agent", "rank"]
+ProcessName: TypeAlias = Literal["command line", "driver", "master", "agent", "rank"]
 """A process of a job, or the process that the user started."""
 
 
@@ -40,8 +40,8 @@ class Kind(msgspec.Struct, frozen=True):
     base: str
     """The base class, as ``module:Class``. Its `api_version` is the newest version that this
     distribution supports."""
-    runs_in: tuple[Place, ...]
-    """Processes that import plugins of the kind: one or more of the names in `Place`."""
+    runs_in: tuple[ProcessName, ...]
+    """Processes that import plugins of the kind: one or more of the names in `ProcessName`."""
     hooks: tuple[str, ...] = ()
     """Hooks of `rolemesh.hookspecs` that plugins of the kind may implement."""
     required: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Kind(msgspec.Struct, frozen=True):
         return found
 
 
-def _own(name: str, singular: str, base: str, *runs_in: Place, **more: Any) -> Kind:
+def _own(name: str, singular: str, base: str, *runs_in: ProcessName, **more: Any) -> Kind:
     """Return a kind of the kernel. The conformance kit has a class for it, whose name derives from
     the base class."""
     kit = f"rolemesh_testing:{base.partition(':')[2].removesuffix('Level')}Conformance"

@@ -14,7 +14,7 @@ import msgspec
 from tests.simulation.patches import all_of, method
 from tests.simulation.seeds import Mutation
 
-from rolemesh_durable.agent import part
+from rolemesh_durable.agent import copy_attempt
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.agent.replica_messages import DONE
 from rolemesh_durable.agent.replica_offers import Offers
@@ -98,7 +98,7 @@ def _one_a_turn(original: Any) -> Any:
 def _no_sync(original: Any) -> Any:
     def sync(self: Any, synced: Any) -> None:
         while self._open:
-            part.os.close(self._open.pop())
+            copy_attempt.os.close(self._open.pop())
         original(self, synced)
 
     return sync
@@ -134,7 +134,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a slow disk's turns go to snapshots that are gone", ("nothing wedges",),
              method(Persister, "_write", _one_a_turn)),
     Mutation("parts are not synced", ("a checkpoint that was completed survives", "a complete checkpoint is intact"),
-             method(part.Part, "sync", _no_sync)),
+             method(copy_attempt.CopyAttempt, "sync", _no_sync)),
     Mutation("folders are not synced", ("a checkpoint that was completed survives", "a complete checkpoint is intact"),
              lambda: patch.object(disk, "sync_folder", lambda folder: None)),
     Mutation("parts are reported as of another generation", ("nothing wedges",),

@@ -20,7 +20,7 @@ from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.origin import OriginError
-from rolemesh_durable.rank.origin import Origin
+from rolemesh_durable.rank.origin import OriginFiles
 from rolemesh_runtime.values import combine, select
 
 P = 9
@@ -199,7 +199,7 @@ def test_any_number_of_consumers_gets_the_values_in_flight(persisted, src, dst, 
     flow, edge = graph(src, dst)
     found = []
     for rank in range(new):
-        values = Origin(folder, flow, rank, new).values(edge)
+        values = OriginFiles(folder, flow, rank, new).values(edge)
         assert list(values) == [P]
         found.append(values[P])
     wanted = received(src, m, dst, old)
@@ -215,9 +215,9 @@ def test_any_number_of_consumers_gets_the_values_in_flight(persisted, src, dst, 
 def test_addends_go_to_the_same_number_of_ranks_only(persisted):
     folder = persisted(Partial("sum"), 2, Partial("sum"), 2)
     flow, edge = graph(Partial("sum"), Partial("sum"))
-    assert Origin(folder, flow, 1, 2).values(edge)[P].tolist() == [2.0] * 6
+    assert OriginFiles(folder, flow, 1, 2).values(edge)[P].tolist() == [2.0] * 6
     with pytest.raises(OriginError, match=r"'batch' was on its way to 2 ranks, and cannot be cut for 1"):
-        Origin(folder, flow, 0, 1).values(edge)
+        OriginFiles(folder, flow, 0, 1).values(edge)
 
 
 def test_chunks_are_joined_in_their_order(shm, run_dir, manifest, until):
@@ -226,4 +226,4 @@ def test_chunks_are_joined_in_their_order(shm, run_dir, manifest, until):
         data.send(0, P, Batch({"x": np.full(2, chunk)}), (0,), chunk=chunk, last=chunk == 2)
     folder = manifest(P, {"data": 1, "train": 1}, [data.persist(run_dir, until)])
     flow, edge = graph(Split(), Split())
-    assert Origin(folder, flow, 0, 1).values(edge)[P]["x"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert OriginFiles(folder, flow, 0, 1).values(edge)[P]["x"].tolist() == [0, 0, 1, 1, 2, 2]

@@ -76,7 +76,7 @@ def test_schedules_hold_without_an_extension(rest: object, family: str) -> None:
 def test_the_core_alone_runs_a_job_to_its_end() -> None:
     machine = running(extensions=())
     effects = told(machine, 1.0, m.RankReport("work", 0, 0, "done", 100, finished=9))
-    assert "rank_done" in [effect.kind for effect in effects if isinstance(effect, e.Record)]
+    assert "rank_done" in [effect.kind for effect in effects if isinstance(effect, e.JournalEntry)]
     assert machine.state.slices == {}
 
 
@@ -131,7 +131,7 @@ class Stranger(MasterExtension):
 def test_a_strangers_extension_limits_warns_and_keeps_its_slice_in_the_journal() -> None:
     machine = running(extensions=(*MASTER_EXTENSIONS, Stranger))
     effects = told(machine, 1.0, m.RankReport("work", 0, 0, "ready", 100, finished=1))
-    assert e.Record("counted", {"agent": "a0"}) in effects
+    assert e.JournalEntry("counted", {"agent": "a0"}) in effects
     assert machine.progress.granted == 2
     machine.handle(Ping(), 1.1)
     assert machine.warnings() == ("a stranger is here",)

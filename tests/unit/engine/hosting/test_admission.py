@@ -15,14 +15,14 @@ from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_durable.hosting.admission import find_room
 from rolemesh_pack import PackScheduler
-from rolemesh_ray.queue import STALE_S, Living, Place, ahead
+from rolemesh_ray.queue import STALE_S, Living, QueuePlace, ahead
 
 
-def place(job: str, priority: int = 0, since: float = 0.0, beat: int = 1) -> Place:
-    return Place(job, priority, since, beat, job)
+def place(job: str, priority: int = 0, since: float = 0.0, beat: int = 1) -> QueuePlace:
+    return QueuePlace(job, priority, since, beat, job)
 
 
-def names(places: Sequence[Place]) -> list[str]:
+def names(places: Sequence[QueuePlace]) -> list[str]:
     return [place.job for place in places]
 
 
@@ -50,7 +50,7 @@ def test_exactly_one_is_first(line: list[tuple[int, int]]) -> None:
 class Scripted:
     """A backend on which room becomes free, and others leave the line, look by look."""
 
-    def __init__(self, free: list[str], before: list[list[Place]]) -> None:
+    def __init__(self, free: list[str], before: list[list[QueuePlace]]) -> None:
         self._free, self._before = free, before
 
     def free(self) -> ClusterView:
@@ -62,7 +62,7 @@ class Scripted:
     def queue(self, job: str, priority: int) -> Scripted:
         return self
 
-    def ahead(self) -> list[Place]:
+    def ahead(self) -> list[QueuePlace]:
         return self._before.pop(0) if len(self._before) > 1 else self._before[0]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolemesh_durable.protocol.owing import Appointments, Pace, apart_s, until_shared
+from rolemesh_durable.protocol.owing import Appointments, SnapshotPace, apart_s, until_shared
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 
@@ -50,21 +50,21 @@ MS = 1_000_000
 PLAN = SnapshotPlan(enabled=True, persist_every=10, paced=True)
 
 
-def paced(pauses: list[int], step: int = 0, plan: SnapshotPlan = PLAN, failures_s: float = 0.0) -> Pace:
+def paced(pauses: list[int], step: int = 0, plan: SnapshotPlan = PLAN, failures_s: float = 0.0) -> SnapshotPace:
     """Return the pace after snapshots that took `pauses` ms each. The last one, of `step`, ended at 0."""
-    pace = Pace(plan)
+    pace = SnapshotPace(plan)
     for pause in pauses:
         pace.taken(step, -pause * MS, 0, failures_s)
     return pace
 
 
-def apart(pace: Pace) -> int:
+def apart(pace: SnapshotPace) -> int:
     """Return the milliseconds after which the next snapshot is due."""
     return next(ms for ms in range(1_000_000) if pace.is_time(1, ms * MS, persist=False, pins=()))
 
 
 def test_the_first_snapshot_is_due_at_once() -> None:
-    assert Pace(PLAN).is_time(0, 0, persist=False, pins=())
+    assert SnapshotPace(PLAN).is_time(0, 0, persist=False, pins=())
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_group_that_learns_late_of_its_mates_does_not_wait_for_it_again_and_ag
     pause: int, late: int, step_ms: int
 ) -> None:
     """A rank learns of its mates' last snapshot `late` ms after it. Its waits take at most a hundredth of the time."""
-    pace, at, lost, last = Pace(PLAN), 0, 0, -(1 << 40)
+    pace, at, lost, last = SnapshotPace(PLAN), 0, 0, -(1 << 40)
     for step in range(4000):
         at += step_ms * MS
         if pace.is_time(step, at, persist=False, pins=()):
@@ -146,7 +146,7 @@ def test_a_group_that_learns_late_of_its_mates_does_not_wait_for_it_again_and_ag
 
 
 def test_a_mate_that_is_slow_once_does_not_keep_snapshots_apart() -> None:
-    pace = Pace(PLAN)
+    pace = SnapshotPace(PLAN)
     for step in range(6):
         at = step * 1000 * MS
         waited = 600_000 * MS if step == 3 else 0
@@ -155,7 +155,7 @@ def test_a_mate_that_is_slow_once_does_not_keep_snapshots_apart() -> None:
 
 
 def test_a_limit_of_the_job_file_holds_for_a_group_that_waits() -> None:
-    pace = Pace(msgspec.structs.replace(PLAN, every_s=0.0))
+    pace = SnapshotPace(msgspec.structs.replace(PLAN, every_s=0.0))
     pace.taken(0, 0, MS, 0.0)
     pace.taken(1, 2 * MS, 200 * MS, 0.0, 190 * MS)
     assert pace.is_time(2, 201 * MS, persist=False, pins=())
@@ -163,7 +163,7 @@ def test_a_limit_of_the_job_file_holds_for_a_group_that_waits() -> None:
 
 @given(st.integers(1, 500), st.integers(1, 2000))
 def test_the_next_is_appointed_for_when_it_is_due(pause: int, step_ms: int) -> None:
-    pace, at = Pace(msgspec.structs.replace(PLAN, persist_every=1 << 20)), 0
+    pace, at = SnapshotPace(msgspec.structs.replace(PLAN, persist_every=1 << 20)), 0
     for step in range(6):
         at += step_ms * MS
         pace.taken(step, at, at + pause * MS, 0.0)

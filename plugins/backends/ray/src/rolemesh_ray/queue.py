@@ -17,13 +17,13 @@ from ray.util.placement_group import placement_group_table
 
 from rolemesh_ray.names import NAMESPACE
 
-__all__ = ["Living", "Place", "QueueEntry", "ahead", "jobs_with_bundles"]
+__all__ = ["Living", "QueueEntry", "QueuePlace", "ahead", "jobs_with_bundles"]
 
 STALE_S = 5.0
 _PREFIX = b"rolemesh-line:"
 
 
-class Place(msgspec.Struct, frozen=True):
+class QueuePlace(msgspec.Struct, frozen=True):
     """A job in the queue. `since` is in seconds since 1970 by its driver's clock; `beat` counts the renewals."""
 
     job: str
@@ -33,12 +33,12 @@ class Place(msgspec.Struct, frozen=True):
     ticket: str
 
 
-def ahead(places: Iterable[Place], mine: Place) -> list[Place]:
+def ahead(places: Iterable[QueuePlace], mine: QueuePlace) -> list[QueuePlace]:
     """Return the entries before `mine`, the first one first."""
     return sorted((p for p in places if p.ticket != mine.ticket and _order(p) < _order(mine)), key=_order)
 
 
-def _order(place: Place) -> tuple[int, float, str]:
+def _order(place: QueuePlace) -> tuple[int, float, str]:
     return -place.priority, place.since, place.ticket
 
 
@@ -48,7 +48,7 @@ class Living:
     def __init__(self) -> None:
         self._renewed: dict[str, tuple[int, float]] = {}
 
-    def among(self, places: Iterable[Place], now: float) -> list[Place]:
+    def among(self, places: Iterable[QueuePlace], now: float) -> list[QueuePlace]:
         """Return those of `places` that were renewed within `STALE_S` seconds or are seen for the first time."""
         known, self._renewed = self._renewed, {}
         found = []
@@ -64,11 +64,11 @@ class QueueEntry:
     """A job's entry in the queue, until `leave`."""
 
     def __init__(self, job: str, priority: int) -> None:
-        self._mine = Place(job, priority, time.time(), 0, secrets.token_hex(4))
+        self._mine = QueuePlace(job, priority, time.time(), 0, secrets.token_hex(4))
         self._living = Living()
         self.ahead()
 
-    def ahead(self) -> list[Place]:
+    def ahead(self) -> list[QueuePlace]:
         """Renew the entry, and return the entries before it."""
         self._mine = msgspec.structs.replace(self._mine, beat=self._mine.beat + 1)
         internal_kv._internal_kv_put(self._key, msgspec.msgpack.encode(self._mine), namespace=NAMESPACE)
@@ -83,12 +83,12 @@ class QueueEntry:
         return _PREFIX + self._mine.ticket.encode()
 
     @staticmethod
-    def _places() -> list[Place]:
+    def _places() -> list[QueuePlace]:
         found = []
         for key in internal_kv._internal_kv_list(_PREFIX, namespace=NAMESPACE):
             data = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
             if data is not None:
-                found.append(msgspec.msgpack.decode(data, type=Place))
+                found.append(msgspec.msgpack.decode(data, type=QueuePlace))
         return found
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from rolemesh_dataplane.codec import Buffer
 from rolemesh_dataplane.places import Run, place_of
-from rolemesh_dataplane.shm import Slot, SlotPool, aligned_size
+from rolemesh_dataplane.shm import SlotPool, ValueSlot, aligned_size
 from rolemesh_dataplane.slot_reader import Found, SlotReader
 
 __all__ = ["put_in_slots"]
@@ -24,11 +24,11 @@ _LONGEST: Final = 1 << 15
 """Maximum characters of a useful place. The log has room for twice as many."""
 
 
-def put_in_slots(buffers: Sequence[Buffer], pool: SlotPool, reader: SlotReader | None) -> tuple[str, list[Slot]]:
+def put_in_slots(buffers: Sequence[Buffer], pool: SlotPool, reader: SlotReader | None) -> tuple[str, list[ValueSlot]]:
     """Return the new place of the buffers, and their slots in `pool`: links to files that `reader` has handed out, if
     they are unchanged, and a slot with copies of the others. Raises `NoSharedMemory`."""
     found = _unchanged(buffers, reader) if reader is not None else {}
-    links: dict[str, Slot] = {}
+    links: dict[str, ValueSlot] = {}
     try:
         for each in found.values():
             if each.slot not in links and (slot := pool.link(each.slot, each.inode, each.mapped)) is not None:
@@ -69,7 +69,7 @@ def _unchanged(buffers: Sequence[Buffer], reader: SlotReader) -> dict[int, Found
     return {i: each for i, each in found.items() if max(LINKED, len(each.mapped) / 2) <= nbytes[each.slot]}
 
 
-def _runs(buffers: Sequence[Buffer], linked: dict[int, tuple[str, int]], own: Slot | None) -> list[Run]:
+def _runs(buffers: Sequence[Buffer], linked: dict[int, tuple[str, int]], own: ValueSlot | None) -> list[Run]:
     """Return the runs of buffers that follow each other."""
     runs: list[Run] = []
     end = at = 0

@@ -14,7 +14,7 @@ from rolemesh_dataplane import transports
 from rolemesh_dataplane.codec import Buffer, encode, flatten
 from rolemesh_dataplane.linking import put_in_slots
 from rolemesh_dataplane.places import renamed, runs_of
-from rolemesh_dataplane.shm import Slot, SlotPool
+from rolemesh_dataplane.shm import SlotPool, ValueSlot
 from rolemesh_dataplane.slot_reader import SlotReader
 from rolemesh_dataplane.transports import Stamp
 
@@ -48,7 +48,7 @@ class Payload(transports.Payload):
         self.pool = pool
         self.place = ""
         """Place of the buffers in slots (`rolemesh_dataplane.places`)."""
-        self.slots: list[Slot] = []
+        self.slots: list[ValueSlot] = []
         self.users = 0
         """Number of edges that have sent it and may need it again."""
         self.log = -1
@@ -62,7 +62,7 @@ class Payload(transports.Payload):
 
     @classmethod
     def logged(
-        cls, body: bytes, hlen: int, sizes: Sequence[int], place: str, slots: list[Slot], pool: SlotPool, log: int
+        cls, body: bytes, hlen: int, sizes: Sequence[int], place: str, slots: list[ValueSlot], pool: SlotPool, log: int
     ) -> Self:
         """Return a payload that a former generation of the rank encoded, from the log."""
         payload = cls.__new__(cls)

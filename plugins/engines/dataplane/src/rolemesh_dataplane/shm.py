@@ -23,8 +23,21 @@ from rolemesh_dataplane.codec import Buffer
 from rolemesh_dataplane.mapping import Bytes, MapCache, map_shared
 from rolemesh_dataplane.transports import TransportError
 
-__all__ = ["ALIGNMENT", "NoSharedMemory", "Period", "Persist", "Slot", "SlotPool", "aligned_size", "capacity_of",
-           "is_full", "is_short", "named", "new_file", "views_of"]  # fmt: skip
+__all__ = [
+    "ALIGNMENT",
+    "NoSharedMemory",
+    "Period",
+    "Persist",
+    "SlotPool",
+    "ValueSlot",
+    "aligned_size",
+    "capacity_of",
+    "is_full",
+    "is_short",
+    "named",
+    "new_file",
+    "views_of",
+]  # fmt: skip
 
 ALIGNMENT: Final = 64
 MAPS: Final = 4096
@@ -144,7 +157,7 @@ class Period:
         return True
 
 
-class Slot:
+class ValueSlot:
     """`capacity` bytes in the file `name` of the directory of `pool`."""
 
     __slots__ = ("_pool", "capacity", "linked", "name")
@@ -180,8 +193,8 @@ class SlotPool:
         self._prefix, self._folder = prefix, str(self.directory)
         self._count = 0
         self._used: set[str] = set()
-        self._free: dict[int, deque[Slot]] = {}
-        self._lent: dict[int, deque[Slot]] = {}
+        self._free: dict[int, deque[ValueSlot]] = {}
+        self._lent: dict[int, deque[ValueSlot]] = {}
         """Free slots that another rank had linked when they were to be reused; the oldest first."""
         self._names: dict[tuple[str, int], list[str]] = {}
         """Name and inode of a file that was linked before → the names that it had here. Readers have it mapped under
@@ -200,7 +213,7 @@ class SlotPool:
         """Return the slots that wait to be reused."""
         return sum(map(len, (*self._free.values(), *self._lent.values())))
 
-    def acquire(self, nbytes: int) -> Slot:
+    def acquire(self, nbytes: int) -> ValueSlot:
         """Return a free slot for `nbytes` of which at most a fifth is left unused, or a new one. Raises
         `NoSharedMemory`."""
         capacity = wanted = capacity_of(nbytes)
@@ -210,12 +223,12 @@ class SlotPool:
             capacity = capacity_of(capacity + 1)
         return self._use(slot or self._new(wanted))
 
-    def _use(self, slot: Slot) -> Slot:
+    def _use(self, slot: ValueSlot) -> ValueSlot:
         self.used_bytes += slot.capacity
         self._used.add(slot.name)
         return slot
 
-    def _again(self, capacity: int) -> Slot | None:
+    def _again(self, capacity: int) -> ValueSlot | None:
         """Return a free slot that has no other name, preferably the one used last."""
         free, lent = self._free.get(capacity), self._lent.get(capacity)
         while free:
@@ -234,14 +247,14 @@ class SlotPool:
             return slot if self._links(slot) else None
         return None
 
-    def _links(self, slot: Slot) -> int:
+    def _links(self, slot: ValueSlot) -> int:
         """Return the number of names of its file; 0 if somebody has removed it."""
         try:
             return os.stat(f"{self._folder}/{slot.name}").st_nlink
         except FileNotFoundError:
             return 0
 
-    def link(self, name: str, inode: int, mapped: Bytes) -> Slot | None:
+    def link(self, name: str, inode: int, mapped: Bytes) -> ValueSlot | None:
         """Link the file `name` of another rank, which is `mapped` here, under a name of this rank, as if it had been
         acquired and written; None if it cannot be linked any more. The content stays until it is released here."""
         if len(self._names) > MAPS:
@@ -257,28 +270,28 @@ class SlotPool:
         except OSError:
             return None
         self._maps.put(own, mapped)
-        return self._use(Slot(own, len(mapped), self, (name, inode)))
+        return self._use(ValueSlot(own, len(mapped), self, (name, inode)))
 
     def _next_name(self) -> str:
         self._count += 1
         return f"{self._prefix}-{self._count}"
 
-    def _new(self, capacity: int) -> Slot:
+    def _new(self, capacity: int) -> ValueSlot:
         try:
             return self._make(capacity)
         except NoSharedMemory:
             self.give_back(self.free_bytes)
-            slot: Slot = self._persist(lambda: self._make(capacity))
+            slot: ValueSlot = self._persist(lambda: self._make(capacity))
             return slot
 
-    def _make(self, capacity: int) -> Slot:
+    def _make(self, capacity: int) -> ValueSlot:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = self._next_name()
         mapped = new_file(self.directory / name, capacity, "", "lower the edge's credits, or send smaller values")
         self._maps.put(name, mapped)
-        return Slot(name, capacity, self)
+        return ValueSlot(name, capacity, self)
 
-    def adopt(self, name: str) -> Slot | None:
+    def adopt(self, name: str) -> ValueSlot | None:
         """Take over the slot `name` of a former generation, as if it had been acquired here; None if its file is
         gone."""
         try:
@@ -288,9 +301,9 @@ class SlotPool:
         if not stat.S_ISREG(found.st_mode):
             return None
         linked = (name, found.st_ino) if found.st_nlink > 1 else None
-        return self._use(Slot(name, found.st_size, self, linked))
+        return self._use(ValueSlot(name, found.st_size, self, linked))
 
-    def release(self, slot: Slot) -> None:
+    def release(self, slot: ValueSlot) -> None:
         """Release a slot whose content nobody needs any more."""
         if slot.name in self._used:
             self._used.discard(slot.name)
@@ -313,7 +326,7 @@ class SlotPool:
                 slots[capacity] = left
         self._least.clear()
 
-    def rescue(self, slot: Slot) -> Slot:
+    def rescue(self, slot: ValueSlot) -> ValueSlot:
         """Return the slot, or a new one with its content if somebody has removed its file. Raises `TransportError`."""
         if (self.directory / slot.name).exists():
             return slot
@@ -325,7 +338,7 @@ class SlotPool:
         self._maps.drop(slot.name)
         return copy
 
-    def map(self, slot: Slot) -> Bytes:
+    def map(self, slot: ValueSlot) -> Bytes:
         """Return the bytes of one of these slots. Raises `TransportError` if its file is gone."""
         found = self._maps.get(slot.name)
         if found is None:
@@ -372,7 +385,7 @@ class SlotPool:
                 while self.free_bytes > limit and slots[capacity]:
                     self._unlink(slots[capacity].popleft())
 
-    def _unlink(self, slot: Slot) -> None:
+    def _unlink(self, slot: ValueSlot) -> None:
         self.free_bytes -= slot.capacity
         self._maps.drop(slot.name)
         self._remove(slot.name)

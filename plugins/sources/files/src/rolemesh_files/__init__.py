@@ -14,7 +14,7 @@ import msgspec
 from pydantic import BaseModel, Field
 
 from rolemesh_files.matching import matching
-from rolemesh_files.tail import Place, Tail, find, rotated
+from rolemesh_files.tail import FilePosition, Tail, find, rotated
 from rolemesh_sources import Reader, Records, Source, SourceError
 
 __all__ = ["FilesOptions", "FilesSource"]
@@ -72,8 +72,8 @@ class FilesSource(Source):
         self._names = matching(self._folder, self._pattern)
 
     def read(self, partition: str, offset: Any, max_rows: int) -> Records:
-        """See `Source.read`. An offset is a `Place`, as a list."""
-        place = msgspec.convert(offset, Place) if offset is not None else Place()
+        """See `Source.read`. An offset is a `FilePosition`, as a list."""
+        place = msgspec.convert(offset, FilePosition) if offset is not None else FilePosition()
         path = self._folder / partition
         tail = self._tails.pop(partition, None)
         if tail is None or not tail.has(place):
@@ -99,9 +99,9 @@ class FilesSource(Source):
         if not later:
             _LOG.info("%s is read and has been removed", path)
             return Records((), None)
-        return Records((), msgspec.to_builtins(Place(later[0].st_ino)))
+        return Records((), msgspec.to_builtins(FilePosition(later[0].st_ino)))
 
-    def _gone(self, path: Path, place: Place, offset: Any) -> Records:
+    def _gone(self, path: Path, place: FilePosition, offset: Any) -> Records:
         """No file has this place: return where to continue, or raise `SourceError`."""
         try:
             inode = path.stat().st_ino
@@ -117,7 +117,7 @@ class FilesSource(Source):
             remedy = "rotate files by renaming them within their folder, or set skip: true to go on with what is there"
             raise SourceError(what, where=str(path), remedy=remedy)
         _LOG.warning("%s: %s", path, what)
-        return Records((), msgspec.to_builtins(Place(inode)) if inode else None)
+        return Records((), msgspec.to_builtins(FilePosition(inode)) if inode else None)
 
     def _row(self, path: Path, number: int, line: bytes) -> dict[str, Any] | None:
         if not line.strip():
@@ -153,7 +153,8 @@ class FilesSource(Source):
         return float(sum(self._left(name, position.get(name)) for name in mine | position.keys()))
 
     def _left(self, partition: str, offset: Any) -> int:
-        place, path = msgspec.convert(offset, Place) if offset is not None else Place(), self._folder / partition
+        place = msgspec.convert(offset, FilePosition) if offset is not None else FilePosition()
+        path = self._folder / partition
         with suppress(FileNotFoundError):
             now = path.stat()
             if place.inode in (0, now.st_ino):

@@ -19,7 +19,7 @@ import msgspec
 
 from rolemesh_sources import SourceError
 
-__all__ = ["Place", "Tail", "find", "rotated"]
+__all__ = ["FilePosition", "Tail", "find", "rotated"]
 
 HEAD_BYTES = 256
 CHUNK = 64 << 10
@@ -27,7 +27,7 @@ MOST_BYTES = 16 << 20
 """Maximum length of a line in bytes."""
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class FilePosition(msgspec.Struct, frozen=True, array_like=True):
     """Byte `at` of the file with this inode, whose first bytes have the crc32 `head`. These are `HEAD_BYTES`, or those
     before `at`. Inode 0 matches any file."""
 
@@ -57,11 +57,11 @@ class Tail:
         """Return the present number of bytes."""
         return os.fstat(self._fd).st_size
 
-    def place(self, at: int) -> Place:
+    def place(self, at: int) -> FilePosition:
         """Return the place of byte `at`."""
-        return Place(self._inode, at, self._head_of(at))
+        return FilePosition(self._inode, at, self._head_of(at))
 
-    def has(self, place: Place, *, copied: bool = False) -> bool:
+    def has(self, place: FilePosition, *, copied: bool = False) -> bool:
         """Return whether the place is in this file; with `copied` also if this file is a copy of the place's file."""
         if place.inode not in (0, self._inode) and not (copied and place.at):
             return False
@@ -118,7 +118,7 @@ class Tail:
         return found, at + len(data) - len(rest)
 
 
-def find(path: Path, place: Place) -> Tail | None:
+def find(path: Path, place: FilePosition) -> Tail | None:
     """Return the file that has the place: the one at `path`, or a renamed or copied one in its folder."""
     if (tail := _opened(path, place)) is not None or not place.inode:
         return tail
@@ -156,7 +156,7 @@ def rotated(path: Path) -> bool:
     return any(_is_rotated(name, path) for name in _beside(path))
 
 
-def _opened(path: Path, place: Place, *, copied: bool = False) -> Tail | None:
+def _opened(path: Path, place: FilePosition, *, copied: bool = False) -> Tail | None:
     try:
         tail = Tail(path)
     except FileNotFoundError:

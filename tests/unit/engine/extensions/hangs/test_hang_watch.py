@@ -49,7 +49,7 @@ class Job:
 
     def turn(self, event: me.Event) -> None:
         for effect in self.machine.handle(event, self.now):
-            if isinstance(effect, me.Record):
+            if isinstance(effect, me.JournalEntry):
                 self.journal.append(Event(len(self.journal) + 1, 1, self.now, effect.kind, effect.data))
 
     def run(self, seconds: float, **at: Any) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ def test_ranks_run_as_far_as_the_rehearsal_lets_them() -> None:
 def test_a_failure_is_journalled_before_the_agent_hears_of_it() -> None:
     effects = running().handle(InjectAsked("kill", role="work", rank=0), 0.5)
     kinds = [type(effect) for effect in effects]
-    assert effects[0] == e.Record("injected", {"kind": "kill", "target": "work/0"})
+    assert effects[0] == e.JournalEntry("injected", {"kind": "kill", "target": "work/0"})
     assert e.ToAgent in kinds[1:]
 
 

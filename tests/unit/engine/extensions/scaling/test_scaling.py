@@ -88,7 +88,7 @@ class Job:
     def said(self, wanted: Wanted | None, error: str = "") -> list[dict[str, int]]:
         """Give the answer of a scaler; return the sizes of the recorded resizes."""
         self.scaling.handlers()[ScalerSaid](ScalerSaid(0, wanted, error))
-        return [effect.data["sizes"] for effect in self.context.taken() if isinstance(effect, e.Record)]
+        return [effect.data["sizes"] for effect in self.context.taken() if isinstance(effect, e.JournalEntry)]
 
     def until_asked(self, now: float) -> float:
         """Take turns until one has a question to the scaler; return its time."""

@@ -61,7 +61,7 @@ def running(machine: MasterMachine, now: float = 1.0) -> None:
 
 
 def records(effects: list[me.Effect]) -> dict[str, dict[str, Any]]:
-    return {effect.kind: effect.data for effect in effects if isinstance(effect, me.Record)}
+    return {effect.kind: effect.data for effect in effects if isinstance(effect, me.JournalEntry)}
 
 
 def idle(machine: MasterMachine, since: float, until: float) -> dict[str, dict[str, Any]]:
@@ -250,7 +250,7 @@ def test_what_is_learned_of_a_node_later_is_journalled_and_a_new_incarnation_for
     effects = machine.handle(me.AgentLost("a1", 1, "its process is gone", node_lost=False), 2.0)
     effects += machine.handle(me.AgentLost("a1", 1, "its node is gone", node_lost=True), 2.1)
     assert machine.handle(me.AgentLost("a1", 1, "its node is gone", node_lost=True), 2.2) == []
-    kinds = [effect.kind for effect in effects if isinstance(effect, me.Record)]
+    kinds = [effect.kind for effect in effects if isinstance(effect, me.JournalEntry)]
     assert kinds == ["agent_lost", "node_lost"]
     replayed(again, effects)
     again_started = {"agent": "a1", "incarnation": 2, "node": "n1", "resources": {}}
@@ -261,7 +261,7 @@ def test_what_is_learned_of_a_node_later_is_journalled_and_a_new_incarnation_for
 
 
 def replayed(machine: MasterMachine, effects: list[me.Effect]) -> None:
-    made = [effect for effect in effects if isinstance(effect, me.Record)]
+    made = [effect for effect in effects if isinstance(effect, me.JournalEntry)]
     replay(machine.state, [Event(i, 1, 0.0, each.kind, each.data) for i, each in enumerate(made)], "", 0.0, 0.0)
 
 
@@ -269,7 +269,7 @@ def refusals(machine: MasterMachine, now: float, count: int) -> list[dict[str, A
     """Return the journalled data after the only agent reports that it has refused `count` connections."""
     report = m.Report("a0", 1, int(now * 1000), "n0", "h", 1, "", 1, -1, (), refused=count)
     effects = machine.handle(me.FromAgent("a0", report), now)
-    return [e.data for e in effects if isinstance(e, me.Record) and e.kind == "connections_refused"]
+    return [e.data for e in effects if isinstance(e, me.JournalEntry) and e.kind == "connections_refused"]
 
 
 def test_refused_connections_are_counted_and_reported_when_their_number_doubles() -> None:

@@ -42,7 +42,7 @@ from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.agent.part import AgentProcess
 from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.neighbours import Neighbours
-from rolemesh_durable.protocol.pacing import AT_ONCE
+from rolemesh_durable.protocol.start_queue import AT_ONCE
 from rolemesh_durable.protocol.starts import AgentConfig, RankStart, for_rank
 from rolemesh_durable.refusals import refused
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
-from rolemesh_durable.agent.part import HOLDER, Part, Removed
+from rolemesh_durable.agent.copy_attempt import HOLDER, CopyAttempt, Removed
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.layout import SnapshotError
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
@@ -48,7 +48,7 @@ class _Job:
 
     def __init__(self, key: _Key, timeline: int) -> None:
         self.key, self.timeline = key, timeline
-        self.part: Part | None = None
+        self.part: CopyAttempt | None = None
         """Its files, when they are on disk."""
 
 
@@ -72,7 +72,7 @@ class Persister:
         self._wanted: deque[_Job] = deque()
         self._known: dict[_Key, _Job] = {}
         self._failed: list[_Job] = []
-        self._over: list[Part] = []
+        self._over: list[CopyAttempt] = []
         self._covered = -1
         self._warning = ""
         self._failed_at = _given_up(self._directory)
@@ -240,7 +240,7 @@ class Persister:
             over, self._over = self._over, []
         for part in over:
             part.remove()
-        written: dict[_Job, Part] = {}
+        written: dict[_Job, CopyAttempt] = {}
         try:
             while job := self._next(written):
                 try:
@@ -255,7 +255,7 @@ class Persister:
                 part.remove()
             self._step = -1
 
-    def _next(self, written: Mapping[_Job, Part]) -> _Job | None:
+    def _next(self, written: Mapping[_Job, CopyAttempt]) -> _Job | None:
         """Return the next snapshot to write before all of `written` are made durable."""
         with self._changed:
             if not self._wanted or len(written) >= TOGETHER or sum(part.size for part in written.values()) > _SMALL:
@@ -266,9 +266,9 @@ class Persister:
             self._step, self._progress = step, time.monotonic()
             return self._wanted.popleft()
 
-    def _write(self, job: _Job, written: dict[_Job, Part]) -> None:
+    def _write(self, job: _Job, written: dict[_Job, CopyAttempt]) -> None:
         (role, rank), step = job.key
-        part = Part(self._run_dir, role, rank, self._world_sizes[role], step, job.timeline)
+        part = CopyAttempt(self._run_dir, role, rank, self._world_sizes[role], step, job.timeline)
         if part.copy(self._directory, self._check):
             written[job] = part
         else:  # the snapshot is gone: its rank was restored to an earlier step, and will take it again
@@ -278,7 +278,7 @@ class Persister:
             if not written:  # the next may be of another step: what is gone costs no turn
                 self._step = -1
 
-    def _sync(self, written: dict[_Job, Part]) -> None:
+    def _sync(self, written: dict[_Job, CopyAttempt]) -> None:
         synced: set[Path] = set()
         for job, part in list(written.items()):
             try:

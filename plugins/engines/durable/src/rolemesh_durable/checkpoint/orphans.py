@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 __all__ = ["Restart", "is_orphan"]
 
 
-class Record(Protocol):
+class OrphanCandidate(Protocol):
     """The fields of a record that the decision needs."""
 
     @property
@@ -33,7 +33,7 @@ class Restart(NamedTuple):
     copied: bool
 
 
-def is_orphan(record: Record, restarts: Collection[Restart], whole: Collection[int]) -> bool:
+def is_orphan(record: OrphanCandidate, restarts: Collection[Restart], whole: Collection[int]) -> bool:
     """Return whether `record` is made again. Records at the positions `whole` are not, because they are sent again from
     the log.
 

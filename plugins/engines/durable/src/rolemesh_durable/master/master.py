@@ -243,7 +243,7 @@ class Master:
 
     def _carry_out(self, effects: list[e.Effect]) -> None:
         """Journal first, in one transaction; then release the other effects, in order."""
-        records = [(effect.kind, effect.data) for effect in effects if isinstance(effect, e.Record)]
+        records = [(effect.kind, effect.data) for effect in effects if isinstance(effect, e.JournalEntry)]
         commits = any(isinstance(effect, e.Committed) for effect in effects)
         if records or commits:
             self._journal.append(records, lambda events: self._release(events, effects), self._machine.state.committed)
@@ -283,7 +283,7 @@ class Master:
                     self._publish(agent, metrics)
                 case e.End():
                     self._finish()
-                case e.Record(kind="rolled_back", data=data):
+                case e.JournalEntry(kind="rolled_back", data=data):
                     self._lines.rolled_back(data["step"])
                 case e.ExtensionEffect():
                     self._carries[type(effect)](effect)

@@ -13,7 +13,7 @@ from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.persisting import outlasting
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
-__all__ = ["Appointments", "Pace", "apart_s", "by_appointment", "may_owe", "until_shared"]
+__all__ = ["Appointments", "SnapshotPace", "apart_s", "by_appointment", "may_owe", "until_shared"]
 
 PAUSES: Final = 100
 """Snapshots are up to this many times their own duration apart; then they take 1 % of the time."""
@@ -22,7 +22,7 @@ FAILURES_S: Final = 86_400.0
 WARM: Final = 2
 """Number of first snapshots that write to memory never used before, and so take longer."""
 COLD: Final = 10
-"""The first snapshots take about this many times longer; `Pace` divides by it."""
+"""The first snapshots take about this many times longer; `SnapshotPace` divides by it."""
 LAST: Final = 4
 """Number of latest snapshots of which the shortest counts: the others had to share the processor."""
 SHORT_S: Final = 0.5
@@ -89,7 +89,7 @@ def until_shared(step: int, persist_every: int, apart: float) -> int:
     return -(step + 1) % unit
 
 
-class Pace:
+class SnapshotPace:
     """The distance between a rank's snapshots, from their durations and the plan. All times are in ns."""
 
     def __init__(self, plan: SnapshotPlan) -> None:

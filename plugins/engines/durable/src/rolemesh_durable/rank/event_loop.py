@@ -15,12 +15,12 @@ from rolemesh.graph.logical import OpCall
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.rank.endpoint import IDLE_MS, Endpoint
 
-__all__ = ["EventLoop", "Line", "Tasks"]
+__all__ = ["CallSequence", "EventLoop", "Tasks"]
 
 T = TypeVar("T")
 
 
-class Line:
+class CallSequence:
     """The sequence of calls that one task of an operator makes.
 
     Each task numbers its own calls, so they have the same numbers in each life of the rank, whichever task gets its
@@ -38,12 +38,12 @@ class Line:
         return f"{self.path}.{self._count - 1}"
 
     @staticmethod
-    def present() -> Line | None:
+    def present() -> CallSequence | None:
         """Return the line of the task that runs; None if the task is not an operator's."""
         return _LINE.get(None)
 
 
-_LINE: ContextVar[Line] = ContextVar("line")
+_LINE: ContextVar[CallSequence] = ContextVar("line")
 
 
 def _new_task(
@@ -52,7 +52,7 @@ def _new_task(
     parent = _LINE.get(None)
     context = context if context is not None else copy_context()
     if parent is not None:
-        context.run(_LINE.set, Line(parent.op, parent.step, parent.next()))
+        context.run(_LINE.set, CallSequence(parent.op, parent.step, parent.next()))
     return asyncio.Task(coroutine, loop=loop, context=context)
 
 
@@ -62,7 +62,7 @@ class Tasks:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._loop: EventLoop | None = None
-        self.line: Line | None = None
+        self.line: CallSequence | None = None
         """The line of the `def` operator, or of its item, that runs now; None between operators."""
 
     @property
@@ -81,14 +81,14 @@ class Tasks:
         """Return True if a coroutine of the event loop asks."""
         return self._loop is not None and self._loop.here()
 
-    def begins(self, line: Line) -> None:
+    def begins(self, line: CallSequence) -> None:
         """An operator, or one of its items, begins: its calls are numbered from 0 on."""
         self.line = line
 
     def each(self, op: OpCall, step: int, items: Iterator[int]) -> Iterator[int]:
         """Yield the `items` that a `def` operator makes in turn; each item numbers its own calls."""
         for item in items:
-            self.begins(Line(op, step, f".{item}"))
+            self.begins(CallSequence(op, step, f".{item}"))
             yield item
 
     @contextmanager
@@ -131,7 +131,7 @@ class EventLoop:
         """Return a future for a coroutine to wait for."""
         return self._loop.create_future()
 
-    def run(self, coroutine: Coroutine[Any, Any, T], line: Line) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T], line: CallSequence) -> T:
         """Run an operator's coroutine to its end, and handle incoming messages meanwhile. Raises `Stopping`."""
         task = self._task(coroutine, line)
         self._selector.inside = True
@@ -142,7 +142,7 @@ class EventLoop:
             if left := asyncio.all_tasks(self._loop) - self._tasks:
                 self._cancel(left)
 
-    def each(self, begun: Iterator[tuple[Coroutine[Any, Any, T], Line] | None], several: int) -> Iterator[T]:
+    def each(self, begun: Iterator[tuple[Coroutine[Any, Any, T], CallSequence] | None], several: int) -> Iterator[T]:
         """Yield what the coroutines return, as each one finishes. Raises `Stopping`.
 
         At most `several` run at once; the loop takes the next from `begun` when there is room. If `begun` yields None,
@@ -171,7 +171,7 @@ class EventLoop:
         finally:
             self._cancel([task for task in tasks if not task.done()])
 
-    def _task(self, coroutine: Coroutine[Any, Any, T], line: Line) -> asyncio.Task[T]:
+    def _task(self, coroutine: Coroutine[Any, Any, T], line: CallSequence) -> asyncio.Task[T]:
         context = copy_context()
         context.run(_LINE.set, line)
         return asyncio.Task(coroutine, loop=self._loop, context=context)

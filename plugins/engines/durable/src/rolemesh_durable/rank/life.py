@@ -15,7 +15,7 @@ from rolemesh_durable.checkpoint.in_flight import InFlight
 from rolemesh_durable.checkpoint.memory import MemorySnapshot, MemorySnapshots
 from rolemesh_durable.checkpoint.trust import written_by
 from rolemesh_durable.protocol.messages import Connect, RankDone, Watermarks
-from rolemesh_durable.protocol.owing import Pace
+from rolemesh_durable.protocol.owing import SnapshotPace
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.extension import RankHooks
@@ -32,7 +32,7 @@ from rolemesh_durable.rank.last_state import not_kept, write_last
 from rolemesh_durable.rank.loop import Loop, listens
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.notes import Notes
-from rolemesh_durable.rank.origin import Origin
+from rolemesh_durable.rank.origin import OriginFiles
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.process_effects import process_effects
 from rolemesh_durable.rank.sent_log import SentLog
@@ -245,7 +245,7 @@ class Life:
             self._effects,
             ProcessStore(memory, log, self._meter, ports, self._shortage, self._inherited, state),
             self._control,
-            pace=Pace(job.snapshots),
+            pace=SnapshotPace(job.snapshots),
             omission=omission,
             group=group,
             slack=min(job.retention_bytes, where.f_blocks * where.f_frsize) // SLACK,
@@ -266,10 +266,10 @@ class Life:
         job = self._start.job
         return job.trust_pickles or written_by(job.job_id, folder)
 
-    def _origin(self, folder: str) -> Origin:
+    def _origin(self, folder: str) -> OriginFiles:
         """Return the persisted snapshot in `folder`, as this rank sees it."""
         launch, job = self._start.launch, self._start.job
-        return Origin(folder, job.graph, launch.rank, launch.world_size, trusted=self._trusts(folder))
+        return OriginFiles(folder, job.graph, launch.rank, launch.world_size, trusted=self._trusts(folder))
 
     def _reread(self, folder: str, step: int, edges: Collection[int]) -> None:
         """Restore the inputs of `edges` after the layout changed at `step`."""

@@ -13,10 +13,10 @@ from rolemesh_durable.checkpoint.trust import read_edges
 from rolemesh_durable.protocol.rank.origin import Assembly, StoredValues
 from rolemesh_runtime.values import combine, gather, select
 
-__all__ = ["Origin"]
+__all__ = ["OriginFiles"]
 
 
-class Origin(StoredValues):
+class OriginFiles(StoredValues):
     """The persisted snapshot in `folder`, as rank `rank` of `world_size` of a role sees it."""
 
     def __init__(

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from rolemesh import hookspecs
 from rolemesh.api.plugin import Plugin
-from rolemesh.kinds import KERNEL, Kind, Place, kinds
+from rolemesh.kinds import KERNEL, Kind, ProcessName, kinds
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_testing.conformance import HEAVY, InstalledConformance, PluginConformance, needed
 from rolemesh_testing.importing import imported
@@ -87,9 +87,9 @@ class KindConformance(InstalledConformance):
 
     def test_it_says_where_its_plugins_run(self, declared: Kind) -> None:
         """`Kind.runs_in` lists processes of rolemesh. They compare the versions of the plugins."""
-        unknown = set(declared.runs_in) - set(get_args(Place))
-        assert declared.runs_in, f"runs_in is empty; name some of {', '.join(get_args(Place))}"
-        assert not unknown, f"runs_in names {', '.join(sorted(unknown))}; there are {', '.join(get_args(Place))}"
+        unknown = set(declared.runs_in) - set(get_args(ProcessName))
+        assert declared.runs_in, f"runs_in is empty; name some of {', '.join(get_args(ProcessName))}"
+        assert not unknown, f"runs_in names {', '.join(sorted(unknown))}; there are {', '.join(get_args(ProcessName))}"
 
     def test_its_hooks_are_rolemeshs(self, declared: Kind) -> None:
         """The hooks are those of `rolemesh.hookspecs`. Other kinds are called through methods of their base class."""

@@ -32,7 +32,7 @@ from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.rank.arrived import Arrived
-from rolemesh_durable.rank.event_loop import Line
+from rolemesh_durable.rank.event_loop import CallSequence
 from rolemesh_durable.rank.frames import CREDIT, CREDITS
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
@@ -106,7 +106,7 @@ class Calling:
         self._met = {RankRef(role, rank): -1 for role in self._ways for rank in range(self._sizes[role])}
         """The newest life of each rank that may be called."""
         self._finished = -1
-        self._line: Line | None = None
+        self._line: CallSequence | None = None
         """The line whose answers `_answered` counts."""
         self._answered = self._blocked_at = 0
         self._untold = False
@@ -242,9 +242,9 @@ class Calling:
         self._leave()
         return waiting, timeout if timeout is not None else spec.timeout_s
 
-    def _present(self, role: str, method: str | None) -> tuple[Line, ServiceSpec]:
+    def _present(self, role: str, method: str | None) -> tuple[CallSequence, ServiceSpec]:
         """Return the task of the calling operator, and the called service; with None, any service of the role."""
-        line = Line.present() if self._tasks.here() else self._tasks.line
+        line = CallSequence.present() if self._tasks.here() else self._tasks.line
         if line is None:
             raise self._wrong(f"{role} is called outside an operator", "call it in an operator: services call nobody")
         if role not in line.op.calls:

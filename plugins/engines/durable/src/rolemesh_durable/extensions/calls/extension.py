@@ -15,7 +15,7 @@ from rolemesh_durable.extensions.calls.serving import Serving
 from rolemesh_durable.extensions.calls.states import ways
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank.extension import RankExtension
-from rolemesh_durable.rank.event_loop import Line
+from rolemesh_durable.rank.event_loop import CallSequence
 from rolemesh_durable.rank.services import Rank
 
 __all__ = ["Calls", "RankCalls"]
@@ -120,7 +120,7 @@ class RankCalls(RankExtension):
 
     def _run(self, op: OpCall, method: Callable[..., Any], /, **arguments: Any) -> Any:
         """Run an operator. A coroutine runs to its end, and the rank answers calls meanwhile."""
-        line = Line(op, self._rank.ctx.step)
+        line = CallSequence(op, self._rank.ctx.step)
         self._tasks.begins(line)
         self._open = False
         try:

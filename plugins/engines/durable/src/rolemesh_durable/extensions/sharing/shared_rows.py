@@ -13,7 +13,7 @@ from rolemesh_durable.extensions.sharing.mates import Mates
 from rolemesh_durable.protocol.item_reports import reports_record
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.page import DONE
-from rolemesh_durable.rank.event_loop import Line
+from rolemesh_durable.rank.event_loop import CallSequence
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
 from rolemesh_runtime.items import Items, apart
@@ -65,7 +65,7 @@ class SharedRows:
 
             count = apart(arguments[param], how.rows)[1]
             taken = self._chosen(ctx.step, count, lambda: finished > 0)
-            begun = (None if item is None else (begin(item), Line(op, ctx.step, f".{item}")) for item in taken)
+            begun = (None if item is None else (begin(item), CallSequence(op, ctx.step, f".{item}")) for item in taken)
             yield from self._counted(tasks.loop.each(begun, how.concurrency), op, count)
 
         return call_several

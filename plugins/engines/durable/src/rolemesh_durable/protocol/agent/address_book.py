@@ -10,8 +10,8 @@ from rolemesh_durable.protocol.agent import events as e
 from rolemesh_durable.protocol.agent.rank import AgentRank
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.neighbours import Neighbours
-from rolemesh_durable.protocol.pacing import Pace
 from rolemesh_durable.protocol.refs import StartRef
+from rolemesh_durable.protocol.start_queue import StartQueue
 
 __all__ = ["AddressBook"]
 
@@ -27,7 +27,7 @@ class AddressBook:
         self.copies_to = ""
         self.layout = Layout()
         self._first = self._neighbours = neighbours
-        self._set_ups: Pace[StartRef] = Pace(at_once)
+        self._set_ups: StartQueue[StartRef] = StartQueue(at_once)
         """The ranks between the receipt of their neighbours' addresses and `RankReady`."""
         self._peers: dict[RankRef, m.Peer] = {}
         self._meetings: dict[str, m.RendezvousAt] = {}

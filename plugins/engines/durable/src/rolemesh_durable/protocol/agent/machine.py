@@ -19,8 +19,8 @@ from rolemesh_durable.protocol.agent.lifetime import Lifetime
 from rolemesh_durable.protocol.agent.rank import AgentRank, last_states, unknown
 from rolemesh_durable.protocol.agent.reporting import Identity, Reporting
 from rolemesh_durable.protocol.neighbours import Neighbours
-from rolemesh_durable.protocol.pacing import AT_ONCE, Pace
 from rolemesh_durable.protocol.refs import StartRef
+from rolemesh_durable.protocol.start_queue import AT_ONCE, StartQueue
 
 __all__ = ["AgentMachine"]
 
@@ -43,7 +43,7 @@ class AgentMachine:
         self._halted: dict[RankRef, int] = {}
         self.advance: m.Watermarks | None = None
         """The newest progress of the job, in the present timeline."""
-        self._forks: Pace[StartRef] = Pace(at_once)
+        self._forks: StartQueue[StartRef] = StartQueue(at_once)
         """The ranks between their start order and their hello."""
         self._granted = max((rank.granted for rank in left.ranks), default=-1)
         """The newest step that earlier incarnations have let ranks run."""

@@ -13,7 +13,7 @@ from rolemesh_durable.protocol.edge import InEdgeState
 from rolemesh_durable.protocol.rank.effects import Arrival, Effects, Log
 from rolemesh_durable.protocol.rank.page import WAITING
 
-__all__ = ["Exact", "InPort", "Origin"]
+__all__ = ["Exact", "InPort", "OriginValues"]
 
 BATCH = 256
 """Number of small values that the port acknowledges at once, if the flow names no credits for the edge."""
@@ -29,7 +29,7 @@ class Exact(Delivery):
         return InPort(self, end, effects)
 
 
-class Origin(Protocol):
+class OriginValues(Protocol):
     """A persisted snapshot, as a rank of a consuming role sees it."""
 
     def values(self, edge: Edge) -> dict[int, Any]:
@@ -83,7 +83,7 @@ class InPort:
         self._given.update(values)
         self._not_before = upto + 1
 
-    def given_by(self, origin: Origin, step: int) -> dict[int, Any]:
+    def given_by(self, origin: OriginValues, step: int) -> dict[int, Any]:
         """The values in flight to this port when the job persisted `step`, for `give`."""
         return origin.values(self.edge)
 

@@ -18,7 +18,7 @@ from rolemesh.graph.routes import by_demand
 from rolemesh.graph.schedule import Period
 from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.protocol.delivery.choosing import Choosing, ChoosingPort
-from rolemesh_durable.protocol.delivery.exact import InPort, Origin
+from rolemesh_durable.protocol.delivery.exact import InPort, OriginValues
 from rolemesh_durable.protocol.delivery.items import ItemsIn
 from rolemesh_durable.protocol.delivery.policy import ConsumerEnd
 from rolemesh_durable.protocol.rank.effects import Arrival, Effects, Log
@@ -180,7 +180,7 @@ class FirstPort(ChoosingPort):
         self._choice = FirstChoice(self._lag, taken=told.get(resume), again=again)
         self._released = self._choice.released
 
-    def given_by(self, origin: Origin, step: int) -> dict[int, Any]:
+    def given_by(self, origin: OriginValues, step: int) -> dict[int, Any]:
         """Return the items that were in flight after `step`.
 
         Also read the rank's taken items, unless its log has them.

@@ -52,7 +52,7 @@ class MasterContext:
     def tell(self, happened: t.Transition) -> None:
         """Apply a transition, and journal it."""
         apply(self.state, happened)
-        self._effects.append(e.Record(happened.kind, happened.data))
+        self._effects.append(e.JournalEntry(happened.kind, happened.data))
 
     def want(self, *effects: e.Effect) -> None:
         """Add effects."""

@@ -211,7 +211,7 @@ class ToAgent(msgspec.Struct, frozen=True):
     message: m.MasterToAgent
 
 
-class Record(msgspec.Struct, frozen=True):
+class JournalEntry(msgspec.Struct, frozen=True):
     """Effect: write a transition to the journal."""
 
     kind: str
@@ -271,7 +271,7 @@ Effect: TypeAlias = (
     | Attach
     | KillAgent
     | ToAgent
-    | Record
+    | JournalEntry
     | Committed
     | Publish
     | Places

@@ -14,7 +14,7 @@ from rolemesh.errors import RolemeshError
 from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.routes import Collate, Combine, Route, RouteError, Selection, route
 from rolemesh_durable.protocol.delivery import delivery_of
-from rolemesh_durable.protocol.delivery.exact import Origin
+from rolemesh_durable.protocol.delivery.exact import OriginValues
 from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.records import StoredRecord
@@ -28,7 +28,7 @@ class OriginError(RolemeshError):
     exit_code = 1
 
 
-def restore_inputs(ports: Ports[Any], edges: Collection[int], step: int, origin: Callable[[], Origin]) -> None:
+def restore_inputs(ports: Ports[Any], edges: Collection[int], step: int, origin: Callable[[], OriginValues]) -> None:
     """Give the in-ports of `edges` the values that were in flight when the snapshot of `step` was persisted.
 
     ``origin()`` is that snapshot. A rank that needs no value up to `step` does not read it: it may be gone.

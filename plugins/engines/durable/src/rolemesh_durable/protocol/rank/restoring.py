@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rolemesh_durable.protocol.delivery.exact import Origin
+from rolemesh_durable.protocol.delivery.exact import OriginValues
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.protocol.rank.effects import Item
 from rolemesh_durable.protocol.rank.origin import restore_inputs
@@ -31,7 +31,7 @@ class Former(Generic[R, C, T]):
     ours: Iterable[R]
     """Those of this timeline."""
     remains: Remains[R, C, T]
-    origin: Callable[[], Origin]
+    origin: Callable[[], OriginValues]
     """Returns the persisted snapshot, for consumers."""
     carried: Callable[[], tuple[Iterable[C], Mapping[str, int]]]
     """Returns what the rank had sent when that snapshot was persisted, and the world sizes of that time."""

@@ -14,12 +14,12 @@ from rolemesh_durable.checkpoint.log_record import LogRecord
 from rolemesh_durable.checkpoint.memory import MemorySnapshots, SnapshotFile
 from rolemesh_durable.checkpoint.send_log import SendLog
 
-__all__ = ["HOLDER", "Part", "Removed"]
+__all__ = ["HOLDER", "CopyAttempt", "Removed"]
 
 HOLDER = "persister"
 
 
-class Part(Attempt):
+class CopyAttempt(Attempt):
     """One attempt to write the snapshot of `step` of a rank."""
 
     def copy(self, shm: Path, check: Callable[[int], None]) -> bool:

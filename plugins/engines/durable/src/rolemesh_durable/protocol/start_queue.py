@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-__all__ = ["AT_ONCE", "Pace"]
+__all__ = ["AT_ONCE", "StartQueue"]
 
 AT_ONCE = 64
 """Maximum number of ranks that start, or set up, at the same time."""
@@ -14,7 +14,7 @@ PATIENCE_S = 0.5
 K = TypeVar("K", bound=Hashable)
 
 
-class Pace(Generic[K]):
+class StartQueue(Generic[K]):
     """A queue that admits a limited number, and more when those have arrived or are slow."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
