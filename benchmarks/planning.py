@@ -83,7 +83,7 @@ def plan(name: str) -> dict[str, float]:
 
     from rolemesh.api.plugin import NoOptions
     from rolemesh.job.planning import plan_job
-    from rolemesh.placement import Flow, PlacementRequest, RoleRequest
+    from rolemesh.placement import PlacementRequest, RoleRequest, Transfer
     from rolemesh.placement.nodes import parse_nodes
     from rolemesh_pack import PackScheduler
 
@@ -95,10 +95,10 @@ def plan(name: str) -> dict[str, float]:
             RoleRequest("data", 104, cpu=1),
         ),
         (
-            Flow("data", "rollout", bytes=1 * MB),
-            Flow("rollout", "reward", bytes=200 * MB),
-            Flow("reward", "trainer", bytes=200 * MB),
-            Flow("trainer", "rollout", "all", bytes=1000 * MB),
+            Transfer("data", "rollout", bytes=1 * MB),
+            Transfer("rollout", "reward", bytes=200 * MB),
+            Transfer("reward", "trainer", bytes=200 * MB),
+            Transfer("trainer", "rollout", "all", bytes=1000 * MB),
         ),
     )
     cluster = parse_nodes(NODES)

@@ -17,7 +17,7 @@ from rolemesh.errors import PlacementError, raise_all
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.routes import route
 from rolemesh.job_file import JobFile
-from rolemesh.placement import Flow, PlacementPlan, PlacementRequest, Unplaced
+from rolemesh.placement import PlacementPlan, PlacementRequest, Transfer, Unplaced
 from rolemesh.placement.validation import ask
 
 Strategy: TypeAlias = Callable[[PlacementRequest, ClusterView, PlacementPlan], PlacementPlan | None]
@@ -28,9 +28,9 @@ NO_STRATEGY = "no strategy has placed it"
 NO_STRATEGY_REMEDY = "put a strategy last that places every rank, or install a default one"
 
 
-def flows_of(
+def transfers_of(
     graph: LogicalGraph, world_sizes: Mapping[str, int], sizes: Mapping[int, float]
-) -> tuple[Flow, ...]:
+) -> tuple[Transfer, ...]:
     """Return the data that roles send to each other in a step. `sizes` are the bytes per step of
     edges, by their ids, as far as known.
 
@@ -58,7 +58,7 @@ def flows_of(
         found[key] = None if known is None or size is None else known + size
     for caller, callee in graph.callers:
         found.setdefault((caller, callee, "all"), None)
-    return tuple(Flow(*key, size) for key, size in found.items())
+    return tuple(Transfer(*key, size) for key, size in found.items())
 
 
 def plan_job(

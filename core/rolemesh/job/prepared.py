@@ -14,7 +14,7 @@ from rolemesh.errors import JobFileError, PlacementError, RolemeshError, nearest
 from rolemesh.graph.flow import Flow
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace_job
-from rolemesh.job.planning import flows_of, largest, plan_job
+from rolemesh.job.planning import largest, plan_job, transfers_of
 from rolemesh.job_file import JobFile, WorldSize, load
 from rolemesh.job_file.loading import Written
 from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest
@@ -88,7 +88,7 @@ class Prepared:
             raise JobFileError(f"the flow has no call {label!r}", where=where, remedy=remedy)
         known = {labels[label]: float(size) for label, size in spec.edges.sizes.items()}
         sizes = {edge.id: known[edge.src] for edge in self.graph.edges if edge.src in known}
-        found = flows_of(self.graph, {role.role: role.world_size for role in roles}, sizes)
+        found = transfers_of(self.graph, {role.role: role.world_size for role in roles}, sizes)
         return PlacementRequest(tuple(roles), found)
 
     def warnings(self) -> list[str]:

@@ -6,24 +6,24 @@ from rolemesh.placement.capacity import Capacity
 from rolemesh.placement.constraints import Apart, Constraint, Placed, Spread, Within
 from rolemesh.placement.plan import (
     Assignment,
-    Flow,
     PlacementPlan,
     PlacementRequest,
     RoleRequest,
     Slot,
     Strategy,
+    Transfer,
     Unplaced,
 )
 from rolemesh.placement.validation import problems
 
 __all__ = [
     "Assignment",
-    "Flow",
     "PlacementPlan",
     "PlacementRequest",
     "RoleRequest",
     "Slot",
     "Strategy",
+    "Transfer",
     "Unplaced",
 ]
 __all__ += ["Capacity", "PlanBuilder", "Wish", "broken", "problems", "smallest_conflict"]

@@ -33,12 +33,12 @@ class RoleRequest(msgspec.Struct, frozen=True):
         return {"cpu": self.cpu, "gpu": self.gpu, **self.custom}
 
 
-class Flow(msgspec.Struct, frozen=True):
+class Transfer(msgspec.Struct, frozen=True):
     """The data that one role sends to another in a step, over all edges with the same pattern.
 
-    - `pattern`: in an ``aligned`` flow each rank sends to the consumers that share its rows; with
-      equal world sizes that is the rank of the same number. In an ``all`` flow every rank sends to
-      every rank.
+    - `pattern`: in an ``aligned`` transfer each rank sends to the consumers that share its rows;
+      with equal world sizes that is the rank of the same number. In an ``all`` transfer every rank
+      sends to every rank.
     - `bytes`: size of one step's values over all producers, declared or measured; None if unknown.
       A value that each consumer receives whole counts once per consumer.
     """
@@ -50,11 +50,11 @@ class Flow(msgspec.Struct, frozen=True):
 
 
 class PlacementRequest(msgspec.Struct, frozen=True):
-    """All roles of a job in the order of the job file, and the flows between them (from the traced
-    graph)."""
+    """All roles of a job in the order of the job file, and the transfers between them (from the
+    traced graph)."""
 
     roles: tuple[RoleRequest, ...]
-    flows: tuple[Flow, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
 
     def role(self, name: str) -> RoleRequest:
         """Return the request of role `name`; raise `KeyError` if there is none."""

@@ -12,15 +12,15 @@ from rolemesh.api.cluster import ClusterView, NodeView
 from rolemesh.api.plugin import NoOptions
 from rolemesh.errors import PlacementError, Problems
 from rolemesh.job.planning import check_placed, plan_job
-from rolemesh.placement import Assignment, Capacity, Flow, PlacementPlan, PlacementRequest, RoleRequest, Slot
+from rolemesh.placement import Assignment, Capacity, PlacementPlan, PlacementRequest, RoleRequest, Slot, Transfer
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_pack import PackScheduler
 
 PACK = PackScheduler(NoOptions())
 
 
-def pack(nodes: str, *roles: RoleRequest, flows: tuple[Flow, ...] = ()) -> PlacementPlan:
-    return plan_job(PlacementRequest(roles, flows), parse_nodes(nodes), [("pack", PACK.place)])
+def pack(nodes: str, *roles: RoleRequest, transfers: tuple[Transfer, ...] = ()) -> PlacementPlan:
+    return plan_job(PlacementRequest(roles, transfers), parse_nodes(nodes), [("pack", PACK.place)])
 
 
 def where(plan: PlacementPlan, role: str) -> list[str]:
@@ -50,7 +50,7 @@ def test_a_collective_role_that_no_node_takes_spreads_over_as_few_as_possible() 
 
 def test_ranks_go_beside_those_they_talk_to() -> None:
     rollout, reward = RoleRequest("rollout", 4, cpu=1, gpu=1), RoleRequest("reward", 2, cpu=1)
-    plan = pack("4x(cpu=8,gpu=1)", rollout, reward, flows=(Flow("rollout", "reward"),))
+    plan = pack("4x(cpu=8,gpu=1)", rollout, reward, transfers=(Transfer("rollout", "reward"),))
     assert where(plan, "rollout") == [f"node-{i}" for i in range(4)]
     assert where(plan, "reward") == ["node-0", "node-2"]
     assert plan.assignments[-1].rule == "pack: beside rollout/2"
@@ -119,7 +119,8 @@ def problems(draw: st.DrawFn) -> tuple[PlacementRequest, ClusterView]:
         NodeView(f"node-{i}", cpu=draw(st.integers(0, 6)), gpu=draw(st.integers(0, 2)))
         for i in range(draw(st.integers(0, 4)))
     ]
-    return PlacementRequest(tuple(roles), (Flow("a", "b"), Flow("b", "c"))[: len(roles) - 1]), ClusterView(tuple(nodes))
+    transfers = (Transfer("a", "b"), Transfer("b", "c"))[: len(roles) - 1]
+    return PlacementRequest(tuple(roles), transfers), ClusterView(tuple(nodes))
 
 
 @given(problems())

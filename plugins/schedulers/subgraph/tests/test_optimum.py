@@ -11,7 +11,7 @@ import pytest
 from rolemesh import PlacementRequest, RoleRequest
 from rolemesh.api.workload import NoOptions
 from rolemesh.job.planning import plan_job
-from rolemesh.placement import Flow
+from rolemesh.placement import Transfer
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh_pack import PackScheduler
 from rolemesh_subgraph import SubgraphOptions, SubgraphScheduler, crossing
@@ -24,7 +24,7 @@ WITHIN = 1.2
 
 
 def drawn(seed: int, most: int) -> tuple[PlacementRequest, str]:
-    """A job of `most` ranks at most, with flows of both patterns between its roles, and a cluster it just fits on."""
+    """A job of `most` ranks at most, with transfers of both patterns, and a cluster that it just fills."""
     rng = random.Random(seed)
     roles: list[RoleRequest] = []
     while (left := most - sum(role.world_size for role in roles)) > 0 and len(roles) < 5:
@@ -33,14 +33,14 @@ def drawn(seed: int, most: int) -> tuple[PlacementRequest, str]:
         roles.append(RoleRequest(f"role{len(roles)}", size, cpu=rng.choice([1, 1, 2]), group=group))  # type: ignore[arg-type]
     ends = [(a.role, b.role) for a, b in product(roles, roles) if a is not b]
     chosen = rng.sample(ends, min(len(ends), rng.randint(2, 6)))
-    flows = tuple(
-        Flow(*pair, rng.choice(["aligned", "all"]), float(rng.choice([1, 10, 200, 1000]) * 1_000_000))  # type: ignore[arg-type]
+    transfers = tuple(
+        Transfer(*pair, rng.choice(["aligned", "all"]), float(rng.choice([1, 10, 200, 1000]) * 1_000_000))  # type: ignore[arg-type]
         for pair in chosen
     )
     needed = sum(role.world_size * role.cpu for role in roles)
     nodes = rng.randint(2, 3)
     each = -(-needed // nodes) + rng.randint(1, 2)
-    return PlacementRequest(tuple(roles), flows), f"{nodes}x(cpu={each:g})"
+    return PlacementRequest(tuple(roles), transfers), f"{nodes}x(cpu={each:g})"
 
 
 def least(request: PlacementRequest, cluster: str) -> float:
@@ -60,11 +60,13 @@ def least(request: PlacementRequest, cluster: str) -> float:
                 fits &= plans[number[role.role, rank]] == plans[number[role.role, 0]]
     plans = plans[:, fits]
     cost = np.zeros(plans.shape[1])
-    for flow in request.flows:
-        m, n = (request.role(name).world_size for name in (flow.src, flow.dst))
-        shares = pairs(m, n) if flow.pattern == "aligned" else ((i, j, 1 / (m * n)) for i in range(m) for j in range(n))
+    for transfer in request.transfers:
+        m, n = (request.role(name).world_size for name in (transfer.src, transfer.dst))
+        shares = (
+            pairs(m, n) if transfer.pattern == "aligned" else ((i, j, 1 / (m * n)) for i in range(m) for j in range(n))
+        )
         for i, j, share in shares:
-            cost += (flow.bytes or 0) * share * (plans[number[flow.src, i]] != plans[number[flow.dst, j]])
+            cost += (transfer.bytes or 0) * share * (plans[number[transfer.src, i]] != plans[number[transfer.dst, j]])
     return float(cost.min())
 
 

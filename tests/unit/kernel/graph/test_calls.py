@@ -15,8 +15,8 @@ from rolemesh.errors import FlowError
 from rolemesh.graph.checks import RoleShape
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.trace import trace
-from rolemesh.job.planning import flows_of
-from rolemesh.placement import Flow
+from rolemesh.job.planning import transfers_of
+from rolemesh.placement import Transfer
 
 ACT = {"act": OperatorSpec("act", {}, (), Split())}
 RUN = {"run": ServiceSpec("run", 4)}
@@ -42,7 +42,7 @@ def test_a_role_that_is_only_called_is_a_role_of_the_graph_and_its_callers_are_k
 
 def test_calls_are_traffic_of_every_rank_with_every_rank_for_the_placement() -> None:
     graph = traced(lambda job: job.agent.act(calls=[job.box]), "agent", "box")
-    assert flows_of(graph, {"agent": 2, "box": 3}, {}) == (Flow("agent", "box", "all", None),)
+    assert transfers_of(graph, {"agent": 2, "box": 3}, {}) == (Transfer("agent", "box", "all", None),)
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,9 @@ def _together(role: RoleRequest, count: int, builder: PlanBuilder) -> list[str]:
 def _near(role: RoleRequest, rank: int, builder: PlanBuilder) -> dict[str, str]:
     """Return the nodes of the ranks with which this one exchanges values, and such a rank on each."""
     near: dict[str, str] = {}
-    for flow in builder.request.flows:
-        if role.role in (flow.src, flow.dst):
-            other = flow.dst if flow.src == role.role else flow.src
+    for transfer in builder.request.transfers:
+        if role.role in (transfer.src, transfer.dst):
+            other = transfer.dst if transfer.src == role.role else transfer.src
             peer = rank * builder.request.role(other).world_size // role.world_size
             node = builder.node_of(other, peer)
             if node is not None and node in builder.known:

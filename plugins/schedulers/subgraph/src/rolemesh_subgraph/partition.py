@@ -16,17 +16,17 @@ __all__ = ["Rank", "clusters", "edges"]
 
 Rank = tuple[str, int]
 PAIRS = 4096
-"""Maximum number of pairs of an all-to-all flow that are treated one by one."""
+"""Maximum number of pairs of an all-to-all transfer that are treated one by one."""
 GROUP = 1e18
 """Bytes that count between ranks that must stay together. No edge has as many."""
 UNKNOWN = 1.0
-"""Bytes that count for a flow of unknown size. It decides only between equals."""
+"""Bytes that count for a transfer of unknown size. It decides only between equals."""
 
 
 def edges(request: PlacementRequest, together: Collection[str] = ()) -> list[tuple[float, Rank, Rank]]:
     """Return the bytes per step between pairs of ranks, the heaviest first.
 
-    In an all-to-all flow, such as weights, each pair gets its part of the bytes, unless there are more than `PAIRS`
+    In an all-to-all transfer, such as weights, each pair gets its part of the bytes, unless there are more than `PAIRS`
     pairs; beyond that the parts are too small to matter. The ranks of a collective role are joined in a chain, before
     all others if the role is one of `together`.
     """
@@ -37,15 +37,15 @@ def edges(request: PlacementRequest, together: Collection[str] = ()) -> list[tup
         pair = (one, other) if one <= other else (other, one)
         weights[pair] = weights.get(pair, 0.0) + weight
 
-    for flow in request.flows:
-        size = UNKNOWN if flow.bytes is None else flow.bytes
-        m, n = sizes[flow.src], sizes[flow.dst]
-        if flow.pattern == "aligned":
+    for transfer in request.transfers:
+        size = UNKNOWN if transfer.bytes is None else transfer.bytes
+        m, n = sizes[transfer.src], sizes[transfer.dst]
+        if transfer.pattern == "aligned":
             for producer, consumer, share in pairs(m, n):
-                add((flow.src, producer), (flow.dst, consumer), size * share)
+                add((transfer.src, producer), (transfer.dst, consumer), size * share)
         elif m * n <= PAIRS:
             for producer, consumer in product(range(m), range(n)):
-                add((flow.src, producer), (flow.dst, consumer), size / (m * n))
+                add((transfer.src, producer), (transfer.dst, consumer), size / (m * n))
     for role in request.roles:
         if role.group == "collective":
             for rank in range(1, role.world_size):

@@ -71,18 +71,17 @@ class Preview(PlanOption):
 
 
 def compared(request: PlacementRequest, plan: PlacementPlan, by_role: PlacementPlan) -> dict[str, Any]:
-    """Return the bytes that cross nodes under both plans, in total and per flow, and the number of ranks of each role
-    per node."""
+    """Compare both plans: the bytes that cross nodes, in total and per transfer, and each role's ranks per node."""
     total = crossing(request, plan)
-    flows = []
-    for flow in request.flows:
-        alone = replace(request, flows=(flow,))
-        flows.append(
+    transfers = []
+    for transfer in request.transfers:
+        alone = replace(request, transfers=(transfer,))
+        transfers.append(
             {
-                "from": flow.src,
-                "to": flow.dst,
-                "pattern": flow.pattern,
-                "bytes": flow.bytes,
+                "from": transfer.src,
+                "to": transfer.dst,
+                "pattern": transfer.pattern,
+                "bytes": transfer.bytes,
                 "crossing": crossing(alone, plan).crossing,
                 "crossing_by_role": crossing(alone, by_role).crossing,
             }
@@ -91,8 +90,8 @@ def compared(request: PlacementRequest, plan: PlacementPlan, by_role: PlacementP
         "total": total.total,
         "crossing": total.crossing,
         "crossing_by_role": crossing(request, by_role).crossing,
-        "unknown_flows": total.unknown,
-        "flows": flows,
+        "unknown_transfers": total.unknown,
+        "transfers": transfers,
         "nodes": {role.role: _nodes(plan, role.role) for role in request.roles},
         "nodes_by_role": {role.role: _nodes(by_role, role.role) for role in request.roles},
     }
@@ -106,21 +105,21 @@ def _text(found: Mapping[str, Any]) -> str:
     total, cross, by_role = found["total"], found["crossing"], found["crossing_by_role"]
     told = f"crosses nodes: {_size(cross)} of {_size(total)} a step ({cross / total:.0%})"
     told += f"; packed role by role: {_size(by_role)} ({by_role / total:.0%})"
-    unknown = found["unknown_flows"]
-    told += f"; {unknown} flows of unknown size do not count (edges.sizes)" if unknown else ""
-    flows: list[Sequence[str]] = [("of them cross nodes", "a step", "packed", "this plan")]
-    flows += [
+    unknown = found["unknown_transfers"]
+    told += f"; {unknown} transfers of unknown size do not count (edges.sizes)" if unknown else ""
+    transfers: list[Sequence[str]] = [("of them cross nodes", "a step", "packed", "this plan")]
+    transfers += [
         (
-            f"{flow['from']} → {flow['to']}" + (", all to all" if flow["pattern"] == "all" else ""),
-            *(_size(flow[name]) for name in ("bytes", "crossing_by_role", "crossing")),
+            f"{transfer['from']} → {transfer['to']}" + (", all to all" if transfer["pattern"] == "all" else ""),
+            *(_size(transfer[name]) for name in ("bytes", "crossing_by_role", "crossing")),
         )
-        for flow in found["flows"]
-        if flow["bytes"] is not None
+        for transfer in found["transfers"]
+        if transfer["bytes"] is not None
     ]
     ranks: list[Sequence[str]] = [("ranks on nodes", "packed", "this plan")]
     for role in found["nodes"]:
         ranks.append((role, *(_counted(found[name][role]) for name in ("nodes_by_role", "nodes"))))
-    return "\n".join([told, "", *_columns(flows), "", *_columns(ranks)])
+    return "\n".join([told, "", *_columns(transfers), "", *_columns(ranks)])
 
 
 def _counted(nodes: Mapping[str, int]) -> str:

@@ -61,15 +61,15 @@ class Occupancy:
         for (role, _), node in self.where.items():
             self._on[role][node] += 1
         sizes = {role.role: role.world_size for role in request.roles}
-        for flow in request.flows:
-            size = UNKNOWN if flow.bytes is None else flow.bytes
-            m, n = sizes[flow.src], sizes[flow.dst]
-            if flow.pattern == "all":
-                self._to_all[flow.src][flow.dst] += size / (m * n)  # type: ignore[assignment]
-                self._to_all[flow.dst][flow.src] += size / (m * n)  # type: ignore[assignment]
+        for transfer in request.transfers:
+            size = UNKNOWN if transfer.bytes is None else transfer.bytes
+            m, n = sizes[transfer.src], sizes[transfer.dst]
+            if transfer.pattern == "all":
+                self._to_all[transfer.src][transfer.dst] += size / (m * n)  # type: ignore[assignment]
+                self._to_all[transfer.dst][transfer.src] += size / (m * n)  # type: ignore[assignment]
                 continue
             for producer, consumer, share in pairs(m, n):
-                one, other = (flow.src, producer), (flow.dst, consumer)
+                one, other = (transfer.src, producer), (transfer.dst, consumer)
                 self._near.setdefault(one, Counter())[other] += size * share  # type: ignore[assignment]
                 self._near.setdefault(other, Counter())[one] += size * share  # type: ignore[assignment]
         self._alike = self._to_all.keys() - {role for role, _ in self._near}

@@ -35,10 +35,10 @@ class SubgraphScheduler(Scheduler):
 
     Then ranks are moved and swapped as long as that reduces the bytes between nodes, starting from this plan and from
     that of `pack`; the better result is the plan. A collective role that fits on one node stays on one, because the
-    exchange among its ranks is not a flow and exceeds any flow.
+    exchange among its ranks is not a transfer and exceeds any transfer.
 
-    Sizes come from ``edges.sizes`` in the job file. A flow without a size only decides between equals. A cluster for
-    which no node has room is placed rank by rank.
+    Sizes come from ``edges.sizes`` in the job file. A transfer without a size only decides between equals. A cluster
+    for which no node has room is placed rank by rank.
     """
 
     Options = SubgraphOptions
@@ -77,9 +77,9 @@ def _nodes(request: PlacementRequest, plan: PlacementPlan) -> dict[str, set[str]
 
 
 def _weight(request: PlacementRequest, plan: PlacementPlan) -> tuple[float, float]:
-    """Return the bytes that cross nodes. Flows of unknown size decide between equals."""
-    unknown = tuple(replace(flow, bytes=UNKNOWN) for flow in request.flows if flow.bytes is None)
-    return round(crossing(request, plan).crossing, 3), crossing(replace(request, flows=unknown), plan).crossing
+    """Return the bytes that cross nodes. Transfers of unknown size decide between equals."""
+    unknown = tuple(replace(transfer, bytes=UNKNOWN) for transfer in request.transfers if transfer.bytes is None)
+    return round(crossing(request, plan).crossing, 3), crossing(replace(request, transfers=unknown), plan).crossing
 
 
 def _packed(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan, waiting: list[Rank]) -> PlacementPlan:
@@ -88,8 +88,8 @@ def _packed(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan
     decided = Counter([*(a.role for a in plan.assignments), *(u.role for u in plan.unplaced)])
     known = tuple(role for role in request.roles if role.role in roles or decided[role.role] == role.world_size)
     names = {role.role for role in known}
-    flows = tuple(flow for flow in request.flows if {flow.src, flow.dst} <= names)
-    return PackScheduler(NoOptions()).place(PlacementRequest(known, flows), cluster, plan)
+    transfers = tuple(transfer for transfer in request.transfers if {transfer.src, transfer.dst} <= names)
+    return PackScheduler(NoOptions()).place(PlacementRequest(known, transfers), cluster, plan)
 
 
 def _moved(

@@ -15,7 +15,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
     - `total`: between different ranks.
     - `crossing`: part of `total` that goes from node to node.
-    - `unknown`: flows without a size, which are in neither sum.
+    - `unknown`: transfers without a size, which are in neither sum.
 
     Ranks without a place do not count.
     """
@@ -26,7 +26,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 def pairs(producers: int, consumers: int) -> Iterator[tuple[int, int, float]]:
-    """Yield the pairs of ranks of an aligned flow, with their share of it. The sum of the shares is 1.
+    """Yield the pairs of ranks of an aligned transfer, with their share of it. The sum of the shares is 1.
 
     Rank i of m has the i-th m-th of the rows, and rank j of n takes the j-th n-th of them.
     """
@@ -40,7 +40,7 @@ def pairs(producers: int, consumers: int) -> Iterator[tuple[int, int, float]]:
 
 
 def crossing(request: PlacementRequest, plan: PlacementPlan) -> Traffic:
-    """Return the traffic of all flows of known size."""
+    """Return the traffic of all transfers of known size."""
     sizes = {role.role: role.world_size for role in request.roles}
     node_of = {a.ref: plan.slots[a.slot].node for a in plan.assignments}
     on: dict[str, Counter[str]] = {}
@@ -48,20 +48,20 @@ def crossing(request: PlacementRequest, plan: PlacementPlan) -> Traffic:
         on.setdefault(role, Counter())[node] += 1
     total = cross = 0.0
     unknown = 0
-    for flow in request.flows:
-        if flow.bytes is None:
+    for transfer in request.transfers:
+        if transfer.bytes is None:
             unknown += 1
             continue
-        m, n = sizes[flow.src], sizes[flow.dst]
-        if flow.pattern == "aligned":
+        m, n = sizes[transfer.src], sizes[transfer.dst]
+        if transfer.pattern == "aligned":
             for producer, consumer, share in pairs(m, n):
-                ends = node_of.get((flow.src, producer)), node_of.get((flow.dst, consumer))
+                ends = node_of.get((transfer.src, producer)), node_of.get((transfer.dst, consumer))
                 if None not in ends:
-                    total += flow.bytes * share
-                    cross += flow.bytes * share * (ends[0] != ends[1])
+                    total += transfer.bytes * share
+                    cross += transfer.bytes * share * (ends[0] != ends[1])
         else:
-            src, dst = on.get(flow.src, Counter()), on.get(flow.dst, Counter())
-            each = flow.bytes / (m * n)
+            src, dst = on.get(transfer.src, Counter()), on.get(transfer.dst, Counter())
+            each = transfer.bytes / (m * n)
             all_pairs = src.total() * dst.total()
             total += each * all_pairs
             cross += each * (all_pairs - sum(count * dst[node] for node, count in src.items()))

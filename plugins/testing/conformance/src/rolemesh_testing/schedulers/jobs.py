@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from rolemesh.api.cluster import ClusterView, NodeView
-from rolemesh.placement import Apart, Constraint, Flow, PlacementRequest, RoleRequest, Spread, Within
+from rolemesh.placement import Apart, Constraint, PlacementRequest, RoleRequest, Spread, Transfer, Within
 
 __all__ = ["cluster", "constraints", "request"]
 
@@ -15,7 +15,7 @@ CUSTOM = "disk"
 
 
 def request(random: Random, roles: Sequence[str], most: int = 4) -> PlacementRequest:
-    """Draw a job of all of `roles`, in any order, with 1 to `most` ranks each, and flows between some of them.
+    """Draw a job of all of `roles`, in any order, with 1 to `most` ranks each, and transfers between some of them.
 
     Half of the jobs have the same number of ranks in all roles. Ranks need cores, whole GPUs or fractions, and some a
     custom resource.
@@ -34,11 +34,11 @@ def request(random: Random, roles: Sequence[str], most: int = 4) -> PlacementReq
         for role in order
     )
     pairs = [(src, dst) for src in roles for dst in roles if src != dst]
-    flows = tuple(
-        Flow(src, dst, random.choice(("aligned", "all")), random.choice((None, 1.0, float(1 << 30))))
+    transfers = tuple(
+        Transfer(src, dst, random.choice(("aligned", "all")), random.choice((None, 1.0, float(1 << 30))))
         for src, dst in random.sample(pairs, min(len(pairs), random.randint(0, 3)))
     )
-    return PlacementRequest(asked, flows)
+    return PlacementRequest(asked, transfers)
 
 
 def cluster(random: Random, labels: Mapping[str, Sequence[str]], most: int = 5) -> ClusterView:

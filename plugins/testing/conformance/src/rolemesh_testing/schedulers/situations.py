@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from rolemesh.api.cluster import ClusterView, NodeView
 from rolemesh.api.plugin import NoOptions
 from rolemesh.errors import RolemeshError
-from rolemesh.placement import Flow, PlacementPlan, PlacementRequest, RoleRequest, Strategy, Unplaced
+from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest, Strategy, Transfer, Unplaced
 from rolemesh.placement.validation import ask
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_pack import PackScheduler
@@ -66,7 +66,7 @@ class PlacementConformance(PluginConformance):
         first, *others = self.roles
         return PlacementRequest(
             (RoleRequest(first, 2, group="collective"), *(RoleRequest(role, 2) for role in others)),
-            tuple(Flow(src, dst, "aligned", 1e6) for src, dst in zip(self.roles, self.roles[1:], strict=False)),
+            tuple(Transfer(src, dst, "aligned", 1e6) for src, dst in zip(self.roles, self.roles[1:], strict=False)),
         )
 
     @pytest.fixture
