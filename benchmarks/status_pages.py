@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh_durable.agent.resource_guard import shm_folder
 from rolemesh_durable.rank.status_page import Position, StatusPage
+from rolemesh_processes.guard import shm_folder
 
 __all__ = ["StatusPages"]
 

@@ -12,6 +12,7 @@ KERNEL = (
     "engines/inline",
     "engines/runtime",
     "engines/dataplane",
+    "engines/processes",
     "engines/durable",
     "backends/local",
     "observers/console",

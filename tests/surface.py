@@ -52,6 +52,11 @@ MODULES = (
     "rolemesh.api.observer",
     "rolemesh_dataplane.transports",
     "rolemesh_jobs",
+    "rolemesh_processes.beginning",
+    "rolemesh_processes.ending",
+    "rolemesh_processes.guard",
+    "rolemesh_processes.openmp",
+    "rolemesh_processes.signals",
     "rolemesh_testing",
 )
 """Modules that plugins import besides ``rolemesh`` itself. A module that does not exist yet is left out."""

@@ -44,6 +44,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Flows": ("graph/", "runtime/values.py", "runtime/items.py"),
     "Ray, nodes and environments": (
         "durable/agent/",
+        "processes/",
         "durable/backends.py",
         "local/",
         "ray/",

@@ -11,7 +11,7 @@ from tests.conformance.counter import Counter
 from tests.conformance.harness import failures, outcomes
 
 from rolemesh import Scheduler
-from rolemesh_durable.agent.zygote_pool import BASE_ENV
+from rolemesh_processes.openmp import BASE_ENV
 from rolemesh_testing.conformance import PluginConformance
 from rolemesh_testing.workloads.ranks import Stage
 

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.harness import Job, nothing_is_left, until
 from tests.e2e.ladder import LADDER, SLOW, STEPS, ended_well, launched, of_kind, pids, total
 
-from rolemesh_durable.agent.resource_guard import shm_folder
+from rolemesh_processes.guard import shm_folder
 
 Make = Callable[..., Job]
 UNDER_CONTROL_S = 2.0

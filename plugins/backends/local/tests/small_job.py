@@ -17,12 +17,12 @@ import msgspec
 import zmq
 
 from rolemesh.api.cluster import ClusterView, NodeView
-from rolemesh_durable.agent.resource_guard import AgentGuard
 from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart
 from rolemesh_local.launcher import LocalLauncher, agent_identity, agents_address
 from rolemesh_local.messages import Link, Refuse, SupervisorStart, ToMaster
 from rolemesh_local.relay import Relay
 from rolemesh_local.supervisor import Supervisor
+from rolemesh_processes.guard import AgentGuard
 
 HOLD_S = 5.0
 NODES = ClusterView(tuple(NodeView(f"node-{i}") for i in range(3)))

@@ -19,8 +19,8 @@ import msgspec
 import pytest
 import zmq
 
-from rolemesh_durable.agent.resource_guard import remove_job, shm_folder
 from rolemesh_local.question import master_comes
+from rolemesh_processes.guard import remove_job, shm_folder
 
 
 class SmallJob:

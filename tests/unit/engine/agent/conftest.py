@@ -23,7 +23,6 @@ import zmq
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.agent.agent import Agent
-from rolemesh_durable.agent.resource_guard import remove_agent, shm_folder
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import Environment, JobConfig, PluginUse
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan

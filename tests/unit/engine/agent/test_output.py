@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.unit.engine.agent.conftest import Node
 
-from rolemesh_durable.agent.limits import raise_limits
+from rolemesh_processes.beginning import raise_limits
 
 PRINTS = """
 import os
@@ -54,7 +54,7 @@ def test_a_rank_whose_log_is_on_a_full_disk_loses_lines_and_no_step(node: Callab
 
 
 def test_a_log_that_cannot_be_made_costs_the_output_only(full: Path) -> None:
-    program = "from rolemesh_durable.agent.output import write_to\nimport sys\n"
+    program = "from rolemesh_processes.output import write_to\nimport sys\n"
     program += "write_to(sys.argv[1]); print('lost'); sys.exit(3)"
     (full / "file").write_text("")
     assert subprocess.run([sys.executable, "-c", program, str(full / "file" / "log")], check=False).returncode == 3

@@ -19,12 +19,12 @@ import zmq
 from rolemesh.api.observer import Event, JobStatus, RankStatus, StepMetrics
 from rolemesh.runs.run import CONTROL_FILE
 from rolemesh_dataplane.curve import new_keys
-from rolemesh_durable.boot import boot_id
 from rolemesh_durable.control.client import REQUEST_BYTES, ControlClient, MasterGoneError, RefusedError, Watch
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault, Release
 from rolemesh_durable.master.answers import PAGE_BYTES, PAGE_EVENTS, PAGE_LINES, Answers
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.runs import ControlFile, write_json
+from rolemesh_processes.boot import boot_id
 
 GARBAGE: list[list[bytes]] = [
     [],

@@ -17,7 +17,6 @@ import zmq
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_dataplane.transports import TransportKeys
-from rolemesh_durable.agent.openmp import end_threads
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.checkpoint import disk
 from rolemesh_durable.checkpoint.memory import MemorySnapshots
@@ -29,6 +28,7 @@ from rolemesh_durable.protocol.starts import RankStart
 from rolemesh_durable.rank.frames import encode_control
 from rolemesh_durable.rank.main import main, prepare
 from rolemesh_durable.rank.status_page import StatusPage
+from rolemesh_processes.openmp import end_threads
 from rolemesh_runtime.metrics import Metrics
 
 HERE = Path(__file__).parent

@@ -11,11 +11,13 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.runs.run import LOGS_DIR
-from rolemesh_durable.api.hosting import MasterConfig, ResourceGuard, give_up, remove_job
-from rolemesh_durable.api.processes import entitle, pass_over, raise_limits
+from rolemesh_durable.api.hosting import MasterConfig, give_up
 from rolemesh_local.messages import SupervisorStart
 from rolemesh_local.processes import run_agent, run_master
 from rolemesh_local.supervisor import Supervisor
+from rolemesh_processes.beginning import entitle, raise_limits
+from rolemesh_processes.guard import ResourceGuard, remove_job
+from rolemesh_processes.signals import pass_over
 
 PRELOAD = ("sqlite3", "psutil")
 """Modules that every master imports. The master itself imports the plugins of observers, because those may start

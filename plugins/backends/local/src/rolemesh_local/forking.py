@@ -10,8 +10,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from rolemesh_durable.api.hosting import write_to
-from rolemesh_durable.api.processes import die_with_parent
+from rolemesh_processes.beginning import die_with_parent
+from rolemesh_processes.output import write_to
 
 __all__ = ["fork", "how_it_ended"]
 

@@ -13,19 +13,11 @@ import zmq
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import BackendError
-from rolemesh_durable.api.hosting import (
-    UNREADABLE,
-    AgentPlace,
-    AgentStart,
-    Dropped,
-    Lost,
-    Received,
-    remove_agent,
-    remove_job,
-)
+from rolemesh_durable.api.hosting import UNREADABLE, AgentPlace, AgentStart, Dropped, Lost, Received
 from rolemesh_local.forking import how_it_ended
 from rolemesh_local.messages import Agents, AgentState, Beat, Exited, Kill, Link, Spawn, ToMaster
 from rolemesh_local.nodes import lose_node, lost_nodes, present
+from rolemesh_processes.guard import remove_agent, remove_job
 
 __all__ = ["LocalLauncher", "agents_address"]
 

@@ -8,12 +8,13 @@ import msgspec
 
 from rolemesh.errors import PluginError
 from rolemesh_durable.api.hosting import Agent, AgentConfig, Master, MasterConfig
-from rolemesh_durable.api.processes import disown_finalizers, end_program, entitle, flush_files
 from rolemesh_durable.stores import JournalDamagedError
 from rolemesh_local.launcher import LocalLauncher, agent_identity, agents_address
 from rolemesh_local.messages import Link, Refuse, SupervisorStart, ToMaster
 from rolemesh_local.question import master_comes
 from rolemesh_local.relay import Relay
+from rolemesh_processes.beginning import entitle
+from rolemesh_processes.ending import disown_finalizers, end_program, flush_files
 
 __all__ = ["run_agent", "run_master"]
 

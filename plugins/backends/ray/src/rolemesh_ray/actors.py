@@ -23,8 +23,11 @@ import ray
 
 from rolemesh.errors import PluginError
 from rolemesh.runs.run import LOGS_DIR
-from rolemesh_durable.api.hosting import AgentConfig, MasterConfig, ResourceGuard, Restarts, agent_start, taken_up
-from rolemesh_durable.api.processes import flush_files, handle_unless_ignored, raise_limits
+from rolemesh_durable.api.hosting import AgentConfig, MasterConfig, Restarts, agent_start, taken_up
+from rolemesh_processes.beginning import raise_limits
+from rolemesh_processes.ending import flush_files
+from rolemesh_processes.guard import ResourceGuard
+from rolemesh_processes.signals import handle_unless_ignored
 from rolemesh_ray.launcher import RayLauncher
 from rolemesh_ray.names import master_actor, remove_reservations
 from rolemesh_ray.nodes import kill_actor, state_of

@@ -14,7 +14,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import BackendError
-from rolemesh_durable.api.hosting import AgentPlace, AgentStart, Lost, Received, remove_job
+from rolemesh_durable.api.hosting import AgentPlace, AgentStart, Lost, Received
+from rolemesh_processes.guard import remove_job
 from rolemesh_ray.names import (
     NAMESPACE,
     agent_actors,

@@ -13,7 +13,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-from rolemesh_durable.api.processes import awaited, end_program, flush_files
+from rolemesh_processes.ending import awaited, end_program, flush_files
 
 __all__ = ["after_import", "as_python_ends", "as_python_starts"]
 
@@ -81,7 +81,7 @@ class _Finder(MetaPathFinder):
 
 
 def as_python_ends(failed: str = "") -> None:
-    """Do what the interpreter does at the end of a program, in the same order; see `rolemesh_durable.ending`.
+    """Do what the interpreter does at the end of a program, in the same order; see `rolemesh_processes.ending`.
 
     Modules stay until the process ends, because it may have to wait for other ranks. The time is unlimited, except
     after an error, whose text is `failed`, because other ranks may wait for this one.

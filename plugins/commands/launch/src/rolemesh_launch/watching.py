@@ -20,12 +20,12 @@ from rolemesh.job.run import JobRun
 from rolemesh.runs.run import EVENTS_FILE
 from rolemesh_console.sentences import sentence
 from rolemesh_durable.api.jobs import LivingRun
-from rolemesh_durable.api.processes import handle_unless_ignored
 from rolemesh_jobs.interleaving import Interleaving
 from rolemesh_jobs.logs import Tail, log_files
 from rolemesh_launch.flags import Std
 from rolemesh_launch.job import ROLE
 from rolemesh_launch.resuming import Note
+from rolemesh_processes.signals import handle_unless_ignored
 
 __all__ = ["Printing", "finish", "say"]
 

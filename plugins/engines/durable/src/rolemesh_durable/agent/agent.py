@@ -29,12 +29,9 @@ from rolemesh_durable.agent.logs import Logs
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.agent.parts import Parts, makers
 from rolemesh_durable.agent.rank_channels import RankChannels
-from rolemesh_durable.agent.reserve import Reserve
-from rolemesh_durable.agent.resource_guard import MARKER, AgentGuard
 from rolemesh_durable.agent.sampling import Sampler
 from rolemesh_durable.agent.status_pages import StatusPages
 from rolemesh_durable.agent.zygote_pool import Death, ZygotePool
-from rolemesh_durable.dispositions import handle_unless_ignored
 from rolemesh_durable.malformed import UNREADABLE, Dropped
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
@@ -45,6 +42,9 @@ from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.start_queue import AT_ONCE
 from rolemesh_durable.protocol.starts import AgentConfig, RankStart, for_rank
 from rolemesh_durable.refusals import refused
+from rolemesh_processes.guard import MARKER, AgentGuard
+from rolemesh_processes.reserve import Reserve
+from rolemesh_processes.signals import handle_unless_ignored
 
 __all__ = ["Agent"]
 

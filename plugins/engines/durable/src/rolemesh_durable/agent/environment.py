@@ -30,8 +30,9 @@ import msgspec
 from rolemesh.errors import BackendError, PluginError
 from rolemesh.kinds.installed import version
 from rolemesh_durable.agent import parcels, zygote
-from rolemesh_durable.dispositions import pass_over
 from rolemesh_durable.protocol.job import Environment
+from rolemesh_processes.beginning import die_with_parent
+from rolemesh_processes.signals import pass_over
 
 __all__ = ["cache_folder", "interpreter"]
 
@@ -145,7 +146,7 @@ def _install(python: str, environment: Environment, constraints: Path, lock: int
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         pass_fds=[lock],
-        preexec_fn=lambda: zygote.die_with_parent(this),
+        preexec_fn=lambda: die_with_parent(this),
         text=True,
     )
     assert pip.stdin is not None
@@ -180,7 +181,7 @@ def _enter(folder: str) -> None:
 
 
 def main() -> None:
-    zygote.die_with_parent(int(sys.argv[2]))
+    die_with_parent(int(sys.argv[2]))
     pass_over(signal.SIGINT)
     control = socket.socket(fileno=int(sys.argv[1]))
     parcel = parcels.receive(control)

@@ -6,8 +6,8 @@ import logging
 
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.agent.memory import NodeMemory
-from rolemesh_durable.agent.reserve import Reserve
-from rolemesh_durable.agent.resource_guard import AgentGuard
+from rolemesh_processes.guard import AgentGuard
+from rolemesh_processes.reserve import Reserve
 
 __all__ = ["look_after"]
 

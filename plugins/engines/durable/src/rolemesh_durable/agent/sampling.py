@@ -9,13 +9,13 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.agent.memory import NodeMemory
-from rolemesh_durable.agent.reserve import Reserve
 from rolemesh_durable.agent.status_pages import StatusPages
-from rolemesh_durable.processes import is_stopped, worked_s
 from rolemesh_durable.protocol.agent.events import RankSample, Sampled
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.protocol.rank.page import BLOCKED, COMPUTING, WAITING
 from rolemesh_durable.rank.status_page import Position
+from rolemesh_processes.facts import is_stopped, worked_s
+from rolemesh_processes.reserve import Reserve
 
 __all__ = ["Sampler"]
 

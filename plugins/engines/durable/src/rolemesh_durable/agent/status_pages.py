@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh_durable.agent.reserve import Reserve
 from rolemesh_durable.protocol.messages import AgentToRank, RankLaunch, Watermarks
 from rolemesh_durable.protocol.rank.page import GRANTED, STOPPING
 from rolemesh_durable.protocol.refs import StartRef
 from rolemesh_durable.rank.status_page import Position, StatusPage
+from rolemesh_processes.reserve import Reserve
 
 __all__ = ["StatusPages"]
 

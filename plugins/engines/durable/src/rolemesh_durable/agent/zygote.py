@@ -32,13 +32,15 @@ import msgspec
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.kinds.installed import distribution
-from rolemesh_durable.agent import openmp, parcels
-from rolemesh_durable.agent.output import write_to
-from rolemesh_durable.dispositions import pass_over
-from rolemesh_durable.ending import disown_finalizers, end_program, flush_files, release_modules
+from rolemesh_durable.agent import parcels
 from rolemesh_durable.protocol.refs import StartRef
 from rolemesh_durable.protocol.starts import RankStart
 from rolemesh_durable.refusals import refused
+from rolemesh_processes import openmp
+from rolemesh_processes.beginning import die_with_parent
+from rolemesh_processes.ending import disown_finalizers, end_program, flush_files, release_modules
+from rolemesh_processes.output import write_to
+from rolemesh_processes.signals import pass_over
 
 __all__ = [
     "ADOPT",
@@ -52,10 +54,8 @@ __all__ = [
     "Replaced",
     "Row",
     "ZygoteMessage",
-    "die_with_parent",
 ]
 
-PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER = 0x59616D61
 PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
 EVERY_RANK = (
@@ -141,13 +141,6 @@ class Row(msgspec.Struct, frozen=True):
 
 
 ZygoteMessage: TypeAlias = Making | Ready | Broken | Forked | Exited | Replaced
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when `parent` ends (Linux). Exit at once if it has already ended."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def main() -> None:

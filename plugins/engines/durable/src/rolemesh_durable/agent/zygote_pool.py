@@ -18,25 +18,14 @@ import msgspec
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.agent import parcels, zygote
-from rolemesh_durable.agent.resource_guard import MARKER
-from rolemesh_durable.processes import start_time
 from rolemesh_durable.protocol.job import Environment
 from rolemesh_durable.protocol.refs import StartRef
 from rolemesh_durable.refusals import refused
+from rolemesh_processes.facts import start_time
+from rolemesh_processes.guard import MARKER
+from rolemesh_processes.openmp import BASE_ENV
 
 __all__ = ["Death", "ReplacedError", "ZygotePool", "death_of"]
-
-BASE_ENV = {
-    "OMP_NUM_THREADS": "1",
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "0",
-    "TOKENIZERS_PARALLELISM": "false",
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-    "PYTHONUNBUFFERED": "1",
-}
-"""Variables of every rank. Processes with spinning OpenMP threads on the same cores slow each other three to four
-times."""
-
 
 END_S = 2.0
 """Seconds in which a zygote that has closed its end must be gone."""

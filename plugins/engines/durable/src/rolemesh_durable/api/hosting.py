@@ -12,10 +12,6 @@ from rolemesh_durable.api import importer, names
 
 if TYPE_CHECKING:
     from rolemesh_durable.agent.agent import Agent as Agent
-    from rolemesh_durable.agent.output import write_to as write_to
-    from rolemesh_durable.agent.resource_guard import ResourceGuard as ResourceGuard
-    from rolemesh_durable.agent.resource_guard import remove_agent as remove_agent
-    from rolemesh_durable.agent.resource_guard import remove_job as remove_job
     from rolemesh_durable.carried import taken_up as taken_up
     from rolemesh_durable.hosting.giving_up import give_up as give_up
     from rolemesh_durable.hosting.restarts import Restarts as Restarts
@@ -33,8 +29,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "agent.agent": "Agent",
-    "agent.output": "write_to",
-    "agent.resource_guard": "ResourceGuard remove_agent remove_job",
     "carried": "taken_up",
     "hosting.giving_up": "give_up",
     "hosting.restarts": "Restarts",

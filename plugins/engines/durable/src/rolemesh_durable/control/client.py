@@ -22,8 +22,8 @@ from rolemesh.errors import RolemeshError
 from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import CONTROL_FILE
 from rolemesh_dataplane.curve import connects_with
-from rolemesh_durable.boot import boot_id
 from rolemesh_durable.runs import ControlFile
+from rolemesh_processes.boot import boot_id
 
 __all__ = [
     "BEYOND",

@@ -23,7 +23,6 @@ import zmq
 
 from rolemesh.api.observer import Event, JobStatus, RunInfo, StepMetrics
 from rolemesh.runs.run import CONTROL_FILE, RESULT_FILE, RUN_FILE
-from rolemesh_durable.boot import boot_id
 from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.extensions.shells import SHELL_PARTS
 from rolemesh_durable.journal.event_log import EventLog
@@ -52,6 +51,7 @@ from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.merge import LineAssembler
 from rolemesh_durable.protocol.snapshot_plan import known
 from rolemesh_durable.runs import Run, write_json
+from rolemesh_processes.boot import boot_id
 from rolemesh_runtime.background import Background
 
 __all__ = ["Master"]

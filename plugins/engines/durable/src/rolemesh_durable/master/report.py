@@ -14,7 +14,6 @@ from rolemesh.api.observer import AgentStatus, JobStatus, RankStatus
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NOT_STARTED
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_dataplane.transports import TransportKeys
-from rolemesh_durable.boot import boot_id
 from rolemesh_durable.extensions.relayout.records import Relayout
 from rolemesh_durable.master.goodput import Account
 from rolemesh_durable.master.kept import Kept, described
@@ -24,6 +23,7 @@ from rolemesh_durable.protocol.master.state import AgentRecord, JobState, RankRe
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.snapshot_plan import known
 from rolemesh_durable.runs import ControlFile
+from rolemesh_processes.boot import boot_id
 
 __all__ = ["control_of", "result_of", "status_of"]
 

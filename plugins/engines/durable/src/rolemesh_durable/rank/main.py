@@ -42,7 +42,7 @@ from rolemesh_durable.rank.services import Extending, RankPlace
 from rolemesh_durable.rank.signals import on_sigterm
 from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.resolved import check_before_forks, load_exact
-from rolemesh_durable.title import entitle
+from rolemesh_processes.beginning import entitle
 from rolemesh_runtime.operator_failure import OperatorFailed, summarize, user_traceback
 
 __all__ = ["main", "prepare"]

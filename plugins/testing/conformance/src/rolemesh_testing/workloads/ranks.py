@@ -18,7 +18,7 @@ import msgspec
 import psutil
 
 from rolemesh.api.workload import Workload
-from rolemesh_durable.api.processes import BASE_ENV
+from rolemesh_processes.openmp import BASE_ENV
 from rolemesh_testing.hanging import Hung, Limit
 from rolemesh_testing.workloads.listed import Listed
 from rolemesh_testing.workloads.stage import Started

@@ -16,7 +16,8 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from rolemesh_durable.api.processes import die_with_parent, end_threads
+from rolemesh_processes.beginning import die_with_parent
+from rolemesh_processes.openmp import end_threads
 
 __all__ = ["Started"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rolemesh_durable.extensions.hangs.messages import Dump, Stacks
-from rolemesh_durable.processes import is_stopped
 from rolemesh_durable.protocol.agent.part import AgentPart, AgentProcess
+from rolemesh_processes.facts import is_stopped
 
 __all__ = ["StackTaker", "take_stacks"]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from rolemesh_durable.agent import janitor
-from rolemesh_durable.boot import boot_id
-from rolemesh_durable.processes import start_time
+from rolemesh_processes import janitor
+from rolemesh_processes.boot import boot_id
+from rolemesh_processes.facts import start_time
 
 __all__ = ["Owner", "is_orphan", "owner_of"]
 

@@ -18,10 +18,9 @@ import psutil
 import pytest
 
 from rolemesh.errors import BackendError
-from rolemesh_durable.agent import janitor, ownership
-from rolemesh_durable.agent.janitor import GUARD_FILE, OWNER_FILE
-from rolemesh_durable.agent.ownership import Owner
-from rolemesh_durable.agent.resource_guard import (
+from rolemesh_processes import janitor, ownership
+from rolemesh_processes.boot import boot_id
+from rolemesh_processes.guard import (
     MARKER,
     AgentGuard,
     ResourceGuard,
@@ -30,15 +29,16 @@ from rolemesh_durable.agent.resource_guard import (
     remove_orphans,
     shm_folder,
 )
-from rolemesh_durable.boot import boot_id
+from rolemesh_processes.janitor import GUARD_FILE, OWNER_FILE
+from rolemesh_processes.ownership import Owner
 
 OWNER = """
 import os, subprocess, sys, time
-from rolemesh_durable.agent.resource_guard import MARKER, AgentGuard, ResourceGuard
+from rolemesh_processes.guard import MARKER, AgentGuard, ResourceGuard
 job, incarnation, hold_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-keeper = AgentGuard(job, "node0", incarnation, hold_s)
-child = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: keeper.mark}, start_new_session=True)
-print(keeper.shm, keeper.tmp, child.pid, flush=True)
+guard = AgentGuard(job, "node0", incarnation, hold_s)
+child = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: guard.mark}, start_new_session=True)
+print(guard.shm, guard.tmp, child.pid, flush=True)
 time.sleep(600)
 """
 
@@ -363,7 +363,7 @@ def test_a_pipe_of_another_user_stops_no_agent(job: str, what: str) -> None:
         command = [
             sys.executable,
             "-c",
-            f"from rolemesh_durable.agent.resource_guard import *; AgentGuard({job!r}, 'node0').close()",
+            f"from rolemesh_processes.guard import *; AgentGuard({job!r}, 'node0').close()",
         ]
         assert subprocess.run(command, timeout=20, check=False).returncode == 0
     finally:

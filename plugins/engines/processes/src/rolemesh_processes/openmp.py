@@ -7,8 +7,18 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["end_threads"]
+__all__ = ["BASE_ENV", "end_threads"]
 
+BASE_ENV = {
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+"""Variables of every rank. Processes with spinning OpenMP threads on the same cores slow each other three to four
+times."""
 PAUSE_HARD = 2
 """``omp_pause_hard`` of OpenMP 5.0: the runtime releases its resources, threads included, and recreates them when
 needed."""

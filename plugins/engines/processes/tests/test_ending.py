@@ -11,7 +11,7 @@ import pytest
 
 FORKS = """
 import os, sys, tempfile
-from rolemesh_durable.ending import disown_finalizers, end_program, flush_files, release_modules
+from rolemesh_processes.ending import disown_finalizers, end_program, flush_files, release_modules
 
 ours = tempfile.TemporaryDirectory(dir=".", prefix="ours-")
 kept = set(sys.modules)
@@ -65,7 +65,7 @@ def test_the_main_module_is_not_released_under_the_name_that_multiprocessing_giv
 def test_the_log_says_what_the_end_waits_for(tmp_path: Path) -> None:
     code = """
 import threading
-from rolemesh_durable import ending
+from rolemesh_processes import ending
 go = threading.Event()
 threading.Thread(target=go.wait, name="uploads").start()
 print(ending.awaited())
@@ -80,7 +80,7 @@ def test_programs_that_a_process_of_the_job_starts_get_the_signals_that_it_inher
 ) -> None:
     code = f"""
 import signal, subprocess, sys
-from rolemesh_durable.dispositions import pass_over
+from rolemesh_processes.signals import pass_over
 if {ignored}:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 pass_over(signal.SIGINT)

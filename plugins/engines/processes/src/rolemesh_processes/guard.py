@@ -2,7 +2,7 @@
 
 An agent's folder in shared memory is named after job and agent. The agent's next incarnation takes it over with its
 content; if none comes, the janitor of the dead one removes it. Only folders with an owner file of ours are taken over
-or removed (`rolemesh_durable.agent.ownership`).
+or removed (`rolemesh_processes.ownership`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rolemesh.errors import BackendError
-from rolemesh_durable.agent import janitor
-from rolemesh_durable.agent.ownership import Owner, is_orphan, owner_of
-from rolemesh_durable.agent.reserve import Reserve
-from rolemesh_durable.processes import start_time
+from rolemesh_processes import janitor
+from rolemesh_processes.facts import start_time
+from rolemesh_processes.ownership import Owner, is_orphan, owner_of
+from rolemesh_processes.reserve import Reserve
 
 __all__ = ["MARKER", "AgentGuard", "ResourceGuard", "remove_agent", "remove_job", "remove_orphans", "shm_folder"]
 
