@@ -27,6 +27,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import Environment, JobConfig, PluginUse
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 from rolemesh_durable.protocol.starts import AgentConfig
+from rolemesh_processes.guard import remove_agent, shm_folder
 
 PATIENCE_S = 40
 CLONE_NEWNS = 0x20000
