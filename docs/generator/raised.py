@@ -18,6 +18,7 @@ SOURCES = ("core/rolemesh/**/*.py", "plugins/*/*/src/**/*.py", "cookiecutter/_sh
 
 HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {
     ("graph/tracer.py", "error"): ("FlowError", 0, ""),
+    ("graph/call_site.py", "error"): ("FlowError", 0, ""),
     ("graph/routes.py", "refused"): ("FlowError", 0, ""),
     ("plugins/manager.py", "misbehaved"): ("PluginError", 1, "the … "),
     ("durable/plugin_calls.py", "misbehaved"): ("PluginError", 1, "the … "),

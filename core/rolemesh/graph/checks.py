@@ -226,23 +226,6 @@ def check_first(
     ]
 
 
-def count(
-    errors: list[RolemeshError],
-    name: str,
-    setting: str,
-    value: object,
-    least: int,
-    where: str | None,
-) -> int:
-    """Return `value` as an integer of at least `least`. Otherwise add an error and return
-    `least`."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-        return value
-    what = f"{name}: {setting} is {value!r}"
-    errors.append(FlowError(what, where=where, remedy=f"use an integer of at least {least}"))
-    return least
-
-
 def constant(value: Any) -> Any:
     """Return `value` as plain data (None, bool, int, float, str, lists, dicts with str keys), equal
     in every process.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from rolemesh.api.workload import OperatorSpec
 from rolemesh.errors import FlowError, RolemeshError, nearest, raise_all
 from rolemesh.graph import checks
-from rolemesh.graph.checks import RoleShape, constant, count
+from rolemesh.graph.call_site import CallSite, Lag
+from rolemesh.graph.checks import RoleShape
 from rolemesh.graph.flow import (
     Feedback,
     Flow,
@@ -19,10 +20,11 @@ from rolemesh.graph.flow import (
     Value,
     place_of,
 )
-from rolemesh.graph.logical import AtMost, Edge, LogicalGraph, OpCall
-from rolemesh.graph.routes import RouteError, by_demand, route
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh.graph.routes import RouteError, route
 
-SETTINGS = ("lag", "initial", "every", "at", "credits", "calls")
+HANDLES = (Value, RoleHandle, OperatorHandle, JobHandle)
+"""The classes of arguments that are no constants."""
 
 
 class _Pending(NamedTuple):
@@ -31,8 +33,7 @@ class _Pending(NamedTuple):
     value: Value
     dst: int
     param: str
-    lag: int
-    newest: bool
+    lag: Lag
     initial: tuple[Any, ...]
     credits: int | None
     where: str | None
@@ -55,17 +56,13 @@ class GraphTracer:
     def error(self, what: str, where: str | None, remedy: str) -> None:
         self.errors.append(FlowError(what, where=where, remedy=remedy))
 
-    # ------------------------------------------------------------------------------------ what the
-    # handles report
+    # ------------------------------------------------------------------ what the handles report
 
     def role(self, name: str) -> RoleHandle:
         if name not in self.roles and name not in self.unknown:
             self.unknown.add(name)
-            self.error(
-                f"the job has no role {name!r}",
-                place_of(sys._getframe()),
-                nearest(name, self.roles),
-            )
+            where = place_of(sys._getframe())
+            self.error(f"the job has no role {name!r}", where, nearest(name, self.roles))
         return RoleHandle(self, name)
 
     def feedback(self, name: str) -> Feedback:
@@ -75,23 +72,16 @@ class GraphTracer:
 
     def bind(self, feedback: Feedback, value: object) -> None:
         where = place_of(sys._getframe())
+        what = feedback._what
         if feedback._bound is not None:
-            self.error(
-                f"{feedback._what} is bound twice", where, "bind it once, to what one call returns"
-            )
-        elif isinstance(value, Feedback) or not self._usable(
-            value, f"{feedback._what}.bind", where
-        ):
-            if isinstance(value, Feedback):
-                self.error(
-                    f"{feedback._what} is bound to a feedback",
-                    where,
-                    "bind it to what a call returns",
-                )
-            feedback._bound = Value(self, None, feedback._what)
-        else:
-            assert isinstance(value, Value)
+            self.error(f"{what} is bound twice", where, "bind it once, to what one call returns")
+            return
+        if isinstance(value, Feedback):
+            self.error(f"{what} is bound to a feedback", where, "bind it to what a call returns")
+        elif self._usable(value, f"{what}.bind", where):
             feedback._bound = value
+            return
+        feedback._bound = Value(self, None, what)
 
     def call(
         self,
@@ -102,146 +92,52 @@ class GraphTracer:
         settings: Mapping[str, Any],
     ) -> Value:
         where = place_of(sys._getframe())
-        name = f"{role}.{operator}"
+        site = CallSite(f"{role}.{operator}", where, self.errors)
         if role not in self.roles:
-            return Value(self, None, name)
+            return Value(self, None, site.name)
         self.called.add(role)
-        spec = self.roles[role].operators.get(operator)
+        shape = self.roles[role]
+        spec = shape.operators.get(operator)
         if spec is None:
-            remedy = nearest(operator, self.roles[role].operators)
-            self.error(f"role {role!r} has no operator {operator!r}", where, remedy)
-            return Value(self, None, name)
-        if clash := [param for param in spec.inputs if param in SETTINGS]:
-            what = (
-                f"operator {name} has a parameter {clash[0]!r}, which means something "
-                "else in a flow"
-            )
-            self.error(what, where, "rename the parameter in the workload")
-        arguments = self._bind_arguments(name, spec, args, kwargs, where)
-        every = count(self.errors, name, "every", settings["every"], 1, where)
-        at = (
-            every - 1
-            if settings["at"] is None
-            else count(self.errors, name, "at", settings["at"], 0, where)
-        )
-        if at >= every:
-            self.error(
-                f"{name}: at={at} never comes with every={every}", where, f"use 0 to {every - 1}"
-            )
+            remedy = nearest(operator, shape.operators)
+            site.error(f"role {role!r} has no operator {operator!r}", remedy)
+            return Value(self, None, site.name)
+        arguments = site.arguments(spec, args, kwargs)
+        every, at = site.runs(settings)
+        edges = self._edges(site, arguments)
+        others = {name: each for name, each in arguments.items() if not isinstance(each, HANDLES)}
+        constants = site.constants(others)
+        given = settings["credits"]
+        credits = self.credits if given is None else site.count("credits", given, 1)
+        lags = site.lags(edges, settings["lag"], shape.together, self.ops)
+        initial = site.initial(lags, settings["initial"])
+        newest = [param for param, lag in lags.items() if lag.newest]
+        self.errors += checks.check_shared(site.name, spec, shape, edges, newest, where)
+        callees = site.callees(role, settings["calls"], self.roles)
+        self.called |= {*callees}
         op = len(self.ops)
         again = sum(call.role == role and call.operator == operator for call in self.ops)
-        label = f"{name}#{again + 1}" if again else name
-        edges, constants = self._split_arguments(name, arguments, where)
-        given = settings["credits"]
-        credits = (
-            self.credits if given is None else count(self.errors, name, "credits", given, 1, where)
-        )
-        lags = self._lags(name, edges, settings["lag"], where)
-        initial = self._initial(name, lags, settings["initial"], where)
-        newest = [param for param, (_, newest) in lags.items() if newest]
-        self.errors += checks.check_shared(name, spec, self.roles[role], edges, newest, where)
+        label = f"{site.name}#{again + 1}" if again else site.name
         self.pending += [
-            _Pending(value, op, param, *lags[param], initial.get(param, ()), credits, where)
+            _Pending(value, op, param, lags[param], initial.get(param, ()), credits, where)
             for param, value in edges.items()
         ]
-        runs = every, at, where or "", self._calls(name, role, settings["calls"], where)
-        self.ops.append(
-            OpCall(op, role, operator, label, spec.returns, spec.streaming, constants, *runs)
-        )
+        runs = every, at, where or "", callees
+        made = OpCall(op, role, operator, label, spec.returns, spec.streaming, constants, *runs)
+        self.ops.append(made)
         self.specs.append(spec)
         return Value(self, op, label)
 
-    # ----------------------------------------------------------------------------------------------
-    # one call's parts
-
-    def _calls(self, name: str, role: str, calls: Any, where: str | None) -> tuple[str, ...]:
-        """Return the roles whose services the operator may call."""
-        found = []
-        for one in calls if isinstance(calls, (list, tuple)) else [calls]:
-            other = one._role if isinstance(one, RoleHandle) else ""
-            if not other:
-                self.error(
-                    f"{name}: calls has {one!r}, which is no role",
-                    where,
-                    "name roles: calls=[job.<role>]",
-                )
-            elif other in self.roles:
-                shape = self.roles[other]
-                if other == role:
-                    self.error(
-                        f"{name} calls its own role",
-                        where,
-                        "call the method: it is in the same process",
-                    )
-                elif not shape.services:
-                    self.error(
-                        f"{name} calls role {other!r}, which has no service",
-                        where,
-                        "mark methods as @service",
-                    )
-                elif shape.together:
-                    remedy = "give the role one rank, or an operator"
-                    self.error(
-                        f"{name} calls role {other!r}, whose ranks only work all together",
-                        where,
-                        remedy,
-                    )
-                else:
-                    found.append(other)
-                self.called.add(other)
-        return tuple(dict.fromkeys(found))
-
-    def _bind_arguments(
-        self,
-        name: str,
-        spec: OperatorSpec,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        where: str | None,
-    ) -> dict[str, Any]:
-        """Return the arguments by parameter, in the order of the signature."""
-        signature = f"it is {name}({', '.join(spec.inputs)})"
-        if len(args) > len(spec.inputs):
-            self.error(
-                f"{name} takes {len(spec.inputs)} arguments, not {len(args)}", where, signature
-            )
-        bound = dict(zip(spec.inputs, args, strict=False))
-        for param, value in kwargs.items():
-            if param not in spec.inputs:
-                known = nearest(param, [*spec.inputs, *SETTINGS])
-                self.error(f"{name} has no parameter {param!r}", where, f"{known}; {signature}")
-            elif param in bound:
-                self.error(f"{name} gets {param!r} twice", where, signature)
-            else:
-                bound[param] = value
-        missing = [param for param in spec.required if param not in bound]
-        if missing and kwargs.keys() <= spec.inputs.keys():
-            self.error(f"{name} lacks {', '.join(map(repr, missing))}", where, signature)
-        return {param: bound[param] for param in spec.inputs if param in bound}
-
-    def _split_arguments(
-        self, name: str, arguments: Mapping[str, Any], where: str | None
-    ) -> tuple[dict[str, Value], dict[str, Any]]:
-        edges: dict[str, Value] = {}
-        constants: dict[str, Any] = {}
+    def _edges(self, site: CallSite, arguments: Mapping[str, Any]) -> dict[str, Value]:
+        """Return the arguments that are values of other calls."""
+        found: dict[str, Value] = {}
         for param, argument in arguments.items():
-            if isinstance(argument, (Value, RoleHandle, OperatorHandle, JobHandle)):
-                if self._usable(argument, f"{name}({param})", where) and isinstance(
-                    argument, Value
-                ):
-                    edges[param] = argument
-            else:
-                try:
-                    constants[param] = constant(argument)
-                except TypeError as error:
-                    self.error(
-                        f"{name}({param}): {error}",
-                        where,
-                        "pass values whole, and constants as in JSON",
-                    )
-        return edges, constants
+            use = f"{site.name}({param})"
+            if isinstance(argument, HANDLES) and self._usable(argument, use, site.where):
+                found[param] = argument
+        return found
 
-    def _usable(self, value: object, use: str, where: str | None) -> bool:
+    def _usable(self, value: object, use: str, where: str | None) -> TypeGuard[Value]:
         """Return whether `value` can be the source of an edge; if not, record an error."""
         if not isinstance(value, Value):
             remedy = "call it: the value is what the call returns"
@@ -261,67 +157,7 @@ class GraphTracer:
             return True
         return False
 
-    def _lags(
-        self, name: str, edges: Mapping[str, Value], lag: Any, where: str | None
-    ) -> dict[str, tuple[int, bool]]:
-        given = dict(lag) if isinstance(lag, Mapping) else dict.fromkeys(edges, lag)
-        if unknown := given.keys() - edges.keys():
-            what = f"{name}: lag for {sorted(unknown)}, which take no value of another call"
-            self.error(what, where, nearest(sorted(unknown)[0], edges))
-        if not edges and not isinstance(lag, Mapping) and lag != 0:
-            self.error(
-                f"{name}: lag={lag!r}, but it takes no value of another call",
-                where,
-                "leave lag out",
-            )
-        found: dict[str, tuple[int, bool]] = {}
-        for param in edges:
-            one = given.get(param, 0)
-            newest = isinstance(one, AtMost)
-            source = edges[param]._op
-            items = source is not None and by_demand(self.ops[source].returns) is not None
-            if newest and self.roles[name.partition(".")[0]].together and not items:
-                what = (
-                    f"{name}: lag={one!r} for {param!r}, but each rank of a collective "
-                    "role would take another value"
-                )
-                self.error(what, where, f"give it an exact lag: lag={{{param!r}: {one.steps}}}")
-            steps, least = (one.steps, 1) if isinstance(one, AtMost) else (one, 0)
-            found[param] = (
-                count(self.errors, name, "lag of AtMost" if newest else "lag", steps, least, where),
-                newest,
-            )
-        return found
-
-    def _initial(
-        self,
-        name: str,
-        lags: Mapping[str, tuple[int, bool]],
-        initial: Mapping[str, Any] | None,
-        where: str | None,
-    ) -> dict[str, tuple[Any]]:
-        found: dict[str, tuple[Any]] = {}
-        for param, value in (initial or {}).items():
-            if not lags.get(param, (0, False))[0]:
-                remedy = (
-                    f"give it one: lag={{{param!r}: 1}}" if param in lags else nearest(param, lags)
-                )
-                self.error(
-                    f"{name}: initial for {param!r}, which takes no older value of another call",
-                    where,
-                    remedy,
-                )
-                continue
-            try:
-                found[param] = (constant(value),)
-            except TypeError as error:
-                self.error(
-                    f"{name}: initial for {param!r}: {error}", where, "it is a constant, as in JSON"
-                )
-        return found
-
-    # ----------------------------------------------------------------------------------------------
-    # the whole graph
+    # -------------------------------------------------------------------------- the whole graph
 
     def finish(self, target: Flow) -> LogicalGraph:
         """Resolve feedback, check routes, and check the whole graph."""
@@ -329,27 +165,11 @@ class GraphTracer:
             if feedback._bound is None:
                 remedy = "say what makes it: .bind(job.<role>.<operator>(...))"
                 self.error(f"{feedback._what} is never bound", feedback._where, remedy)
-        edges: list[Edge] = []
-        for pending in self.pending:
-            source = pending.value._bound if isinstance(pending.value, Feedback) else pending.value
-            if source is None or source._op is None:
-                continue
-            returns = self.ops[source._op].returns
-            wants = self.specs[pending.dst].inputs[pending.param]
-            assert returns is not None
-            ends = source._op, pending.dst, pending.param, returns, wants
-            edge = Edge(
-                len(edges), *ends, pending.lag, pending.credits, pending.initial, pending.newest
-            )
-            self.errors += checks.check_first(
-                edge, self.ops[edge.src], self.ops[edge.dst], self.roles, pending.where
-            )
-            self._check_route(edge, pending.where)
-            edges.append(edge)
+        edges = self._resolved()
         callees = {
             other: dict(self.roles[other].services) for call in self.ops for other in call.calls
         }
-        graph = LogicalGraph(target.name, tuple(self.ops), tuple(edges), callees)
+        graph = LogicalGraph(target.name, tuple(self.ops), edges, callees)
         for role in [] if self.unknown else self.roles:
             if role not in self.called:
                 remedy = (
@@ -365,6 +185,26 @@ class GraphTracer:
             )
         raise_all(list({str(error): error for error in self.errors}.values()))
         return graph
+
+    def _resolved(self) -> tuple[Edge, ...]:
+        """Return the edges, each with its producer, after a check of its route."""
+        edges: list[Edge] = []
+        for pending in self.pending:
+            source = pending.value._bound if isinstance(pending.value, Feedback) else pending.value
+            if source is None or source._op is None:
+                continue
+            returns = self.ops[source._op].returns
+            wants = self.specs[pending.dst].inputs[pending.param]
+            assert returns is not None
+            ends = source._op, pending.dst, pending.param, returns, wants
+            steps, newest = pending.lag
+            edge = Edge(len(edges), *ends, steps, pending.credits, pending.initial, newest)
+            self.errors += checks.check_first(
+                edge, self.ops[edge.src], self.ops[edge.dst], self.roles, pending.where
+            )
+            self._check_route(edge, pending.where)
+            edges.append(edge)
+        return tuple(edges)
 
     def _check_route(self, edge: Edge, where: str | None) -> None:
         src = self.ops[edge.src]

@@ -13,7 +13,7 @@ from rolemesh.api.partition import Broadcast, Split
 from rolemesh.api.service import ServiceSpec
 from rolemesh.api.workload import OperatorSpec, Workload
 from rolemesh.errors import OptionsError
-from rolemesh.graph.tracer import SETTINGS
+from rolemesh.graph.call_site import SETTINGS
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_testing.conformance import HEAVY, PluginConformance, modules_after, needed
 from rolemesh_testing.workloads.journey import Kill, boundaries, differences
