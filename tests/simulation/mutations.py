@@ -499,6 +499,13 @@ def _ends_without_a_word(original: Any) -> Any:
     return propose
 
 
+def _passes_no_message_on(original: Any) -> Any:
+    def hear(self: Any, message: Any, now: float) -> Any:
+        return [effect for effect in original(self, message, now) if not isinstance(effect, ae.ToPart)]
+
+    return hear
+
+
 def _leaves_without_a_word(original: Any) -> Any:
     def handle(self: Any, event: Any, now: float) -> Any:
         if isinstance(event, ae.Leave):
@@ -999,6 +1006,10 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Checks, "turn", _fails_of_fit_nodes)),
     Mutation("a node that was found unfit is used where there is no other", "what is journalled is what is so",
              "checks", method(Checks, "turn", _forgets_who_is_unfit)),
+    Mutation("an agent passes no message on to the parts of extensions", "the job ends as it must", "checks",
+             method(AgentMachine, "_from_master", _passes_no_message_on)),
+    Mutation("an agent's reports lack what the parts of extensions report", "the job ends as it must", "checks",
+             method(m.Report, "part", lambda original: lambda self, kind: None)),
     Mutation("levels have no budget", "the ladder ends", "endless",
              lambda: patch.object(coordinator, "propose", _no_budget(ladder.propose))),
     Mutation("an exhausted ladder is not told", "a failed job tells its trail", "endless",
