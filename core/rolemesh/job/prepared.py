@@ -18,15 +18,10 @@ from rolemesh.job.planning import largest, plan_job, transfers_of
 from rolemesh.job_file import JobFile, WorldSize, load
 from rolemesh.job_file.loading import Written
 from rolemesh.placement import PlacementPlan, PlacementRequest, RoleRequest
+from rolemesh.plugins.admission import Admission
 from rolemesh.plugins.manager import JobPlugins
-from rolemesh.plugins.select import (
-    Admission,
-    Selected,
-    Selection,
-    checked,
-    select,
-    types_of_plugins,
-)
+from rolemesh.plugins.option_types import types_of_plugins
+from rolemesh.plugins.select import Selected, Selection, checked, select
 
 MOST_NODES = 64
 NO_SIZES: Mapping[str, int] = {}

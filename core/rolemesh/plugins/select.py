@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from pathlib import Path as FilePath
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -22,28 +21,16 @@ from rolemesh.errors import (
 )
 from rolemesh.job_file.loading import JobFile
 from rolemesh.job_file.model import Use
-from rolemesh.job_file.overrides import Types, types_of_spec
 from rolemesh.job_file.places import Path
-from rolemesh.job_file.problems import annotations_at, problems
+from rolemesh.job_file.problems import problems
 from rolemesh.kinds import KERNEL, job_keys, kinds
+from rolemesh.plugins.admission import Admission
 from rolemesh.plugins.defaults import default_engine, default_plugin
 from rolemesh.plugins.discovery import PluginRecord, discover, resolve
 from rolemesh.plugins.drivers import load
+from rolemesh.plugins.fields import plugin_fields
 
 VERSION = ("kind", "distribution", "version")
-
-
-class Admission(NamedTuple):
-    """A check of each plugin before anything of it is imported, with the argument of ``rolemesh
-    run`` that requested it.
-
-    `look` takes the record and the place that names it. It returns the record, possibly with the
-    `sha256` that its content must have in every process, or raises `PluginError` if the plugin must
-    not be used.
-    """
-
-    look: Callable[[PluginRecord, str], PluginRecord]
-    argument: str
 
 
 @dataclass(frozen=True)
@@ -143,50 +130,6 @@ def select(
     )
 
 
-def types_of_plugins(base: FilePath, admit: Admission | None = None) -> Types:
-    """Return the types by which overrides of a job file in the folder `base` are read: those of its
-    own keys, and of plugins' options.
-
-    With `admit`, a plugin that it refuses is not imported.
-    """
-
-    @cache
-    def options_of(kind: str, reference: str) -> Any:
-        record = resolve(kind, reference, discover(), base)
-        return load(admit.look(record, "") if admit is not None else record).Options
-
-    def of_engine(data: Any, path: Path) -> Sequence[Any]:
-        """Return the types at `path` below the engine's options."""
-        written = data.get("engine") or {}
-        use = written if isinstance(written, str) else written.get("use")
-        model = options_of("engines", use or default_engine(discover()))
-        for at, kind, default in plugin_fields(model):
-            if path[: len(at) + 1] == (*at, "options"):
-                named = written["options"]
-                for part in at:
-                    named = named.get(part, {})
-                chosen = named if isinstance(named, str) else named.get("use", default.use)
-                return annotations_at(options_of(kind, chosen), path[len(at) + 1 :])
-        return annotations_at(model, path)
-
-    def types(data: Any, path: Path) -> Sequence[Any]:
-        try:
-            if path[:2] == ("engine", "options"):
-                return of_engine(data, path[2:])
-            named = 1 + (path[0] in ("roles", "plugins"))
-            if "options" not in path[named:]:
-                return types_of_spec(data, path)
-            end = path.index("options", named)
-            holders = {"roles": "workloads", "plugins": str(path[1])} | dict(job_keys())
-            for part in path[:end]:
-                data = data[int(part) if isinstance(data, list) else part]
-            return annotations_at(options_of(holders[str(path[0])], data["use"]), path[end + 1 :])
-        except (RolemeshError, LookupError, TypeError, ValueError, AttributeError):
-            return ()  # select says what is wrong with it
-
-    return types
-
-
 class _Chooser:
     """Chooses plugins one by one and collects the errors, so that one run shows all of them."""
 
@@ -258,14 +201,11 @@ class _Chooser:
 
     def used_by(self, engine: Selected) -> Iterator[tuple[str, Selected]]:
         """Yield the plugins that the engine's options name."""
-        for at, kind, _ in plugin_fields(type(engine.options)):
-            use = engine.options
-            for part in at:
-                use = getattr(use, part)
-            path = ("engine", "options", *at)
-            assert isinstance(use, Use)
-            if found := self.choose(kind, use.use, use.options, path, self.job.where(path)):
-                yield ".".join(at), found
+        for field in plugin_fields(type(engine.options)):
+            use = field.chosen(engine.options)
+            path = ("engine", "options", *field.path)
+            if found := self.choose(field.kind, use.use, use.options, path, self.job.where(path)):
+                yield ".".join(field.path), found
 
     def _same(self, kind: str, one: str, other: str) -> bool:
         """Return whether two references name the same plugin."""
@@ -301,22 +241,6 @@ class _Chooser:
         except RolemeshError as error:
             self.errors += getattr(error, "errors", (error,))
         return None
-
-
-def plugin_fields(
-    model: type[BaseModel], above: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], str, Use]]:
-    """Yield path, kind and default of the fields of a model that name plugins.
-
-    Such a field is a `Use` with ``json_schema_extra={"plugins": "transports"}``.
-    """
-    for name, field in model.model_fields.items():
-        extra = field.json_schema_extra
-        kind = extra.get("plugins") if isinstance(extra, dict) else None
-        if kind is not None:
-            yield (*above, name), str(kind), field.get_default(call_default_factory=True)
-        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from plugin_fields(field.annotation, (*above, name))
 
 
 def checked(

@@ -9,7 +9,7 @@ import pytest
 
 from rolemesh.errors import JobFileError, Problems
 from rolemesh.job_file.loading import JobFile, Written, load
-from rolemesh.plugins.select import types_of_plugins
+from rolemesh.plugins.option_types import types_of_plugins
 
 JOB = "name: t\nflow: flow.py:f\nsteps: 3\nroles: {a: {use: function}}\n"
 

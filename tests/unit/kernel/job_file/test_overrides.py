@@ -16,7 +16,7 @@ from rolemesh.job_file import JobFile, load
 from rolemesh.job_file.environment import literal
 from rolemesh.job_file.loading import Written
 from rolemesh.job_file.places import dump_yaml
-from rolemesh.plugins.select import types_of_plugins
+from rolemesh.plugins.option_types import types_of_plugins
 
 JOB = """\
 name: test

@@ -11,7 +11,9 @@ from pydantic import BaseModel, Field
 from rolemesh.api.command import Command, RunOption
 from rolemesh.cli.arguments import JobArgument, Overrides
 from rolemesh.job_file import load
-from rolemesh.plugins.select import Admission, select, types_of_plugins
+from rolemesh.plugins.admission import Admission
+from rolemesh.plugins.option_types import types_of_plugins
+from rolemesh.plugins.select import select
 from rolemesh_lock.lock import lock_file, locked, read_lock
 
 __all__ = ["LockVerb", "Locked"]
