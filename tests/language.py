@@ -1,4 +1,4 @@
-"""Finds patterns in docstrings and documents that readers have to read twice: ``python -m tests.language [PATH...]``.
+"""Finds patterns in prose and test names that readers have to read twice: ``python -m tests.language [PATH...]``.
 
 It prints each finding below the paths; without paths, in all of the repository. The exit code is 1 if there is one.
 """
@@ -29,6 +29,7 @@ class Rule(NamedTuple):
 
 DOCSTRINGS = ("docstring", "attribute")
 ALL = ("document", *DOCSTRINGS)
+NAMES = (*ALL, "test")
 
 
 def _rule(name: str, pattern: str, kinds: tuple[str, ...], remedy: str, flags: int = 0) -> Rule:
@@ -63,12 +64,18 @@ RULES = (
         ALL,
         'name the component: "a rank that …", "the caller", "the master"',
     ),
-    _rule("whoever", r"\b[Ww]hoever\b", ALL, "name the component"),
+    _rule(
+        "clause as name",
+        r"\A(?:whoever|whatever|who|what|whom|whose|where|of|there)\b",
+        ("test",),
+        'begin with the thing that the test is about: "a_killed_rank_…", "the_master_…"',
+    ),
+    _rule("whoever", r"\b[Ww]hoever\b", NAMES, "name the component"),
     _rule(
         "continues elsewhere", r"[,:]\s*\Z", ("attribute",), "end the sentence: help tools show this docstring alone"
     ),
-    _rule("misses", r"\bmisses\b", ALL, '"is short of", or "lacks"'),
-    _rule("anew", r"\banew\b", ALL, '"again", or "from scratch"', re.IGNORECASE),
+    _rule("misses", r"\bmisses\b", NAMES, '"is short of", or "lacks"'),
+    _rule("anew", r"\banew\b", NAMES, '"again", or "from scratch"', re.IGNORECASE),
     _rule(
         "so many",
         r"\bso (?:many|long)\b(?! (?:\w+ )?(?:as|that)\b)",

@@ -20,10 +20,10 @@ _END = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[\"'(*`]*[A-Z0-9`\[])")
 
 
 class Text(NamedTuple):
-    """A paragraph or a docstring.
+    """A paragraph, a docstring or the name of a test.
 
-    `line` is the number of its first line. `kind` is "document", "docstring" (of a module, class or function) or
-    "attribute" (the string after an assignment).
+    `line` is the number of its first line. `kind` is "document", "docstring" (of a module, class or function),
+    "attribute" (the string after an assignment) or "test" (a name, with spaces for the underscores).
     """
 
     line: int
@@ -55,8 +55,10 @@ def in_document(text: str) -> Iterator[Text]:
 
 
 def in_python(source: str) -> Iterator[Text]:
-    """Yield every docstring of a Python file, those of attributes included."""
+    """Yield every docstring of a Python file, those of attributes included, and the names of its tests."""
     for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield Text(node.lineno, "test", node.name.removeprefix("test_").replace("_", " "))
         body = getattr(node, "body", None)
         if not isinstance(body, list):
             continue

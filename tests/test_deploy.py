@@ -45,7 +45,7 @@ def containers(manifest: Any) -> Iterator[tuple[Any, Any]]:
 manifests = pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
 
 
-def test_there_is_a_manifest_for_a_cluster_and_one_for_a_job() -> None:
+def test_deploy_has_a_manifest_for_a_cluster_and_one_for_a_job() -> None:
     assert [loaded(path)["kind"] for path in MANIFESTS] == ["RayCluster", "RayJob"]
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 

@@ -27,7 +27,7 @@ from rolemesh_testing.observers.lives import EVENTS
 
 
 @pytest.mark.parametrize("path", PARTS, ids=lambda path: path.name)
-def test_what_is_generated_is_current(path: Path) -> None:
+def test_generated_parts_of_the_documents_are_current(path: Path) -> None:
     assert path.read_text() == PARTS[path](), f"run `python -m docs.generator` and commit {path.relative_to(ROOT)}"
 
 

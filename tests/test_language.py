@@ -15,6 +15,7 @@ BAD = [
     ("opening", "attribute", "After so long in one turn it says that it is at work."),
     ("clause as subject", "docstring", "What checks have measured, by node."),
     ("clause as subject", "document", "It waits. Who comes to the end of a grant was slower for it."),
+    ("clause as name", "test", "what was sent arrives"),
     ("whoever", "document", "A rank serves whoever asks."),
     ("continues elsewhere", "attribute", "Resend addresses at least this often,"),
     ("misses", "document", "The cluster misses two GPUs."),
@@ -34,6 +35,7 @@ GOOD = [
     ("document", "It computes so many digits that the sum is exact."),
     ("document", "The message `misses {name}` and the word \"anew\" are quoted."),
     ("document", "# Who can read"),
+    ("test", "a sent value arrives where it is awaited"),
 ]  # fmt: skip
 
 

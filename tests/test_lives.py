@@ -47,5 +47,5 @@ def test_a_metric_passes_at_most_ten_stations() -> None:
     assert [int(row) for row in rows] == list(range(1, 11))
 
 
-def test_there_are_three_pages() -> None:
+def test_the_lives_have_three_pages() -> None:
     assert [path.stem for path in PAGES] == ["life-of-a-batch", "life-of-a-failure", "life-of-a-job-file-value"]

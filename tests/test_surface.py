@@ -98,7 +98,7 @@ def test_an_argument_with_a_default_fits_kernels_with_and_without_it() -> None:
     assert plugins.call("strange", "place", request=1, cluster=2, plan=3) == (3, 7, 2)
 
 
-def test_who_implements_a_deprecated_hook_is_warned_when_a_job_selects_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_with_a_deprecated_hook_gets_a_warning_when_a_job_selects_it(monkeypatch: pytest.MonkeyPatch) -> None:
     announced = DeprecationWarning("`replace` goes with rolemesh 0.3: `place` is asked again instead")
     monkeypatch.setitem(hookspecs.replace.rolemesh_spec, "warn_on_impl", announced)  # type: ignore[attr-defined]
     record, cls = a_strategy(place=lambda self, plan: plan, replace=lambda self, plan: plan)
@@ -106,7 +106,7 @@ def test_who_implements_a_deprecated_hook_is_warned_when_a_job_selects_it(monkey
         JobPlugins().create("strange", record, cls, None)
 
 
-def test_who_takes_a_deprecated_argument_is_warned_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_plugin_that_takes_a_deprecated_argument_gets_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     announced = {"request": DeprecationWarning("`request` goes with rolemesh 0.3")}
     monkeypatch.setitem(hookspecs.place.rolemesh_spec, "warn_on_impl_args", announced)  # type: ignore[attr-defined]
     takes, leaves = a_strategy(place=lambda self, request: None), a_strategy(place=lambda self, plan: plan)

@@ -115,5 +115,5 @@ def test_every_file_command_and_output_of_the_tutorial(tmp_path: Path, environ: 
         ("", "a\n", False),
     ],
 )
-def test_what_is_shown_fits_only_output_that_differs_where_it_says_so(shown: str, output: str, fits: bool) -> None:
+def test_a_shown_output_matches_only_output_that_differs_at_marked_places(shown: str, output: str, fits: bool) -> None:
     assert (re.fullmatch(pattern(shown), output) is not None) == fits

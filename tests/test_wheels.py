@@ -55,7 +55,7 @@ def entry_points(wheel: Path) -> dict[str, dict[str, str]]:
     return {group: dict(parser[group]) for group in parser.sections()}
 
 
-def test_there_are_a_wheel_and_an_sdist_of_everything_and_nothing_else_anywhere(dist: Dist) -> None:
+def test_every_distribution_has_a_wheel_and_an_sdist_and_the_build_leaves_no_other_file(dist: Dist) -> None:
     made = sorted(path.name for path in dist.folder.iterdir())
     stems = [f"{named(folder).replace('-', '_')}-{pyproject(folder)['version']}" for folder in DISTRIBUTIONS]
     assert made == sorted(f"{stem}{end}" for stem in stems for end in ("-py3-none-any.whl", ".tar.gz"))

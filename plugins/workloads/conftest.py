@@ -19,9 +19,9 @@ IN_THE_SOAK = {
     ("TestVLLM", "test_the_same_seed_gives_the_same_results"),
     ("TestVLLM", "test_set_up_and_torn_down_twice"),
     ("TestDeepSpeed", "test_the_same_seed_gives_the_same_results"),
-    ("TestDeepSpeed", "test_what_is_preloaded_survives_a_fork"),
+    ("TestDeepSpeed", "test_preloaded_modules_survive_a_fork"),
     ("TestDDP", "test_the_same_seed_gives_the_same_results"),
-    ("TestDDP", "test_what_is_preloaded_survives_a_fork"),
+    ("TestDDP", "test_preloaded_modules_survive_a_fork"),
 }
 """Standard tests that take long and repeat what others show: the kills at every operator boundary compare results, too,
 and FSDP's ranks preload what those of DeepSpeed and DDP do."""

@@ -62,7 +62,7 @@ def test_kills_leave_no_trace_on_ray(make_job: Make, undisturbed: End, tally: An
     ("backend", "runs"),
     [("local", len(LOCAL) + len(NODES) - 1), pytest.param("ray", len(RAY) - 1, marks=pytest.mark.ray)],
 )
-def test_there_were_enough_kills_of_every_kind(tally: Any, backend: str, runs: int) -> None:
+def test_the_runs_had_enough_kills_of_every_kind(tally: Any, backend: str, runs: int) -> None:
     if len(tally[backend]) < runs:
         pytest.skip("counts the kills of a whole soak of this file")
     total = {kind: sum(run[kind] for run in tally[backend]) for kind in tally[backend][0]}

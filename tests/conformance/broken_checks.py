@@ -121,7 +121,7 @@ BROKEN: dict[type[Check], set[str]] = {
     Nan: {NUMBERS},
     Wordy: {NUMBERS},
     Counting: {"test_its_numbers_have_the_same_names_each_time"},
-    Mistaken: {"test_its_limits_name_numbers_that_it_measures"},
+    Mistaken: {"test_its_limits_are_for_numbers_that_it_measures"},
     Alone: {"test_two_nodes_are_measured_together"},
     Littering: {"test_it_leaves_no_file"},
     Straying: {"test_it_writes_in_the_nodes_folders_only"},

@@ -160,7 +160,7 @@ BROKEN: dict[type[Command], set[str]] = {
     Heavy: {"test_its_help_is_quick"},
     Forgiving: {"test_a_misspelled_option_of_the_verb_is_refused"},
     Demanding: {"test_its_options_have_defaults"},
-    Pushy: {"test_it_is_not_wanted_unless_it_is_asked_for"},
+    Pushy: {"test_it_is_used_only_on_request"},
     Idle: {"test_it_does_what_its_options_are_for"},
-    Copying: {"test_its_options_are_nobody_elses"},
+    Copying: {"test_its_options_belong_to_no_other_plugin"},
 }

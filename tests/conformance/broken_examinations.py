@@ -77,7 +77,7 @@ BROKEN: dict[type[Examination], set[str]] = {
     Asking: {"test_it_is_made_without_options"},
     Silent: {"test_its_findings_are_sentences_under_a_name"},
     Wordy: {"test_its_findings_are_sentences_under_a_name"},
-    Helpless: {"test_what_is_wrong_has_a_remedy"},
+    Helpless: {"test_a_problem_has_a_remedy"},
     Slow: {"test_it_ends_in_time"},
     Leaving: {"test_it_leaves_nothing_running"},
 }

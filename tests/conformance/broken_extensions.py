@@ -128,7 +128,7 @@ BROKEN: dict[Any, set[str]] = {
     Misspelt: {"test_it_has_a_hook"},
     Other: {"test_its_part_is_a_rank_extension"},
     Closing: {"test_its_part_lives_through_a_job"},
-    Binary: {"test_what_it_records_is_json"},
+    Binary: {"test_its_records_are_json"},
     Unknown: {"test_its_messages_have_a_tag"},
     Orphaned: {"test_its_part_in_an_agent_lives_until_the_job_is_over"},
 }

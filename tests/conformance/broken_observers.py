@@ -259,7 +259,7 @@ ANY_METRICS = "test_metrics_of_any_kind_are_taken"
 RESTART = "test_it_goes_on_after_the_masters_restart"
 FOLDERS = (
     "test_a_folder_that_vanishes_does_not_end_the_process",
-    "test_a_folder_that_is_none_does_not_end_the_process",
+    "test_a_file_in_place_of_the_folder_does_not_end_the_process",
 )
 FULL = "test_a_full_disk_does_not_end_the_process"
 ELSEWHERE = {"test_it_writes_in_the_runs_folder_only", "test_it_leaves_nothing_running", *FOLDERS, FULL}
@@ -279,7 +279,7 @@ BROKEN: dict[type[Observer], set[str]] = {
     Shared: {"test_two_jobs_in_one_process_do_not_mix"},
     ThreadPerStatus: {"test_a_status_is_taken_many_times"},
     FilePerStatus: {"test_a_status_is_taken_many_times"},
-    Scribbles: {"test_what_it_is_given_stays_as_it_is"},
+    Scribbles: {"test_its_arguments_stay_as_they_are"},
     WritesHere: {"test_it_writes_in_the_runs_folder_only"},
     LeavesAThread: {"test_it_leaves_nothing_running"},
     LeavesAProcess: {"test_it_leaves_nothing_running"},

@@ -40,17 +40,17 @@ class Outcomes:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave out what was not chosen."""
         if self._chosen is not None:
-            items[:] = [item for item in items if test_of(item.nodeid) in self._chosen[item.nodeid.split("::")[1]]]
+            items[:] = [item for item in items if name_of(item.nodeid) in self._chosen[item.nodeid.split("::")[1]]]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take note of a test; one whose fixtures fail counts as failed."""
-        cls, name = report.nodeid.split("::")[1], test_of(report.nodeid)
+        cls, name = report.nodeid.split("::")[1], name_of(report.nodeid)
         self.seen.setdefault(cls, set()).add(name)
         if report.failed:
             self.failed.setdefault(cls, {})[name] = report.longreprtext
 
 
-def test_of(nodeid: str) -> str:
+def name_of(nodeid: str) -> str:
     """The name of the test, without its parameters."""
     return nodeid.split("::")[2].partition("[")[0]
 

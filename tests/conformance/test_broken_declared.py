@@ -37,7 +37,7 @@ SETTINGS: dict[Any, dict[str, Any]] = {ScalerConformance: {"examples": 40, "simp
 
 
 @pytest.mark.parametrize("kit", KITS, ids=lambda kit: kit.kind)
-def test_what_is_wrong_is_found_and_nothing_in_a_sound_one(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kit_finds_each_mistake_and_none_in_a_sound_plugin(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scalers, "LATE_S", 1.5)
     monkeypatch.setattr(examinations, "LIMIT_S", 1.0)
     of = KITS[kit]
@@ -46,7 +46,7 @@ def test_what_is_wrong_is_found_and_nothing_in_a_sound_one(kit: Any, monkeypatch
 
 
 @pytest.mark.parametrize("kit", KITS, ids=lambda kit: kit.kind)
-def test_there_is_a_broken_one_for_each_standard_test(kit: Any) -> None:
+def test_each_standard_test_has_a_broken_plugin(kit: Any) -> None:
     named = {"test_its_name_fits_its_class"} if kit is CommandConformance else set()
     assert set().union(*KITS[kit].BROKEN.values()) | named == own_tests(kit)
 
@@ -60,7 +60,7 @@ def test_options_of_run_that_are_installed_as_a_verb_are_found() -> None:
     assert "'quiet' is the name of a Command, and Quiet a RunOption" in found.failed["TestIt"][wanted.pop()]
 
 
-def test_what_is_wrong_with_a_kind_is_found_and_nothing_in_a_sound_one() -> None:
+def test_the_kit_finds_each_mistake_of_a_kind_and_none_in_a_sound_one() -> None:
     named = [(test, members) for test, broken in broken_kinds.BROKEN.items() for members in broken]
     classes = {f"Test{at}": type(f"Test{at}", (KindConformance,), members) for at, (_, members) in enumerate(named)}
     classes["TestSound"] = type("TestSound", (KindConformance,), {"plugin": broken_kinds.SOUND})

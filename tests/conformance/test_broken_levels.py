@@ -20,7 +20,7 @@ def findings() -> Findings:
 
 
 @pytest.mark.parametrize("broken", WRONG, ids=lambda cls: cls.__name__)
-def test_what_is_wrong_with_a_level_is_found(broken: type[FailoverLevel], findings: Findings) -> None:
+def test_the_kit_finds_each_mistake_of_a_level(broken: type[FailoverLevel], findings: Findings) -> None:
     assert findings[broken].keys() == BROKEN[broken], findings[broken]
 
 
@@ -37,5 +37,5 @@ def test_nothing_else_is_found() -> None:
     assert {broken: failed.keys() for broken, failed in found.items()} == WRONG
 
 
-def test_there_is_a_broken_level_for_each_standard_test() -> None:
+def test_each_standard_test_has_a_broken_level() -> None:
     assert set().union(*BROKEN.values()) == own_tests(FailoverConformance)

@@ -17,7 +17,7 @@ def findings() -> Findings:
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda cls: cls.__name__)
-def test_what_is_wrong_with_an_observer_is_found(broken: type[Observer], findings: Findings) -> None:
+def test_the_kit_finds_each_mistake_of_an_observer(broken: type[Observer], findings: Findings) -> None:
     assert findings[broken].keys() == BROKEN[broken], findings[broken]
 
 
@@ -31,5 +31,5 @@ def test_nothing_else_is_found() -> None:
     assert {broken: failed.keys() for broken, failed in found.items()} == BROKEN
 
 
-def test_there_is_a_broken_observer_for_each_standard_test() -> None:
+def test_each_standard_test_has_a_broken_observer() -> None:
     assert set().union(*BROKEN.values()) == own_tests(ObserverConformance)

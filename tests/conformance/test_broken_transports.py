@@ -21,28 +21,28 @@ BROKEN: dict[str, Any] = {
     "test_several_peers_send_to_one": broken.SENDING[broken.Twice],
     "test_one_payload_goes_to_several_peers": broken.SENDING[broken.OneOnly],
     "test_a_slot_may_be_written_again_once_it_was_released": broken.SENDING[broken.Lazy],
-    "test_a_send_waits_for_nobody": broken.SENDING[broken.Blocking],
-    "test_connecting_waits_for_nobody": broken.Probing,
-    "test_what_was_sent_before_an_orderly_close_arrives": broken.SENDING[broken.Abrupt],
-    "test_closing_does_not_wait_longer_than_it_may": broken.SENDING[broken.Patient],
+    "test_a_send_does_not_wait_for_a_peer": broken.SENDING[broken.Blocking],
+    "test_connecting_does_not_wait_for_a_peer": broken.Probing,
+    "test_frames_sent_before_an_orderly_close_arrive": broken.SENDING[broken.Abrupt],
+    "test_closing_keeps_its_time_limit": broken.SENDING[broken.Patient],
     "test_between_two_processes": broken.Homebound,
-    "test_a_peer_that_was_killed_holds_nobody_up": broken.SENDING[broken.Mourning],
+    "test_a_killed_peer_blocks_no_other": broken.SENDING[broken.Mourning],
     "test_the_next_generation_of_a_peer_is_reached": broken.Reusing,
-    "test_it_has_refused_nobody_at_first": broken.Suspicious,
+    "test_it_has_refused_no_peer_at_first": broken.Suspicious,
     "test_a_stranger_on_the_network_is_refused_and_counted": broken.Open,
     "test_nothing_is_left_after_close": broken.Forgetting,
-    "test_one_that_was_never_used_can_be_closed": broken.Expecting,
-    "test_many_ways_are_closed_again": broken.SENDING[broken.Hoarding],
+    "test_an_unused_transport_can_be_closed": broken.Expecting,
+    "test_many_connections_are_closed_again": broken.SENDING[broken.Hoarding],
     "test_several_in_one_process_do_not_disturb_each_other": broken.Global,
 }
 
 
-def test_there_is_a_broken_transport_for_every_standard_test() -> None:
+def test_each_standard_test_has_a_broken_transport() -> None:
     assert BROKEN.keys() == own_tests(TransportConformance)
 
 
 @pytest.mark.slow
-def test_what_a_broken_transport_does_wrong_is_caught_by_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kit_finds_each_mistake_of_a_transport(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (party, conformance):
         monkeypatch.setattr(module, "PATIENCE_S", 1.0)
     monkeypatch.setattr(party.Party.wait_for, "__defaults__", (1.0,))

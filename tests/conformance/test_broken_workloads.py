@@ -56,26 +56,26 @@ BROKEN: dict[str, type[Any] | str | dict[str, Any]] = {
     "test_its_options_survive_json": broken.Doubling,
     "test_defaults_are_not_shared": broken.Sharing,
     "test_bad_options_are_refused_with_a_remedy": {"bad_options": ({"start": 3},)},
-    "test_its_attributes_are_what_the_kernel_reads": broken.OneWord,
+    "test_its_attributes_are_those_that_the_kernel_reads": broken.OneWord,
     "test_it_has_operators_that_a_flow_can_call": broken.Idle,
     "test_every_operator_is_described": broken.Silent,
     "test_its_operators_are_always_the_same": broken.Moody,
     "test_checking_the_options_is_light": broken.Thorough,
-    "test_what_is_preloaded_survives_a_fork": broken.Threaded,
+    "test_preloaded_modules_survive_a_fork": broken.Threaded,
     "test_set_up_and_torn_down_twice": broken.Once,
     "test_nothing_is_left_after_teardown": broken.Littering,
-    "test_a_kill_in_the_middle_leaves_nothing_that_disturbs_the_next": broken.Locking,
+    "test_a_kill_during_a_write_does_not_disturb_the_next_writer": broken.Locking,
     "test_its_operators_work_at_every_world_size": broken.Greedy,
     "test_every_operator_is_called": {"step": Partly.step},
     "test_the_world_size_does_not_change_results": broken.Personal,
-    "test_what_ranks_return_lies_as_declared": broken.Disagreeing,
+    "test_results_of_ranks_lie_as_declared": broken.Disagreeing,
     "test_inputs_are_not_written_to": broken.Scribbling,
     "test_the_cut_into_chunks_does_not_change_results": broken.Chunky,
     "test_the_same_seed_gives_the_same_results": broken.Hashing,
     "test_its_generation_does_not_change_results": broken.Reborn,
     "test_a_snapshot_changes_nothing": broken.Disturbed,
     "test_its_state_has_the_same_names_from_the_start": broken.Late,
-    "test_it_goes_on_from_a_snapshot_as_if_nothing_had_happened": broken.Forgetful,
+    "test_it_continues_from_a_snapshot_without_a_difference": broken.Forgetful,
     "test_a_state_that_was_restored_is_the_state": broken.Rounding,
     "test_a_kill_at_every_operator_boundary_changes_nothing": broken.LeavesOrphans,
     "test_any_rank_answers_a_service_alike": {"plugin": Forgetting, "step": Asking.step},
@@ -98,13 +98,13 @@ def conformance(wrong: type[Any] | str | dict[str, Any]) -> type[Any]:
     return type("Broken", (Sound,), members)
 
 
-def test_there_is_a_broken_workload_for_every_standard_test() -> None:
+def test_each_standard_test_has_a_broken_workload() -> None:
     assert BROKEN.keys() == {name for name in dir(WorkloadConformance) if name.startswith("test_")}
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("loose")
-def test_what_a_broken_workload_does_wrong_is_caught_by_its_test() -> None:
+def test_the_kit_finds_each_mistake_of_a_workload() -> None:
     classes = {f"Test{index:02}": conformance(wrong) for index, wrong in enumerate(BROKEN.values())}
     found = outcomes(classes, chosen={f"Test{index:02}": {test} for index, test in enumerate(BROKEN)})
     missed = [test for index, test in enumerate(BROKEN) if test not in found.failed.get(f"Test{index:02}", {})]

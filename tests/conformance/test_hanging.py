@@ -21,7 +21,7 @@ def started(code: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=pipe)
 
 
-def test_what_a_process_waits_for_a_processor_is_not_counted() -> None:
+def test_the_time_that_a_process_waits_for_a_processor_does_not_count() -> None:
     here = HERE.format(cpu={max(os.sched_getaffinity(0))})
     others = [started(here + "print(flush=True)\nwhile True: pass") for _ in range(3)]
     try:

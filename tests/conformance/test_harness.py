@@ -35,7 +35,7 @@ class Broken(Conformance):
     plugin = Undescribed
 
 
-def test_what_fails_is_named() -> None:
+def test_the_report_names_a_failing_test() -> None:
     assert failures(Conformance) == set()
     assert failures(Broken) == {
         "test_it_says_what_it_is",

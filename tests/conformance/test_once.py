@@ -60,7 +60,7 @@ class Absent(Observer):
 
 
 @pytest.mark.usefixtures("bad")
-def test_what_keeps_a_plugin_from_being_tested_fails_one_test_and_the_others_say_which() -> None:
+def test_an_obstacle_to_all_tests_fails_one_test_and_the_others_name_it() -> None:
     classes = {
         "TestBroken": type("Broken", (SchedulerConformance,), {"plugin": "broken"}),
         "TestLate": type("Late", (SchedulerConformance,), {"plugin": "late"}),

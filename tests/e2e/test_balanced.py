@@ -271,14 +271,14 @@ def check_first(job: Job, bound: int, *args: str) -> set[int]:
 
 
 @pytest.mark.parametrize("chaos", ["", "kills=6,seed=5,targets=rank"])
-def test_what_is_finished_first_is_taken_first(shared: Job, chaos: str) -> None:
+def test_items_that_are_finished_first_are_taken_first(shared: Job, chaos: str) -> None:
     slow = "roles.work.options.kwargs.slow=0.02"
     ages = check_first(shared, 3, slow, *(("--chaos", chaos) if chaos else ()))
     assert len(ages) > 1
 
 
 @pytest.mark.soak
-def test_what_was_taken_is_known_to_a_job_that_goes_on_from_the_disk(shared: Job) -> None:
+def test_a_job_that_continues_from_the_disk_knows_the_taken_items(shared: Job) -> None:
     text = (shared.folder / "job.yaml").read_text()
     (shared.folder / "job.yaml").write_text(
         one_engine(text + "engine: {options: {snapshots: {every: 1, persist_every: 25}}}\n")

@@ -459,7 +459,7 @@ class Two(One):
 
 
 @pytest.mark.parametrize("turns", [True, False])
-def test_who_is_called_takes_no_turns(job: Job, turns: bool) -> None:
+def test_a_called_role_takes_no_turns(job: Job, turns: bool) -> None:
     """It would not answer in between."""
     group = f"{{roles: [agent, box], turns: {str(turns).lower()}}}"
     placement = f"placement={{use: collocation, options: {{groups: [{group}]}}}}"

@@ -77,7 +77,7 @@ def test_ranks_start_on_no_node_that_fails_and_find_another(job: Job, how: str, 
 
 
 @pytest.mark.parametrize("ladder", ["failover=[]", LADDER])
-def test_where_no_other_node_is_left_the_job_says_which_one_fails_and_why(job: Job, ladder: str) -> None:
+def test_without_another_node_the_job_says_which_one_fails_and_why(job: Job, ladder: str) -> None:
     bad = ("node-0", "node-1", "node-2") if ladder == LADDER else ("node-0",)
     done = job.run(*ONE_CPU, ladder, checked("raise", *bad))
     assert done.returncode == 1, done.stdout

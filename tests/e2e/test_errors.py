@@ -377,7 +377,7 @@ SHARED = ALIKE[-3:]
 
 
 @pytest.mark.parametrize(("body", "words"), [WRONG[n] for n in ALIKE])
-def test_what_an_operator_does_wrong_in_one_process_is_told_as_with_many(
+def test_an_operators_error_in_one_process_reads_as_with_many(
     stranger: Stranger, body: str, words: tuple[str, ...]
 ) -> None:
     said = failed(stranger.make(body), *words, args=("roles.taker.world_size=2", "--engine=inline"))
@@ -388,7 +388,7 @@ def test_what_an_operator_does_wrong_in_one_process_is_told_as_with_many(
     ("body", "words"),
     [pytest.param(*case, marks=pytest.mark.soak) if n in SHARED else case for n, case in enumerate(WRONG)],
 )
-def test_what_an_operator_does_wrong_is_told_with_role_rank_operator_and_step(
+def test_an_operators_error_has_role_rank_operator_and_step(
     stranger: Stranger, body: str, words: tuple[str, ...]
 ) -> None:
     said = failed(stranger.make(body), *words, args=("roles.taker.world_size=2",))

@@ -158,7 +158,7 @@ def test_a_rank_that_had_finished_is_brought_back_while_the_others_end(make_job:
 
 
 @pytest.mark.soak
-def test_what_lasts_for_seconds_does_not_use_up_the_ladder(make_job: Make) -> None:
+def test_a_fault_that_lasts_for_seconds_does_not_use_up_the_ladder(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     gone = job.folder / "gone"
     roles = (job.folder / "roles.py").read_text()

@@ -199,7 +199,7 @@ def test_without_a_replica_a_lost_node_takes_the_whole_job_back_to_the_disk(
     assert sorted(launched(on_ray)[-1]) == ["sink/0", "source/0", "work/0", "work/1"]
 
 
-def test_where_no_place_is_left_the_job_says_so_within_five_seconds_and_goes_on_when_there_is_one(
+def test_a_job_without_a_free_place_says_so_within_five_seconds_and_continues_when_there_is_one(
     on_ray: Job, away: AwayNodes, undisturbed: str
 ) -> None:
     away.have(1)
@@ -231,7 +231,7 @@ def test_where_no_place_is_left_the_job_says_so_within_five_seconds_and_goes_on_
         pytest.param("node_wait_s: 2", "waited 2 s for one", marks=pytest.mark.soak),
     ],
 )
-def test_where_no_place_is_left_a_job_that_is_not_to_wait_for_long_fails(
+def test_a_job_without_a_free_place_fails_after_a_short_waiting_time(
     on_ray: Job, away: AwayNodes, options: str, says: str
 ) -> None:
     away.have(1)
@@ -309,7 +309,7 @@ def test_a_scaler_takes_the_room_of_a_node_that_comes_and_shrink_does_without_it
 
 
 @pytest.mark.soak
-def test_what_others_have_taken_is_no_room_to_grow(on_ray: Job, away: AwayNodes) -> None:
+def test_resources_of_other_jobs_are_no_room_to_grow(on_ray: Job, away: AwayNodes) -> None:
     away.have(2)
 
     neighbour = Neighbour.remote()

@@ -73,7 +73,7 @@ def test_a_job_that_has_waited_long_enough_starts_nothing(make_job: Make, ray_ad
 
 
 @pytest.mark.soak
-def test_of_two_that_wait_the_one_with_the_higher_priority_goes_first(make_job: Make, ray_address: str) -> None:
+def test_the_waiting_job_with_the_higher_priority_goes_first(make_job: Make, ray_address: str) -> None:
     first, low, high = (make_job(name, ("--address", ray_address)) for name in ("first", "low", "high"))
     one = started(first, *BIG, *ENDLESS)
     first.running(3)

@@ -231,7 +231,7 @@ def test_a_damaged_snapshot_causes_a_warning_and_the_previous_one_is_used(
     assert word in told
 
 
-def test_where_every_snapshot_is_damaged_nothing_is_started(ten: Job) -> None:
+def test_nothing_starts_if_every_snapshot_is_damaged(ten: Job) -> None:
     for step in (4, 9):
         flipped(disk.step_folder(ten.run_dir, step) / SINK)
     refused = ten.run("--resume", "squares", f"steps={STEPS}")
@@ -302,7 +302,7 @@ def steps_on_disk(job: Job) -> list[int]:
 
 
 @pytest.mark.soak  # the simulation kills ranks there in every run
-def test_what_a_job_went_back_to_may_be_gone_when_a_rank_starts_again(make_job: Make) -> None:
+def test_a_rank_may_start_again_after_the_origin_of_its_job_is_gone(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     ladder = "failover=[{use: process, options: {max_attempts: 1}}, {use: job}]"
     process = job.start("steps=400", *SLOW, ladder)

@@ -116,7 +116,7 @@ PLAIN = [None, 1, "p", ["p", 0, 0], ("p",), {"p": ["p", 1, 2]}, [["p", 0, 0], {"
 
 
 @pytest.mark.parametrize("value", PLAIN, ids=str)
-def test_what_is_no_pickle_is_not_taken_for_one_and_what_hides_one_is(value: object) -> None:
+def test_a_pickle_is_recognized_also_if_hidden_and_other_data_are_not_taken_for_one(value: object) -> None:
     assert not found(encode(value)[0])
     for hidden in ([value, Path("x")], {"a": {"b": (1, Path("x"))}, "c": value}, {Path("x"): value}):
         assert found(encode(hidden)[0])

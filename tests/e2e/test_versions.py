@@ -176,7 +176,7 @@ def test_all_consumers_have_the_same_value_whatever_is_killed(versions: Job, how
     check(versions, *how, "--chaos", f"kills=5,seed={seed},targets={targets}")
 
 
-def test_what_is_lost_with_its_node_is_taken_back_from_who_has_used_it(versions: Job) -> None:
+def test_a_value_lost_with_its_node_is_taken_back_from_its_users(versions: Job) -> None:
     check(versions, *LARGE, *NODES, "--chaos", "kills=3,seed=1,targets=node,rank")
 
 

@@ -30,7 +30,7 @@ def test_two_models_that_take_turns_on_the_device_end_as_side_by_side(gpu_job: M
 
 
 @pytest.mark.only_gpu
-def test_what_is_parked_leaves_the_device_and_comes_back_in_place() -> None:
+def test_a_parked_state_leaves_the_device_and_comes_back_in_place() -> None:
     import torch
 
     from rolemesh_training.parking import Parking

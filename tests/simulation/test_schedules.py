@@ -92,7 +92,7 @@ def test_a_rank_that_has_lost_its_log_handles_nothing_more(waiting: bool, monkey
     assert lost[0] not in later
 
 
-def test_where_a_fault_shows_first_is_known_of_faults_that_there_are() -> None:
+def test_the_listed_first_schedules_are_those_of_existing_mutations() -> None:
     assert first_schedules().keys() <= {mutation.name for mutation in MUTATIONS}
 
 

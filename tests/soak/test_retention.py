@@ -81,7 +81,7 @@ metrics: {{every: 1000}}
 """
 
 
-def test_what_is_kept_stays_within_its_limit_however_long_the_job_and_whoever_is_killed(tmp_path: Path) -> None:
+def test_retained_values_stay_within_their_limit_in_a_long_job_with_kills(tmp_path: Path) -> None:
     for name, content in (("roles.py", ROLES), ("flow.py", FLOW), ("job.yaml", JOB)):
         (tmp_path / name).write_text(content)
     job = Job(tmp_path, "retention", ("--backend", "local", "--chaos", "kills=8,seed=3,targets=rank"))

@@ -48,7 +48,7 @@ def test_with_the_last_strike_all_ranks_of_the_node_leave_it_with_their_groups()
 
 
 @pytest.mark.parametrize("earlier", [died("n1"), died(cause="exception")], ids=["another node's", "an exception"])
-def test_what_is_not_the_nodes_fault_is_no_strike(earlier: Failure) -> None:
+def test_a_failure_without_fault_of_the_node_is_no_strike(earlier: Failure) -> None:
     plan = recover(died(), earlier)
     assert plan is not None
     assert not plan.avoid

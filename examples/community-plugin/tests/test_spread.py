@@ -42,7 +42,7 @@ def test_a_full_node_is_left_out() -> None:
     assert nodes(place(1, 8, 1, a=5), "a") == ["n0", "n1", "n2", "n1", "n1"]
 
 
-def test_what_has_no_room_is_left_to_the_strategies_after() -> None:
+def test_ranks_without_room_are_left_to_later_strategies() -> None:
     plan = place(1, 1, a=3)
     assert plan.placed() == {("a", 0), ("a", 1)}
     assert not plan.unplaced

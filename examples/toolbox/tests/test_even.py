@@ -38,7 +38,7 @@ def test_racks_differ_by_one_rank_though_one_has_twice_as_many_nodes() -> None:
     assert plan.constraints[0].told() == "even lets label.rack differ by 1 ranks of a"
 
 
-def test_where_racks_cannot_be_even_the_constraint_is_named() -> None:
+def test_the_constraint_is_named_if_racks_cannot_be_even() -> None:
     assert len(placed(12, most=4, domain="label.rack").placed()) == 12
     left = placed(12, domain="label.rack").unplaced
     assert len(left) == 3

@@ -108,7 +108,7 @@ def test_a_key_set_alone(where, values, needs):
 
 
 @pytest.mark.parametrize(("backend", "reported"), [("local", True), ("ray", False), (None, False)])
-def test_what_only_a_cluster_has_is_reported_where_the_backend_is_known(backend, reported):
+def test_keys_for_clusters_only_are_reported_if_the_backend_is_known(backend, reported):
     class Chosen(BaseModel):
         backend: str | None = None
 

@@ -41,7 +41,7 @@ def test_a_base_and_its_deltas_are_the_model(tmp_path: Path) -> None:
         assert (Served.read(tmp_path).predict(found) == model.predict(found)).all()
 
 
-def test_what_was_read_does_not_change_with_what_comes(tmp_path: Path) -> None:
+def test_a_read_export_does_not_change_with_later_ones(tmp_path: Path) -> None:
     model, found = Model(), batch(5)[0]
     model.learn(*batch(0))
     names = exported(tmp_path, model, [], 0, whole=True)

@@ -98,7 +98,7 @@ def test_a_setting_that_does_not_exist_is_an_error() -> None:
         wanted("gpu", None, driver=False)
 
 
-def test_there_is_a_driver_when_nvidia_smi_lists_a_gpu_or_a_file_of_the_driver_exists() -> None:
+def test_a_driver_is_found_if_nvidia_smi_lists_a_gpu_or_a_file_of_the_driver_exists() -> None:
     assert has_driver(listed=True, present=[False, False])
     assert has_driver(listed=False, present=[False, True])
     assert not has_driver(listed=False, present=[False, False])

@@ -13,14 +13,14 @@ def view(*earlier: Failure) -> JobView:
     return JobView("job", 1, 2, (), (), failures=earlier)
 
 
-def test_what_comes_again_on_a_node_is_its_fault() -> None:
+def test_a_failure_that_comes_again_on_a_node_is_its_fault() -> None:
     assert DIAGNOSER.diagnose(BROKEN, view()) is None
     verdict = DIAGNOSER.diagnose(BROKEN, view(BROKEN))
     assert verdict is not None
     assert verdict.kind == "hardware"
 
 
-def test_what_happened_elsewhere_does_not_count() -> None:
+def test_a_failure_on_another_node_does_not_count() -> None:
     assert DIAGNOSER.diagnose(BROKEN, view(Failure("exception", "a", 1, "n1", message=BROKEN.message))) is None
 
 

@@ -16,7 +16,7 @@ def view(now: float, *restarts: float) -> JobView:
     return JobView("job", 1, 2, RANKS, ("group",), attempts=attempts, now=now)
 
 
-def test_what_dies_for_the_first_time_starts_again_alone() -> None:
+def test_a_rank_that_dies_for_the_first_time_starts_again_alone() -> None:
     plan = LEVEL.recover(KILLED, view(100))
     assert plan is not None
     assert (plan.restart, plan.source, plan.avoid) == ((("a", 1),), "memory", ())

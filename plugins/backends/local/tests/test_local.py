@@ -130,7 +130,7 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up root's rights for a moment")
-def test_where_no_process_can_be_made_agents_and_masters_are_waited_for(job: SmallJob) -> None:
+def test_the_supervisor_waits_for_agents_and_masters_if_no_process_can_start(job: SmallJob) -> None:
     def uid() -> int:
         return Path(f"/proc/{job.process.pid}").stat().st_uid
 

@@ -222,9 +222,7 @@ def test_a_lost_node_is_reported_and_its_agent_starts_on_a_new_node(hands: Hands
     cluster.remove_node(spare)
 
 
-def test_what_cannot_be_reserved_starts_nothing_and_is_given_back(
-    hands: Hands, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_reservation_starts_nothing_and_gives_all_back(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "RESERVE_TIMEOUT_S", 0.5)
     one, other = nodes()[:2]
     with pytest.raises(BackendError, match="could not reserve"):
@@ -254,9 +252,7 @@ def test_agents_that_a_new_master_has_started_ahead_are_those_that_it_is_told_to
     master.launcher.stop()
 
 
-def test_what_could_not_be_reserved_ahead_is_told_by_the_start_itself(
-    hands: Hands, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_reports_that_its_early_reservation_failed(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "RESERVE_TIMEOUT_S", 0.5)
     wanted = [start("a", 1, nodes()[0], cpu=64.0)]
     master = Hands(hands.job, hands.master, ahead=wanted)
@@ -319,7 +315,7 @@ print(*ray.get(ray.remote(Keeper).options(**options).remote(*in_parts(os.urandom
 """
 
 
-def test_what_a_master_is_started_with_is_there_after_the_command_has_left(ray_cluster: Any) -> None:
+def test_the_start_data_of_a_master_outlive_the_command(ray_cluster: Any) -> None:
     name = f"keeper-{secrets.token_hex(4)}"
     command = [sys.executable, "-c", DRIVER, ray_cluster.address, name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -65,7 +65,7 @@ def test_a_node_that_fails_is_named_beside_the_others(tmp_path: Path) -> None:
     assert "this node is odd" in " ".join(done.stdout.split())
 
 
-def test_what_cannot_be_asked_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_a_wrong_request_is_refused_before_anything_starts(tmp_path: Path) -> None:
     done = run(tmp_path, "memry", "--nodes", "1x(cpu=1)")
     assert done.returncode == 2
     assert "memory" in done.stderr

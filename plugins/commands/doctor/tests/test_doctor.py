@@ -85,7 +85,7 @@ def test_without_another_process_looks_are_done_in_this_one(monkeypatch: pytest.
     }
 
 
-def test_what_cannot_be_looked_at_is_a_finding() -> None:
+def test_an_unreadable_fact_is_a_finding() -> None:
     def breaks(facts: object) -> Any:
         raise KeyError("x")
 

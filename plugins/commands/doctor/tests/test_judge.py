@@ -146,7 +146,7 @@ WRONG: list[tuple[Callable[[Any], Iterator[Finding]], Any, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("judged", "facts", "said"), FINE)
-def test_what_is_in_order_is_said_and_needs_nothing(
+def test_a_sound_fact_is_reported_without_a_remedy(
     judged: Callable[[Any], Iterator[Finding]], facts: Any, said: str
 ) -> None:
     found = list(judged(facts))
@@ -155,7 +155,7 @@ def test_what_is_in_order_is_said_and_needs_nothing(
 
 
 @pytest.mark.parametrize(("judged", "facts", "status", "said", "remedy"), WRONG)
-def test_what_is_not_in_order_has_a_cause_and_a_remedy(
+def test_a_defect_has_a_cause_and_a_remedy(
     judged: Callable[[Any], Iterator[Finding]], facts: Any, status: str, said: str, remedy: str
 ) -> None:
     [found] = [each for each in judged(facts) if each.status != "ok"]

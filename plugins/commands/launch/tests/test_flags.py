@@ -34,14 +34,14 @@ def test_numbers_of_nodes_and_processes() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "4:1", "two", "1:", ":", ""])
-def test_what_is_no_number_of_nodes(text: str) -> None:
+def test_texts_that_are_no_number_of_nodes_are_refused(text: str) -> None:
     with pytest.raises(JobFileError) as refused:
         node_range(text)
     assert refused.value.where == "--nnodes"
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "gpu"])
-def test_what_is_no_number_of_processes(text: str) -> None:
+def test_texts_that_are_no_number_of_processes_are_refused(text: str) -> None:
     with pytest.raises(JobFileError) as refused:
         processes(text, 8, 0)
     assert refused.value.where == "--nproc-per-node"
@@ -83,7 +83,7 @@ def test_no_key_of_a_scripts_job_is_without_effect(
     assert warnings(job_of(asked, tmp_path).validate(), None) == []
 
 
-def test_what_changes_nothing_is_said_and_what_cannot_be_followed_is_refused() -> None:
+def test_a_flag_without_effect_is_reported_and_an_impossible_one_is_refused() -> None:
     (one, other) = ignored({"rdzv-backend": "c10d", "node-rank": "0", "start-method": "spawn"})
     assert one.startswith("--rdzv-backend, --node-rank changes nothing: ")
     assert other.startswith("--start-method changes nothing: ")

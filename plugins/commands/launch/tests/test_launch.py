@@ -222,7 +222,7 @@ def test_a_worker_finds_what_torchrun_would_have_told_it(folder: Path, nodes: in
         assert {name: found[name] for name in names - DIFFERENT} == {name: wanted[name] for name in names - DIFFERENT}
 
 
-def test_what_the_person_has_set_is_what_a_worker_finds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_finds_the_variables_that_the_person_has_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {**plain(), "OMP_NUM_THREADS": "3", "TMPDIR": str(folder), "TOKENIZERS_PARALLELISM": "true"}
     (folder / "scripts").mkdir()
     (folder / "tell.py").rename(folder / "scripts/tell.py")

@@ -90,7 +90,7 @@ def test_dtensors_are_shards_with_their_place_and_nothing_is_copied(alone: None)
     assert stored["optimizer"]["param_groups"][0]["betas"] == (0.9, 0.999)
 
 
-def test_what_was_sharded_is_not_loaded_into_what_is_not(alone: None) -> None:
+def test_a_sharded_state_is_not_loaded_into_an_unsharded_one(alone: None) -> None:
     state = Blocks().store(trained(0, shard=True)[0].state_dict())
     with pytest.raises(ValueError, match="it shards otherwise now"):
         Blocks().load(trained(1)[0], state)

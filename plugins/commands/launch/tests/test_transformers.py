@@ -121,7 +121,7 @@ print("ends after", trainer.state.global_step, digest, [line.get("loss") for lin
         ("evaluation", ["5", "6", "14"]),
     ],
 )
-def test_wherever_a_trainer_is_killed_its_weights_and_losses_are_those_of_an_undisturbed_run(
+def test_a_trainer_killed_at_any_moment_has_the_weights_and_losses_of_an_undisturbed_run(
     tmp_path: Path, kind: str, kills: list[str]
 ) -> None:
     pytest.importorskip("accelerate")

@@ -35,7 +35,7 @@ LAST = "\nimport torch\nos.environ['LATE'] = '1'\n"
         ("def later():\n    import torch\nos.environ['A'] = '1'", Written({"A": "1"}, True)),
     ],
 )
-def test_what_is_set_before_torch_is_imported(tmp_path: Path, source: str, found: Written) -> None:
+def test_variables_are_set_before_torch_is_imported(tmp_path: Path, source: str, found: Written) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "own.py").write_text(HEAD + "os.environ['OWN'] = '1'")
     (tmp_path / "sub" / "own.py").write_text("from os import environ\nenviron['SUB'] = '1'")

@@ -41,7 +41,7 @@ def test_the_hash_is_of_names_and_contents_and_imports_nothing(package: Path) ->
     assert content_hash(RECORD) != before
 
 
-def test_what_is_locked_passes_and_carries_its_hash_to_other_processes(package: Path, tmp_path: Path) -> None:
+def test_a_locked_job_passes_and_carries_its_hash_to_other_processes(package: Path, tmp_path: Path) -> None:
     path = lock_file(tmp_path / "job.yaml")
     assert path.name == "job.lock.yaml"
     path.write_text(locked("job.yaml", [RECORD]))

@@ -37,7 +37,7 @@ def project(repository: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["x", LONG])
-def test_what_it_makes_is_clean_and_formatted_whatever_the_length_of_the_name(name: str, here: Path) -> None:
+def test_a_new_plugin_is_clean_and_formatted_for_any_length_of_the_name(name: str, here: Path) -> None:
     for kind in KINDS:
         assert cli.main(["new", kind, name, "--into", kind]) == 0
     for check in (["check"], ["format", "--check"]):
@@ -200,7 +200,7 @@ def test_without_git_the_template_has_an_author(here: Path, monkeypatch: pytest.
     assert project(here / "rolemesh-x")["authors"] == [{"name": "Your Name", "email": "you@example.com"}]
 
 
-def test_what_toml_would_misread_arrives_as_it_was_given(here: Path) -> None:
+def test_characters_that_toml_would_misread_arrive_as_given(here: Path) -> None:
     description = r'Says "no" to C:\new, größer 😀'
     assert cli.main(["new", "workload", "x", "--author", "Zoë O'Hara", "--description", description]) == 0
     made = project(here / "rolemesh-x")

@@ -35,7 +35,7 @@ def pyproject(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_templates_share_is_linked_and_not_copied(kind: str) -> None:
+def test_templates_link_their_shared_files(kind: str) -> None:
     for path in [each for each in SHARED.glob("{{*/**/*") if each.is_file() and each.name not in OWN.get(kind, ())]:
         link = TEMPLATES / kind / path.relative_to(SHARED)
         assert link.is_symlink(), f"{link} must be a link to {path}"

@@ -272,7 +272,7 @@ def test_neither_names_nor_requirements_give_a_variable_away(
         (["--to", "slurm", "-o", "nowhere/x"], "cannot be written"),
     ],
 )
-def test_what_is_wrong_is_told_with_a_remedy(
+def test_a_mistake_has_a_remedy(
     arguments: Sequence[str], words: str, verb: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WHO", "me")

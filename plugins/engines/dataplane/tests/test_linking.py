@@ -78,7 +78,7 @@ def test_a_slot_that_others_have_linked_is_not_used_again_before_they_have_let_g
     assert not [name for name in a.files if name.startswith("slot-b")]
 
 
-def test_what_was_linked_outlives_its_first_name(chain: tuple[Rank, Rank, Rank]) -> None:
+def test_a_link_outlives_the_first_name_of_its_file(chain: tuple[Rank, Rank, Rank]) -> None:
     a, b, c = chain
     again = b.send(b.take(a.send(numbers())))
     a.pool.close()
@@ -97,7 +97,7 @@ def test_a_name_that_is_used_again_is_of_the_same_file(chain: tuple[Rank, Rank, 
         sent.free()
 
 
-def test_of_a_batch_only_the_new_column_is_copied(chain: tuple[Rank, Rank, Rank]) -> None:
+def test_only_the_new_column_of_a_batch_is_copied(chain: tuple[Rank, Rank, Rank]) -> None:
     a, b, c = chain
     batch = Batch(
         {"x": numbers(), "y": numbers(first=5), "old": np.ones(SIZE // 8, np.float32), "n": np.ones(SIZE // 8)}
@@ -151,7 +151,7 @@ def test_a_tensor_that_was_written_to_is_copied(
     assert torch.equal(c.take(sent), value)
 
 
-def test_what_lies_where_a_slot_was_mapped_is_copied(chain: tuple[Rank, Rank, Rank]) -> None:
+def test_data_at_the_address_of_an_earlier_slot_are_copied(chain: tuple[Rank, Rank, Rank]) -> None:
     a, b, c = chain
     for step in range(20):
         sent = a.send(numbers(first=step))
@@ -162,7 +162,7 @@ def test_what_lies_where_a_slot_was_mapped_is_copied(chain: tuple[Rank, Rank, Ra
         np.testing.assert_array_equal(c.take(b.send(mine)), mine)
 
 
-def test_what_has_no_name_any_more_or_another_file_is_copied(chain: tuple[Rank, Rank, Rank]) -> None:
+def test_a_slot_whose_name_is_gone_or_has_another_file_is_copied(chain: tuple[Rank, Rank, Rank]) -> None:
     a, b, c = chain
     sent = a.send(numbers())
     got = b.take(sent)
@@ -190,7 +190,7 @@ def test_a_link_that_a_successor_adopted_is_given_up_as_long_as_it_is_anothers_t
     assert a.send(numbers()).place == "slot-a-0-0-1"
 
 
-def test_what_was_linked_is_rescued_where_somebody_has_removed_all_files(chain: tuple[Rank, Rank, Rank]) -> None:
+def test_a_linked_value_is_rescued_after_somebody_has_removed_all_files(chain: tuple[Rank, Rank, Rank]) -> None:
     a, b, c = chain
     batch = Batch({"x": numbers(), "y": numbers(first=1)})
     again = b.send(b.take(a.send(batch)) | {"reward": numbers(first=2)})

@@ -59,7 +59,7 @@ def test_a_tensor_may_be_written_to_and_an_array_may_not(edge):
     assert got["array"].sum() == 1 << 18
 
 
-def test_who_reads_the_same_slot_again_gets_what_was_sent(edge):
+def test_a_consumer_that_reads_the_same_slot_again_gets_the_sent_value(edge):
     edge.send(tensor(1))
     first = edge.take()
     first.zero_()

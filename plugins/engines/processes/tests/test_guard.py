@@ -143,7 +143,7 @@ def test_an_incarnation_kills_earlier_ones_before_it_runs_and_what_they_had_star
     assert gone(stopped.child)
 
 
-def test_nobody_waits_for_the_next_incarnation_when_whoever_starts_it_is_gone(job: str) -> None:
+def test_no_agent_waits_for_its_next_incarnation_after_the_starter_is_gone(job: str) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, OWNER, job], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     shm, tmp, child = parent.stdout.readline().split()

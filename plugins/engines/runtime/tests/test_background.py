@@ -54,7 +54,7 @@ def event(seq: int) -> Event:
     return Event(seq, 1, 0.0, "rank_up", {})
 
 
-def test_hooks_are_called_in_order_and_of_the_statuses_that_wait_only_the_latest() -> None:
+def test_hooks_are_called_in_order_and_only_with_the_latest_waiting_status() -> None:
     slow = Recorder()
     relay = Background(slow)
     relay.broadcast("event", event=1)
@@ -70,7 +70,7 @@ def test_hooks_are_called_in_order_and_of_the_statuses_that_wait_only_the_latest
     assert slow.seen == [("event", 1), ("status", 2), ("event", 2)]
 
 
-def test_one_that_hangs_delays_no_other_and_what_it_was_not_told_is_said() -> None:
+def test_a_hung_observer_delays_no_other_and_its_missed_events_are_reported() -> None:
     slow, quick = Recorder(), Recorder(waits=False)
     relay = Background(Both(slow, quick))
     relay.broadcast("job_started", run="run")
@@ -130,7 +130,7 @@ def test_lines_that_wait_are_passed_on_together() -> None:
     assert [hook for hook, _ in slow.seen] == ["event", "steps_finished"]
 
 
-def test_whoever_could_tell_more_at_once_waits_for_one_that_is_at_work_and_for_none_that_hangs(
+def test_a_caller_with_more_events_waits_for_a_working_observer_and_for_no_hung_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(background, "HANGS_S", 0.05)

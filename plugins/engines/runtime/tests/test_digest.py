@@ -48,6 +48,6 @@ def test_tensors_have_digests_of_their_dtype_and_bytes():
     assert digest({"w": ones}) != digest({"w": ones.to(torch.float16)})
 
 
-def test_what_has_no_bytes_is_named_with_its_path():
+def test_an_object_without_bytes_is_named_with_its_path():
     with pytest.raises(TypeError, match=r"state\['opt'\]\[1\] is a object"):
         digest({"opt": [1, object()]})

@@ -157,10 +157,10 @@ def chunks(rows: Any) -> Any:
         (chunks, {"rows": Balanced()}, Split(), "whole"),
     ],
 )
-def test_what_cannot_be_shared_out_is_refused(function: Any, inputs: Any, returns: Any, why: str) -> None:
+def test_an_operator_whose_rows_cannot_be_shared_is_refused(function: Any, inputs: Any, returns: Any, why: str) -> None:
     with pytest.raises(TypeError, match=why):
         operator_spec(function, inputs=inputs, returns=returns)
 
 
-def test_what_is_returned_lies_where_it_was_made() -> None:
+def test_a_result_lies_where_it_was_made() -> None:
     assert operator_spec(many, inputs={"rows": Balanced(2, 8)}, returns=Split()).returns == Balanced(2, 8)

@@ -51,7 +51,7 @@ def test_a_role_gets_twice_the_memory_up_to_its_limit(has: float, gets: float) -
         {"verdict": Verdict("software", "killed from outside")},
     ],
 )
-def test_what_is_no_lack_of_memory_that_may_be_met_is_passed_on(changed: dict[str, Any]) -> None:
+def test_failures_that_more_memory_does_not_cure_are_passed_on(changed: dict[str, Any]) -> None:
     assert isinstance(recover(view=msgspec.structs.replace(VIEW, **changed)), Pass)
 
 

@@ -160,7 +160,7 @@ def test_wanted_metrics_are_shown_in_the_order_asked_for_where_they_exist() -> N
     assert stats.featured() == ["lr", "reward"]
 
 
-def test_of_a_record_the_first_and_the_last_value_are_kept() -> None:
+def test_the_first_and_the_last_value_of_a_record_are_kept() -> None:
     stats = Statistics(kept=("answers",))
     for step, value in ((0, "a"), (5, "b"), (9, "c")):
         metrics = line(step, float(step))

@@ -34,7 +34,7 @@ def wanted(
 SLOW = {"data": 0.1, "work": 0.95, "train": 0.5}
 
 
-def test_who_holds_others_up_gets_as_many_ranks_as_end_the_wait_and_twice_as_many_at_most() -> None:
+def test_a_role_that_blocks_others_gets_the_ranks_that_end_the_wait_and_at_most_twice_its_ranks() -> None:
     assert wanted(SLOW, {"train": (0.3, 0.0)}) == {"work": 3}
     assert wanted(SLOW, {"train": (0.9, 0.0)}) == {"work": 4}
     assert wanted(SLOW, {"work": (0.0, 0.9)}) == {"work": 4}, "what cannot be handed on holds its producer up"
@@ -49,7 +49,7 @@ def test_nobody_grows_who_waits_as_well_or_holds_nobody_up_or_has_no_room() -> N
     assert wanted(SLOW, {"train": (0.9, 0.0)}, roles=["train"]) == {}
 
 
-def test_who_has_too_little_to_do_gets_fewer_unless_somebody_waits_for_it() -> None:
+def test_a_role_with_too_little_work_gets_fewer_ranks_unless_another_waits_for_it() -> None:
     idle = {"data": 0.9, "work": 0.05, "train": 0.5}
     assert wanted(idle, {"work": (0.9, 0.0)}) == {"work": 1}
     assert wanted(idle, {"work": (0.9, 0.0)}, ranks=8) == {"work": 2}
@@ -61,7 +61,7 @@ def test_one_grows_while_another_shrinks() -> None:
     assert wanted({"data": 0.1, "work": 1.0, "train": 0.02}, {"train": (0.97, 0.0)}) == {"work": 4, "train": 1}
 
 
-def test_what_has_helped_is_not_undone() -> None:
+def test_a_resize_that_has_helped_is_not_undone() -> None:
     """With the ranks that it gets nobody waits any more, and they have enough to do."""
     assert wanted({"data": 0.1, "work": 0.5, "train": 0.9}, {"train": (0.02, 0.0)}, ranks=4) == {}
 

@@ -35,14 +35,14 @@ def sizes(seen: Load, **options: Any) -> dict[str, int]:
 SLOW = load({"data": 0.2, "work": 1.0, "train": 0.4}, ("data", "work", 0, 0.8, 0), ("work", "train", 0.6, 0, 0))
 
 
-def test_what_holds_the_job_back_is_in_the_reason_with_the_edge_and_the_time_lost() -> None:
+def test_the_reason_has_the_bottleneck_with_its_edge_and_the_lost_time() -> None:
     found = wanted(SLOW)
     assert found is not None
     assert found.sizes == {"work": 6, "train": 3}, "as fast as data is, each busy for 0.9 of the time at most"
     assert found.reason.startswith("train waited for rows from work for 60% of the time; ranks: work 1 → 6")
 
 
-def test_who_is_waited_for_takes_ranks_from_who_waits_when_the_budget_is_full() -> None:
+def test_with_a_full_budget_the_bottleneck_takes_ranks_from_a_role_that_waits() -> None:
     chain = (("data", "work", 0, 0.8, 0), ("work", "train", 0.8, 0, 0))
     full = load({"data": 0.1, "work": 1.0, "train": 0.2}, *chain, work=2, train=4)
     assert sizes(full, budget=6) == {"work": 4, "train": 2}
@@ -64,7 +64,7 @@ def test_roles_that_wait_for_each_other_in_turn_are_named_as_a_loop_and_grow_by_
     assert sizes(lag) == {}
 
 
-def test_what_helps_too_little_is_left_as_it_is() -> None:
+def test_a_resize_that_helps_too_little_is_left_out() -> None:
     fixed = load({"data": 0.97, "work": 1.0}, ("data", "work", 0, 0.03, 0), work=4)
     assert sizes(fixed) == {}
     assert sizes(fixed, gain=0.02) == {"work": 5}
@@ -78,7 +78,7 @@ def test_ranks_to_spare_are_given_back_and_not_asked_for_again() -> None:
     assert sizes(load({"data": 1.0, "work": 0.3}, *chain, work=8), idle=0.9) == {"work": 3}
 
 
-def test_there_must_be_room_but_what_is_given_up_makes_some() -> None:
+def test_a_role_grows_only_into_free_room_or_into_room_that_another_gives_up() -> None:
     full = Load(
         5.0, 60.0,
         (RoleLoad("work", 2, 1, 8, 2, 1.0), RoleLoad("train", 4, 1, 8, 4, 0.2)),
@@ -88,7 +88,7 @@ def test_there_must_be_room_but_what_is_given_up_makes_some() -> None:
     assert sizes(full) == {"train": 2}, "which it has to spare, too"
 
 
-def test_where_nobody_computes_much_or_gives_anybody_anything_no_role_grows() -> None:
+def test_no_role_grows_if_none_computes_much_or_none_sends_anything() -> None:
     assert sizes(load({"work": 0.4, "train": 0.4}, ("work", "train", 0.6, 0, 0))) == {}
     assert sizes(load({"work": 1.0, "train": 1.0})) == {}
 

@@ -348,7 +348,7 @@ def seen(request: pytest.FixtureRequest) -> tuple[Flow, Run, list[Look]]:
     return (flow, *scaled(flow, {name: role.least for name, role in flow.roles.items()}))
 
 
-def test_what_holds_the_flow_back_is_named(seen: tuple[Flow, Run, list[Look]]) -> None:
+def test_the_bottleneck_of_the_flow_is_named(seen: tuple[Flow, Run, list[Look]]) -> None:
     flow, _, looks = seen
     for phase, (work, named) in enumerate(flow.phases):
         look = _first(looks, phase)

@@ -62,7 +62,7 @@ def test_ranks_without_needs_fit_on_a_full_cluster() -> None:
     assert where(plan, "idle") == ["node-0"] * 3
 
 
-def test_what_is_missing_is_told_in_numbers_role_by_role() -> None:
+def test_missing_resources_are_reported_in_numbers_for_each_role() -> None:
     plan = pack("(cpu=2),(cpu=1)", RoleRequest("trainer", 1, cpu=4), RoleRequest("rollout", 5))
     assert [u.ref for u in plan.unplaced] == [("trainer", 0), ("rollout", 3), ("rollout", 4)]
     with pytest.raises(Problems) as caught:
@@ -97,7 +97,7 @@ def test_slots_of_a_lost_node_move_with_everybody_on_them() -> None:
     assert "node-1 is lost" in moved.assignments[2].rule
 
 
-def test_there_may_be_no_place_for_the_slots_of_a_lost_node() -> None:
+def test_the_slots_of_a_lost_node_may_find_no_place() -> None:
     plan = PlacementPlan((Slot(0, "node-0", 2), Slot(1, "node-1", 2)), (Assignment("a", 0, 0), Assignment("a", 1, 1)))
     assert PACK.replace(plan, ("node-1",), parse_nodes("2x(cpu=2)")) is None
 

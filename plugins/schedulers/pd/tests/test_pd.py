@@ -71,7 +71,9 @@ def test_a_unit_is_placed_whole_or_not_at_all() -> None:
         ((1, 1), {"near": "label.rack"}, ("no node has a label 'rack'",)),
     ],
 )
-def test_what_cannot_be_is_refused(sizes: tuple[int, int], options: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_impossible_options_are_refused(
+    sizes: tuple[int, int], options: dict[str, Any], words: tuple[str, ...]
+) -> None:
     with pytest.raises(PlacementError) as caught:
         place("(cpu=8,gpu=8)", *sizes, **options)
     for word in words:

@@ -69,7 +69,7 @@ def test_roles_go_to_nodes_with_their_labels() -> None:
     assert (nodes_of(plan, "trainer"), nodes_of(plan, "rollout")) == ({"node-1"}, {"node-0"})
 
 
-def test_what_cannot_hold_together_is_told_with_the_numbers_and_nothing_else() -> None:
+def test_contradictory_constraints_are_reported_with_their_numbers_and_nothing_else() -> None:
     plan = place("2x(cpu=8)", ROLLOUT, TRAINER, spread={"rollout": "node"}, nodes={}, apart=[])
     with pytest.raises(PlacementError, match="rank 2 cannot be placed: separation allows 1 rank of rollout per node"):
         check_placed(plan)
@@ -141,7 +141,7 @@ def test_collocation_fills_what_separation_leaves() -> None:
     assert nodes_of(plan, "judge") == {"node-2"}
 
 
-def test_what_was_demanded_still_holds_when_a_node_is_lost() -> None:
+def test_the_constraints_hold_after_the_loss_of_a_node() -> None:
     roles = (RoleRequest("rollout", 2), RoleRequest("trainer", 1))
     apart, pack = separation(apart=[["rollout", "trainer"]]), PackScheduler(NoOptions())
     request, cluster = PlacementRequest(roles), parse_nodes("3x(cpu=4)")

@@ -48,14 +48,14 @@ def workload(source: Source, wait_s: float | None = None, **place: int) -> Sourc
     return made
 
 
-def test_who_reads_again_does_not_give_up_while_the_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_reads_again_does_not_give_up_while_the_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "AGAIN_S", 0.02)
     made = workload(Slow(asks=8, away=True))
     made._ctx.notes["read"] = ([("p", 3, 3)], False)
     assert list(asyncio.run(made.next())["n"]) == [0, 1, 2]
 
 
-def test_who_reads_again_what_is_gone_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_reads_again_reports_a_record_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "AGAIN_S", 0.02)
     made = workload(Slow(asks=1_000_000, away=False))
     made._ctx.notes["read"] = ([("p", 3, 3)], False)

@@ -146,7 +146,7 @@ def test_a_file_that_is_truncated_and_grows_again_is_no_other_place_in_the_old_o
         reading().all()
 
 
-def test_what_is_gone_may_be_left_out(tmp_path: Path) -> None:
+def test_lost_files_may_be_left_out(tmp_path: Path) -> None:
     path, reading = tmp_path / "a.jsonl", Reading(tmp_path, skip=True)
     write(path, 1, 2)
     assert reading.all(1) == [1]

@@ -172,7 +172,7 @@ def test_messages_that_somebody_took_out_of_the_middle_are_not_missed(server: Se
 
 
 @needs_server
-def test_a_stream_that_was_made_anew_is_an_error_and_with_skip_another_beginning(
+def test_a_stream_made_again_is_an_error_and_with_skip_another_beginning(
     server: Server, name: str, reading: Any
 ) -> None:
     server.add(name, 1, 2)
@@ -190,7 +190,7 @@ def test_a_stream_that_was_made_anew_is_an_error_and_with_skip_another_beginning
 
 
 @needs_server
-def test_what_is_acknowledged_is_purged_only_if_asked(server: Server, name: str, reading: Any) -> None:
+def test_acknowledged_records_are_purged_only_on_request(server: Server, name: str, reading: Any) -> None:
     server.add(name, *range(10))
     for trim, left in ((False, 10), (True, 4)):
         now = reading(trim=trim)

@@ -183,7 +183,7 @@ def test_a_stream_that_was_deleted_is_an_error_and_with_skip_another_beginning(
 
 
 @needs_server
-def test_what_is_acknowledged_is_trimmed_but_for_the_last_and_only_if_asked(
+def test_acknowledged_records_except_the_last_are_trimmed_only_on_request(
     server: Server, name: str, reading: Any
 ) -> None:
     client = server.client()
@@ -355,6 +355,6 @@ def test_streams_that_are_listed_are_shared_out_in_turn() -> None:
 @pytest.mark.parametrize(
     ("offset", "left"), [(None, 0.001), ("5000-0", 1.0), ("(5999-7", 0.001), ("6000-3", 0.001), ("(6000-3", 0.0)]
 )
-def test_what_is_left_is_in_seconds(offset: Offset, left: float) -> None:
+def test_the_backlog_is_in_seconds(offset: Offset, left: float) -> None:
     source = RedisSource(RedisOptions(url="redis://host", streams=["a"]))
     assert source.client(Reader("job", "data", 0, 1, ".")).behind("(6000-3", offset) == left

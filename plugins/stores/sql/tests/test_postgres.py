@@ -136,7 +136,7 @@ def _writing(url: str, job: str, until: int) -> tuple[Any, Any]:
     return writer, acknowledged
 
 
-def test_what_was_acknowledged_survives_sigkill_of_the_writer(opened: Open, postgres: str, job: str) -> None:
+def test_acknowledged_records_survive_sigkill_of_the_writer(opened: Open, postgres: str, job: str) -> None:
     writer, acknowledged = _writing(postgres, job, 30)
     writer.kill()
     writer.join()

@@ -74,7 +74,7 @@ def test_a_config_of_a_file_is_read_beside_the_job(tmp_path):
     ],
     ids=str,
 )
-def test_what_cannot_be_had_is_refused_with_the_reason(config, message):
+def test_an_impossible_option_is_refused_with_the_reason(config, message):
     with pytest.raises(ValidationError, match=message):
         DeepSpeedOptions.model_validate({"model": "m", "clip_norm": 1.5, "config": config})
 
@@ -159,7 +159,7 @@ OFF = {
         pytest.param({"gradient_clipping": 0.0}, False, 2, "float32", None, id="no clipping"),
     ],
 )
-def test_what_asks_for_nothing_is_let_through(config, frozen, stage, dtype, clip_norm):
+def test_options_without_a_request_are_accepted(config, frozen, stage, dtype, clip_norm):
     options = DeepSpeedOptions.model_validate({"model": "m", "frozen": frozen, "config": config})
     assert (options.stage, options.dtype, options.clip_norm) == (stage, dtype, clip_norm)
     assert DeepSpeedOptions.model_validate(options.model_dump(mode="json")) == options
@@ -202,7 +202,7 @@ def test_the_defaults_are_deepspeeds_own():
             assert asks_for_nothing(f"zero_optimization.{field.alias or name}", value), name
 
 
-def test_what_is_handed_on_is_what_deepspeed_knows():
+def test_the_passed_options_are_those_that_deepspeed_knows():
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
     known = {field.alias or name for name, field in DeepSpeedZeroConfig.model_fields.items()}

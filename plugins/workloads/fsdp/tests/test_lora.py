@@ -120,7 +120,7 @@ def test_a_target_is_the_full_name_of_a_layer_or_the_end_of_it(tiny_model):
     ("more", "message"),
     [({"frozen": True}, "a frozen role trains nothing"), ({"init": "random"}, "init: random does not read")],
 )
-def test_what_adapters_make_no_sense_with_is_refused(tiny_model, more, message):
+def test_options_that_contradict_adapters_are_refused(tiny_model, more, message):
     with pytest.raises(ValueError, match=message):
         FSDPOptions(**options(tiny_model, **more))
 

@@ -199,7 +199,7 @@ def test_bfloat16_computes_in_half_and_keeps_float32_state(group, tiny_model, te
 
 
 @pytest.mark.parametrize("lengths", [[0, 3], [5_000, 3], [4_000, 4_096], [100_000, 200_000]])
-def test_what_ranks_gather_may_be_of_any_size(group, tiny_model, lengths):
+def test_ranks_gather_values_of_any_size(group, tiny_model, lengths):
     assert group(trainer_group.gathered, 2, {"model": str(tiny_model)}, lengths) == [lengths, lengths]
 
 

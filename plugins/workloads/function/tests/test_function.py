@@ -149,7 +149,7 @@ def test_a_class_is_made_once_per_rank_with_kwargs_and_lives_as_a_workload_does(
     assert again._instance.closed
 
 
-def test_what_has_no_state_has_no_snapshot(options: Any) -> None:
+def test_a_function_without_state_has_no_snapshot(options: Any) -> None:
     for name in ("plain", "Stateless"):
         workload = running(options(name))
         assert workload.snapshot() is None
@@ -170,7 +170,7 @@ def test_what_has_no_state_has_no_snapshot(options: Any) -> None:
         ("Counter", {"kwargs": {"begin": 1}}, "kwargs", "unexpected keyword argument 'begin'"),
     ],
 )
-def test_what_cannot_be_a_role_is_refused_in_the_driver(
+def test_an_object_that_cannot_be_a_role_is_refused_in_the_driver(
     options: Any, name: str, more: dict[str, Any], where: str, what: str
 ) -> None:
     with pytest.raises(OptionsError) as caught:
@@ -187,7 +187,7 @@ def test_partitions_are_written_as_words() -> None:
 
 
 @pytest.mark.parametrize("text", ["splt", "split(x)", "broadcast(1)", "partial(max)", ""])
-def test_what_is_no_partition_is_refused(options: Any, text: str) -> None:
+def test_a_wrong_partition_is_refused(options: Any, text: str) -> None:
     with pytest.raises(ValueError, match="is no partition"):
         parse_partition(text)
     with pytest.raises(ValidationError, match="is no partition"):

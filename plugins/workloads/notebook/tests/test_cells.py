@@ -103,12 +103,12 @@ def test_code_of_a_module_keeps_its_import_string_and_nothing_is_written(tmp_pat
 
 
 @pytest.mark.parametrize("code", [lambda: None, 5, "text"])
-def test_what_has_no_name_is_refused(code: object) -> None:
+def test_a_function_without_a_name_is_refused(code: object) -> None:
     with pytest.raises(OptionsError, match="is no class and no function with a name"):
         cell(code)  # type: ignore[arg-type]
 
 
-def test_what_cannot_be_pickled_is_named_with_a_remedy(tmp_path: Path) -> None:
+def test_an_object_that_cannot_be_pickled_is_named_with_a_remedy(tmp_path: Path) -> None:
     namespace: dict[str, object] = {"__name__": "__main__", "file": (tmp_path / "x").open("w")}
     exec("def use():\n    return file\n", namespace)
     with pytest.raises(OptionsError, match="use uses something that cannot be pickled") as raised:

@@ -42,7 +42,7 @@ def test_gradients_over_an_edge_are_those_of_one_graph(ctx: RankContext[Any]) ->
     assert (first.finish(), second.finish()) == (3, 3)
 
 
-def test_what_was_received_stays_when_its_memory_is_used_again(ctx: RankContext[Any]) -> None:
+def test_a_received_tensor_stays_when_its_memory_is_used_again(ctx: RankContext[Any]) -> None:
     graphs, model = Graphs(ctx), torch.nn.Embedding(5, 2)
     ids, activations, rows = np.arange(3), torch.ones(3, 2), Ragged.from_rows([[1, 2], [3]])
     got = graphs.receive(Batch({"ids": ids, "x": activations}))
@@ -93,7 +93,7 @@ def test_a_graph_that_is_left_of_a_step_is_an_error(ctx: RankContext[Any]) -> No
         graphs.backward(torch.ones(1, 4), 3)
 
 
-def test_what_does_not_fit_is_named(ctx: RankContext[Any]) -> None:
+def test_a_gradient_that_does_not_fit_is_named(ctx: RankContext[Any]) -> None:
     graphs, model = Graphs(ctx), layer(0)
     with pytest.raises(RuntimeError, match="role vision, step 7: micro-batch 0 has no graph"):
         graphs.backward(torch.ones(1, 4))

@@ -49,7 +49,7 @@ def test_1f1b_holds_as_many_micro_batches_as_stages_are_left_and_gpipe_all(stage
         assert in_flight(passes(stages, micros, "gpipe"), stage) == micros
 
 
-def test_what_is_no_pipeline_is_refused() -> None:
+def test_stages_that_are_no_pipeline_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1 stage and 1 micro-batch, not 0 and 4"):
         passes(0, 4)
     with pytest.raises(ValueError, match="'zb' is no schedule; known: 1f1b, gpipe"):

@@ -34,7 +34,7 @@ def scored(questions: Batch, advantages: dict[int, float]) -> Batch:
     return Batch({"group": group, "advantage": np.array([advantages.get(int(g), 0.0) for g in group]) * sign})
 
 
-def test_what_teaches_nothing_is_replaced_until_the_batch_is_full(pool: Any) -> None:
+def test_prompts_that_teach_nothing_are_replaced_until_the_batch_is_full(pool: Any) -> None:
     pool.begin(Batch({"index": np.arange(10)}))
     asked = []
     for _ in range(4):

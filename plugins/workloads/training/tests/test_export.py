@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
         ("classification", "AutoModelForSequenceClassification", 3),
     ],
 )
-def test_what_was_trained_loads_by_the_class_of_its_task_with_its_head(
+def test_a_trained_model_loads_by_the_class_of_its_task_with_its_head(
     folder: Path, tmp_path: Path, task: str, auto: str, labels: int
 ) -> None:
     torch.manual_seed(1)

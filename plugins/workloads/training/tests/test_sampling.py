@@ -96,7 +96,7 @@ def test_another_temperature_than_the_rows_is_refused_with_both_and_the_row(mode
     ],
     ids=lambda sampling: next(iter(sampling)),
 )
-def test_what_reshapes_the_distribution_is_refused_without_a_correction(model, sampling):
+def test_sampling_that_reshapes_the_distribution_is_refused_without_a_correction(model, sampling):
     batch = sampled(model, {"temperature": 1.0}, rows=2) | {"sampling": [sampling] * 2}
     name, value = next(iter(sampling.items()))
     for loss in (grpo, ppo):
@@ -108,7 +108,7 @@ def test_what_reshapes_the_distribution_is_refused_without_a_correction(model, s
         loss(model, batch, context(importance_sampling_cap=2.0))
 
 
-def test_what_leaves_the_distribution_alone_is_no_reason_to_refuse():
+def test_sampling_that_leaves_the_distribution_alone_is_accepted():
     plain = {"temperature": 0.7, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "logit_bias": {}}
     assert reshaping(plain | {"top_k": 0, "min_tokens": 0, "bad_words": None}) == {}
 

@@ -39,7 +39,7 @@ def test_tensors_arrive_in_order_in_buckets_of_a_bounded_size() -> None:
         assert torch.equal(taken[name], tensor), name
 
 
-def test_what_a_reader_writes_is_its_own() -> None:
+def test_a_reader_may_write_to_its_own_copy() -> None:
     given = {"a": torch.zeros(4)}
     for bucket in in_buckets(iter(given.items())):
         dict(bucket.tensors())["a"].fill_(1)

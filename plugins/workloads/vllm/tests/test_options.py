@@ -98,7 +98,7 @@ def test_a_rank_with_fewer_gpus_than_parts_says_how_many_to_ask_for(
 
 
 @pytest.mark.parametrize("name", ["distributed_executor_backend", "worker_cls"])
-def test_where_the_parts_live_is_the_workloads_business(tiny_model: Path, name: str) -> None:
+def test_the_place_of_the_parts_is_an_option_of_the_workload(tiny_model: Path, name: str) -> None:
     with pytest.raises(OptionsError, match=rf"engine.{name}: the workload sets this .*engine.tensor_parallel_size"):
         check(tiny_model, **{name: "mp"})
 
@@ -192,7 +192,7 @@ def test_with_fail_the_first_prompt_that_does_not_fit_is_named(length: int) -> N
         fitted([[1], [2] * length], Room(8, 5), lambda: "fail")
 
 
-def test_what_shapes_a_distribution_is_said_and_defaults_are_not() -> None:
+def test_options_that_shape_a_distribution_are_reported_and_defaults_are_not() -> None:
     assert VLLMOptions(model="m", top_k=-1, stop=["x"], stop_token_ids=[3]).sampling() == {"temperature": 1.0}
     options = VLLMOptions(model="m", temperature=0.7, min_p=0.1, engine={"logits_processors": ["mine:P"]})
     assert options.sampling() == {"temperature": 0.7, "min_p": 0.1, "logits_processors": ["mine:P"]}

@@ -77,7 +77,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_what_is_raised_in_an_agents_loop_leaves_all_that_a_kill_would_leave(node: Callable[..., Node]) -> None:
+def test_an_error_in_an_agents_loop_leaves_all_that_a_kill_would_leave(node: Callable[..., Node]) -> None:
     first = node(COUNTS, {"work": "step"}, stateful=("work",))
     first.launch("work")
     first.run("work", granted=4)
@@ -226,7 +226,7 @@ def test_a_zygote_that_does_not_read_holds_nobody_up(node: Callable[..., Node]) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a /dev/shm of its own")
-def test_where_ranks_have_filled_shared_memory_an_agent_still_starts_others(node: Callable[..., Node]) -> None:
+def test_an_agent_starts_ranks_although_others_have_filled_shared_memory(node: Callable[..., Node]) -> None:
     here = node(COUNTS, {"work": "step"}, shm="8m", snapshots=SnapshotPlan())
     until(lambda: len(list(here.shm.glob(".spare-*"))) == 64, "the reserve is there")
     ballast = here.shm.parent / "ballast"

@@ -110,7 +110,7 @@ def test_a_rank_comes_back_on_the_node_that_keeps_its_copy(nodes, until):
     until(lambda: b.replicas.held() == [])
 
 
-def test_what_was_sent_goes_with_it(nodes, until):
+def test_the_send_log_goes_with_the_snapshot(nodes, until):
     a, b, c = nodes("a", "b", "c")
     log, pool = SendLog(a.shm, "data", 0), SlotPool(a.shm, "slot-data-0-0")
     large, small = np.arange(300_000), np.arange(3)

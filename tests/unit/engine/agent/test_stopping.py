@@ -95,9 +95,7 @@ def test_an_operator_may_finish_and_one_that_takes_long_gets_a_sigterm(
     assert lines(here) == says
 
 
-def test_what_a_rank_leaves_to_do_at_its_end_may_take_longer_than_the_grace_if_the_job_is_over(
-    node: Callable[..., Node],
-) -> None:
+def test_the_teardown_of_a_rank_may_take_longer_than_the_grace_if_the_job_is_over(node: Callable[..., Node]) -> None:
     here = node(SLOW.replace("BODY", LEAVES_A_THREAD), {"work": "step"})
     here.launch("work")
     here.run("work", granted=0)

@@ -171,7 +171,7 @@ def test_another_world_size_gets_the_same_tensors(run_dir, persisted, old, new):
 
 
 @pytest.mark.parametrize(("old", "new"), [(1, 2), (3, 2)])
-def test_where_a_new_rank_gathers_it_gets_the_shards_of_all_whole(run_dir, persisted, old, new):
+def test_a_new_rank_that_gathers_gets_the_shards_of_all_ranks_whole(run_dir, persisted, old, new):
     own = lambda rank: Shard(np.arange(rank + 1), (rank + 1,), (0,))  # noqa: E731
     folder = persisted(9, {"data": old}, lambda rank, *_: {"read": {f"rank-{rank}": own(rank)}})
     for rank in range(new):

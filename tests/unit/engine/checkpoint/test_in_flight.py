@@ -103,7 +103,7 @@ def test_only_values_in_flight_are_stored_and_a_shared_payload_once(shm, run_dir
     assert disk.verify(manifest(P, {"data": 1}, [part])) == []
 
 
-def test_what_is_sent_after_the_snapshot_does_not_belong_to_it(shm, run_dir, until):
+def test_a_value_sent_after_the_snapshot_does_not_belong_to_it(shm, run_dir, until):
     data = Producer(shm, 0)
     data.send(0, P, np.arange(3), (0,))
     memory = MemorySnapshots(shm, "data", 0)

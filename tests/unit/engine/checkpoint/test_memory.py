@@ -92,7 +92,7 @@ def test_a_pinned_snapshot_stays_until_it_is_unpinned(shm):
     assert len(list(shm.glob("snap-role-0-*"))) == 3
 
 
-def test_of_many_that_wait_for_a_slow_disk_two_stay(shm):
+def test_two_of_many_snapshots_that_wait_for_a_slow_disk_stay(shm):
     memory = MemorySnapshots(shm, "role", 0)
     for step in range(20):
         memory.write(step, {"x": np.full(100, step)}, log=0, persist=True)
@@ -113,7 +113,7 @@ def test_a_held_snapshot_is_not_overwritten(shm):
     assert not agent.hold(0, "replicas")
 
 
-def test_what_was_read_stays_as_it_was_and_may_be_written_to(shm):
+def test_a_read_state_does_not_change_and_may_be_written_to(shm):
     memory = MemorySnapshots(shm, "role", 0)
     memory.write(0, {"x": np.zeros(5000)}, log=0, persist=False)
     mine = memory.read(0).state["x"]
@@ -170,7 +170,7 @@ def test_equal_names_on_several_ranks_do_not_meet_in_one_folder(shm):
         ([1], "returned a list"),
     ],
 )
-def test_what_has_no_place_in_a_snapshot_is_refused_by_its_path(shm, state, message):
+def test_an_object_that_no_snapshot_can_hold_is_refused_with_its_path(shm, state, message):
     memory = MemorySnapshots(shm, "role", 0)
     memory.write(0, {"x": 1}, log=0, persist=False)
     with pytest.raises(TypeError, match=message):

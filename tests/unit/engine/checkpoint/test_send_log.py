@@ -74,7 +74,7 @@ def test_the_log_has_a_forwarded_value_after_its_writer_ended(shm, pool):
     assert after.used_bytes == sum(slot.capacity for slot in again.slots)
 
 
-def test_what_was_noted_is_taken_up_after_the_step_that_the_rank_goes_on_from_in_its_timeline(shm):
+def test_a_rank_takes_up_its_notes_after_the_step_from_which_it_continues_in_its_timeline(shm):
     def life(generation, resume, timeline=0):
         ctx = RankContext(options=None)
         log = SendLog(shm, "a", 0, generation=generation, resume=resume, timeline=timeline)
@@ -128,7 +128,7 @@ def test_a_segment_without_a_beginning_is_nothing(shm, pool, size):
     log.close()
 
 
-def test_what_was_made_after_the_step_a_successor_was_restored_to_is_an_orphan(shm, pool):
+def test_a_record_after_the_step_to_which_a_successor_was_restored_is_an_orphan(shm, pool):
     first = SendLog(shm, "a", 0)
     for step in range(6):
         send(first, pool, step, [step])
@@ -214,7 +214,7 @@ def test_the_newest_of_two_complete_versions_counts(shm, pool):
     assert [r.body for r in third.found if r.kind == RecordKind.WHOLE and not third.is_orphan(r)] == [b"items"]
 
 
-def test_what_is_whole_is_void_once_the_whole_job_has_gone_back(shm, pool):
+def test_complete_calls_are_void_after_the_whole_job_has_gone_back(shm, pool):
     log = SendLog(shm, "a", 0)
     for step in range(3):
         made(log, pool, step, whole=True)
@@ -238,7 +238,7 @@ def test_a_log_is_sure_if_every_generation_that_may_have_shown_something_has_wri
     assert SendLog(shm, "a", 0, generation=6, resume=0).sure
 
 
-def test_what_a_copy_of_a_log_has_beyond_its_snapshot_is_void(shm, pool):
+def test_records_of_a_copied_log_beyond_its_snapshot_are_void(shm, pool):
     log = SendLog(shm, "a", 0)
     for step in range(3):
         made(log, pool, step, whole=True)
@@ -246,7 +246,7 @@ def test_what_a_copy_of_a_log_has_beyond_its_snapshot_is_void(shm, pool):
     assert steps_of(SendLog(shm, "a", 0, generation=2, resume=1)) == {0, 1}
 
 
-def test_what_a_rank_chose_before_the_whole_job_went_back_is_not_chosen_again(shm):
+def test_a_choice_before_the_whole_job_went_back_is_not_repeated(shm):
     log = SendLog(shm, "a", 0)
     log.decide("newest/3", 5, 1, b"1")
     log.decide("calls/asked", 5, 1, b"key")

@@ -152,7 +152,7 @@ def test_folders_that_are_no_runs_stay_in_place(tmp_path: Path, what: str) -> No
     assert found == before
 
 
-def test_what_a_run_holds_of_others_moves_with_it(tmp_path: Path) -> None:
+def test_claims_of_a_run_on_others_move_with_it(tmp_path: Path) -> None:
     place = tmp_path / "runs" / "train"
     with claim(place):
         (place / "last.pt").write_text("5")
@@ -172,9 +172,7 @@ sys.exit(main(["status"]))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's folder")
-def test_what_lies_in_the_runs_folder_and_is_no_run_or_cannot_be_read_keeps_status_from_nothing(
-    start_master: Any, runs: Path
-) -> None:
+def test_other_or_unreadable_files_in_the_runs_folder_do_not_stop_status(start_master: Any, runs: Path) -> None:
     start_master("grpo").end()
     shutil.copytree(runs / "grpo", runs.parent / "warm" / "grpo")
     for name in ("grpo/result.json", "grpo/run.json"):

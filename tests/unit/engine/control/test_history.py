@@ -101,7 +101,7 @@ def test_a_long_job_is_attached_to_from_now_and_all_of_it_can_be_asked_for(start
     assert everything.steps == list(range(LONG))
 
 
-def test_what_a_long_job_has_told_is_read_without_holding_it(start_master: Any) -> None:
+def test_the_events_of_a_long_job_are_read_without_holding_all(start_master: Any) -> None:
     master = start_master()
     master.age(LONG // 4)  # of which no more than a page may be held; tracing is slow
     master.end()

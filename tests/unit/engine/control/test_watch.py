@@ -63,7 +63,7 @@ def test_observers_see_every_event_and_step_once_and_then_the_end(start_master: 
     assert seen.calls[-1] == ("job_ended", result)
 
 
-def test_what_the_master_has_forgotten_comes_from_the_runs_files(start_master: Any) -> None:
+def test_events_that_the_master_has_forgotten_come_from_the_runs_files(start_master: Any) -> None:
     master = start_master(remembers=2)
     for _ in range(6):
         master.step(reward=0.0)

@@ -183,9 +183,7 @@ def test_a_damaged_head_is_never_read(store: EventLog, tmp_path: Path, damage: s
         store.read()
 
 
-def test_what_was_written_before_its_confirmation_was_lost_is_not_written_twice(
-    store: EventLog, tmp_path: Path
-) -> None:
+def test_a_record_whose_confirmation_was_lost_is_not_written_twice(store: EventLog, tmp_path: Path) -> None:
     epoch = store.claim()
     entries = [(1.0, "rank_up", {"rank": i}) for i in range(3)]
     before = store._root
@@ -294,7 +292,7 @@ def _write_forever(run_dir: Path, acknowledged: Any) -> None:
         acknowledged.value = last.seq
 
 
-def test_what_was_acknowledged_survives_sigkill_of_the_writer(tmp_path: Path) -> None:
+def test_acknowledged_records_survive_sigkill_of_the_writer(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     acknowledged = spawn.Value("q", 0)
     writer = spawn.Process(target=_write_forever, args=(tmp_path, acknowledged))

@@ -62,7 +62,7 @@ def test_ranks_of_other_roles_leave_a_node_only_where_they_may() -> None:
     assert all(AGENTS[move.agent] != node for move in moves.moves)
 
 
-def test_what_does_not_fit_is_said() -> None:
+def test_ranks_without_room_are_reported() -> None:
     assert found(b=4).why.startswith("there is no room: b/3: ")
 
 
@@ -99,5 +99,5 @@ WHOLE = [{"w": Shard(np.zeros(2), (4,), (at,)), "seed": at} for at in (0, 2)]
         ([{"step": 3}], True, "snapshot()['step']"),
     ],
 )
-def test_what_belongs_to_a_rank_is_named(states: list[dict[str, object]], alone: bool, path: str) -> None:
+def test_state_that_belongs_to_one_rank_is_named(states: list[dict[str, object]], alone: bool, path: str) -> None:
     assert owned(states, alone=alone) == path

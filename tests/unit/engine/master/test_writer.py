@@ -65,9 +65,7 @@ def test_transient_errors_are_retried_in_order_and_reported_meanwhile(loop: Loop
 @pytest.mark.parametrize(
     "error", [FileNotFoundError(errno.ENOENT, "gone"), JournalFencedError("another"), ValueError()]
 )
-def test_what_waiting_does_not_cure_is_raised_in_the_loop_and_nothing_is_written_after_it(
-    loop: Loop, error: Exception
-) -> None:
+def test_a_permanent_error_is_raised_in_the_loop_and_ends_all_writing(loop: Loop, error: Exception) -> None:
     after: list[Any] = []
 
     def fails() -> None:

@@ -84,7 +84,7 @@ def test_a_consumer_of_a_new_generation_gets_nothing_until_it_asks():
     assert put(out, 2) == (0,), "it was known already"
 
 
-def test_what_a_restarted_producer_makes_again_is_not_sent_to_who_has_it_and_costs_no_credit():
+def test_a_restarted_producer_sends_no_value_again_to_a_consumer_that_has_it_and_uses_no_credit():
     out = OutEdgeState([0], 2, retain=True)
     assert out.ask(0, 0, 4, 2) == []
     for step in range(3):
@@ -137,7 +137,7 @@ def test_an_ask_that_comes_twice_takes_nothing_back():
     assert out.under_way == 1
 
 
-def test_what_is_retained_needs_both_release_and_commit():
+def test_a_retained_value_needs_both_release_and_commit():
     out = heard([0], 4, retain=True)
     for step in range(3):
         put(out, step)
@@ -162,7 +162,7 @@ def test_a_held_value_is_kept_until_that_many_steps_after_it_are_committed():
         out.ask(0, 1, 1, 0)
 
 
-def test_what_crosses_a_snapshot_that_is_being_persisted_is_kept_and_nothing_else():
+def test_only_values_that_cross_a_snapshot_on_its_way_to_disk_are_kept():
     out = heard([0], 9, retain=True, hold=2)
     for step in range(6):
         put(out, step)
@@ -251,7 +251,7 @@ def example(every, at, lag, returns):
 
 
 @given(st.integers(1, 5), st.integers(0, 4), st.integers(0, 4), st.booleans(), st.booleans(), st.integers(-1, 30))
-def test_what_a_restored_consumer_needs_is_held_at_any_commit_up_to_its_step(every, at, lag, sink, stateful, resume):
+def test_values_for_a_restored_consumer_are_held_at_any_commit_up_to_its_step(every, at, lag, sink, stateful, resume):
     graph, activity = example(every, at % every, lag, None if sink else Split())
     roles = ("b",) if stateful else ()
     (edge,) = graph.edges
@@ -269,7 +269,7 @@ def test_what_a_restored_consumer_needs_is_held_at_any_commit_up_to_its_step(eve
 
 
 @given(st.integers(1, 5), st.integers(0, 4), st.integers(1, 5), st.integers(0, 3), st.booleans(), st.integers(-1, 30))
-def test_what_a_repeated_call_may_have_taken_of_a_bounded_lag_is_asked_for_and_held(
+def test_values_that_a_repeated_call_may_have_taken_with_a_bounded_lag_are_requested_and_held(
     every, at, lag, late, initial, resume
 ):
     ops = (
@@ -460,7 +460,7 @@ def test_every_value_is_delivered_once_in_order_despite_kills_and_no_needed_one_
     assert sides.out.under_way == 0
 
 
-def test_what_a_producer_that_varies_has_sent_is_taken_back_unless_it_has_been_used():
+def test_values_of_a_nondeterministic_producer_are_taken_back_unless_they_were_used():
     taker = InEdgeState([0, 1], revocable=True)
     for step in range(3):
         for source in (0, 1):

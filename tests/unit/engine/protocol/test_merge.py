@@ -93,7 +93,7 @@ def test_a_line_waits_for_the_slowest_rank_however_long_its_step_takes() -> None
     assert (line.step, set(line.roles)) == (0, {"data", "work"})
 
 
-def test_a_part_that_was_complete_is_joined_anew_when_a_rank_comes_to_this_node() -> None:
+def test_a_complete_part_is_joined_again_when_a_rank_comes_to_this_node() -> None:
     merger = MetricsMerger()
     merger.expect("work", 2)
     merger.add(2, [part("work", 4, 1.0)])
@@ -105,7 +105,7 @@ def test_a_part_that_was_complete_is_joined_anew_when_a_rank_comes_to_this_node(
     assert (line.ranks, line.means["work.do"]["reward"]) == (2, [4.0, 2.0])
 
 
-def test_what_a_rank_has_told_leaves_with_it() -> None:
+def test_the_lines_of_a_rank_leave_with_it() -> None:
     merger = MetricsMerger()
     for rank in (0, 1):
         merger.expect("work", rank)
@@ -171,7 +171,7 @@ def test_the_calls_of_one_operator_count_as_one_call_and_the_first_of_several_op
     assert line.operators["work.do#2"] == {"loss": 2.0, "tokens": 510.0, "more": 1.0}
 
 
-def test_what_ranks_of_an_earlier_layout_have_told_counts_no_more() -> None:
+def test_lines_of_ranks_of_an_earlier_layout_do_not_count() -> None:
     assembler = LineAssembler(graph(), {"data": 1, "work": 2})
     assert assembler.add("a0", [part("work", 0, 0.25, ranks=2)], 5.0, wall=5.0) == []
     assembler.resized({"data": 1, "work": 1})

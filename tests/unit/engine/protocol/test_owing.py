@@ -18,7 +18,7 @@ def test_by_default_snapshots_take_a_hundredth_of_the_time(pause: float) -> None
     assert apart_s(pause, None) == pytest.approx(100 * pause)
 
 
-def test_where_failures_come_often_less_is_lost_by_each() -> None:
+def test_with_frequent_failures_each_one_loses_less() -> None:
     assert apart_s(1.0, None, failures_s=32.0) == pytest.approx(8.0)
     assert apart_s(1.0, None, failures_s=1e6) == pytest.approx(100.0)
 

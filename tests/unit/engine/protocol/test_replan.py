@@ -146,7 +146,7 @@ def losses(draw: st.DrawFn) -> tuple[PlacementRequest, PlacementPlan, tuple[str,
 
 
 @given(losses(), st.sampled_from([(PACK,), (ONLY_PLACES,), (Strategy("passes", lambda r, c, p: None), PACK)]))
-def test_whatever_is_lost_the_new_plan_is_possible_and_moves_nobody_without_need(
+def test_after_any_loss_the_new_plan_is_possible_and_moves_no_rank_without_need(
     case: tuple[PlacementRequest, PlacementPlan, tuple[str, ...], ClusterView, ClusterView],
     strategies: tuple[Strategy, ...],
 ) -> None:

@@ -63,7 +63,7 @@ def test_an_item_of_a_mates_section_is_one_that_the_mate_may_be_taking() -> None
     assert SharingState(0, 2).may_collide(0, 1)
 
 
-def test_who_is_told_at_the_same_moment_does_it_twice() -> None:
+def test_two_ranks_that_take_an_item_at_the_same_moment_both_do_it() -> None:
     ranks = [SharingState(rank, 2) for rank in range(2)]
     introduce(ranks)
     done = Counter(rank.take(0, 2) for rank in ranks for _ in range(2))

@@ -63,7 +63,7 @@ def test_only_exceptions_of_the_users_code_are_fatal_when_they_come_again(messag
         assert verdict.reason.endswith(", for the second time at step 7: it would again")
 
 
-def test_what_is_behind_the_exception_counts_where_the_exception_itself_says_nothing() -> None:
+def test_the_cause_of_an_exception_counts_if_the_exception_itself_says_nothing() -> None:
     traceback = (
         "RuntimeError: CUDA error: uncorrectable ECC error encountered\n\n"
         "The above exception was the direct cause of the following exception:\n\n"
@@ -246,9 +246,7 @@ XID = "step 11\nNVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bu
 
 
 @pytest.mark.parametrize(("exit_code", "signal"), [(1, None), (134, None), (None, 6), (None, 11)])
-def test_what_a_process_printed_before_it_gave_up_says_what_is_at_fault(
-    exit_code: int | None, signal: int | None
-) -> None:
+def test_output_before_an_exit_names_the_fault(exit_code: int | None, signal: int | None) -> None:
     ended = msgspec.structs.replace(describe_exit("trainer", 0, exit_code, signal), log_tail=XID)
     verdict = judge(ended)
     assert verdict is not None
@@ -256,7 +254,7 @@ def test_what_a_process_printed_before_it_gave_up_says_what_is_at_fault(
     assert "fallen off the bus" in verdict.reason
 
 
-def test_what_a_killed_process_had_printed_says_nothing_about_who_killed_it() -> None:
+def test_output_before_a_kill_says_nothing_about_its_cause() -> None:
     verdict = judge(msgspec.structs.replace(describe_exit("trainer", 0, None, 9), log_tail=XID))
     assert verdict is not None
     assert verdict.kind == "software"

@@ -95,7 +95,7 @@ def test_a_restarted_consumer_gets_every_value_after_the_commit_again(start, row
     assert [int(port.take(step)[-1]) for step in (2, 3, 4)] == [2, 3, 4]
 
 
-def test_a_producer_started_anew_is_told_what_is_known_already(start):
+def test_a_restarted_producer_learns_the_known_state(start):
     begin, wire = start
     a, b = begin("a", 0), begin("b", 0)
     wire()

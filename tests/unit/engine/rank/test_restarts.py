@@ -94,7 +94,7 @@ def two(data=0.0, trainer=0.0, size=20_000):
     return {"data": ("Source", {"pause": data, "size": size}), "trainer": ("Trainer", {"pause": trainer, "size": size})}
 
 
-def test_what_a_dead_producer_had_sent_stays_readable_until_its_successor_is_committed(village):
+def test_values_of_a_dead_producer_stay_readable_until_its_successor_is_committed(village):
     plan = SnapshotPlan(enabled=True, every=5)
     want = calm(village, pair(), two(), snapshots=plan)
     job = village(pair(), two(trainer=0.05), stateful=STATEFUL, steps=STEPS, snapshots=plan)

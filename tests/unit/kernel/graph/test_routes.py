@@ -277,7 +277,7 @@ def test_a_partition_is_shown_as_it_is_written(partition: Any, written: str) -> 
     assert describe(partition) == written
 
 
-def test_what_is_made_of_balanced_rows_is_shown_as_its_operator_declares_it() -> None:
+def test_the_result_of_balanced_rows_is_shown_as_its_operator_declares_it() -> None:
     assert declared(Balanced(1, 8)) == Split()
     assert declared(Broadcast()) == Broadcast()
     with pytest.raises(RouteError, match=r"^Split\(\) over 2 ranks cannot feed Split\(1\) over 1 rank"):

@@ -25,7 +25,7 @@ def test_sizes_that_a_strategy_refuses_are_stepped_over() -> None:
     assert largest({"a": (2, 9)}, lambda sizes: sizes["a"] % 2 == 0 and sizes["a"] < 8) == {"a": 6}
 
 
-def test_what_does_not_fit_at_all_is_said_of_the_least() -> None:
+def test_if_nothing_fits_the_error_names_the_smallest_size() -> None:
     assert largest(RANGES, lambda sizes: False) == {"a": 1, "b": 2}
 
 

@@ -249,7 +249,7 @@ def test_an_anchor_that_contains_itself_is_refused(job: Load, tmp_path: Path) ->
     assert (where, what) == ("job.yaml:11: params.a", "an anchor contains itself")
 
 
-def test_where_finds_file_line_and_command_line(job: Load, tmp_path: Path) -> None:
+def test_the_method_where_finds_file_line_and_command_line(job: Load, tmp_path: Path) -> None:
     loaded = job(JOB, "roles.data.world_size=2")
     assert loaded.where(("roles", "trainer", "use")) == f"{tmp_path}/job.yaml:6: roles.trainer.use"
     assert loaded.where(("placement", 0, "use")) == f"{tmp_path}/job.yaml:10: placement.use"

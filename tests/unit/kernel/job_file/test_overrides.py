@@ -83,7 +83,7 @@ def test_a_value_given_in_python_is_the_same_behind_the_job_file(value: Any) -> 
         ('""', ""), ('"a: #b"', "a: #b"), ('"a\\tb"', "a\tb"),
     ],
 )  # fmt: skip
-def test_where_no_type_is_known_a_text_is_a_value_if_all_of_it_reads_as_one(text: str, value: Any) -> None:
+def test_a_text_of_unknown_type_is_a_value_if_all_of_it_reads_as_one(text: str, value: Any) -> None:
     assert text_of(f"{TEXT}={text}") == value
 
 

@@ -104,7 +104,7 @@ def test_a_leftover_hides_no_intact_distribution_and_is_named(
     assert version("gad-get") == "1.0"
 
 
-def test_of_two_complete_versions_in_one_folder_the_newer_counts(site: Path, tmp_path: Path) -> None:
+def test_the_newer_of_two_complete_versions_in_one_folder_counts(site: Path, tmp_path: Path) -> None:
     older = complete(site, "0.10")
     complete(site, "0.9")
     importlib.invalidate_caches()

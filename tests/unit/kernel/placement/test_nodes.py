@@ -34,6 +34,6 @@ def test_groups_become_numbered_nodes() -> None:
         ("0x(cpu=1)", "describes no node"),
     ],
 )
-def test_what_is_wrong_is_quoted(text: str, problem: str) -> None:
+def test_an_error_quotes_the_wrong_text(text: str, problem: str) -> None:
     with pytest.raises(PlacementError, match=problem):
         parse_nodes(text)

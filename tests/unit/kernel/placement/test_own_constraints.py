@@ -105,7 +105,7 @@ def test_ranks_are_put_where_it_lets_them(constraint: Constraint, where: list[st
     assert racks(planned(constraint)) == where
 
 
-def test_what_it_forbids_is_said_with_the_rest_of_what_is_in_the_way() -> None:
+def test_a_refusal_by_a_constraint_is_reported_with_all_other_obstacles() -> None:
     plan = planned(SKEW, parse_nodes("2x(cpu=4,label.rack=a),1x(cpu=1,label.rack=b)"))
     assert plan.unplaced[0].reason == (
         "no node meets all of this: needs cpu 1, the most that is free on a node is 4 (node-1), but not whole, or not "
@@ -165,7 +165,7 @@ ASKED: list[str] = []
         ("changes its mind", "answers differently when it is asked again"),
     ],
 )
-def test_one_that_is_wrong_is_named_whoever_places(how: str, why: str) -> None:
+def test_a_wrong_constraint_is_named_for_any_strategy(how: str, why: str) -> None:
     def constrain(request: PlacementRequest, cluster: ClusterView, plan: PlacementPlan) -> PlacementPlan:
         return msgspec.structs.replace(plan, constraints=(Faulty("mine", how),))
 

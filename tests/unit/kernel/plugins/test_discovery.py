@@ -123,7 +123,7 @@ def test_the_error_for_an_unknown_plugin_lists_installed_plugins_and_the_package
     assert caught.value.remedy == "'function' is offered by rolemesh-function; installed: function"
 
 
-def test_what_is_left_of_an_interrupted_installation_is_passed_over(toy: object, tmp_path: object) -> None:
+def test_remains_of_an_interrupted_installation_are_passed_over(toy: object, tmp_path: object) -> None:
     import pathlib
 
     broken = pathlib.Path(str(toy)) / "half-1.0.dist-info"

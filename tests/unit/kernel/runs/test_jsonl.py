@@ -76,7 +76,7 @@ def test_an_event_is_one_line_whatever_is_in_it() -> None:
     assert json.loads(encoded)["data"] == {"message": "two\nlines", "path": "x"}
 
 
-def test_what_json_cannot_say_is_null_and_numpy_values_are_numbers() -> None:
+def test_values_that_json_lacks_are_null_and_numpy_values_are_numbers() -> None:
     metrics = line(0, loss=math.nan, top=math.inf)
     metrics.records = {"scores": np.float32([0.5, 1.0]), "best": np.int64(3)}
 

@@ -83,7 +83,7 @@ def test_a_callee_waits_for_no_caller_of_an_earlier_layout() -> None:
     assert (state.finished, state.met(A0, 1)) == (4, [])
 
 
-def test_what_a_dead_rank_had_goes_to_another_one_and_an_answer_counts_wherever_it_comes_from() -> None:
+def test_calls_of_a_dead_rank_go_to_another_one_and_an_answer_of_either_counts() -> None:
     state = caller(0, 0)
     for number in range(4):
         state.ask(call(number))
@@ -143,7 +143,7 @@ def test_an_answer_waits_for_the_address_of_a_new_life() -> None:
     assert state.met(A0, 1) == [known]
 
 
-def test_where_answers_take_too_much_only_those_steps_go_on_that_the_next_commit_needs() -> None:
+def test_if_answers_take_too_much_memory_only_steps_that_the_next_commit_needs_continue() -> None:
     state = callee(max_bytes=10)
     asks(state, b"a", step=0)
     runs(state, nbytes=10)

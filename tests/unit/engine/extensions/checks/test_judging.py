@@ -46,5 +46,5 @@ def test_a_check_that_cannot_run_is_a_reason_and_the_error_lists_all_reasons() -
     assert said == "; ".join(why)
 
 
-def test_what_others_could_not_measure_is_no_measure() -> None:
+def test_a_check_that_failed_on_other_nodes_is_no_standard() -> None:
     assert unfit(SLOWER, at(1.0), [(Measured("speed", error="dead"),), at(1.5)]) == ""

@@ -78,7 +78,7 @@ def test_a_process_that_is_stopped_shows_where_it_is_and_stays_stopped(start: Ca
     assert state(pid) == "T"
 
 
-def test_where_there_is_nothing_to_see_the_text_says_why(start: Callable[[str, str], int]) -> None:
+def test_without_stacks_the_text_says_why(start: Callable[[str, str], int]) -> None:
     pid = start("def nothing(): pass\n", "nothing")
     until(lambda: state(pid) == "Z")
     assert take_stacks(pid, 30.0).startswith("no stacks: ")

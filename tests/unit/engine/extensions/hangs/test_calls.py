@@ -43,7 +43,7 @@ def test_a_position_of_a_call_is_read_as_it_was_written() -> None:
     assert called_at(0, CALLS) is None
 
 
-def test_who_runs_a_call_is_at_work_and_named_through_all_who_wait_for_it() -> None:
+def test_a_rank_that_runs_a_call_is_at_work_and_named_through_all_ranks_that_wait_for_it() -> None:
     verdict = blame(calls("judge", 1, 0), calls("agent", 0, 1), at("box", 0, FOLLOWING, edge=-1), at("box", 1, SERVING))
     assert verdict[:2] == ("box", 1)
     assert verdict.computing
@@ -53,7 +53,7 @@ def test_who_runs_a_call_is_at_work_and_named_through_all_who_wait_for_it() -> N
     )
 
 
-def test_who_is_only_called_waits_for_its_callers() -> None:
+def test_a_rank_that_only_answers_calls_waits_for_its_callers() -> None:
     verdict = blame(at("agent", 0, COMPUTING, op=0), at("box", 0, FOLLOWING), at("box", 1, FOLLOWING))
     assert verdict[:3] == ("agent", 0, "agent.act")
 

@@ -53,7 +53,7 @@ SHARED = LogicalGraph(
 )
 
 
-def test_who_does_not_tell_a_mate_what_it_has_taken_is_named() -> None:
+def test_a_rank_that_hides_its_taken_items_from_a_mate_is_named() -> None:
     verdict = culprit(
         SHARED,
         dict(
@@ -100,7 +100,7 @@ def test_the_member_that_has_not_entered_the_collective_is_at_fault_or_whom_it_w
     )
 
 
-def test_who_waits_for_its_group_before_a_call_waits_for_the_member_that_is_not_there() -> None:
+def test_a_rank_at_the_barrier_before_a_call_waits_for_the_missing_member() -> None:
     there = at("trainer", 0, GATHERING, 7, 2, finished=6)
     starved = at("trainer", 1, WAITING, 7, 2, finished=6, edge=1)
     scoring = at("reward", 0, COMPUTING, 7, 1, finished=6, since_s=9.0)
@@ -157,7 +157,7 @@ def test_an_input_that_was_sent_and_never_came_is_the_fault_of_who_waits_for_it(
     assert "waited in score at step 5 for 60 s for samples from rollout.generate, which has been sent" in verdict.text
 
 
-def test_who_computes_is_named_where_a_restarted_rank_waits_for_what_it_must_send_again() -> None:
+def test_the_computing_rank_is_named_if_a_restarted_rank_waits_for_values_that_it_must_send_again() -> None:
     verdict = blame(
         at("rollout", 0, COMPUTING, 8, 4, finished=7, since_s=70.0),
         at("reward", 0, WAITING, 5, 1, finished=4, edge=0, since_s=60.0),
@@ -179,7 +179,7 @@ def test_ranks_that_wait_for_each_other_are_reported_as_a_cycle() -> None:
     assert "they wait for each other in a circle" in verdict.text
 
 
-def test_where_every_rank_is_done_there_is_nobody_to_blame() -> None:
+def test_if_every_rank_is_done_no_rank_is_blamed() -> None:
     with pytest.raises(ValueError, match="every rank is done"):
         blame(at("reward", 0, IDLE, 9, -1, state="done"))
 

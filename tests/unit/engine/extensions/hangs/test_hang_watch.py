@@ -105,7 +105,7 @@ def test_in_another_step_what_only_hung_before_is_allowed_no_more_than_any_other
     assert len(job.run(AFTER_S + 4, step=4)) == 1
 
 
-def test_what_has_come_through_may_take_as_long_again_also_under_a_new_master() -> None:
+def test_an_operator_that_once_ended_late_may_take_as_long_again_also_under_a_new_master() -> None:
     job = Job()
     assert len(job.run(AFTER_S + 4, step=3)) == 1
     assert job.run(AFTER_S + 5, step=3) == []
@@ -121,7 +121,7 @@ def test_what_has_come_through_may_take_as_long_again_also_under_a_new_master() 
 
 
 @pytest.mark.parametrize("at", [{"frozen": True}, {"phase": 0, "op": -1}])
-def test_who_does_not_compute_gains_nothing(at: dict[str, Any]) -> None:
+def test_a_rank_that_does_not_compute_gains_no_time(at: dict[str, Any]) -> None:
     job = Job()
     for _ in range(3):
         (hang,) = job.run(AFTER_S + 4, step=3, **at)
@@ -133,7 +133,7 @@ def slow_operators(job: Job) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("state", ["ready", "gone"])
-def test_what_comes_through_after_its_verdict_may_take_as_long_again_though_it_is_killed(state: str) -> None:
+def test_an_operator_that_ends_after_its_verdict_may_take_as_long_again_though_it_is_killed(state: str) -> None:
     job = Job()
     while not job.run(0.5, step=3):
         pass
@@ -145,7 +145,7 @@ def test_what_comes_through_after_its_verdict_may_take_as_long_again_though_it_i
     assert job.run(1.9 * AFTER_S, step=6) == []
 
 
-def test_what_it_took_while_others_still_moved_counts() -> None:
+def test_time_that_an_operator_took_while_others_moved_counts() -> None:
     job = Job()
     while not job.run(0.5, step=3, since_s=3 * AFTER_S):
         pass
@@ -158,7 +158,7 @@ def test_what_it_took_while_others_still_moved_counts() -> None:
 
 @pytest.mark.parametrize("judged", [False, True])
 @pytest.mark.parametrize("state", ["failed", "gone"])
-def test_what_ends_in_its_operator_has_not_come_through(state: str, judged: bool) -> None:
+def test_a_rank_that_dies_in_its_operator_has_not_ended_it(state: str, judged: bool) -> None:
     job = Job()
     while not job.run(0.5, step=3):
         pass

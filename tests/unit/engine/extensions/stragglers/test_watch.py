@@ -51,7 +51,7 @@ def test_a_rank_that_is_slow_for_long_is_named_once_with_numbers() -> None:
     )
 
 
-def test_of_two_ranks_the_slower_is_compared_with_the_other() -> None:
+def test_the_slower_of_two_ranks_is_compared_with_the_other() -> None:
     assert [slow.rank for _, slow in watch(lambda rank, second: 0.2 + 0.5 * rank, ranks=2)] == [1]
 
 
@@ -64,7 +64,7 @@ def test_below_the_factor_or_with_all_ranks_slow_nobody_is_named() -> None:
     assert watch(lambda rank, second: 0.3 if second < 50 else 0.9) == []
 
 
-def test_what_costs_next_to_no_time_is_no_straggler_whatever_the_factor() -> None:
+def test_a_rank_that_takes_almost_no_time_is_no_straggler_at_any_factor() -> None:
     assert watch(lambda rank, second: 2e-3 if rank == 2 else 2e-5) == []
 
 

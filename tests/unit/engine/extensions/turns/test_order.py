@@ -307,7 +307,7 @@ def test_the_gate_opens_when_all_are_there_for_the_same_call() -> None:
     assert barrier.heard(1, ARRIVE, 4) == ((0, GO), (1, GO))
 
 
-def test_who_wants_a_snapshot_has_all_of_the_group_told_before_any_of_it_goes_in() -> None:
+def test_a_rank_that_wants_a_snapshot_informs_its_whole_group_before_any_member_enters() -> None:
     barrier = Barrier(2)
     assert barrier.heard(0, ARRIVE, 3) == ()
     assert barrier.heard(1, WANT, 7) == ((0, TAKE), (1, TAKE))

@@ -56,7 +56,7 @@ def test_a_newer_generation_waits_for_the_end_of_the_older_one() -> None:
     assert of(machine.handle(ae.RankExited(*WORK, signal=9), 0.2), ae.Fork) == [ae.Fork(newer)]
 
 
-def test_what_a_rank_has_left_is_told_by_one_that_was_halted_before_it_started() -> None:
+def test_a_rank_that_was_halted_before_its_start_reports_the_files_of_the_one_before() -> None:
     ranks = range(200)
     machine = started(*(order(rank=n) for n in ranks))
     for n in ranks:
@@ -274,7 +274,7 @@ def test_a_rank_whose_environment_could_not_be_made_says_so() -> None:
     assert (rank.failure.cause, rank.failure.traceback) == ("environment", "| why")
 
 
-def test_what_is_forgotten_is_reported_no_more_not_even_of_a_rank_that_was_halted_here() -> None:
+def test_forgotten_lines_are_not_reported_again_not_even_for_a_rank_that_was_halted_here() -> None:
     machine = started()
     machine.handle(ae.Sampled(stored=(m.Stored("other", 0, (4, 5)),)), 0.1)
     machine.handle(ae.FromMaster(m.Halt(1, (WORK,))), 0.2)

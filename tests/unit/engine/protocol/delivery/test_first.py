@@ -63,7 +63,7 @@ def test_steps_are_of_one_size() -> None:
         choice.came(1, 0, range(3))
 
 
-def test_whose_rows_lie_where() -> None:
+def test_rows_lie_in_the_order_of_their_producers() -> None:
     assert [share_of(rank, 2, size=2, items=3, total=5) for rank in range(2)] == [range(1), range(1, 3)]
     assert share_of(0, 1, size=1, items=1, total=0) == range(1)
     assert share_of(1, 3, size=1, items=1, total=1) == range(1)

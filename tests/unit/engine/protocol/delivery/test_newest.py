@@ -14,7 +14,7 @@ def test_a_step_takes_the_newest_there_is_and_after_a_restart_what_it_took_befor
     assert again.made == 1
 
 
-def test_what_was_taken_in_another_timeline_could_be_waited_for_for_ever() -> None:
+def test_a_value_of_another_timeline_would_never_arrive_and_is_not_awaited() -> None:
     """Choices never go back: that is why they are cut by timeline (`SendLog.ours`)."""
     mixed = NewestChoice(4, Period(), {6: 3})
     assert mixed.choose(5, lambda made: True)

@@ -39,7 +39,7 @@ class Job:
 
 
 @given(st.floats(1e-2, 5e4))
-def test_whatever_a_step_takes_ranks_have_some_seconds_ahead_and_do_not_wait(speed: float) -> None:
+def test_for_any_duration_of_a_step_ranks_have_some_seconds_ahead_and_do_not_wait(speed: float) -> None:
     job = Job(sizes())
     job.run(5.0, speed)
     job.waited = 0.0
@@ -49,7 +49,7 @@ def test_whatever_a_step_takes_ranks_have_some_seconds_ahead_and_do_not_wait(spe
     assert ahead >= 0.9 * AHEAD_S * speed - AHEAD_S / LOOK_S, "a step more or less where it was last looked"
 
 
-def test_who_is_held_at_a_step_is_not_granted_everything_afterwards() -> None:
+def test_a_rank_that_was_held_at_a_step_gets_no_unlimited_grant_afterwards() -> None:
     """As before a resize: they have come to the end of their grant, and the master looks many times a second."""
     job = Job(sizes())
     job.run(10.0, 10.0)

@@ -74,7 +74,7 @@ def test_ranks_that_die_without_a_new_step_wait_longer_and_longer_whichever_leve
     ("lived_s", "finished", "expected"),
     [(60.0, 8, 0.0), (SOON_S, 8, 0.0), (SOON_S / 2, 500, 0.5), (60.0, 7, 0.5), (60.0, 3, 0.5)],
 )
-def test_who_has_finished_a_new_step_and_lived_a_while_starts_again_at_once(
+def test_a_rank_that_has_finished_a_new_step_and_lived_a_while_starts_again_at_once(
     lived_s: float, finished: int, expected: float
 ) -> None:
     assert delay(asked([attempt("process", 10.0, 7, 11.0)], 11.0 + lived_s, finished)) == expected
@@ -150,7 +150,7 @@ def test_a_level_that_gives_up_ends_the_job_with_its_reason_and_asks_no_further_
     assert shown.startswith("the failover level 'licence' ends the job:\n")
 
 
-def test_what_others_have_used_of_a_lost_log_comes_back_from_the_disk_only() -> None:
+def test_values_of_a_lost_log_that_others_have_used_come_back_from_the_disk_only() -> None:
     lost = Failure("log_lost", *WORK)
     disk = LadderLevel(
         "disk", "job", 5, 300.0, lambda failure, view: RecoveryPlan("disk", (WORK, OTHER), source="disk")
@@ -162,7 +162,7 @@ def test_what_others_have_used_of_a_lost_log_comes_back_from_the_disk_only() -> 
     assert (found.plan.level, found.plan.source, found.plan.restart) == ("disk", "disk", (WORK, OTHER))
 
 
-def test_who_has_not_asked_for_a_place_stays_at_its_level_where_there_is_none() -> None:
+def test_a_level_that_has_not_requested_a_place_is_kept_if_there_is_none() -> None:
     def leaves(failure: Failure, view: JobView) -> RecoveryPlan | None:
         return RecoveryPlan("node", view.lost_with(failure), avoid=(failure.node,)) if failure.node else None
 

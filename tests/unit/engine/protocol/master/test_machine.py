@@ -243,7 +243,7 @@ def test_an_agent_without_ranks_may_be_lost() -> None:
     }
 
 
-def test_what_is_learned_of_a_node_later_is_journalled_and_a_new_incarnation_forgets_it() -> None:
+def test_later_facts_about_a_node_are_journalled_and_a_new_incarnation_forgets_them() -> None:
     machine, again = job(ranks=1, agents=2), job(ranks=1, agents=2)
     running(machine)
     running(again)
@@ -372,7 +372,7 @@ def test_a_level_is_told_when_failures_were_what_was_avoided_and_which_nodes_are
     assert [attempt.avoid for attempt in second.attempts] == [("n1",)]
 
 
-def test_what_is_kept_of_a_job_is_all_but_what_agents_have_reported() -> None:
+def test_the_kept_state_of_a_job_is_all_but_the_reports_of_agents() -> None:
     machine = job()
     running(machine)
     kept = msgspec.msgpack.decode(msgspec.msgpack.encode(machine.state.kept), type=JobState)

@@ -25,14 +25,14 @@ def out() -> OutEdge[Any]:
     return OutEdge(cast("Any", job), cast("Any", effects), delivery, "sink", [(cast("Any", None), (0, 1))], hold=1)
 
 
-def test_who_has_used_it_before_is_named(out: OutEdge[Any]) -> None:
+def test_a_consumer_that_used_the_value_before_is_named(out: OutEdge[Any]) -> None:
     out.asked(0, 0, 5, -1)
     out.void(5)
     with pytest.raises(LogLost, match="sink/0 has used what was made at step 4"):
         out.void(4)
 
 
-def test_who_says_so_afterwards_is_named(out: OutEdge[Any]) -> None:
+def test_a_consumer_that_reports_its_use_later_is_named(out: OutEdge[Any]) -> None:
     out.void(4)
     out.asked(1, 0, 4, -1)
     with pytest.raises(LogLost, match="sink/0 has used what was made at step 4"):

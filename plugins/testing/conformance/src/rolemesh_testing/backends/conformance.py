@@ -109,7 +109,7 @@ class BackendConformance(PluginConformance):
         finally:
             backend.close()
 
-    def test_it_is_called_as_it_is_chosen(self, cls: type[Backend]) -> None:
+    def test_its_name_is_the_one_that_a_user_selects(self, cls: type[Backend]) -> None:
         """The journal and ``run.json`` contain the backend's name."""
         assert cls.name == self.plugin
 

@@ -93,7 +93,7 @@ class CheckConformance(PluginConformance):
         again = self.measure(subject, node).values
         assert again.keys() == measured.values.keys(), f"{sorted(measured.values)} one time, {sorted(again)} the next"
 
-    def test_its_limits_name_numbers_that_it_measures(
+    def test_its_limits_are_for_numbers_that_it_measures(
         self, measured: _Found, checked_options: BaseModel, subject: Subject, node: CheckedNode
     ) -> None:
         """A limit in `at_least` for a name that the check never measures has no effect."""

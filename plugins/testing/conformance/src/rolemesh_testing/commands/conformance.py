@@ -124,7 +124,7 @@ class CommandConformance(PluginConformance):
         required = [name for name, field in extra.Options.model_fields.items() if field.is_required()]
         assert not required, f"no default: {', '.join(required)}"
 
-    def test_it_is_not_wanted_unless_it_is_asked_for(self, extra: type[Command]) -> None:
+    def test_it_is_used_only_on_request(self, extra: type[Command]) -> None:
         """If no option is given, `rolemesh run` runs the job itself."""
         if not issubclass(extra, RunOption):
             pytest.skip("it adds options to rolemesh plan")
@@ -137,7 +137,7 @@ class CommandConformance(PluginConformance):
         own = [name for name in calls if getattr(extra, name) is not getattr(base, name)]
         assert own, f"none of {', '.join(calls)} is defined, so its options do nothing"
 
-    def test_its_options_are_nobody_elses(self, extra: type[Command], record: PluginRecord) -> None:
+    def test_its_options_belong_to_no_other_plugin(self, extra: type[Command], record: PluginRecord) -> None:
         """If two options had one name, the user could give only one of them."""
         side, fixed = ("run.", run.fixed) if issubclass(extra, RunOption) else ("plan.", plan.fixed)
         taken = dict.fromkeys(inspect.signature(fixed).parameters, f"rolemesh {side[:-1]}")

@@ -97,7 +97,7 @@ class EngineConformance(PluginConformance):
         theirs, ours = (_lines(tmp_path / place / METRICS_FILE) for place in ("alone", "runs/job"))
         assert [line["total"] for line in ours] == [line["total"] for line in theirs]
 
-    def test_the_context_of_a_rank_does_what_it_says(self, start: Start, tmp_path: Path) -> None:
+    def test_the_context_of_a_rank_keeps_its_promises(self, start: Start, tmp_path: Path) -> None:
         """Metrics, records, notes, progress, calls and `finish`: the engine's `RankPort` behaves as documented."""
         result = self._end(start(asking("job", tmp_path, last=2)))
         assert (result["status"], result["reason"]) == ("done", "asker/0: enough")
@@ -119,7 +119,7 @@ class EngineConformance(PluginConformance):
         assert "it was asked to fail" in failure["message"]
         assert "in numbers" in failure["traceback"]
 
-    def test_it_tells_how_the_job_is_and_ends_it_when_asked(self, start: Start, tmp_path: Path) -> None:
+    def test_it_reports_the_state_of_the_job_and_ends_it_on_request(self, start: Start, tmp_path: Path) -> None:
         """One thread calls `status` while another waits. `stop` ends the job early, and the result is no failure."""
         handle = start(summing("job", tmp_path, steps=100_000, pause_s=0.02))
         seen: list[JobStatus] = []
@@ -168,7 +168,7 @@ class EngineConformance(PluginConformance):
             handle.stop("the test is over")
             waiting.join(self.timeout_s)
 
-    def test_a_job_that_outlives_its_starter_does(self, start: Start, cls: type[Engine], tmp_path: Path) -> None:
+    def test_a_detached_job_outlives_its_starter(self, start: Start, cls: type[Engine], tmp_path: Path) -> None:
         """`leave` returns while the job runs. The job then runs to its end."""
         if not cls.outlives:
             pytest.skip("its jobs live in the process that waits for them")

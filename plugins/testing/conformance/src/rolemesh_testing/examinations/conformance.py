@@ -66,7 +66,7 @@ class ExaminationConformance(PluginConformance):
             assert finding.what.strip(), f"{finding} does not say what is the case"
             assert finding.status in ("ok", "warning", "error"), f"{finding} has the status {finding.status!r}"
 
-    def test_what_is_wrong_has_a_remedy(self, examined: _Found, subject: Subject) -> None:
+    def test_a_problem_has_a_remedy(self, examined: _Found, subject: Subject) -> None:
         """Every finding other than ``ok`` has a remedy, with a command if there is one."""
         bare = self.examine(subject, "with an empty environment")
         for finding in (*examined.findings, *bare.findings):

@@ -64,7 +64,7 @@ class ExtensionConformance(PluginConformance):
             return  # another test reports it
         assert agent.untagged == [], f"{agent.untagged[0].__name__} has no tag"
 
-    def test_what_it_records_is_json(self, extension: Extension) -> None:
+    def test_its_records_are_json(self, extension: Extension) -> None:
         """Records are a part of ``metrics.jsonl``."""
         rank = LoneRank()
         _lived(extension, rank)

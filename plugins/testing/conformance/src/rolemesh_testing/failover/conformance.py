@@ -70,7 +70,7 @@ class FailoverConformance(PluginConformance):
         """The coordinator reads from the options how often it may try the level."""
         assert issubclass(cls.Options, Budget), f"{cls.Options.__name__} does not derive from rolemesh.Budget"
 
-    def test_its_budget_is_what_the_job_file_says(
+    def test_its_budget_is_the_one_of_the_job_file(
         self, record: PluginRecord, cls: type[Any], checked_options: BaseModel
     ) -> None:
         """`max_attempts` and `window_s`: after `max_attempts` recoveries of a rank within `window_s` seconds the ladder
@@ -108,7 +108,7 @@ class FailoverConformance(PluginConformance):
         """
         self._for_all(lambda at: _answer(describe(at.failure), lambda: level.recover(at.failure, at.view)))
 
-    def test_what_it_does_not_know_is_passed_on(self, level: Level) -> None:
+    def test_unknown_failures_are_passed_on(self, level: Level) -> None:
         """A failure of an unknown rank or node belongs to the next level, or to a level that restarts the whole job."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
@@ -184,7 +184,7 @@ class FailoverConformance(PluginConformance):
 
         self._find(level, problems)
 
-    def test_who_is_on_a_node_that_it_avoids_restarts(self, level: Level) -> None:
+    def test_ranks_on_an_avoided_node_restart(self, level: Level) -> None:
         """These ranks get new places. The engine cannot execute a plan that leaves them running."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
@@ -208,7 +208,7 @@ class FailoverConformance(PluginConformance):
 
         self._find(level, problems)
 
-    def test_from_disk_everybody_restarts(self, level: Level) -> None:
+    def test_after_a_restart_from_disk_every_rank_restarts(self, level: Level) -> None:
         """The newest persisted snapshot is older than the states in memory, and all ranks must agree."""
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:

@@ -72,7 +72,7 @@ class KindConformance(InstalledConformance):
         good = declared.name.replace("_", "").isalnum() and declared.name.isascii() and declared.name.islower()
         assert good, f"{declared.name!r} is no name of an entry-point group; use lower-case letters, digits and _"
 
-    def test_nobody_else_declares_it(self, declared: Kind, record: PluginRecord) -> None:
+    def test_no_other_distribution_declares_it(self, declared: Kind, record: PluginRecord) -> None:
         """If two kinds have one name, the kernel ignores the later one and logs a line."""
         taken = declared.name in KERNEL or declared.name in ("conformance", KINDS)
         assert not taken, f"rolemesh has an entry-point group {declared.group} already"
@@ -80,7 +80,7 @@ class KindConformance(InstalledConformance):
             there = kinds().get(declared.name)
             assert there == declared, f"another distribution declares {declared.name!r} as {there}"
 
-    def test_messages_can_name_one_of_it(self, declared: Kind) -> None:
+    def test_messages_can_name_one_plugin_of_the_kind(self, declared: Kind) -> None:
         """Messages use `Kind.singular`: the scaler 'backlog'."""
         assert declared.singular.strip(), "singular is empty; say what one of its plugins is called"
         assert declared.singular.strip() == declared.singular, f"singular is {declared.singular!r}"

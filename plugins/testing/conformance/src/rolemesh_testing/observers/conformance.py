@@ -171,7 +171,7 @@ class ObserverConformance(PluginConformance):
         grown = any(now > then for now, then in zip(after, before, strict=True))
         assert not grown, f"500 statuses later threads and file descriptors are {after}, before {before}"
 
-    def test_what_it_is_given_stays_as_it_is(self, watcher: Watcher, run_dir: Path) -> None:
+    def test_its_arguments_stay_as_they_are(self, watcher: Watcher, run_dir: Path) -> None:
         """All observers share the events, metrics and result, and the engine writes them to files afterwards."""
         calls = whole_life(str(run_dir))
         before = [_frozen(call) for call in calls]
@@ -200,7 +200,7 @@ class ObserverConformance(PluginConformance):
         """
         self._survive(subject, tmp_path, "vanished")
 
-    def test_a_folder_that_is_none_does_not_end_the_process(self, subject: Subject, tmp_path: Path) -> None:
+    def test_a_file_in_place_of_the_folder_does_not_end_the_process(self, subject: Subject, tmp_path: Path) -> None:
         """The folder cannot be written from the start."""
         self._survive(subject, tmp_path, "no folder")
 

@@ -77,7 +77,7 @@ class SchedulerConformance(LossConformance):
             for missing in asked.roles:
                 check(Situation(PlacementRequest(tuple(role for role in asked.roles if role != missing)), cluster))
 
-    def test_all_have_a_place_where_there_is_room(
+    def test_all_ranks_have_a_place_if_there_is_room(
         self, planner: Planner, asked: PlacementRequest, roomy: ClusterView
     ) -> None:
         """The strategy places all ranks, or `pack` places them after it. Replace the fixture `asked` if this is
@@ -116,7 +116,7 @@ class SchedulerConformance(LossConformance):
         """
         self._find(planner, lambda at, plan: overcommitted(at.cluster, plan))
 
-    def test_ranks_have_what_they_ask_for(self, planner: Planner) -> None:
+    def test_ranks_have_the_resources_that_they_request(self, planner: Planner) -> None:
         """A rank's slot has at least the requested resources, and the rank a share of it between 0 and 1."""
 
         def problems(at: Situation, plan: PlacementPlan) -> list[str]:
@@ -149,7 +149,7 @@ class SchedulerConformance(LossConformance):
 
         self.for_all(check)
 
-    def test_no_slot_is_for_nobody(self, planner: Planner) -> None:
+    def test_every_slot_has_a_rank(self, planner: Planner) -> None:
         """The plan reserves a slot's resources on its node, even if no rank uses the slot."""
 
         def problems(at: Situation, plan: PlacementPlan) -> list[str]:
@@ -160,7 +160,7 @@ class SchedulerConformance(LossConformance):
 
         self._find(planner, problems)
 
-    def test_who_has_no_place_is_told_with_a_reason(self, planner: Planner) -> None:
+    def test_ranks_without_a_place_have_a_reason(self, planner: Planner) -> None:
         """`Unplaced` names a rank of the job without a place, and the reason."""
 
         def problems(at: Situation, plan: PlacementPlan) -> list[str]:
@@ -199,7 +199,7 @@ class SchedulerConformance(LossConformance):
 
         self._find(planner, problems)
 
-    def test_what_was_decided_before_stays(self, planner: Planner) -> None:
+    def test_earlier_decisions_stay(self, planner: Planner) -> None:
         """The plan keeps slots, places and constraints of earlier strategies, and adds its own after them."""
         self._find(planner, lambda at, plan: undone(revive(at.before), revive(plan)))
 
@@ -216,7 +216,7 @@ class SchedulerConformance(LossConformance):
 
         self._find(planner, problems)
 
-    def test_constraints_of_its_own_can_be_told_and_travel(self, planner: Planner) -> None:
+    def test_its_own_constraints_can_be_described_and_encoded(self, planner: Planner) -> None:
         """A constraint is data with a tag of its own, and describes its demand in words. It always answers the same."""
 
         def problems(at: Situation, plan: PlacementPlan) -> Iterable[str]:
@@ -283,7 +283,7 @@ class SchedulerConformance(LossConformance):
             what = "replace()" if case.lost else "place()"
             assert here == there, f"{what} depends on the order of hashes, for {_told(case.request)}: sort your sets"
 
-    def test_what_it_is_given_stays_as_it_is(self, planner: Planner) -> None:
+    def test_its_arguments_stay_as_they_are(self, planner: Planner) -> None:
         """All strategies share the request, the cluster and the plan. Their dictionaries are mutable."""
 
         def check(at: Situation) -> None:

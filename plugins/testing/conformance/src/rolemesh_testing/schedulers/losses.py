@@ -51,7 +51,7 @@ class LossConformance(PlacementConformance):
         """A moved rank has to restart. Ranks on living nodes would lose their work."""
         self._find_moved(planner, lambda loss, moved: undone(revive(loss.survivors), revive(moved.without(loss.lost))))
 
-    def test_what_has_moved_is_on_living_nodes(self, planner: Planner) -> None:
+    def test_moved_ranks_are_on_living_nodes(self, planner: Planner) -> None:
         """The strategy returns None if it leaves all ranks to `place`. The engine executes any plan that it returns."""
 
         def problems(loss: Loss, moved: PlacementPlan) -> Iterable[str]:
@@ -61,7 +61,7 @@ class LossConformance(PlacementConformance):
 
         self._find_moved(planner, problems)
 
-    def test_what_has_moved_is_within_capacity(self, planner: Planner) -> None:
+    def test_moved_ranks_are_within_capacity(self, planner: Planner) -> None:
         """Moved ranks fit beside the ranks that stay."""
         self._find_moved(planner, lambda loss, moved: overcommitted(loss.alive, moved.without(loss.lost)))
 
@@ -75,7 +75,7 @@ class LossConformance(PlacementConformance):
 
         self._find_moved(planner, problems)
 
-    def test_who_shared_a_slot_shares_one_again(self, planner: Planner, roomy: ClusterView) -> None:
+    def test_ranks_that_shared_a_slot_share_one_again(self, planner: Planner, roomy: ClusterView) -> None:
         """Ranks that take turns on devices have memory for one of them only. The plan keeps shares and peers, too."""
         _needs_replace(planner)
         first, second = self.roles[0], self.roles[-1]

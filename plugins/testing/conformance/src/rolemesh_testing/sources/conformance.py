@@ -111,7 +111,7 @@ class SourceConformance(PluginConformance):
         assert sorted(found.values(), key=str) == sorted(rows, key=str)
         assert not any(source.read(p, position[p], 9).rows for p in source.partitions())
 
-    def test_what_comes_later_is_seen(self, opened: Any, base: Path) -> None:
+    def test_later_records_are_read(self, opened: Any, base: Path) -> None:
         """New records appear in an existing partition, and in a new one."""
         self.add(base, 0, [{"n": 0}])
         source, position = opened(), dict[str, Offset]()
@@ -133,7 +133,7 @@ class SourceConformance(PluginConformance):
         (last,) = self.read(opened(), position, 1).values()
         assert last == [{"n": 6}]
 
-    def test_what_is_acknowledged_is_no_place_to_read_from(self, opened: Any, base: Path) -> None:
+    def test_an_acknowledged_record_is_no_offset_to_read_from(self, opened: Any, base: Path) -> None:
         """An acknowledgement does not change the position. It says which records no rank will read again."""
         self.add(base, 0, [{"n": n} for n in range(6)])
         source, position = opened(), dict[str, Offset]()
@@ -173,7 +173,7 @@ class SourceConformance(PluginConformance):
             assert sorted(found) == sorted(own)
             self.until_ended(source, position)
 
-    def test_how_much_is_left_is_a_number_that_goes_down(self, opened: Any, base: Path) -> None:
+    def test_the_backlog_is_a_number_that_goes_down(self, opened: Any, base: Path) -> None:
         """The source may also return None, if it cannot tell."""
         self.add(base, 0, [{"n": n} for n in range(6)])
         source, position = opened(), dict[str, Offset]()

@@ -69,9 +69,7 @@ class StoreConformance(PluginConformance):
 
     # --------------------------------------------------------------------------------------------------------- tests
 
-    def test_before_anything_is_written_there_is_nothing_and_nothing_is_made(
-        self, open_store: Open, tmp_path: Path
-    ) -> None:
+    def test_reading_before_the_first_write_finds_and_makes_nothing(self, open_store: Open, tmp_path: Path) -> None:
         """Looking for the journal of a job that never started must not create one."""
         store = open_store()
         assert store.root() is None
@@ -84,7 +82,7 @@ class StoreConformance(PluginConformance):
         other.prepare()
         assert (other.root(), other.records(1, 9)) == ("root", [(1, "one")])
 
-    def test_what_was_written_is_there_for_the_next(self, store: Store, open_store: Open) -> None:
+    def test_the_next_writer_finds_all_written_records(self, store: Store, open_store: Open) -> None:
         """The store keeps the root, the records in the order of their numbers, and the head: text of any content and
         length.
         """
@@ -95,7 +93,7 @@ class StoreConformance(PluginConformance):
         assert (other.root(), other.head()) == (odd, odd)
         assert other.records(1, 2) == [(1, long), (2, odd)]
 
-    def test_only_who_knows_the_root_writes(self, store: Store, open_store: Open) -> None:
+    def test_only_a_writer_that_knows_the_root_writes(self, store: Store, open_store: Open) -> None:
         """If the root differs, or is missing where one exists, the store writes nothing."""
         assert store.write(None, "first", records=[(1, "one")], head="h")
         other = open_store()
@@ -107,7 +105,7 @@ class StoreConformance(PluginConformance):
         assert other.write("first", "second", records=[(2, "two")])
         assert not store.write("first", "third")
 
-    def test_records_are_dropped_together_with_what_stands_for_them(self, store: Store) -> None:
+    def test_records_are_dropped_together_with_their_replacement(self, store: Store) -> None:
         """One write sets both `first` and `head`."""
         store.write(None, "a", records=[(n, str(n)) for n in range(1, 8)])
         assert store.write("a", "b", first=6, head="five")
@@ -124,7 +122,7 @@ class StoreConformance(PluginConformance):
         assert (other.root(), other.records(1, 1), other.head()) == ("other", [(1, "other")], "other")
         assert (store.root(), store.records(1, 1)) == ("again", [])
 
-    def test_of_those_who_write_at_the_same_moment_one_comes_through(self, store: Store, open_store: Open) -> None:
+    def test_one_of_several_simultaneous_writers_succeeds(self, store: Store, open_store: Open) -> None:
         """Each root has exactly one successor."""
         store.write(None, "0")
         stores, start, won = [open_store() for _ in range(4)], threading.Barrier(4), []
@@ -144,7 +142,7 @@ class StoreConformance(PluginConformance):
         assert sorted(won) == [0, 1, 2, 3, 4]
         assert [seq for seq, _ in store.records(1, 9)] == [1, 2, 3, 4, 5]
 
-    def test_what_was_acknowledged_survives_sigkill_of_the_writer(
+    def test_acknowledged_records_survive_sigkill_of_the_writer(
         self, cls: type[Store], database: str, tmp_path: Path, open_store: Open
     ) -> None:
         """No write is there in part."""
@@ -162,7 +160,7 @@ class StoreConformance(PluginConformance):
         assert root >= acknowledged.value
         assert [seq for seq, _ in found] == list(range(1, 3 * root + 1))
 
-    def test_a_writer_that_stands_still_does_not_hold_the_others_for_ever(
+    def test_a_stopped_writer_does_not_block_the_others_for_ever(
         self, cls: type[Store], store: Store, open_store: Open
     ) -> None:
         """The others get an error that the store is unavailable, and retry. They succeed when the writer goes on."""
@@ -188,7 +186,7 @@ class StoreConformance(PluginConformance):
         assert open_store().root() == "1"
         assert all(error.remedy for error in refused)
 
-    def test_its_place_is_told(self, store: Store) -> None:
+    def test_it_reports_its_address(self, store: Store) -> None:
         """Messages contain it, so that users find the database."""
         assert store.place
 

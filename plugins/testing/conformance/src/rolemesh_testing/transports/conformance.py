@@ -163,7 +163,7 @@ class TransportConformance(PluginConformance):
 
     # --------------------------------------------------------------------------------------------------- who waits
 
-    def test_a_send_waits_for_nobody(self, party: Callable[..., Party]) -> None:
+    def test_a_send_does_not_wait_for_a_peer(self, party: Callable[..., Party]) -> None:
         """A computing peer does not read for minutes. Credits limit the values in flight, not the transport."""
         one, other = party(0), party(1)
         _within(lambda: [one.send(other.peer, bytes(4096)) for _ in range(2000)], "2,000 sends of 4 KiB")
@@ -171,14 +171,14 @@ class TransportConformance(PluginConformance):
         got = other.wait_for(2008)
         assert [each.step for each in got] == list(range(2008))
 
-    def test_connecting_waits_for_nobody(self, party: Callable[..., Party]) -> None:
+    def test_connecting_does_not_wait_for_a_peer(self, party: Callable[..., Party]) -> None:
         """The peer may have died a moment before."""
         one, dead = party(0), party(1)
         peer = dead.peer
         dead.close(0)
         _within(lambda: one.send(peer, 1), "a first send to a peer that is gone")
 
-    def test_what_was_sent_before_an_orderly_close_arrives(self, party: Callable[..., Party]) -> None:
+    def test_frames_sent_before_an_orderly_close_arrive(self, party: Callable[..., Party]) -> None:
         """`close(linger_ms)` gives queued values time to leave."""
         one, other = party(0), party(1)
         for step in range(300):
@@ -189,7 +189,7 @@ class TransportConformance(PluginConformance):
         closing.join(PATIENCE_S)
         assert not closing.is_alive(), "close() does not end although all that was queued has arrived"
 
-    def test_closing_does_not_wait_longer_than_it_may(self, party: Callable[..., Party]) -> None:
+    def test_closing_keeps_its_time_limit(self, party: Callable[..., Party]) -> None:
         """If the peer does not read, `close(0)` drops queued values."""
         one, other = party(0), party(1)
         for _ in range(200):
@@ -211,7 +211,7 @@ class TransportConformance(PluginConformance):
         finally:
             distant.kill()
 
-    def test_a_peer_that_was_killed_holds_nobody_up(self, party: Callable[..., Party], meeting: Meeting) -> None:
+    def test_a_killed_peer_blocks_no_other(self, party: Callable[..., Party], meeting: Meeting) -> None:
         """Sends to a dead peer go on until the master reports its end. They do not disturb other peers."""
         one, other = party(0), party(1)
         distant = Distant(meeting, 2, one.peer)
@@ -237,7 +237,7 @@ class TransportConformance(PluginConformance):
 
     # ------------------------------------------------------------------------------------------------------- strangers
 
-    def test_it_has_refused_nobody_at_first(self, party: Callable[..., Party]) -> None:
+    def test_it_has_refused_no_peer_at_first(self, party: Callable[..., Party]) -> None:
         """Peers of the job are not counted as strangers."""
         one, other = party(0), party(1)
         one.send(other.peer, 1)
@@ -271,11 +271,11 @@ class TransportConformance(PluginConformance):
         assert not left, f"files are left: {', '.join(sorted(left))}"
         _until(lambda: _held().keys() <= before.keys(), lambda: f"left: {sorted(_held().keys() - before.keys())}")
 
-    def test_one_that_was_never_used_can_be_closed(self, party: Callable[..., Party]) -> None:
+    def test_an_unused_transport_can_be_closed(self, party: Callable[..., Party]) -> None:
         """A rank may have no edges, or its job may end before it starts."""
         _within(party(0).close, "close() of one that nobody has talked to")
 
-    def test_many_ways_are_closed_again(self, party: Callable[..., Party]) -> None:
+    def test_many_connections_are_closed_again(self, party: Callable[..., Party]) -> None:
         """A rank of a long job connects to every generation of its peers."""
         one, other = party(0), party(1)
         peer = other.peer

@@ -116,7 +116,7 @@ class WorkloadConformance(PluginConformance):
 
     # --------------------------------------------------------------------------------------------------- declaration
 
-    def test_its_attributes_are_what_the_kernel_reads(self, cls: type[Workload]) -> None:
+    def test_its_attributes_are_those_that_the_kernel_reads(self, cls: type[Workload]) -> None:
         """`group`, `deterministic`, `preload` and `env` have their declared types."""
         assert cls.group in ("independent", "collective")
         assert isinstance(cls.deterministic, bool)
@@ -165,7 +165,7 @@ class WorkloadConformance(PluginConformance):
         heavy = set(HEAVY) & modules_after(code)
         assert not heavy, f"check() and operators() import {', '.join(sorted(heavy))}; import them in setup()"
 
-    def test_what_is_preloaded_survives_a_fork(self, stage: Stage) -> None:
+    def test_preloaded_modules_survive_a_fork(self, stage: Stage) -> None:
         """A preload that starts threads, or CUDA, would hang or break the ranks that are forked after it."""
         assert not stage.started.cuda, "a preload has initialised CUDA, which does not survive a fork"
         extra = stage.started.threads
@@ -193,7 +193,7 @@ class WorkloadConformance(PluginConformance):
             assert not torn.children, f"rank {rank} leaves processes behind: {', '.join(torn.children)}"
             assert not torn.threads, f"rank {rank} leaves threads behind: {', '.join(torn.threads)}"
 
-    def test_a_kill_in_the_middle_leaves_nothing_that_disturbs_the_next(
+    def test_a_kill_during_a_write_does_not_disturb_the_next_writer(
         self, travelled: Travelled, sizes: tuple[int, ...]
     ) -> None:
         """The killed rank had no chance to tear down. Its successor uses the same node and folders."""
@@ -232,7 +232,7 @@ class WorkloadConformance(PluginConformance):
                     "(ctx.rng('row', index)), not by rank"
                 )
 
-    def test_what_ranks_return_lies_as_declared(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+    def test_results_of_ranks_lie_as_declared(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
         """`Broadcast`: the value is the same on every rank."""
         for size in sizes[1:] or sizes:
             for called in (each for each in travelled(size).calls if not each.service):
@@ -298,7 +298,7 @@ class WorkloadConformance(PluginConformance):
             missing = taken.entries.keys() ^ after[rank].entries.keys()
             assert not missing, f"{', '.join(sorted(missing))} is in the state only before or only after a step"
 
-    def test_it_goes_on_from_a_snapshot_as_if_nothing_had_happened(
+    def test_it_continues_from_a_snapshot_without_a_difference(
         self, travelled: Travelled, sizes: tuple[int, ...]
     ) -> None:
         """The test runs half of the steps, takes a snapshot, calls `restore` in new processes, and runs the other half.
