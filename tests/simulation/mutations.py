@@ -75,7 +75,7 @@ from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.master.wiring import Wiring
 from rolemesh_durable.protocol.merge import LineAssembler, MetricsMerger
 from rolemesh_durable.protocol.owing import Appointments
-from rolemesh_durable.protocol.rank import ports, version_port
+from rolemesh_durable.protocol.rank import ports, restoring, version_port
 from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
 from rolemesh_durable.protocol.rank.machine import RankMachine
 from rolemesh_durable.protocol.rank.master_mail import MasterMail
@@ -880,6 +880,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              "resize calm", method(LayoutChanges, "is_due", lambda original: lambda self, finished: False)),
     Mutation("a rank of a new layout does not get what was in flight", "asks are answered", "resize calm",
              lambda: patch.object(sim_rank, "restore_inputs", lambda *arguments: None)),
+    Mutation("a rank of a restored job does not get what was in flight", "asks are answered", "resize",
+             lambda: patch.object(restoring, "restore_inputs", lambda *arguments: None)),
     Mutation("a rank that takes up a new layout takes its arguments in another order",
              "the state is the undisturbed run's", "resize calm",
              method(ports.Ports, "relayout", _appends_new_ports)),

@@ -209,7 +209,7 @@ class Pass(msgspec.Struct, frozen=True):
 def describe(failure: Failure) -> str:
     """Return the failure in one line: role, rank, place and message."""
     what = "node" if failure.cause == "check" else "agent on node"
-    who = f"role {failure.role}, rank {failure.rank}" if failure.role else f"{what} {failure.node}"
+    who = failure.ref.in_words if failure.role else f"{what} {failure.node}"
     operator = f"in operator {failure.operator}" if failure.operator else ""
     at = " ".join(filter(None, (operator, f"at step {failure.step}" if failure.step >= 0 else "")))
     return f"{who} ({at}): {failure.message}" if at else f"{who}: {failure.message}"

@@ -18,6 +18,11 @@ class RankRef(NamedTuple):
     def __str__(self) -> str:
         return f"{self.role}/{self.rank}"
 
+    @property
+    def in_words(self) -> str:
+        """The rank in a sentence: "role trainer, rank 3"."""
+        return f"role {self.role}, rank {self.rank}"
+
 
 class OfRank(msgspec.Struct, frozen=True):
     """A record about one rank."""

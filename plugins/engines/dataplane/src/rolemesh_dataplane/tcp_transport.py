@@ -17,7 +17,7 @@ class TcpTransport(Transport):
     def open(self, inbox: Inbox, site: Site) -> str:
         """Bind the inbox to a free TCP port of the rank's host, behind CurveZMQ. The ipc address remains."""
         if site.keys is None:
-            raise TransportError("tcp edges need the job's keys", where=f"role {site.role}, rank {site.rank}")
+            raise TransportError("tcp edges need the job's keys", where=site.ref.in_words)
         self._context, self._keys = inbox.context, site.keys
         self._gate = Gate(inbox.context, site.keys.client_public)
         socket = inbox.socket

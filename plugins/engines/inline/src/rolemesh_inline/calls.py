@@ -102,7 +102,7 @@ class InlineCalls:
 
     @property
     def _where(self) -> str:
-        return f"role {self._ctx.role}, rank {self._ctx.rank}, step {self._ctx.step}"
+        return f"{RankRef(self._ctx.role, self._ctx.rank).in_words}, step {self._ctx.step}"
 
     def _wrong(self, what: str, remedy: str) -> RolemeshError:
         return RolemeshError(what, where=self._where, remedy=remedy)

@@ -180,7 +180,7 @@ class InlineRun(RunHandle):
             self._produced = steps.produced
             steps.run(finished=self._step_done)
             digests = self._digests()
-            verdicts = [f"role {k[0]}, rank {k[1]}: {why}" for k, w in self._workloads.items() if (why := w.verdict())]
+            verdicts = [f"{k.in_words}: {why}" for k, w in self._workloads.items() if (why := w.verdict())]
             status = "failed" if verdicts else "done"
             self._verdict = "\n".join(verdicts[:1])
         except (KeyboardInterrupt, _Stopped):

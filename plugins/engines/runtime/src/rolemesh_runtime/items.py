@@ -11,6 +11,7 @@ from typing import Any
 
 from rolemesh.api.batch import Batch, Ragged, concat
 from rolemesh.api.partition import Balanced
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import CallError
 from rolemesh.api.workload import RankContext
 from rolemesh.errors import RolemeshError
@@ -58,7 +59,7 @@ class Items:
                 yield hand
             except Exception as error:
                 which = f"row {start}" if rows == 1 else f"rows {start} to {start + rows - 1}"
-                where = f"{which} of step {ctx.step} (item {number} of {count}), role {ctx.role}, rank {ctx.rank}"
+                where = f"{which} of step {ctx.step} (item {number} of {count}), {RankRef(ctx.role, ctx.rank).in_words}"
                 error.add_note(f"in {where}")
                 bug = isinstance(error, BdbQuit) or (
                     isinstance(error, RolemeshError) and not isinstance(error, CallError)

@@ -57,7 +57,7 @@ def change(state: JobState, kind: str, ranks: list[int], agents: list[str]) -> t
     )
 )
 def test_the_index_of_ranks_by_agent_equals_a_scan(changes: list[tuple[str, list[int], list[str]]]) -> None:
-    state = JobState.of(job(ranks=5, agents=3).outline)
+    state = JobState.of(job(ranks=5, agents=3).config)
     assert index(state) == scan(state)
     for kind, ranks, agents in changes:
         before = state.here

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.workload import State
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.checkpoint.layout import SnapshotError
@@ -360,7 +361,7 @@ def load(
     if wanted is None:
         raise SnapshotError(
             f"role {role} stored a state, but its workload has none after setup()",
-            where=f"role {role}, rank {rank}",
+            where=RankRef(role, rank).in_words,
             remedy=f"let snapshot() give the same names right after setup() as later, or use world_size {old}",
         )
     return MemorySnapshot(reshard(every, wanted), -1)

@@ -153,7 +153,7 @@ class Endpoint:
         """Return the connection to a peer. Raises `TransportError` if it is unknown or cannot be reached from here."""
         if (sender := self._senders.get((role, rank))) is not None:
             return sender
-        where = f"role {self.site.role}, rank {self.site.rank}"
+        where = self.site.ref.in_words
         if (role, rank) == self.site.ref:
             return self._senders.setdefault((role, rank), Loopback(self.deliver))
         peer = self._peers.get((role, rank))

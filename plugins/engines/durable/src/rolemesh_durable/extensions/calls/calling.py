@@ -224,7 +224,7 @@ class Calling:
     ) -> tuple[_Waiting, float | None]:
         line, spec = self._present(role, method)
         site, op, step = self._endpoint.site, line.op, line.step
-        waiting = _Waiting(role, method, f"role {site.role}, rank {site.rank}, step {step}")
+        waiting = _Waiting(role, method, f"{site.ref.in_words}, step {step}")
         header, buffers = encode(args)
         key = key_of(op.id, step, line.next(), role, f"{method} {session}", header, buffers)
         if (known := self._recorded.get(key)) is not None:
@@ -314,7 +314,7 @@ class Calling:
         site = self._endpoint.site
         line = self._tasks.line
         step = f", step {line.step}" if line is not None else ""
-        return RolemeshError(what, where=f"role {site.role}, rank {site.rank}{step}", remedy=remedy)
+        return RolemeshError(what, where=f"{site.ref.in_words}{step}", remedy=remedy)
 
     # ------------------------------------------------------------------------------------------------ what comes in
 

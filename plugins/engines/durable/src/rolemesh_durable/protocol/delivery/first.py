@@ -202,7 +202,7 @@ class FirstPort(ChoosingPort):
             site = self._mail.site
             raise TransportError(
                 f"it is not known which items of {self.edge.param!r} had been taken",
-                where=f"role {site.role}, rank {site.rank}",
+                where=site.ref.in_words,
                 remedy="go back to a checkpoint: 'rolemesh checkpoint list' shows them",
             )
         super().ask()

@@ -134,7 +134,7 @@ class Progress:
         if state.persisted == last > state.committed:
             # Replicas may be behind, but the last step is on disk.
             self._committed(last)
-        verdicts = [f"role {key[0]}, rank {key[1]}: {r.verdict}" for key, r in state.ranks.items() if r.verdict]
+        verdicts = [f"{key.in_words}: {r.verdict}" for key, r in state.ranks.items() if r.verdict]
         context.stop("failed" if verdicts else "done", "\n".join(verdicts[:1]), context.config.stop_grace_s)
 
     def _checkpoint_is_to_come(self, last: int, since: float) -> bool:
