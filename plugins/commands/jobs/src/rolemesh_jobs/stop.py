@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Annotated
+import re
+import time
+from typing import Annotated, Any
 
 import typer
 
 from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import EXIT_FAILED
-from rolemesh_durable.api.history import await_end
-from rolemesh_durable.api.jobs import ControlClient, MasterGoneError, Request
+from rolemesh_durable.api.jobs import ANSWER_S, ControlClient, LivingRun, MasterGoneError, Request
 from rolemesh_jobs.asking import request, say
 from rolemesh_jobs.runs import find, reason
 from rolemesh_runtime.lock import is_held
 
 __all__ = ["command"]
+
+LOOK_S = 0.25
+PATIENCE_S = 10.0
+"""Seconds of silence after which the verb gives up a master of which no process lives."""
 
 
 def command(
@@ -59,12 +63,33 @@ def command(
     if not wait:
         typer.echo(f"{run.name} is stopping; 'rolemesh status {run.name}' shows when it has ended")
         return
-    result = await_end(run.path, warned=partial(say, run), alive=lambda: is_held(run.path))
+    result = _await_end(run)
     if result is None:
         typer.echo(f"{run.name}: its master fell silent before it left a result", err=True)
         raise typer.Exit(EXIT_FAILED)
     of = f" of {result['steps']}" if result.get("steps") else ""
     typer.echo(f"{run.name} {result.get('status')} · {result.get('committed_steps')}{of} steps")
+
+
+def _await_end(run: LivingRun) -> dict[str, Any] | None:
+    """Return the job's result; None if its master fell silent. Prints each warning of the job once."""
+    told: set[str] = set()
+    answered = time.monotonic()
+    with ControlClient(run.path, ANSWER_S) as client:
+        while (result := run.result()) is None:
+            try:
+                warnings = client.status().warnings
+                answered = time.monotonic()
+            except MasterGoneError:
+                warnings = ()
+                if time.monotonic() > answered + PATIENCE_S and not is_held(run.path):
+                    return run.result()
+            for text in warnings:
+                if (known := re.sub(r"[0-9.]+", "", text)) not in told:  # "since 12 s" grows
+                    told.add(known)
+                    say(run, text)
+            time.sleep(LOOK_S)
+    return result
 
 
 class _Stop(Request):

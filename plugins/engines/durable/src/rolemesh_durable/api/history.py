@@ -9,9 +9,8 @@ from rolemesh_durable.api import importer, names
 if TYPE_CHECKING:
     from rolemesh_durable.control.history import events as events
     from rolemesh_durable.control.history import newest as newest
-    from rolemesh_durable.control.watch import await_end as await_end
     from rolemesh_durable.control.watch import follow as follow
 
-_HOMES = {"control.history": "events newest", "control.watch": "await_end follow"}
+_HOMES = {"control.history": "events newest", "control.watch": "follow"}
 __all__ = names(_HOMES)
 __getattr__ = importer(__name__, _HOMES)

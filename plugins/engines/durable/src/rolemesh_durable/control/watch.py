@@ -1,6 +1,6 @@
 """Follow a job from outside its master: pass news to observers until the job has ended.
 
-`rolemesh run` (as the job's owner), `rolemesh attach` and `rolemesh stop` all wait here. Between two requests to the
+`rolemesh run` (as the job's owner) and `rolemesh attach` wait here. Between two requests to the
 master, at most a page of news is read and passed on, however long the job is.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from rolemesh_durable.control.client import BEYOND, ControlClient, MasterGoneErr
 from rolemesh_durable.control.living import LivingRun
 from rolemesh_runtime.background import Background, Teller
 
-__all__ = ["ANSWER_S", "DRAIN_S", "PATIENCE_S", "Relay", "await_end", "follow"]
+__all__ = ["ANSWER_S", "DRAIN_S", "PATIENCE_S", "Relay", "follow"]
 
 log = logging.getLogger("rolemesh_durable.control.watch")
 
@@ -84,33 +83,6 @@ def follow(
         pass
     for untold in relay.give_up():
         log.warning(untold)
-    return result
-
-
-def await_end(
-    run_dir: str | Path,
-    *,
-    warned: Callable[[str], None],
-    interval_s: float = 0.25,
-    patience_s: float = PATIENCE_S,
-    alive: Callable[[], bool] = lambda: False,
-) -> dict[str, Any] | None:
-    """As `follow`, for callers that need only the end of the job and its warnings: `warned` receives new ones."""
-    run, told = LivingRun(run_dir), set[str]()
-    patience = _Patience(patience_s, alive)
-    with ControlClient(run.path, ANSWER_S) as client:
-        while (result := run.result()) is None and not patience.over:
-            try:
-                warnings = client.status().warnings
-            except MasterGoneError:
-                patience.silent()
-            else:
-                patience.answered()
-                for text in warnings:
-                    if (known := re.sub(r"[0-9.]+", "", text)) not in told:  # "since 12 s" grows
-                        told.add(known)
-                        warned(text)
-            time.sleep(interval_s)
     return result
 
 
