@@ -879,8 +879,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a rank that waits for a grant does not take up a new layout", "a resize restarts its roles only",
              "resize calm", method(LayoutChanges, "is_due", lambda original: lambda self, finished: False)),
     Mutation("a rank of a new layout does not get what was in flight", "asks are answered", "resize calm",
-             lambda: patch.object(sim_rank, "restore_inputs", lambda *arguments: None)),
-    Mutation("a rank of a restored job does not get what was in flight", "asks are answered", "resize",
              lambda: patch.object(restoring, "restore_inputs", lambda *arguments: None)),
     Mutation("a rank that takes up a new layout takes its arguments in another order",
              "the state is the undisturbed run's", "resize calm",
