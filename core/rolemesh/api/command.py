@@ -32,8 +32,8 @@ class RunOption(Command):
     """Options of ``rolemesh run``: the fields of `Options`. It runs the job if `wanted`."""
 
     def admission(self, job: Path) -> Any:
-        """Return a `rolemesh.plugins.select.Admission` that vets each plugin of the job file `job`
-        before it is imported, or None."""
+        """Return a `rolemesh.plugins.admission.Admission` that vets each plugin of the job file
+        `job` before it is imported, or None."""
 
     def wanted(self) -> bool:
         """True if the user gave one of its options."""
