@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from tests.simulation.memory import Lines
+from tests.simulation.memory import Lines, Part
 
 from rolemesh import RankContext
 from rolemesh.api.plugin import NoOptions
+from rolemesh.api.rank_ref import RankRef
+from rolemesh_durable.protocol.rank.begun_lines import begun_line
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.port import EnginePort
 from rolemesh_runtime.metrics import Metrics
@@ -16,7 +19,7 @@ from rolemesh_runtime.metrics import Metrics
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank
 
-__all__ = ["former_lines", "meter_of", "started_again"]
+__all__ = ["former_lines", "meter_of", "started_again", "stored_line"]
 
 _decode = msgspec.msgpack.Decoder(Metrics).decode
 
@@ -43,6 +46,19 @@ def former_lines(rank: SimRank) -> list[Metrics]:
     """Return the lines of a rank's former generations."""
     lines = rank.agent.memory.lines.get(rank.key, {})
     return [_decode(line) for (_, begun), line in sorted(lines.items()) if not begun]
+
+
+def stored_line(rank: SimRank, there: Mapping[RankRef, Part]) -> None:
+    """Take the line that the ranks of a persisted snapshot had begun, as far as it is this rank's."""
+    role, number = rank.key
+
+    def read(former: int) -> Metrics | None:
+        line = there[RankRef(role, former)][2]
+        return _decode(line) if line is not None else None
+
+    before = sum(ref[0] == role for ref in there)
+    if (begun := begun_line(read, number, before, rank.shape.sizes[role])) is not None:
+        rank.agent.memory.lines[rank.key] = {(rank.launch.resume, True): msgspec.msgpack.encode(begun)}
 
 
 def started_again(rank: SimRank) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import msgspec
-from tests.simulation import agent, checks
+from tests.simulation import agent, checks, lines
 from tests.simulation import rank as sim_rank
 from tests.simulation.agent import SimAgent
 from tests.simulation.backend import Backend
@@ -19,7 +19,6 @@ from tests.simulation.master import SimMaster
 from tests.simulation.memory import NodeMemory
 from tests.simulation.patches import all_of, method
 from tests.simulation.run import run_seed
-from tests.simulation.takeover import SimRemains
 
 from rolemesh.api.failures import Failure
 from rolemesh_durable.extensions.calls.states import CalleeState, CallerState
@@ -92,7 +91,8 @@ from rolemesh_runtime import items
 __all__ = ["MUTATIONS", "Mutation"]
 
 apply = importlib.import_module("rolemesh_durable.protocol.master.apply")
-"""The module, which has a function of its name."""
+relayout = importlib.import_module("rolemesh_durable.protocol.master.relayout")
+"""The modules, each of which has a function of its name."""
 
 
 class Mutation(NamedTuple):
@@ -812,6 +812,10 @@ def _one_less(original: Any) -> Any:
     return most_granted
 
 
+def _of_the_same_size(original: Any) -> Any:
+    return lambda read, rank, before, now: original(read, rank, before, now) if before == now else None
+
+
 def _as_for_the_present(original: Any) -> Any:
     def ends(self: Any, edge: Any) -> Any:
         source, producers, _ = original(self, edge)
@@ -1057,6 +1061,9 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(MasterContext, "tell", _one_step_early)),
     Mutation("a node that was drained is used again", "no rank is on a drained node", "drain",
              method(JobState, "away", _drained_or_not)),
+    Mutation("the loss of a node that was to leave is no failure if ranks start again", "the job ends as it must",
+             "drain", method(Coordinator, "brings_back", lambda original: lambda self, keys, lost="":
+                             original(self, keys))),
     Mutation("what a rank has left in the memory of its node is not fetched", "a drain loses no step",
              "drain calm", lambda: patch.object(carrying_out, "_left_behind", lambda seen, launch, steps: ())),
     Mutation("an agent that leaves cleans up at once", "nothing restarts without a failure", "leave",
@@ -1097,14 +1104,18 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Mates, "made", _reports_no_former_life)),
     Mutation("lines of a report that was lost are not told again", "each line once", "calm",
              lambda: patch.object(MetricsMerger, "lines", lambda self: self.take())),
-    Mutation("lines change within the steps that ranks may run already", "each line once", "calm",
+    Mutation("lines change within the steps that ranks may run already", "no report is lost", "calm",
              lambda: patch.object(apply, "with_cut", _cut_too_early)),
-    Mutation("a rank that starts again cuts its lines as a new job does", "each line once", "process",
+    Mutation("a rank that starts again cuts its lines as a new job does", "no report is lost", "process",
              method(Meter, "cut", _cuts_every_step)),
     Mutation("a rank that starts again forgets the line that it had begun", "each line once", "process",
              method(Meter, "resume", lambda original: lambda self, partial: None)),
     Mutation("a checkpoint lacks the lines that ranks had begun", "each line once", "back",
-             method(SimRemains, "begun", lambda original: lambda self, record: None)),
+             lambda: patch.object(lines, "begun_line", lambda *asked: None)),
+    Mutation("a line that ranks had begun is lost if their role has another size now", "no report is lost", "shrink",
+             lambda: patch.object(lines, "begun_line", _of_the_same_size(lines.begun_line))),
+    Mutation("a line has steps of two layouts", "one layout a line", "shrink",
+             lambda: patch.object(relayout, "with_end", lambda cuts, step, restored: cuts)),
     Mutation("what was told of a step that is made again stays", "each line is of one life", "back",
              lambda: patch.object(LineAssembler, "rolled_back", lambda self, step: None)),
     Mutation("a callee forgets what it has answered once its caller has finished the step",

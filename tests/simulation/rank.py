@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import greenlet
 from tests.simulation.calls import SimCalls
 from tests.simulation.effects import Chunk, SimItem, SimLog, SimMail, SimPage, SimWaits, Streamed, effects_of
-from tests.simulation.lines import former_lines, meter_of, started_again
+from tests.simulation.lines import former_lines, meter_of, started_again, stored_line
 from tests.simulation.memory import Entry, Part
 from tests.simulation.messages import Teller
 from tests.simulation.model import Mind, State, Value, chunks_of, cut, gather, initial_of, newest_of
 from tests.simulation.sharing import shared_call
 from tests.simulation.snapshots import SimPace, SimStore
-from tests.simulation.takeover import BEGUN, SimCrossing, SimFormer, SimRemains, origin_of, sizes_of
+from tests.simulation.takeover import SimCrossing, SimFormer, SimRemains, origin_of, sizes_of
 
 from rolemesh.api.failures import Cause, Failure
 from rolemesh.graph.logical import OpCall
@@ -503,6 +503,7 @@ class SimRank:
     def _keep(self) -> None:
         state = self.mind.state if self.mind.kind != "stateless" else None
         self.agent.memory.switch(self.key, self.launch.resume, state, False)
+        stored_line(self, self.world.disk.complete[self.launch.origin_step])
 
     def _snapshots(self, ports: Ports[SimItem], effects: Effects[SimItem]) -> SnapshotTaker:
         launch, group = self.launch, None
@@ -557,8 +558,6 @@ class SimRank:
         part = there.get(self.key)
         if part is not None:
             yield from part[1]
-            if part[2] is not None:
-                yield Entry(-1, self.launch.origin_step, 0, True, (), part[2], 0, BEGUN)
 
     def _stored(self, step: int) -> State | None:
         """The rank's state in a persisted snapshot, or what is cut for it from those of another layout."""

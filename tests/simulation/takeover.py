@@ -18,11 +18,7 @@ from rolemesh_runtime import items
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank
 
-__all__ = ["BEGUN", "SimCrossing", "SimFormer", "SimRemains", "origin_of", "sizes_of"]
-
-
-BEGUN = "the line of metrics that the rank had begun"
-"""The scope of its entry in a persisted snapshot."""
+__all__ = ["SimCrossing", "SimFormer", "SimRemains", "origin_of", "sizes_of"]
 
 
 class SimRecord(NamedTuple):
@@ -93,8 +89,7 @@ class SimCrossing:
         self.consumers, self.item = entry.consumers, entry.item
         self.scope, self.hold, self.body = entry.scope, entry.hold, entry.item
         sent = RecordKind.CHUNK if entry.item is not None else RecordKind.END
-        other = RecordKind.PARTIAL if entry.scope == BEGUN else RecordKind.DECISION
-        self.kind = other if entry.scope else sent
+        self.kind = RecordKind.DECISION if entry.scope else sent
 
     def value(self) -> Any:
         """The value of the chunk."""
@@ -122,10 +117,6 @@ class SimRemains:
 
     def free_rest(self) -> None:
         """Nothing is left."""
-
-    def begun(self, record: SimCrossing) -> None:
-        """Take the line that had been begun from a persisted snapshot."""
-        self._memory.lines[self._key] = {(record.step, True): record.body}
 
     def stored(self, record: SimCrossing) -> SimItem:
         """The chunk of a persisted snapshot."""

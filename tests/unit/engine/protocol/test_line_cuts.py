@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from rolemesh_durable.protocol.line_cuts import Cuts, LinePace, every_at, last_end, line_end, united, with_cut
+from rolemesh_durable.protocol.line_cuts import Cuts, LinePace, last_end, line_end, united, with_cut, with_end
 
 
 def ends(cuts: Cuts, last: int) -> list[int]:
@@ -46,14 +46,19 @@ def test_every_step_of_a_line_finds_the_same_end_and_changes_keep_earlier_ones(s
 
 def test_a_stop_point_adds_an_end_and_moves_no_other() -> None:
     cuts: Cuts = ((0, 8), (64, 16))
-    stop = with_cut(cuts, (37, every_at(cuts, 37)), -1)
+    stop = with_end(cuts, 36, -1)
     assert set(ends(stop, 200)) == {*ends(cuts, 200), 36}
 
 
 def test_cuts_that_no_rank_can_need_are_forgotten() -> None:
-    assert with_cut(((0, 1), (10, 4)), (40, 8), restored=8) == ((0, 1), (10, 4), (40, 8))
-    assert with_cut(((0, 1), (10, 4)), (40, 8), restored=9) == ((10, 4), (40, 8))
+    assert with_cut(((0, 1), (10, 4)), (40, 8), restored=9) == ((0, 1), (10, 4), (40, 8))
+    assert with_cut(((0, 1), (10, 4)), (40, 8), restored=10) == ((10, 4), (40, 8))
     assert united(((0, 1), (10, 4)), ((10, 4), (40, 8))) == ((10, 4), (40, 8))
+
+
+def test_a_line_that_was_begun_before_a_changed_layout_ends_there_after_a_later_change_too() -> None:
+    resized = with_end(((0, 8),), 36, 36)
+    assert [line_end(cuts, 32) for cuts in (resized, with_cut(resized, (64, 16), 36))] == [36, 36]
 
 
 def wanted(pace: LinePace, per_s: float, every: int, since: float) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-__all__ = ["MOST_CUTS", "STEPWISE", "Cuts", "LinePace", "every_at", "last_end", "line_end", "united", "with_cut"]
+__all__ = ["MOST_CUTS", "STEPWISE", "Cuts", "LinePace", "last_end", "line_end", "united", "with_cut", "with_end"]
 
 PER_S: Final = 20.0
 """The most lines per second by default."""
@@ -57,7 +57,7 @@ def last_end(cuts: Cuts, step: int) -> int:
     return max(first, step // every * every) - 1
 
 
-def every_at(cuts: Cuts, step: int) -> int:
+def _every_at(cuts: Cuts, step: int) -> int:
     """Return how many steps the line that covers `step` has at most."""
     return _at(cuts, step)[1]
 
@@ -67,10 +67,18 @@ def _at(cuts: Cuts, step: int) -> tuple[int, int]:
 
 
 def with_cut(cuts: Cuts, new: tuple[int, int], restored: int) -> Cuts:
-    """Return `cuts` with `new`, but without those that end before: no rank is restored to a step before `restored`."""
+    """Return `cuts` with `new`, but without those that end before: no rank is restored to a step before `restored`.
+
+    A rank that is restored to `restored` may have begun the line that ends there.
+    """
     found = tuple(sorted({**dict(cuts), new[0]: new[1]}.items()))
-    over = [at for at, (first, _) in enumerate(found) if first <= restored + 1]
+    over = [at for at, (first, _) in enumerate(found) if first <= restored]
     return found[max(over, default=0) :]
+
+
+def with_end(cuts: Cuts, step: int, restored: int) -> Cuts:
+    """Return `cuts` with a line that ends with `step`, and no other change; `restored` as in `with_cut`."""
+    return with_cut(cuts, (step + 1, _every_at(cuts, step + 1)), restored)
 
 
 def united(known: Cuts, new: Cuts) -> Cuts:

@@ -16,6 +16,7 @@ from rolemesh_durable.checkpoint.memory import MemorySnapshot, MemorySnapshots
 from rolemesh_durable.checkpoint.trust import written_by
 from rolemesh_durable.protocol.messages import Connect, RankDone, Watermarks
 from rolemesh_durable.protocol.owing import SnapshotPace
+from rolemesh_durable.protocol.rank.begun_lines import begun_line
 from rolemesh_durable.protocol.rank.control import Control
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.extension import RankHooks
@@ -39,7 +40,7 @@ from rolemesh_durable.rank.sent_log import SentLog
 from rolemesh_durable.rank.services import Extending, Rank, RankPlace
 from rolemesh_durable.rank.shortage import Shortage
 from rolemesh_durable.rank.snapshot_store import ProcessStore, StateSource, newest_snapshot, write_snapshot
-from rolemesh_durable.rank.takeover import Inheritance, ProcessRemains
+from rolemesh_durable.rank.takeover import Inheritance, ProcessRemains, stored_line
 from rolemesh_runtime.digest import digest
 from rolemesh_runtime.operator_failure import OperatorFailed
 
@@ -81,18 +82,8 @@ class Life:
         self._notes = Notes(ctx, log)
         port_of(ctx).keep(self._notes)
         self._tasks = Tasks(endpoint)
-        rank = Rank(
-            ctx,
-            workload,
-            endpoint,
-            status_page,
-            self._meter,
-            ports,
-            log,
-            self._tasks,
-            Channels(endpoint, job.graph.roles),
-            place.master,
-        )
+        channels, master = Channels(endpoint, job.graph.roles), place.master
+        rank = Rank(ctx, workload, endpoint, status_page, self._meter, ports, log, self._tasks, channels, master)
         found = (extension.in_rank(rank) for extension in extensions)
         self._hooks = hooks = RankHooks([part for part in found if part is not None])
         boundary = self._restore(log) if log is not None else None
@@ -208,7 +199,11 @@ class Life:
         remains = ProcessRemains(launch.ref, self._endpoint.pool, records, self._inherited)
 
         def keep() -> None:
-            if (begun := self._inherited.partial) is not None:
+            there = origin()
+            before, now = there.world_sizes.get(launch.role, 0), job.world_sizes[launch.role]
+            begun = begun_line(lambda rank: stored_line(there.records(launch.role, rank)), launch.rank, before, now)
+            if begun is not None:
+                self._inherited.continues(begun)
                 log.line(launch.resume, msgspec.msgpack.encode(begun), partial=True)
             state = found.state
             write_snapshot(self._shortage, memory, launch.resume, lambda: state, log=log.position, persist=False)

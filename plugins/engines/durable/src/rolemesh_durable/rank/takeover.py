@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,12 +13,18 @@ from rolemesh_dataplane.payload import Payload
 from rolemesh_dataplane.shm import SlotPool, aligned_size, named
 from rolemesh_durable.checkpoint import in_flight
 from rolemesh_durable.checkpoint.log_record import LogRecord
+from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.rank.values import INLINE_BYTES
 from rolemesh_runtime.metrics import Metrics
 
-__all__ = ["Inheritance", "ProcessRemains"]
+__all__ = ["Inheritance", "ProcessRemains", "stored_line"]
 
 _decode_line = msgspec.msgpack.Decoder(Metrics).decode
+
+
+def stored_line(records: Iterable[in_flight.InFlight]) -> Metrics | None:
+    """Return the line that a rank had begun when it persisted a snapshot with these `records`; None if none."""
+    return next((_decode_line(record.body) for record in records if record.kind == RecordKind.PARTIAL), None)
 
 
 class Inheritance:
@@ -38,6 +44,10 @@ class Inheritance:
         """Bytes of the orphans' slots."""
         self._directory = directory
         self._slots: dict[str, tuple[int, int]] = {}
+
+    def continues(self, begun: Metrics) -> None:
+        """Take the line that a former generation had begun."""
+        self.partial = begun
 
     def retain(self, slot: str, until: int) -> None:
         """Keep `slot` until step `until` is committed."""
@@ -96,11 +106,7 @@ class ProcessRemains:
 
     def partial(self, record: LogRecord) -> None:
         """Collect the line that the rank had begun."""
-        self._found.partial = _decode_line(record.body)
-
-    def begun(self, record: in_flight.InFlight) -> None:
-        """Take the line that the rank had begun from a persisted snapshot."""
-        self._found.partial = _decode_line(record.body)
+        self._found.continues(_decode_line(record.body))
 
     def stored(self, record: in_flight.InFlight) -> Payload:
         """Copy a chunk of a persisted snapshot into a slot, or into this process if it is small."""

@@ -9,7 +9,7 @@ import msgspec
 from rolemesh.api.failures import Attempt, Failure
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol.launcher import AgentPlace
-from rolemesh_durable.protocol.line_cuts import every_at, with_cut
+from rolemesh_durable.protocol.line_cuts import with_cut, with_end
 from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master import transitions as t
 from rolemesh_durable.protocol.master.clocks import by_another_clock
@@ -102,8 +102,7 @@ def _stop(state: st.JobState, stop: t.StopPoint) -> None:
     state.stop = stop if stop.active else given_up(state.stop)
     if stop.active:
         # Ranks at a stop point have sent all lines up to it, whether they start again there or continue.
-        after = stop.step + 1
-        state.cuts = with_cut(state.cuts, (after, every_at(state.cuts, after)), state.persisted)
+        state.cuts = with_end(state.cuts, stop.step, state.persisted)
 
 
 def _recovery(state: st.JobState, happened: t.Transition) -> None:
@@ -124,6 +123,8 @@ def _recovery(state: st.JobState, happened: t.Transition) -> None:
             state.origin = st.Origin(folder, step)
             state.committed = state.persisted = step
             state.stop = state.stop if state.stop.active else t.NO_STOP
+            if step < state.layout.step:  # the present ranks continue the lines of an earlier layout
+                state.cuts = with_end(state.cuts, step, step)
             state.layout = state.layout.back_at(step)
             for record in state.ranks.values():
                 record.finished = record.durable = step

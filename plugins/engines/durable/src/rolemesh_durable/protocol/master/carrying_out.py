@@ -160,7 +160,7 @@ class CarryingOut:
     def _no_place(self, recovery: Recovery, why: str) -> str:
         context = self._context
         avoid = recovery.plan.avoid
-        if leaving := context.state.leaving.keys() & set(avoid):
+        if leaving := (context.state.leaving.keys() & set(avoid)).difference(context.state.away()):
             # The node is still there, and better than none.
             self._use(recovery, sorted(leaving), why)
             return ""

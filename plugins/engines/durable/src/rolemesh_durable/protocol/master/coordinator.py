@@ -99,10 +99,15 @@ class Coordinator:
         plan = RecoveryPlan(word, tuple(ranks), avoid=tuple(avoid), reason=reason)
         self._begin(plan, [], Proposal(plan, (reason,), (), attempt=0))
 
-    def brings_back(self, keys: Sequence[RankRef]) -> bool:
-        """Return True if the present recovery will start all of these ranks again, and has not begun to."""
+    def brings_back(self, keys: Sequence[RankRef], lost: str = "") -> bool:
+        """Return True if the present recovery will start all of these ranks again, and has not begun to.
+
+        If their node `lost` is gone, the plan must have known that it goes. Any other plan has counted on its room.
+        """
         at = self._context.state.recovery
-        return not keys or (at is not None and at.phase != "launching" and set(keys) <= set(at.restart))
+        if at is None or not keys:
+            return not keys
+        return at.phase != "launching" and set(keys) <= set(at.restart) and (not lost or lost in at.plan.avoid)
 
     def _plan(self, found: list[Failure], floors: Sequence[int] = (), why: str = "") -> None:
         """Make a new plan, which includes the unfinished part of the present one. `why` that one failed, if it did."""

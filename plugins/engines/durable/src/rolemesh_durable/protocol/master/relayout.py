@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_durable.protocol.line_cuts import with_end
 from rolemesh_durable.protocol.master import state as st
 from rolemesh_durable.protocol.master import transitions as t
 
@@ -22,6 +23,7 @@ def relayout(state: st.JobState, changed: t.LayoutChanged) -> None:
     step = layout.step
     state.origin, state.layouts = st.Origin(layout.folder, step), changed.number
     state.committed = state.persisted = step
+    state.cuts = with_end(state.cuts, step, step)  # no line has steps of two layouts
     state.plan = changed.plan
     for place in changed.places:
         st.place(state, place)

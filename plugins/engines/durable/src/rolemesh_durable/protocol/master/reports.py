@@ -133,10 +133,12 @@ class Reports:
         agent = state.agents.get(name)
         if agent is None or incarnation != agent.incarnation or agent.state in ("stopped", "wanted"):
             return
-        node = agent.place.node
+        node, on_it = agent.place.node, state.on(name)
         if agent.state == "lost" and not (agent.orphans and node_lost):
             if node_lost and not agent.node_lost:
                 context.tell(t.NodeLost(name, incarnation, node))
+                if state.recovery is not None and not self._coordinator.brings_back(on_it, node):
+                    self._fails("node_lost", node, why, on_it)
             return
         if state.phase == "stopping":
             # The backend may see the end of an agent before the agent's own report arrives.
@@ -145,8 +147,7 @@ class Reports:
             )
             context.end_if_gone()
             return
-        on_it = state.on(name)
-        if agent.leaving and self._coordinator.brings_back(on_it):
+        if agent.leaving and self._coordinator.brings_back(on_it, node if node_lost else ""):
             context.tell(t.AgentLeft(name, incarnation, node, why, node_lost))
             return
         if not node_lost and self._adoption.died(agent, why):
@@ -159,9 +160,11 @@ class Reports:
         on_it = context.state.on(name)
         context.tell(t.AgentLost(name, agent.incarnation, node, why, node_lost))
         if on_it:  # without ranks only its copies are lost
-            cause: Cause = "node_lost" if node_lost else "agent_lost"
-            message = f"{why}; its ranks were {', '.join(map(str, on_it))}"
-            context.failed(Failure(cause, node=node, message=message), silent_s)
+            self._fails("node_lost" if node_lost else "agent_lost", node, why, on_it, silent_s)
+
+    def _fails(self, cause: Cause, node: str, why: str, ranks: Sequence[RankRef], silent_s: float = 0.0) -> None:
+        message = f"{why}; its ranks were {', '.join(map(str, ranks))}"
+        self._context.failed(Failure(cause, node=node, message=message), silent_s)
 
     def not_started(self, why: str, agents: tuple[str, ...]) -> None:
         """Handle a failed start of agents. The first time it ends the job, because no agent has ever worked."""

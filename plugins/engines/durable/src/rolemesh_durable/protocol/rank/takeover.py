@@ -56,9 +56,6 @@ class Remains(Protocol[Read, Stored, Found]):
     def free_rest(self) -> None:
         """The rank has taken over all records: free the memory of former generations that none of them needs."""
 
-    def begun(self, record: Stored) -> None:
-        """`record`, of a persisted snapshot, has the line of metrics that the rank had begun when it took it."""
-
     def stored(self, record: Stored) -> Found:
         """The chunk of a persisted snapshot, as it is sent. Waits for memory."""
 
@@ -130,9 +127,6 @@ def carry_over(
         if record.kind == RecordKind.DECISION:
             if ports.log is not None:
                 ports.log.decide(record.scope, record.step, record.hold, record.body, persists=True)
-        elif record.kind == RecordKind.PARTIAL:
-            if role in same:
-                remains.begun(record)
         elif (way := ways.get(record.edge)) is not None:
             item = None if record.kind == RecordKind.END else remains.stored(record)
             way.put(item, record.step, record.chunk, record.last, record.consumers)

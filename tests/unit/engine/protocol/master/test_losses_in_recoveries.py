@@ -1,0 +1,66 @@
+"""Nodes that are lost while a recovery restarts the ranks that ran there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.engine.protocol.master.test_master_machine import job, records, running, tell
+
+from rolemesh.api.failures import Failure, JobView, RecoveryPlan
+from rolemesh_durable.extensions.relayout.records import DrainWanted
+from rolemesh_durable.protocol import messages as m
+from rolemesh_durable.protocol.master import events as me
+from rolemesh_durable.protocol.master.ladder import LadderLevel
+from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_durable.protocol.master_config import SnapshotPlan
+
+WAIT_S = 40.0
+
+
+def recovering(*avoid: str) -> MasterMachine:
+    """A job of three nodes that restarts all ranks outside the nodes `avoid`, because the rank on n0 has failed."""
+
+    def everything(failure: Failure, view: JobView) -> RecoveryPlan:
+        """Only the plan for a lost node waits for another one."""
+        ranks = tuple(each.ref for each in view.ranks)
+        if failure.cause == "node_lost":
+            return RecoveryPlan("", ranks, avoid=(failure.node,), wait_s=WAIT_S)
+        return RecoveryPlan("", ranks, avoid=avoid)
+
+    level = LadderLevel("all", "job", 3, 600.0, everything)
+    machine = job(ranks=3, agents=3, ladder=(level,), snapshots=SnapshotPlan(enabled=True))
+    running(machine)
+    machine.handle(DrainWanted("n1", "it goes", 60.0), 1.5)
+    tell(machine, "a0", 2.0, m.RankReport("work", 0, 0, "gone", 100))
+    machine.handle(me.Tick(), 2.5)
+    assert plan(machine).avoid == avoid
+    return machine
+
+
+def plan(machine: MasterMachine) -> RecoveryPlan:
+    assert machine.state.recovery is not None
+    return machine.state.recovery.plan
+
+
+def lose(machine: MasterMachine, agent: str) -> dict[str, dict[str, Any]]:
+    return records(machine.handle(me.AgentLost(agent, 1, "its node is gone", node_lost=True), 2.6))
+
+
+def test_the_loss_of_a_leaving_node_is_a_failure_if_the_plan_has_counted_on_its_room() -> None:
+    machine = recovering()
+    assert set(lose(machine, "a1")) >= {"agent_lost", "failure", "recovery_planned"}
+    assert (plan(machine).avoid, plan(machine).wait_s) == (("n1",), WAIT_S)
+
+
+def test_the_loss_of_a_leaving_node_is_no_failure_if_the_plan_leaves_it() -> None:
+    machine = recovering("n1")
+    assert set(lose(machine, "a1")) == {"agent_left"}
+    assert (plan(machine).avoid, plan(machine).wait_s) == (("n1",), 0.0)
+
+
+def test_a_plan_changes_if_the_node_of_a_lost_agent_turns_out_to_be_gone_too() -> None:
+    machine = recovering()
+    machine.handle(me.AgentLost("a0", 1, "it has ended", node_lost=False), 2.55)
+    assert (plan(machine).avoid, plan(machine).wait_s) == ((), 0.0)
+    assert set(lose(machine, "a0")) >= {"node_lost", "failure", "recovery_planned"}
+    assert (plan(machine).avoid, plan(machine).wait_s) == (("n0",), WAIT_S)
