@@ -154,7 +154,7 @@ class SimAgent:
         return ae.RankSample(
             *rank.key, rank.generation, rank.pid, finished=rank.finished, durable=self._durable(rank), step=rank.step,
             op=rank.op, phase=rank.phase, edge=rank.edge, since_s=self.world.now - rank.since, frozen=rank.frozen,
-            layout=rank.layout.number,
+            layout=rank.layout.number, times={-1: self.world.now} if self.world.scenario.scalers else {},
         )  # fmt: skip
 
     def _durable(self, rank: SimRank) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from tests.simulation.model import SHARDS, State, Value
-from tests.simulation.scenario import MOST_MEMORY
+from tests.simulation.scenario import MOST_MEMORY, REST_S
 
 from rolemesh.api.observer import Event, StepMetrics
 from rolemesh.api.partition import Balanced
@@ -34,11 +34,13 @@ INVARIANTS = (
     "a bounded lag is kept",
     "a drain loses no step",
     "a failed job tells its trail",
+    "a rehearsal holds ranks back",
     "a resize loses no call",
     "a resize restarts its roles only",
     "a role has no fewer ranks than its least",
     "a role has no more than it may have",
     "a role keeps what it was given",
+    "a scaler waits after a resize",
     "a step takes the same again",
     "all consumers of a value agree",
     "all end with one step",
@@ -48,6 +50,7 @@ INVARIANTS = (
     "checkpoints are of one history",
     "checkpoints are whole",
     "compaction forgets nothing",
+    "each hook once, in order",
     "each item counts once",
     "each line is of one life",
     "each line once",
@@ -102,6 +105,8 @@ class Checks:
         self.timeline = 0
         self.epoch = 0
         self.lines: list[int] = []
+        self._rests = -1, 0.0
+        """The master that has ended the latest resize, and the time until which it asks no scaler."""
         self._layouts = [(-1, world.job.sizes)]
         """The world sizes of each layout, with the step after which it holds."""
         self.last: int | None = None
@@ -200,6 +205,12 @@ class Checks:
                 world.scenario.drained(world, data["node"])
             case "layout_changed":
                 self._relaid(data)
+            case "resized" | "resize_refused":
+                self._rests = event.epoch, world.now + REST_S
+            case "resize_asked" if data["reason"].startswith("scaler"):
+                epoch, until = self._rests
+                if epoch == event.epoch and world.now < until - 0.5:
+                    world.fail("a scaler waits after a resize", f"{data}: it is {world.now:.2f}, not {until:.2f}")
             case "recovered":
                 self.restarted.append((data["level"], tuple(data["restarted"])))
         world.scenario.nemesis.recorded(world, event)
@@ -306,6 +317,8 @@ class Checks:
     def begins(self, rank: SimRank, step: int) -> None:
         """A rank begins a step."""
         self._begun[rank.key] = step
+        if step > (released := self.world.scenario.released):
+            self.world.fail("a rehearsal holds ranks back", f"{rank.name} begins {step}, {released} is released")
         number = self._acts.setdefault((self.timeline, step), rank.layout.number)
         if number != rank.layout.number:
             self.world.fail(

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from tests.simulation.model import RESIZABLE
+from tests.simulation.witness import examine
 
 from rolemesh.api.observer import Event
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_durable.extensions.scaling.master import AskScaler, ScalerSaid
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master import events as me
@@ -19,6 +21,7 @@ from rolemesh_durable.protocol.master.replay import follow
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master.transitions import Move
 from rolemesh_durable.protocol.merge import LineAssembler
+from rolemesh_durable.scalers import Wanted
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -150,6 +153,7 @@ class SimMaster:
             self._later += [event for event in events if not isinstance(event, me.Tick)]
             return
         effects = self.machine.turn(events, self.world.now + self.clock)
+        examine(self, any(isinstance(event, me.Begin) for event in events))
         if self.machine.state.busy:
             self.lines.unsettled(self.machine.now)
         records = [effect for effect in effects if isinstance(effect, me.JournalEntry | me.Committed)]
@@ -235,6 +239,10 @@ class SimMaster:
                 self.lines.rolled_back(data["step"])
             case me.Places(sizes=sizes):
                 world.at(world.between(0.01, 0.3), self._find_layout if sizes else self._replan, effect)
+            case AskScaler(index):
+                role, wish = world.rng.choice(list(world.scenario.ranges)), world.rng.randrange(7)
+                said = ScalerSaid(index, Wanted({role: wish}, "the load"))
+                world.at(world.between(0.01, 0.3), self.handle, said)
             case me.FindOrigin():
                 self._origins += 1
                 world.at(world.between(0.01, 0.3), self._find_origin)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import msgspec
-from tests.simulation import agent, checks, lines
+from tests.simulation import checks, lines
 from tests.simulation import rank as sim_rank
 from tests.simulation.agent import SimAgent
 from tests.simulation.backend import Backend
@@ -25,9 +25,11 @@ from rolemesh_durable.extensions.calls.states import CalleeState, CallerState
 from rolemesh_durable.extensions.checks.master import Checked, Checks
 from rolemesh_durable.extensions.hangs import culprit
 from rolemesh_durable.extensions.hangs import master as hangs
+from rolemesh_durable.extensions.rehearsal.master import Rehearsal
 from rolemesh_durable.extensions.relayout.draining import Draining
 from rolemesh_durable.extensions.relayout.records import Relayout
 from rolemesh_durable.extensions.relayout.resizing import Resizing
+from rolemesh_durable.extensions.scaling import master as scaling
 from rolemesh_durable.extensions.sharing.mates import Mates
 from rolemesh_durable.extensions.sharing.states import SharingState
 from rolemesh_durable.protocol import edge as edges
@@ -381,8 +383,12 @@ def _overwrites_at_once(original: Any) -> Any:
     return lambda self, step: True
 
 
-def _newest_of_any(newest: Any) -> int:
-    return max(newest, default=-1)
+def _each_its_newest(original: Any) -> Any:
+    def due(self: Any) -> Any:
+        ranks = [rank for rank in self.ranks.values() if rank.alive and rank.snapshot >= 0]
+        return [(rank, rank.snapshot) for rank in ranks if rank.key not in self.copying]
+
+    return due
 
 
 def _hears_on(original: Any) -> Any:
@@ -812,6 +818,32 @@ def _one_less(original: Any) -> Any:
     return most_granted
 
 
+def _twice(original: Any) -> Any:
+    def add(self: Any, extension: Any, base: Any) -> None:
+        original(self, extension, base)
+        self.turn = (*self.turn, *self.turn[-1:])
+
+    return add
+
+
+def _last_first(original: Any) -> Any:
+    def add(self: Any, extension: Any, base: Any) -> None:
+        held, self.turn = self.turn, ()
+        original(self, extension, base)
+        self.turn = (*self.turn, *held)
+
+    return add
+
+
+def _only_the_first_master(original: Any) -> Any:
+    def begin(self: Any) -> None:
+        hooks = self._context.hooks
+        hooks.begin = hooks.begin if self.state.phase == "new" else ()
+        original(self)
+
+    return begin
+
+
 def _of_the_same_size(original: Any) -> Any:
     return lambda read, rank, before, now: original(read, rank, before, now) if before == now else None
 
@@ -1061,6 +1093,16 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(MasterContext, "tell", _one_step_early)),
     Mutation("a node that was drained is used again", "no rank is on a drained node", "drain",
              method(JobState, "away", _drained_or_not)),
+    Mutation("the master calls a hook of an extension twice", "each hook once, in order", "calm",
+             method(Hooks, "add", _twice)),
+    Mutation("the master calls the hooks of its extensions in another order", "each hook once, in order", "calm",
+             method(Hooks, "add", _last_first)),
+    Mutation("the extensions of a successor do not learn that it begins", "each hook once, in order", "master",
+             method(MasterMachine, "_begin", _only_the_first_master)),
+    Mutation("a scaler is asked right after a resize", "a scaler waits after a resize", "scaling",
+             lambda: patch.object(scaling._Watch, "pause_s", 0.0)),
+    Mutation("a rehearsal does not limit how far ranks run", "a rehearsal holds ranks back", "rehearsal",
+             method(Rehearsal, "limit", lambda original: lambda self: self._context.config.job.steps)),
     Mutation("the loss of a node that was to leave is no failure if ranks start again", "the job ends as it must",
              "drain", method(Coordinator, "brings_back", lambda original: lambda self, keys, lost="":
                              original(self, keys))),
@@ -1070,8 +1112,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(AgentMachine, "handle", _leaves_without_a_word)),
     Mutation("a group's older slot is overwritten at once", "the smallest restart", "lost",
              method(GroupSnapshots, "has", _overwrites_at_once)),
-    Mutation("mates copy a snapshot that not all of them have", "no deadlock", "lost",
-             lambda: patch.object(agent, "shared_by_mates", _newest_of_any)),
+    Mutation("mates copy a snapshot that not all of them have", "the smallest restart", "lost",
+             method(SimAgent, "_round", _each_its_newest)),
     Mutation("a new incarnation forgets a timeline's snapshots", "memory is forgotten once a timeline", "back",
              method(AgentMachine, "__init__", _timeline_is_forgotten)),
     Mutation("the end is not told again after the master's death", "no deadlock", "master",

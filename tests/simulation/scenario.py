@@ -22,9 +22,11 @@ from tests.simulation.graphs import (
 from tests.simulation.messages import Counting
 from tests.simulation.model import GROUPS, RESIZABLE
 from tests.simulation.nemesis import Nemesis
+from tests.simulation.witness import FirstWitness, LastWitness
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
+from rolemesh_durable.extensions.rehearsal.master import Released
 from rolemesh_durable.extensions.relayout.records import DrainWanted, ResizeWanted
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import PluginUse
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
     from rolemesh.api.rank_ref import RankRef
 
-__all__ = ["FAMILIES", "MOST_MEMORY", "Net", "Scenario"]
+__all__ = ["FAMILIES", "MOST_MEMORY", "REST_S", "Net", "Scenario"]
 
 FAMILIES: dict[str, dict[str, float]] = {
     "calm": {},
@@ -95,6 +97,8 @@ FAMILIES: dict[str, dict[str, float]] = {
     "apart": {"rank": 4, "ranks": 1, "agent": 2, "node": 1, "master": 1, "leave": 1},
     "apart calm": {},
     "seldom": {"rank": 3, "ranks": 1},
+    "scaling": {"rank": 2, "master": 0.5},
+    "rehearsal": {"rank": 2, "agent": 1, "master": 2, "zombie": 1},
     "last": {"agent": 3, "master": 3, "zombie": 1, "freeze_agent": 1, "freeze_master": 1},
     "messages": {"rank": 2, "agent": 3, "node": 0.5, "master": 3, "zombie": 1, "freeze_agent": 1, "freeze_master": 1},
     "versions": {"rank": 3, "ranks": 2, "agent": 1, "node": 1, "master": 0.5},
@@ -111,6 +115,8 @@ MOVING = (
 """Those in which ranks find another node."""
 MOST_MEMORY = 3.5
 """Maximum memory of a rank that needs at most 3."""
+REST_S = 3.0
+"""Seconds after a resize in which the master asks no scaler."""
 GRANTS = (2, 4, 12)
 """Masters of a job that is to finish differ in how far they let ranks run."""
 
@@ -146,7 +152,7 @@ class Scenario:
         self.family = family or TURNS[seed % len(TURNS)]
         self.steps = rng.randint(3, 8)
         resizes = "resize" in self.family
-        if resizes or self.family.startswith(("drain", "room", "apart")) or self.family == "shrink":
+        if resizes or self.family.startswith(("drain", "room", "apart")) or self.family in ("shrink", "scaling"):
             self.steps += 16
         kind = self.family.partition(" ")[0]
         if self.family == "resize calm":
@@ -273,6 +279,8 @@ class Scenario:
             sizes = [{**self.job.sizes}, *(sizes for _, sizes in self.asks)]
             most = sum(max(each.get(role, 0) for each in sizes) for role in self.job.sizes)
             self.room = max(self.room, -(-most // len(self._nodes)))  # so that every job can go on when it has grown
+        self.released = -1 if self.family == "rehearsal" else ENDLESS
+        """The newest step that a rehearsal lets ranks run to."""
         self.drains: list[tuple[float, DrainWanted]] = []
         """Times and nodes: an operator drains the node, or takes it back."""
         self.goes: dict[str, float] = {}
@@ -283,6 +291,9 @@ class Scenario:
         """The least and the most ranks of the roles that may have fewer."""
         if self.family == "shrink":
             self._shrinks(random.Random(seed * 961748941 + 13))
+        self.scalers: dict[str, PluginUse] = {}
+        if self.family == "scaling":
+            self._follows_load()
         self.needs: dict[str, tuple[int, float]] = {}
         """Role → the step from which on its ranks need more memory, and the amount."""
         self.memory = float("inf")
@@ -360,6 +371,14 @@ class Scenario:
                 sizes = {role: rng.randint(*self.ranges[role]) for role in rng.sample(roles, min(len(roles), 1))}
                 self.asks.append((6 * rng.random(), sizes))
 
+    def _follows_load(self) -> None:
+        """A scaler asks for any number of ranks, and each role may have up to two more than it begins with."""
+        roles = [role for role in self.job.graph.roles if self.job.kinds[role] in RESIZABLE]
+        self.ranges = {role: (1, self.job.sizes[role] + 2) for role in roles}
+        options = {"period_s": 0.5, "agree": 1, "cool_down_s": REST_S}
+        self.scalers = {"load": PluginUse({}, options)} if roles else {}
+        self.room += 2 * len(roles)
+
     def _grows(self, rng: random.Random) -> None:
         """Ranks begin with 1, and need more later: each node has enough for all, or, of a third of the jobs, few."""
         roles = rng.sample(self.job.graph.roles, min(2, len(self.job.graph.roles)))
@@ -378,6 +397,15 @@ class Scenario:
             world.at(at, self._scale, world, f"ask {number}", sizes)
         for at, wanted in self.drains:
             world.at(at, self._drain_node, world, wanted)
+        if self.family == "rehearsal":
+            self._release(world)
+
+    def _release(self, world: World) -> None:
+        """Let the ranks of a rehearsal run one step further; a new master hears it again."""
+        if not world.ended:
+            self.released += "job_running" in world.checks.kinds
+            world.backend.master.handle(Released(self.released))
+            world.at(0.5, self._release, world)
 
     def _scale(self, world: World, who: str, sizes: dict[str, int]) -> None:
         told = any(e.kind == "resize_asked" and e.data["reason"] == who for e in world.journal.events)
@@ -457,9 +485,12 @@ class Scenario:
             hang_after_s=self.hang_after,
             clock=clock,
             checks=self.limits,
+            scalers=self.scalers,
+            rehearsed=self.family == "rehearsal",
             metrics_every=(1, None, None, 4)[self.seed % 4],
         )
-        extensions = (*MASTER_EXTENSIONS, *([Counting] if self.family == "messages" else []))
+        counting = [Counting] if self.family == "messages" else []
+        extensions = (FirstWitness, *MASTER_EXTENSIONS, *counting, LastWitness)
         return MasterMachine(config, self.ladder, self.diagnosers, extensions=extensions)
 
     def expect(self, world: World) -> None:

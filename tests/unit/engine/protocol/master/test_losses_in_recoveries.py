@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.engine.protocol.master.test_master_machine import job, records, running, tell
+from tests.unit.engine.protocol.master.test_machine import job, records, running, tell
 
 from rolemesh.api.failures import Failure, JobView, RecoveryPlan
 from rolemesh_durable.extensions.relayout.records import DrainWanted
@@ -12,7 +12,7 @@ from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as me
 from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_durable.protocol.master.machine import MasterMachine
-from rolemesh_durable.protocol.master_config import SnapshotPlan
+from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 WAIT_S = 40.0
 

@@ -221,12 +221,9 @@ class Life:
         job, launch, ports, hooks = self._start.job, self._start.launch, self._ports, self._hooks
         barrier = self._barrier if launch.collective and launch.world_size > 1 else None
         omission = omission_of(
-            ports.job,
-            launch.role,
-            barrier,
-            lockstep=type(self._workload).lockstep,
+            ports.job, launch.role, barrier, lockstep=type(self._workload).lockstep,
             may_postpone=hooks.postpone_snapshots and not listens(self._workload),
-        )
+        )  # fmt: skip
         state, group = None, None
         if barrier is not None:
             group = GroupSnapshots(launch.role, self._control, [partial(newest_snapshot, p) for p in self._start.mates])
@@ -236,15 +233,11 @@ class Life:
             state = StateSource(self._workload, self._status_page, before, early=early)
         where = statvfs(self._endpoint.pool.directory)
         return SnapshotTaker(
-            ports,
-            self._effects,
+            ports, self._effects,
             ProcessStore(memory, log, self._meter, ports, self._shortage, self._inherited, state),
-            self._control,
-            pace=SnapshotPace(job.snapshots),
-            omission=omission,
-            group=group,
+            self._control, pace=SnapshotPace(job.snapshots), omission=omission, group=group,
             slack=min(job.retention_bytes, where.f_blocks * where.f_frsize) // SLACK,
-        )
+        )  # fmt: skip
 
     def _end(self, step: int) -> None:
         """Send all lines and have the snapshot persisted, because the rank runs no step after `step` for a while."""
@@ -275,12 +268,6 @@ def _send_log(start: RankStart, persist: Shortage) -> SentLog:
     """Open the rank's send log; `persist` waits for memory."""
     launch = start.launch
     return SentLog(
-        start.shm_dir,
-        launch.role,
-        launch.rank,
-        generation=launch.generation,
-        timeline=start.timeline,
-        copied=bool(launch.replica),
-        resume=launch.resume,
-        persist=persist,
-    )
+        start.shm_dir, launch.role, launch.rank, generation=launch.generation, timeline=start.timeline,
+        copied=bool(launch.replica), resume=launch.resume, persist=persist,
+    )  # fmt: skip
