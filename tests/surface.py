@@ -52,14 +52,11 @@ MODULES = (
     "rolemesh.api.observer",
     "rolemesh_dataplane.transports",
     "rolemesh_jobs",
-    "rolemesh_processes.beginning",
-    "rolemesh_processes.ending",
-    "rolemesh_processes.guard",
-    "rolemesh_processes.openmp",
-    "rolemesh_processes.signals",
     "rolemesh_testing",
 )
 """Modules that plugins import besides ``rolemesh`` itself. A module that does not exist yet is left out."""
+PROCESSES = ("beginning", "ending", "guard", "openmp", "signals")
+"""Modules of ``rolemesh_processes`` for backends and tools. Its README describes them."""
 
 OPERATIONS = ("__getitem__", "__len__", "__iter__", "__contains__", "__or__", "__call__")
 """Special methods that are part of what a class offers."""
@@ -78,6 +75,7 @@ def surface() -> str:
         ("plugins: entry-point group, base class, api_version", kind_lines()),
         *((f"{name}: __all__", module(name)) for name in ("rolemesh", *MODULES) if find_spec(name) is not None),
         ("rolemesh_durable.api: names", api_names()),
+        *((f"rolemesh_processes.{name}: __all__", module(f"rolemesh_processes.{name}")) for name in PROCESSES),
         ("command line: verbs, arguments, options", commands()),
         ("exit codes", exit_codes()),
         ("errors: class, bases, exit code", error_classes()),
