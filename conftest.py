@@ -125,6 +125,7 @@ def whole_installed(dist: Dist, kernel_installed: Installed, tmp_path_factory: p
         "rolemesh-function",
         "rolemesh-pack",
         "rolemesh-dataplane",
+        "rolemesh-checkpoint",
         "rolemesh-processes",
         "rolemesh-durable",
         "rolemesh-jobs",

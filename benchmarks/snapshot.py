@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.report import Report, ratios
 from rolemesh.api.batch import Shard
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.memory import MemorySnapshots
 
 WARM = 3
 """Snapshots before the first that counts: both slots are then in memory."""

@@ -12,6 +12,7 @@ KERNEL = (
     "engines/inline",
     "engines/runtime",
     "engines/dataplane",
+    "engines/checkpoint",
     "engines/processes",
     "engines/durable",
     "backends/local",

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 KERNEL = ROOT / "core/rolemesh"
 ENGINE = ROOT / "plugins/engines/durable/src/rolemesh_durable"
 DATAPLANE = ROOT / "plugins/engines/dataplane/src"
+CHECKPOINT = ROOT / "plugins/engines/checkpoint/src"
 ENGINES = (ENGINE, ROOT / "plugins/engines/inline/src")
 DELIVERY = ENGINE / "protocol/delivery"
 KINDS = frozenset({"Balanced", "Broadcast", "Partial", "Sharded", "Split", "AtMost"})
@@ -140,17 +141,21 @@ def limits() -> Iterator[Limit]:
     yield Limit("code lines of the longest file of the engine", max(engine.values()), 300, 300)
     core = sum(lines for path, lines in engine.items() if "extensions" not in path.relative_to(ENGINE).parts)
     engine_bodies, engine_parameters = shapes(*engine)
-    yield Limit("code lines of the engine without extensions", core, 17_990, 15_500)
+    yield Limit("code lines of the engine without extensions", core, 16_200, 15_500)
     yield Limit("functions of the engine with more than 60 lines", sum(n > 60 for n in engine_bodies), 0, 0)
     yield Limit("parameters of a constructor of the engine", max(engine_parameters), 8, 8)
     moving = {path: code_lines(path) for path in files(DATAPLANE)}
     yield Limit("code lines of the data plane", sum(moving.values()), 1_300, 1_300)
     yield Limit("code lines of the longest file of the data plane", max(moving.values()), 300, 300)
     yield Limit("lines of the longest function of the data plane", max(shapes(*moving)[0]), 60, 60)
+    kept = {path: code_lines(path) for path in files(CHECKPOINT)}
+    yield Limit("code lines of the files of state", sum(kept.values()), 1_850, 1_850)
+    yield Limit("code lines of the longest file of the files of state", max(kept.values()), 300, 300)
+    yield Limit("lines of the longest function of the files of state", max(shapes(*kept)[0]), 60, 60)
     yield Limit("folders of the kernel", len(folders), 9, 9)
     yield Limit("files at the kernel's root", len(list(KERNEL.glob("*.py"))), 3, 3)
     asking = [path for path in files(*ENGINES) if DELIVERY not in path.parents]
-    yield Limit("rooms of the engine, without those of single extensions", len(rooms), 15, 15)
+    yield Limit("rooms of the engine, without those of single extensions", len(rooms), 13, 13)
     yield Limit(
         "questions for the class of a partition or port, outside deliveries", sum(map(asks_for_a_kind, asking)), 0, 0
     )

@@ -55,6 +55,8 @@ MODULES = (
     "rolemesh_testing",
 )
 """Modules that plugins import besides ``rolemesh`` itself. A module that does not exist yet is left out."""
+CHECKPOINT = ("disk", "export", "layout", "reshard")
+"""Modules of ``rolemesh_checkpoint`` for tools that read checkpoints. Its README describes them."""
 PROCESSES = ("beginning", "ending", "guard", "openmp", "signals")
 """Modules of ``rolemesh_processes`` for backends and tools. Its README describes them."""
 
@@ -75,6 +77,7 @@ def surface() -> str:
         ("plugins: entry-point group, base class, api_version", kind_lines()),
         *((f"{name}: __all__", module(name)) for name in ("rolemesh", *MODULES) if find_spec(name) is not None),
         ("rolemesh_durable.api: names", api_names()),
+        *((f"rolemesh_checkpoint.{name}: __all__", module(f"rolemesh_checkpoint.{name}")) for name in CHECKPOINT),
         *((f"rolemesh_processes.{name}: __all__", module(f"rolemesh_processes.{name}")) for name in PROCESSES),
         ("command line: verbs, arguments, options", commands()),
         ("exit codes", exit_codes()),

@@ -34,7 +34,7 @@ from rolemesh.job_file.model import JobSpec, Use
 from rolemesh.kinds import kind_named
 from rolemesh.placement.nodes import parse_nodes
 from rolemesh.plugins.manager import LIMITS_S
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_checkpoint.memory import MemorySnapshots
 from rolemesh_durable.options import DurableOptions
 from rolemesh_durable.protocol.master.state import Phase, RankRecord, Recovery
 from rolemesh_pack import PackScheduler

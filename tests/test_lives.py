@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("life-of-*.md"))
 SOURCES = (
     ROOT / "core/rolemesh",
-    *(ROOT / f"plugins/engines/{name}/src" for name in ("dataplane", "durable", "runtime")),
+    *(ROOT / f"plugins/engines/{name}/src" for name in ("checkpoint", "dataplane", "durable", "runtime")),
 )
 
 

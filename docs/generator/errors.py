@@ -52,7 +52,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "durable/control/claim.py",
     ),
     "Runs that are there, or were": ("cli/", "jobs/", "durable/control/", "durable/runs.py", "runs/"),
-    "Snapshots and resuming": ("durable/checkpoint/", "durable/protocol/rank/origin.py"),
+    "Snapshots and resuming": ("checkpoint/", "durable/control/resume.py", "durable/protocol/rank/origin.py"),
     "Edges": ("dataplane/", "durable/protocol/", "durable/rank/"),
     "The journal": ("durable/journal/", "durable/stores.py", "durable/master/", "sql/"),
     "Elsewhere": ("",),

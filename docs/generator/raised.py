@@ -29,7 +29,7 @@ HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {
     ("jobs/logs.py", "_unknown"): ("_NoLogError", 0, ""),
     ("runtime/claim.py", "in_use"): ("NameInUseError", 1, "a job named … "),
     ("durable/control/claim.py", "in_use"): ("NameInUseError", 1, "a job named … "),
-    ("durable/checkpoint/resume.py", "_not_started"): ("SnapshotError", 0, ""),
+    ("durable/control/resume.py", "_not_started"): ("SnapshotError", 0, ""),
     ("job_file/problems.py", "kind"): ("JobFileError", 0, ""),
 }
 """Functions that make an error of what they are given: file, as `short` has it, and name, to class, position of the

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tests.e2e.harness import Job
 
-from rolemesh_durable.checkpoint import disk
+from rolemesh_checkpoint import disk
 
 JOB_FILE = Path(__file__).parent / "post_training" / "job.yaml"
 STEPS = 24

@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 from tests.chaos.harness import SHARDS, STEPS, ChaosJob, End, timeless
 
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.reshard import merge
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.reshard import merge
 
 Make = Callable[..., ChaosJob]
 FIRST = 13

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.harness import Job, until
 from tests.e2e.ladder import LADDER, SLOW, STEPS, total
 
-from rolemesh_durable.checkpoint import disk
+from rolemesh_checkpoint import disk
 from rolemesh_durable.control.client import ControlClient
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault
 

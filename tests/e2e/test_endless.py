@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.harness import Job, until
 from tests.e2e.ladder import LADDER, of_kind, total
 
-from rolemesh_durable.checkpoint import disk
+from rolemesh_checkpoint import disk
 
 Make = Callable[..., Job]
 TALKERS = '''

@@ -8,7 +8,7 @@ from hashlib import sha256
 from tests.e2e.harness import Job
 from tests.e2e.ladder import LADDER
 
-from rolemesh_durable.checkpoint import disk
+from rolemesh_checkpoint import disk
 from rolemesh_runtime.digest import digest
 
 Make = Callable[..., Job]

@@ -18,7 +18,7 @@ from tests.e2e.conftest import job_in
 from tests.e2e.harness import Job, until
 from tests.e2e.ladder import LADDER, launched, of_kind, pids, recovered, total
 
-from rolemesh_durable.checkpoint import disk
+from rolemesh_checkpoint import disk
 from rolemesh_durable.control.client import ControlClient
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rolemesh.api.batch import Shard
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_checkpoint.memory import MemorySnapshots
 
 
 @pytest.mark.only_gpu

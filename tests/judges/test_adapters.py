@@ -14,8 +14,8 @@ from tests.judges import test_updates as updates
 from tests.judges.sides import VOCABULARY, loaded, tokenizer
 
 from rolemesh.api.batch import Ragged
+from rolemesh_checkpoint.reshard import merge
 from rolemesh_ddp import DDPOptions, DDPWorkload
-from rolemesh_durable.checkpoint.reshard import merge
 from rolemesh_training.lora import adapt
 from rolemesh_training.options import LoRAOptions
 

@@ -10,12 +10,12 @@ from tests.simulation.model import GROUPS
 from tests.simulation.rank import SimRank
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_checkpoint.persisting import shared_by_mates
 from rolemesh_durable.extensions.checks.messages import Measure, Measured, NodeMeasured
 from rolemesh_durable.extensions.hangs.messages import Dump, Stacks
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.part_messages import packed, tag_of, unpacked
-from rolemesh_durable.protocol.persisting import shared_by_mates
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

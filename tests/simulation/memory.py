@@ -9,7 +9,7 @@ from tests.simulation.model import State
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh_durable.protocol.persisting import outlasting
+from rolemesh_checkpoint.persisting import outlasting
 
 __all__ = ["Decision", "Disk", "Entry", "NodeMemory", "Snap"]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from rolemesh_checkpoint.persisting import outlasting
 from rolemesh_durable.protocol.owing import until_shared
-from rolemesh_durable.protocol.persisting import outlasting
 
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank

@@ -11,7 +11,7 @@ from tests.simulation.memory import Entry
 from tests.simulation.model import Value, gather, part_of, value_of
 
 from rolemesh.graph.routes import Collate, Combine
-from rolemesh_durable.protocol.log_kinds import RecordKind
+from rolemesh_checkpoint.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.origin import Assembly, StoredValues
 from rolemesh_runtime import items
 

@@ -20,15 +20,15 @@ import msgspec
 import numpy as np
 from tests.simulation.storage.filesystem import FileSystem
 
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint import send_log as log
+from rolemesh_checkpoint.layout import SnapshotError
+from rolemesh_checkpoint.memory import MemorySnapshots, NoRoom
+from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.codec import encode, flatten
 from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.agent.replication import Replication
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint import send_log as log
-from rolemesh_durable.checkpoint.layout import SnapshotError
-from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
-from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.protocol.messages import Persisted
 
 __all__ = ["INVARIANTS", "Storage", "Violation"]

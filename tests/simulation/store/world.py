@@ -26,7 +26,7 @@ from tests.simulation.store.master import Killed, Master, Report
 from rolemesh.api.observer import Event
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh.runs import jsonl
-from rolemesh_durable.checkpoint import disk
+from rolemesh_checkpoint import disk
 from rolemesh_durable.journal.event_log import EventLog, Stored
 from rolemesh_durable.master import journal, publication
 from rolemesh_durable.master.history import History, read_head

@@ -1,9 +1,8 @@
-"""Fixtures of several rooms: folders of runs and of snapshots, states of every kind, and a master's outside."""
+"""Fixtures of several rooms: folders of runs and of snapshots, and a master's outside."""
 
 from __future__ import annotations
 
 import hashlib
-import random
 import shutil
 import subprocess
 import tempfile
@@ -12,13 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.unit.engine.master_outside import MasterOutside
 
-from rolemesh.api.batch import Batch, Ragged, Shard
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.memory import MemorySnapshots
 from rolemesh_durable.protocol.messages import Persisted
 
 
@@ -27,38 +24,6 @@ def shm() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="snapshot-test-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     yield folder
     shutil.rmtree(folder)
-
-
-@pytest.fixture
-def every_kind() -> dict[Any, Any]:
-    """A state with everything that has a place in one."""
-    import torch
-
-    return {
-        "array": np.arange(10.0),
-        "fortran": np.asfortranarray(np.arange(6, dtype=np.int32).reshape(2, 3)),
-        "big_endian": np.arange(3, dtype=">i4"),
-        "strings": np.array(["a", "bcd"]),
-        "records": np.zeros(3, dtype=[("a", "i4"), ("b", "f8", (2,))]),
-        "complex": np.ones(2, complex),
-        "empty": np.zeros((0, 3), np.float32),
-        "nested": {"bfloat16": torch.ones(3, 4, dtype=torch.bfloat16), "empty": torch.zeros(0, 3), 3: "key 3"},
-        "float8": torch.arange(8.0).to(torch.float8_e4m3fn),
-        "complex128": torch.ones(2, dtype=torch.complex128),
-        "transposed": torch.arange(6.0).reshape(2, 3).t(),
-        "shard": Shard(torch.arange(6.0).reshape(2, 3), (4, 3), (2, 0)),
-        "empty_shard": Shard(np.zeros((0, 3), np.float32), (4, 3), (4, 0)),
-        "big_int": 1 << 100,
-        "numbers": [0, -1, 1.5, float("inf"), True, None],
-        "text": "é\ud800",
-        "bytes": b"abc",
-        "many_bytes": b"x" * 100_000,
-        "python_rng": random.Random(1).getstate(),
-        "numpy_rng": np.random.default_rng(0).bit_generator.state,
-        "scalar": np.float32(3),
-        "date": np.datetime64("2020-01-01"),
-        "batch": Batch({"x": np.arange(3), "r": Ragged.from_rows([[1], [2, 3], []])}),
-    }
 
 
 @pytest.fixture

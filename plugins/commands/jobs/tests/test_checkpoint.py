@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rolemesh.api.batch import Shard
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.memory import MemorySnapshots
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

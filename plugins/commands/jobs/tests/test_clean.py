@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rolemesh.cli import main
-from rolemesh_durable.checkpoint.resume import moved
+from rolemesh_durable.control.resume import moved
 from rolemesh_runtime.claim import claim
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rolemesh_durable.checkpoint.resume import Unfinished
+from rolemesh_durable.control.resume import Unfinished
 from rolemesh_launch.flags import Asked
 from rolemesh_launch.resuming import Before, Note, decided
 

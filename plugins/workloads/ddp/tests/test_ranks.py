@@ -11,8 +11,8 @@ import trainer_group
 from pydantic import ValidationError
 
 from rolemesh.api.batch import Batch
+from rolemesh_checkpoint.reshard import merge, reshard
 from rolemesh_ddp import DDPOptions, DDPWorkload
-from rolemesh_durable.checkpoint.reshard import merge, reshard
 from rolemesh_runtime.digest import digest
 
 OWN = str(Path(__file__).with_name("own_module.py"))

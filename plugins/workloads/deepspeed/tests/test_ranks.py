@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import trainer_group
 
+from rolemesh_checkpoint.reshard import merge, reshard
 from rolemesh_deepspeed import DeepSpeedOptions, DeepSpeedWorkload
-from rolemesh_durable.checkpoint.reshard import merge, reshard
 from rolemesh_runtime.digest import digest
 
 GRPO = {"loss": "rolemesh_training.losses:grpo"}

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import trainer_group
 
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.reshard import merge
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.reshard import merge
 from rolemesh_fsdp import FSDPOptions, FSDPWorkload
 
 

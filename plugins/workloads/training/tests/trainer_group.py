@@ -19,8 +19,8 @@ import numpy as np
 
 from rolemesh.api.batch import Batch, Ragged, Shard
 from rolemesh.api.workload import RankContext, Rendezvous
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.memory import MemorySnapshots
 from rolemesh_runtime.digest import digest
 from rolemesh_training.workload import TrainerWorkload
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from tests.unit.engine.agent.conftest import COUNTS, Node, until
 
+from rolemesh_checkpoint.memory import MemorySnapshots
+from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.codec import decode, encode, flatten
 from rolemesh_dataplane.shm import SlotPool
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import SendLog
 
 
 def test_a_job_whose_memory_is_emptied_says_so_claims_nothing_and_goes_on_with_new_files(

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import zmq
 
+from rolemesh_checkpoint.memory import MemorySnapshots, NoRoom
 from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.agent.memory import NodeMemory
-from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 

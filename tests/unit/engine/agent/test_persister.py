@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from rolemesh.api.batch import Shard
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.log_kinds import RecordKind
+from rolemesh_checkpoint.log_record import chunk_head
+from rolemesh_checkpoint.memory import MemorySnapshots
+from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_durable.agent.persister import TOGETHER, Persister
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.log_record import chunk_head
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import SendLog
-from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_runtime.digest import digest
 
 SIZE = 300_000

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import zmq
 
+from rolemesh_checkpoint.memory import MemorySnapshots
+from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.codec import encode, flatten
 from rolemesh_dataplane.shm import SlotPool
 from rolemesh_dataplane.transports import TransportKeys
@@ -22,8 +24,6 @@ from rolemesh_durable.agent.replica_messages import DONE, IMAGE, OFFER, PIECE
 from rolemesh_durable.agent.replica_store import Image, ReplicaStore
 from rolemesh_durable.agent.replicas import Replicas
 from rolemesh_durable.agent.replication import Replication
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.protocol.messages import Stored
 from rolemesh_runtime.digest import digest
 

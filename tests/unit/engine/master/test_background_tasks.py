@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh_durable.checkpoint import disk
+from rolemesh_checkpoint import disk
 from rolemesh_durable.master.background_tasks import BackgroundTasks
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e

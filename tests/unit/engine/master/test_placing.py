@@ -13,7 +13,7 @@ from rolemesh.api.plugin import NoOptions
 from rolemesh.job.planning import plan_job
 from rolemesh.placement import PlacementPlan, PlacementRequest, PlanBuilder, RoleRequest, Strategy
 from rolemesh.placement.nodes import parse_nodes
-from rolemesh_durable.checkpoint.reshard import owned
+from rolemesh_checkpoint.reshard import owned
 from rolemesh_durable.master.placing import find_places
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_pack import PackScheduler

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from rolemesh.api.batch import Shard
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.attempt import Attempt
 from rolemesh_console.kept import export_command, kept_lines
 from rolemesh_console.text import amount
 from rolemesh_durable.bundle import snapshot_plan
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.attempt import Attempt
 from rolemesh_durable.master.kept import DRAIN, ENDED_EARLY, Kept, described, settle
 from rolemesh_durable.options import Snapshots
 from rolemesh_durable.protocol.messages import RankLaunch
@@ -66,7 +66,7 @@ def test_a_disk_that_is_full_leaves_no_file_and_is_named(tmp_path: Path, monkeyp
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("rolemesh_durable.checkpoint.attempt.os.fsync", full)
+    monkeypatch.setattr("rolemesh_checkpoint.attempt.os.fsync", full)
     with pytest.raises(OSError, match="No space left") as raised:
         last_state.write_last(start(tmp_path), STATE, 9)
     assert list(tmp_path.rglob("*.safetensors*")) == []

@@ -16,10 +16,10 @@ import msgspec
 import zmq
 
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.memory import MemorySnapshots
 from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.agent.persister import Persister
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.extensions.ranks import RANK_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import JobConfig, PluginUse

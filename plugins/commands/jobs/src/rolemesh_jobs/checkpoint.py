@@ -17,9 +17,11 @@ from rolemesh.graph.flow import place_of_error
 from rolemesh.job_file.model import Use
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.runs.run import runs_folder
-from rolemesh_durable.api import checkpoints as disk
-from rolemesh_durable.api.checkpoints import ResumePoint, SnapshotError, can_export, find_source, merge
-from rolemesh_durable.api.jobs import Run
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.export import can_export
+from rolemesh_checkpoint.layout import SnapshotError
+from rolemesh_checkpoint.reshard import merge
+from rolemesh_durable.api.jobs import ResumePoint, Run, find_source
 from rolemesh_durable.content import own_version
 from rolemesh_jobs.classes import Resolved, Resolver
 

@@ -19,7 +19,7 @@ from rolemesh.graph.routes import by_demand
 from rolemesh.job_file import JobFile
 from rolemesh.kinds import kind_named
 from rolemesh.placement import PlacementPlan
-from rolemesh_durable.checkpoint.export import can_export
+from rolemesh_checkpoint.export import can_export
 from rolemesh_durable.content import own_version
 from rolemesh_durable.environments import environment_of
 from rolemesh_durable.extensions.turns.order import taking_turns

@@ -25,16 +25,16 @@ from rolemesh.placement import PlacementPlan
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.plugins.select import Selection
 from rolemesh.runs.run import LOGS_DIR, write_job_file
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.trust import TRUST_FLAG
 from rolemesh_durable.backends import Backend, Shared
 from rolemesh_durable.bundle import bundle_job, snapshot_plan
 from rolemesh_durable.carried import carried
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.resume import check_in_flight, check_pickles, find_origin, find_source, moved
-from rolemesh_durable.checkpoint.trust import TRUST_FLAG
 from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
 from rolemesh_durable.control.driver_part import DriverPart, Followed
 from rolemesh_durable.control.living import LivingRun, answers
+from rolemesh_durable.control.resume import check_in_flight, check_pickles, find_origin, find_source, moved
 from rolemesh_durable.control.watch import ANSWER_S, PATIENCE_S, follow
 from rolemesh_durable.extensions.drivers import DRIVER_PARTS
 from rolemesh_durable.hosting.admission import find_room

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from rolemesh_durable.checkpoint import disk, in_flight
-from rolemesh_durable.checkpoint.attempt import CHUNK, Attempt, Removed, Writer
-from rolemesh_durable.checkpoint.layout import SnapshotError
-from rolemesh_durable.checkpoint.log_record import LogRecord
-from rolemesh_durable.checkpoint.memory import MemorySnapshots, SnapshotFile
-from rolemesh_durable.checkpoint.send_log import SendLog
+from rolemesh_checkpoint import disk, in_flight
+from rolemesh_checkpoint.attempt import CHUNK, Attempt, Removed, Writer
+from rolemesh_checkpoint.layout import SnapshotError
+from rolemesh_checkpoint.log_record import LogRecord
+from rolemesh_checkpoint.memory import MemorySnapshots, SnapshotFile
+from rolemesh_checkpoint.send_log import SendLog
 
 __all__ = ["HOLDER", "CopyAttempt", "Removed"]
 

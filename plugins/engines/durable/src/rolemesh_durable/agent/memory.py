@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
+from rolemesh_checkpoint.memory import MemorySnapshots
 from rolemesh_durable.agent.persister import Persister
 from rolemesh_durable.agent.replicas import Replicas
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.starts import AgentConfig

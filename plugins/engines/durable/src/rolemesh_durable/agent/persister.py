@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.layout import SnapshotError
+from rolemesh_checkpoint.memory import MemorySnapshots
 from rolemesh_durable.agent.copy_attempt import HOLDER, CopyAttempt, Removed
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.layout import SnapshotError
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.messages import Persisted
 

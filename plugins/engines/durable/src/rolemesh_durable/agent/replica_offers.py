@@ -13,10 +13,10 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_checkpoint.memory import MemorySnapshots
+from rolemesh_checkpoint.persisting import shared_by_mates
 from rolemesh_durable.agent import replica_messages as r
 from rolemesh_durable.agent.replica_store import KEPT, Image, ReplicaStore, Stamp, describe
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
-from rolemesh_durable.protocol.persisting import shared_by_mates
 
 __all__ = ["Offers"]
 

@@ -15,9 +15,9 @@ from typing import TypeAlias
 import msgspec
 
 from rolemesh.api.rank_ref import OfRank, RankRef
+from rolemesh_checkpoint.memory import MemorySnapshots
+from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.shm import named
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.protocol.messages import Stored
 
 __all__ = ["KEPT", "Image", "ImageFile", "ReplicaStore", "Stamp", "describe"]

@@ -1,5 +1,5 @@
-"""The public modules of the engine beside the kinds of plugins: `checkpoints`, `extensions`, `history`, `hosting`,
-`jobs` and `testing`.
+"""The public modules of the engine beside the kinds of plugins: `extensions`, `history`, `hosting`, `jobs` and
+`testing`.
 
 Other distributions import these modules, `content`, and the modules of the kinds: `backends`, `checks`, `scalers` and
 `stores`. They import no other module of the engine; ``make lint`` checks ours. A module here imports a

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 from rolemesh_durable.api import importer, names
 
 if TYPE_CHECKING:
-    from rolemesh_durable.checkpoint.resume import Unfinished as Unfinished
-    from rolemesh_durable.checkpoint.resume import unfinished as unfinished
     from rolemesh_durable.control.asking import Request as Request
     from rolemesh_durable.control.asking import ask as ask
     from rolemesh_durable.control.client import ControlClient as ControlClient
     from rolemesh_durable.control.client import MasterGoneError as MasterGoneError
     from rolemesh_durable.control.client import RefusedError as RefusedError
     from rolemesh_durable.control.living import LivingRun as LivingRun
+    from rolemesh_durable.control.resume import ResumePoint as ResumePoint
+    from rolemesh_durable.control.resume import Unfinished as Unfinished
+    from rolemesh_durable.control.resume import find_source as find_source
+    from rolemesh_durable.control.resume import unfinished as unfinished
     from rolemesh_durable.control.watch import ANSWER_S as ANSWER_S
     from rolemesh_durable.extensions.rehearsal.requests import InjectFault as InjectFault
     from rolemesh_durable.extensions.rehearsal.requests import Release as Release
@@ -31,10 +33,10 @@ if TYPE_CHECKING:
     from rolemesh_durable.runs import list_runs as list_runs
 
 _HOMES = {
-    "checkpoint.resume": "Unfinished unfinished",
     "control.asking": "Request ask",
     "control.client": "ControlClient MasterGoneError RefusedError",
     "control.living": "LivingRun",
+    "control.resume": "ResumePoint Unfinished find_source unfinished",
     "control.watch": "ANSWER_S",
     "extensions.rehearsal.requests": "InjectFault Release",
     "extensions.relayout.requests": "DrainNode ResizeJob ResizeRequest",

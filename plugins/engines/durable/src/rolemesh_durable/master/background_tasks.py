@@ -19,8 +19,8 @@ import msgspec
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh.placement import PlacementPlan, Strategy
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.layout import SnapshotError
 from rolemesh_durable.master.placing import find_places, resourced, room_for, sized, why_not_cut
 from rolemesh_durable.protocol.launcher import AgentPlace, Launcher
 from rolemesh_durable.protocol.master import events as e

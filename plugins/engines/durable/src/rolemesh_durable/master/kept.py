@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rolemesh.errors import RolemeshError
-from rolemesh_durable.checkpoint import disk
+from rolemesh_checkpoint import disk
 from rolemesh_durable.protocol.master.state import JobState
 from rolemesh_durable.protocol.master_config import MasterConfig
 

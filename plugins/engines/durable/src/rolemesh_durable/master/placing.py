@@ -12,8 +12,8 @@ from rolemesh.api.cluster import ClusterView
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import PlacementError
 from rolemesh.placement import Assignment, Capacity, PlacementPlan, PlacementRequest, Strategy
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.reshard import owned
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.reshard import owned
 from rolemesh_durable.master.moving import moves_of
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.replan import replan

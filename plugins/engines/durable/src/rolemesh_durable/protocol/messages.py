@@ -153,7 +153,7 @@ class Persisted(OfRank, frozen=True):
 
     The part holds for `timeline` (see `Launch`) and `generation`. If the job or the rank has gone back to an earlier
     step since, the part belongs to no checkpoint. `attempt` is part of the files' names until the checkpoint is
-    complete, see `rolemesh_durable.checkpoint.attempt`.
+    complete, see `rolemesh_checkpoint.attempt`.
     """
 
     step: int

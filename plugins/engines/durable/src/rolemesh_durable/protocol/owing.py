@@ -9,8 +9,8 @@ from typing import Final
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.schedule import Activity
+from rolemesh_checkpoint.persisting import outlasting
 from rolemesh_durable.protocol.delivery import delivery_of
-from rolemesh_durable.protocol.persisting import outlasting
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 __all__ = ["Appointments", "SnapshotPace", "apart_s", "by_appointment", "may_owe", "until_shared"]
@@ -81,7 +81,7 @@ def until_shared(step: int, persist_every: int, apart: float) -> int:
 
     The rank's snapshots are `apart` steps apart. A checkpoint needs one step from all ranks. So each rank takes those
     of every 2, 4, 8 … times `persist_every` steps, as many as it can. Then all ranks have the steps of the rank that
-    takes the fewest (see `protocol.persisting`).
+    takes the fewest (see `rolemesh_checkpoint.persisting`).
     """
     unit = persist_every
     while unit < apart:

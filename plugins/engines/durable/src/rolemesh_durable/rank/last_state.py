@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rolemesh.api.workload import State
 from rolemesh.errors import RolemeshError
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.attempt import Attempt, Removed, Writer, write_state
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.attempt import Attempt, Removed, Writer, write_state
 from rolemesh_durable.protocol.messages import Persisted
 from rolemesh_durable.protocol.starts import RankStart
 from rolemesh_runtime.operator_failure import summarize

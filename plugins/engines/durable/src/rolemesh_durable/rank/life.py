@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from rolemesh.api.workload import RankContext, Workload
-from rolemesh_durable.checkpoint.disk import load
-from rolemesh_durable.checkpoint.in_flight import InFlight
-from rolemesh_durable.checkpoint.memory import MemorySnapshot, MemorySnapshots
-from rolemesh_durable.checkpoint.trust import written_by
+from rolemesh_checkpoint.disk import load
+from rolemesh_checkpoint.in_flight import InFlight
+from rolemesh_checkpoint.memory import MemorySnapshot, MemorySnapshots
+from rolemesh_checkpoint.trust import written_by
 from rolemesh_durable.protocol.messages import Connect, RankDone, Watermarks
 from rolemesh_durable.protocol.owing import SnapshotPace
 from rolemesh_durable.protocol.rank.begun_lines import begun_line

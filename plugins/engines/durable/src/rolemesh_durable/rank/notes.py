@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from rolemesh.api.workload import RankContext
-from rolemesh_durable.checkpoint.send_log import SendLog
+from rolemesh_checkpoint.send_log import SendLog
 
 __all__ = ["Notes"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh_durable.checkpoint import disk, in_flight
-from rolemesh_durable.checkpoint.trust import read_edges
+from rolemesh_checkpoint import disk, in_flight
+from rolemesh_checkpoint.trust import read_edges
 from rolemesh_durable.protocol.rank.origin import Assembly, StoredValues
 from rolemesh_runtime.values import combine, gather, select
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.payload import Payload
-from rolemesh_durable.checkpoint.send_log import SendLog
 
 __all__ = ["SentLog"]
 

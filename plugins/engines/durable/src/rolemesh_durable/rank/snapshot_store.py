@@ -9,8 +9,8 @@ from time import monotonic_ns
 from typing import Any
 
 from rolemesh.api.workload import State, Workload
+from rolemesh_checkpoint.memory import MemorySnapshots, NoRoom
 from rolemesh_dataplane.shm import NoSharedMemory, is_full
-from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
 from rolemesh_durable.protocol.rank.page import EDGE, IDLE, OP, PHASE, SINCE_NS
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.rank.meter import Meter

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_checkpoint import in_flight
+from rolemesh_checkpoint.log_kinds import RecordKind
+from rolemesh_checkpoint.log_record import LogRecord
 from rolemesh_dataplane.codec import flatten
 from rolemesh_dataplane.payload import Payload
 from rolemesh_dataplane.shm import SlotPool, aligned_size, named
-from rolemesh_durable.checkpoint import in_flight
-from rolemesh_durable.checkpoint.log_record import LogRecord
-from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.rank.values import INLINE_BYTES
 from rolemesh_runtime.metrics import Metrics
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import CallError, CallTimeoutError, ServiceSpec, SessionLostError
 from rolemesh.errors import RolemeshError, nearest
+from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.codec import Buffer, decode, encode
 from rolemesh_dataplane.transports import TransportError
-from rolemesh_durable.checkpoint.send_log import SendLog
 from rolemesh_durable.extensions.calls.frames import (
     ANSWER,
     KEY_BYTES,

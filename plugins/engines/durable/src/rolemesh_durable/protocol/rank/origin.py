@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeAlias
 from rolemesh.errors import RolemeshError
 from rolemesh.graph.logical import Edge, LogicalGraph
 from rolemesh.graph.routes import Collate, Combine, Route, RouteError, Selection, route
+from rolemesh_checkpoint.log_kinds import RecordKind
 from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.delivery.exact import OriginValues
-from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.records import StoredRecord
 

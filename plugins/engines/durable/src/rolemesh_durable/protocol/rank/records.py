@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rolemesh_durable.protocol.log_kinds import RecordKind
+from rolemesh_checkpoint.log_kinds import RecordKind
 
 __all__ = ["Crossing", "FormerRecord", "StoredRecord"]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh_checkpoint.log_kinds import RecordKind
 from rolemesh_durable.protocol.layout import Layout
-from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.effects import Item
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.records import Crossing, FormerRecord

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rolemesh.api.workload import State
+from rolemesh_checkpoint.index import HOLDERS, STATELESS, Entry, Index
+from rolemesh_checkpoint.layout import Block, BlockLayout, Flat, SnapshotError, flatten
+from rolemesh_checkpoint.page_lock import on_gpu, page_lock, page_unlock
+from rolemesh_checkpoint.persisting import outlasting
+from rolemesh_checkpoint.reading import StateFile, map_file
 from rolemesh_dataplane.shm import named
-from rolemesh_durable.checkpoint.index import HOLDERS, STATELESS, Entry, Index
-from rolemesh_durable.checkpoint.layout import Block, BlockLayout, Flat, SnapshotError, flatten
-from rolemesh_durable.checkpoint.page_lock import on_gpu, page_lock, page_unlock
-from rolemesh_durable.checkpoint.reading import StateFile, map_file
-from rolemesh_durable.protocol.persisting import outlasting
 
 __all__ = ["MemorySnapshot", "MemorySnapshots", "NoRoom", "SnapshotFile"]
 

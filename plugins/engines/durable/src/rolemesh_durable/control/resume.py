@@ -11,10 +11,10 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.schedule import Activity
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.layout import SnapshotError
+from rolemesh_checkpoint.trust import read_edges
 from rolemesh_console.text import amount
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.layout import SnapshotError
-from rolemesh_durable.checkpoint.trust import read_edges
 from rolemesh_durable.protocol.edge import hold_of
 from rolemesh_durable.runs import Run, find_run
 from rolemesh_runtime.earlier import clean_command, size_of

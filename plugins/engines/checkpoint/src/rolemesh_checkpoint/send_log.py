@@ -1,6 +1,6 @@
 """The log of a rank's sent values, in files of its node's memory. It outlives the rank's process, however that ends.
 
-A record is a chunk of a value, lines of metrics, or a decision (`protocol.log_kinds`). Large values are in slot files,
+A record is a chunk of a value, lines of metrics, or a decision (`log_kinds`). Large values are in slot files,
 which the records name. The rank only appends to segments. A segment carries the generation that wrote it and the step
 to which that was restored. Records that an earlier generation made after that step are orphans. The rank removes a
 segment when no restart and no snapshot on its way to disk needs it. A record does not count if the rank died while it
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
+from rolemesh_checkpoint import log_record
+from rolemesh_checkpoint.log_kinds import RecordKind
+from rolemesh_checkpoint.log_record import MAX_HOLD, LogRecord, chunk_head
+from rolemesh_checkpoint.orphans import Restart, is_orphan
 from rolemesh_dataplane.shm import Persist, named, new_file
-from rolemesh_durable.checkpoint import log_record
-from rolemesh_durable.checkpoint.log_record import MAX_HOLD, LogRecord, chunk_head
-from rolemesh_durable.checkpoint.orphans import Restart, is_orphan
-from rolemesh_durable.protocol.log_kinds import RecordKind
 
 __all__ = ["SendLog"]
 

@@ -1,4 +1,4 @@
-"""A state from the bytes of a safetensors file that `checkpoint.layout` has laid out: views, no copies."""
+"""A state from the bytes of a safetensors file that `layout` has laid out: views, no copies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from rolemesh.api.batch import Batch, Ragged, Shard
 from rolemesh.api.workload import State
-from rolemesh_durable.checkpoint.layout import NUMPY_DTYPES, TORCH_DTYPES, SnapshotError, Tree
+from rolemesh_checkpoint.layout import NUMPY_DTYPES, TORCH_DTYPES, SnapshotError, Tree
 
 __all__ = ["StateFile", "map_file"]
 

@@ -22,10 +22,10 @@ import msgspec
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.workload import State
 from rolemesh.graph.logical import LogicalGraph
-from rolemesh_durable.checkpoint.layout import SnapshotError
-from rolemesh_durable.checkpoint.memory import MemorySnapshot
-from rolemesh_durable.checkpoint.reading import StateFile, map_file
-from rolemesh_durable.checkpoint.reshard import reshard
+from rolemesh_checkpoint.layout import SnapshotError
+from rolemesh_checkpoint.memory import MemorySnapshot
+from rolemesh_checkpoint.reading import StateFile, map_file
+from rolemesh_checkpoint.reshard import reshard
 
 __all__ = [
     "MANIFEST",

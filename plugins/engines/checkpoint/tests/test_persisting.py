@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolemesh_durable.protocol.persisting import outlasting
+from rolemesh_checkpoint.persisting import outlasting
 
 Rule = Callable[[Sequence[int]], int | None]
 

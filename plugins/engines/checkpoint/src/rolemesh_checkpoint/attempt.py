@@ -18,9 +18,9 @@ from typing import Any, Final
 import numpy as np
 
 from rolemesh.api.workload import State
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.layout import BlockLayout, flatten
 from rolemesh_dataplane.codec import Buffer
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.layout import BlockLayout, flatten
 
 __all__ = ["CHUNK", "Attempt", "Removed", "Writer", "write_state"]
 

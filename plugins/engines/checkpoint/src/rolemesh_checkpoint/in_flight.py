@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
+from rolemesh_checkpoint.layout import SnapshotError
+from rolemesh_checkpoint.log_kinds import RecordKind
+from rolemesh_checkpoint.log_record import LogRecord
+from rolemesh_checkpoint.reading import map_file
 from rolemesh_dataplane.codec import Buffer, Received, decode
-from rolemesh_durable.checkpoint.layout import SnapshotError
-from rolemesh_durable.checkpoint.log_record import LogRecord
-from rolemesh_durable.checkpoint.reading import map_file
-from rolemesh_durable.protocol.log_kinds import RecordKind
 
 __all__ = ["InFlight", "after", "read", "write"]
 

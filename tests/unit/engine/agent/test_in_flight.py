@@ -11,14 +11,14 @@ from rolemesh.api.batch import Batch, Shard, Shards
 from rolemesh.api.partition import Broadcast, Partial, Sharded, Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.routes import route
+from rolemesh_checkpoint import disk, in_flight
+from rolemesh_checkpoint.layout import SnapshotError
+from rolemesh_checkpoint.log_kinds import RecordKind
+from rolemesh_checkpoint.memory import MemorySnapshots
+from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.codec import encode, flatten
 from rolemesh_dataplane.shm import SlotPool, aligned_size
 from rolemesh_durable.agent.persister import Persister
-from rolemesh_durable.checkpoint import disk, in_flight
-from rolemesh_durable.checkpoint.layout import SnapshotError
-from rolemesh_durable.checkpoint.memory import MemorySnapshots
-from rolemesh_durable.checkpoint.send_log import SendLog
-from rolemesh_durable.protocol.log_kinds import RecordKind
 from rolemesh_durable.protocol.rank.origin import OriginError
 from rolemesh_durable.rank.origin import OriginFiles
 from rolemesh_runtime.values import combine, select

@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_checkpoint.layout import SnapshotError
 
 __all__ = ["HOLDERS", "STATELESS", "Entry", "Index"]
 

@@ -8,15 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolemesh.api.batch import Batch
-from rolemesh.api.workload import RankContext
+from rolemesh_checkpoint import log_record
+from rolemesh_checkpoint.log_kinds import RecordKind
+from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.codec import decode, unflatten
 from rolemesh_dataplane.payload import Payload
 from rolemesh_dataplane.shm import SlotPool
 from rolemesh_dataplane.slot_reader import SlotReader
-from rolemesh_durable.checkpoint import log_record
-from rolemesh_durable.checkpoint.send_log import SendLog
-from rolemesh_durable.protocol.log_kinds import RecordKind
-from rolemesh_durable.rank.notes import Notes
 
 
 def send(log, pool, step, value, *, edge=0, hold=0, consumers=(0,), chunk=0, last=True):
@@ -72,33 +70,6 @@ def test_the_log_has_a_forwarded_value_after_its_writer_ended(shm, pool):
     after = SlotPool(shm, "slot-b-0-1")
     assert all(after.adopt(name) for name in record.slots)
     assert after.used_bytes == sum(slot.capacity for slot in again.slots)
-
-
-def test_a_rank_takes_up_its_notes_after_the_step_from_which_it_continues_in_its_timeline(shm):
-    def life(generation, resume, timeline=0):
-        ctx = RankContext(options=None)
-        log = SendLog(shm, "a", 0, generation=generation, resume=resume, timeline=timeline)
-        notes = Notes(ctx, log)
-        notes.remember(resume)
-        return ctx, log, notes
-
-    ctx, log, notes = life(0, -1)
-    for ctx.step in range(4):
-        assert "read" not in notes
-        notes["read"], notes["clock"] = [ctx.step], 1.5
-        assert notes["read"] == [ctx.step]
-    log.close()
-    for generation, resume in ((1, 0), (2, 1)):
-        ctx, log, notes = life(generation, resume)
-        for ctx.step in range(resume + 1, 4):
-            assert dict(notes) == {"read": [ctx.step], "clock": 1.5}
-        ctx.step = 4
-        assert not notes
-        log.close()
-    ctx, log, notes = life(3, 1, timeline=1)
-    ctx.step = 2
-    assert not notes
-    log.close()
 
 
 def test_a_torn_record_and_the_records_after_it_do_not_count(shm, pool):

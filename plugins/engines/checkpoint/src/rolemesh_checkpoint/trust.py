@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh_checkpoint import disk, in_flight
+from rolemesh_checkpoint.layout import SnapshotError
+from rolemesh_checkpoint.log_kinds import RecordKind
 from rolemesh_dataplane.codec import unpickles
-from rolemesh_durable.checkpoint import disk, in_flight
-from rolemesh_durable.checkpoint.layout import SnapshotError
-from rolemesh_durable.protocol.log_kinds import RecordKind
 
 __all__ = ["TRUST_FLAG", "read_edges", "written_by"]
 

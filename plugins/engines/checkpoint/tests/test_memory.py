@@ -18,8 +18,8 @@ from hypothesis.extra import numpy as hnp
 from safetensors import safe_open
 
 from rolemesh.api.batch import Shard
-from rolemesh_durable.checkpoint.layout import SnapshotError
-from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
+from rolemesh_checkpoint.layout import SnapshotError
+from rolemesh_checkpoint.memory import MemorySnapshots, NoRoom
 from rolemesh_runtime.digest import digest
 
 
@@ -96,7 +96,7 @@ def test_two_of_many_snapshots_that_wait_for_a_slow_disk_stay(shm):
     memory = MemorySnapshots(shm, "role", 0)
     for step in range(20):
         memory.write(step, {"x": np.full(100, step)}, log=0, persist=True)
-    assert memory.pinned() == (15, 19)  # see `rolemesh_durable.protocol.persisting`
+    assert memory.pinned() == (15, 19)  # see `rolemesh_checkpoint.persisting`
     assert len(list(shm.glob("snap-role-0-*"))) <= 4
 
 
@@ -188,7 +188,7 @@ def test_a_slot_that_is_no_snapshot_is_refused(shm):
 
 WRITER = """
 import sys, numpy as np
-from rolemesh_durable.checkpoint.memory import MemorySnapshots, NoRoom
+from rolemesh_checkpoint.memory import MemorySnapshots, NoRoom
 memory = MemorySnapshots(sys.argv[1], "role", 0)
 step = (memory.steps() or (-1,))[-1]
 x = np.empty((4, 20_000))

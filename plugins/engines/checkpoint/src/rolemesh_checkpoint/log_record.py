@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
+from rolemesh_checkpoint.log_kinds import RecordKind
 from rolemesh_dataplane.codec import Buffer, flat_buffers, unflatten
 from rolemesh_dataplane.places import slots_of
 from rolemesh_dataplane.slot_reader import SlotReader
-from rolemesh_durable.protocol.log_kinds import RecordKind
 
 __all__ = ["HEAD_BYTES", "MAX_HOLD", "LogRecord", "chunk_head", "decision", "end", "head_of", "lines", "parse", "whole"]
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rolemesh.api.batch import Batch, Gathered, Shard
 from rolemesh.api.workload import State
-from rolemesh_durable.checkpoint.layout import SnapshotError
+from rolemesh_checkpoint.layout import SnapshotError
 from rolemesh_runtime.digest import digest
 
 __all__ = ["merge", "owned", "reshard"]

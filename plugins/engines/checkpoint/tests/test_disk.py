@@ -17,9 +17,9 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import HuggingFaceStorageReader
 
 from rolemesh.api.batch import Gathered, Shard
-from rolemesh_durable.checkpoint import disk
-from rolemesh_durable.checkpoint.layout import SnapshotError
-from rolemesh_durable.checkpoint.reshard import merge
+from rolemesh_checkpoint import disk
+from rolemesh_checkpoint.layout import SnapshotError
+from rolemesh_checkpoint.reshard import merge
 from rolemesh_runtime.digest import digest
 
 ROWS = 7
