@@ -13,6 +13,8 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_checkpoint.persisting import shared_by_mates
 from rolemesh_durable.extensions.checks.messages import Measure, Measured, NodeMeasured
 from rolemesh_durable.extensions.hangs.messages import Dump, Stacks
+from rolemesh_durable.extensions.replicas.messages import Copying, CopyTo
+from rolemesh_durable.extensions.replicas.ring import NextAgent
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as ae
 from rolemesh_durable.protocol.part_messages import packed, tag_of, unpacked
@@ -44,6 +46,7 @@ class SimAgent:
         self.persisted: dict[tuple[RankRef, int], m.Persisted] = {}
         self.warning = ""
         self.parts: dict[str, bytes] = {}
+        self.next = NextAgent()
         self._measures = False
         self.covered = -1
         self._later: list[ae.Event] = []
@@ -158,10 +161,9 @@ class SimAgent:
         )  # fmt: skip
 
     def _durable(self, rank: SimRank) -> int:
-        alone = self.machine.addresses.version >= 0 and not self.machine.addresses.copies_to
-        if rank.snapshot < 0 or not self.world.scenario.plan.replicas or alone:
+        if rank.snapshot < 0 or not self.world.scenario.plan.replicas:
             return rank.snapshot
-        return min(rank.snapshot, self.copied.get(rank.key, ("", -1))[1])
+        return self.next.durable(rank.snapshot, self.copied.get(rank.key, ("", -1))[1])
 
     # ------------------------------------------------------------------------------------------------------ effects
 
@@ -205,7 +207,7 @@ class SimAgent:
                 self.end("it has ended itself")
 
     def _to_part(self, message: m.ToPart) -> None:
-        """The part in the agent of checks measures once; that of hang detection takes stacks."""
+        """Do the work of the parts: checks measure once, hang detection takes stacks, replicas have a next agent."""
         world = self.world
         if message.kind == tag_of(Measure) and not self._measures:
             self._measures = True
@@ -214,11 +216,13 @@ class SimAgent:
             rank = unpacked(Dump, message.data).start
             stacks = m.FromPart.of(Stacks(*rank, "Thread 0x1"))
             world.at(world.between(0.01, 0.5), self.handle, ae.FromPart(stacks))
+        elif message.kind == tag_of(CopyTo) and self.next.take(unpacked(CopyTo, message.data)):
+            self.parts = {**self.parts, tag_of(Copying): packed(self.next.confirmation)}
 
     def _measure(self) -> None:
         speed = self.world.scenario.speeds.get(self.node, 10.0)
         measured = NodeMeasured((Measured("speed", {"x": speed}),))
-        self.parts = {tag_of(NodeMeasured): packed(measured)}
+        self.parts = {**self.parts, tag_of(NodeMeasured): packed(measured)}
 
     def _revive(self) -> None:
         self.handle(ae.MasterRevived(self.world.backend.revive()))
@@ -328,7 +332,7 @@ class SimAgent:
         world = self.world
         if not world.scenario.plan.replicas:
             return
-        partner = world.backend.agents.get(self.machine.addresses.copies_to)
+        partner = world.backend.agents.get(self.next.address)
         if partner is None or not partner.alive or partner.node == self.node:
             return
         for rank, step in self._round():

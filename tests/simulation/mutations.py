@@ -29,6 +29,8 @@ from rolemesh_durable.extensions.rehearsal.master import Rehearsal
 from rolemesh_durable.extensions.relayout.draining import Draining
 from rolemesh_durable.extensions.relayout.records import Relayout
 from rolemesh_durable.extensions.relayout.resizing import Resizing
+from rolemesh_durable.extensions.replicas.master import Ring
+from rolemesh_durable.extensions.replicas.ring import NextAgent
 from rolemesh_durable.extensions.scaling import master as scaling
 from rolemesh_durable.extensions.sharing.mates import Mates
 from rolemesh_durable.extensions.sharing.states import SharingState
@@ -142,6 +144,14 @@ def _passes_on_late_messages(original: Any) -> Any:
         return original(self, epoch, version, messages)
 
     return hear
+
+
+def _orders_once(original: Any) -> Any:
+    def turn(self: Any) -> None:
+        if not self._holders:
+            original(self)
+
+    return turn
 
 
 def _too_old(original: Any) -> Any:
@@ -621,10 +631,10 @@ def _tells_the_latest_only(original: Any) -> Any:
 
 
 def _needs_what_it_needed(original: Any) -> Any:
-    def renew(self: Wiring, name: str, agent: Any, here: Any, moved: Any, copies_to: str) -> None:
+    def renew(self: Wiring, name: str, agent: Any, here: Any, moved: Any) -> None:
         known = self._homes.get(name)
         before = known.needs if known is not None and known.incarnation == agent.incarnation else None
-        original(self, name, agent, here, moved, copies_to)
+        original(self, name, agent, here, moved)
         if before:
             self._homes[name].needs = before
 
@@ -1114,6 +1124,10 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(GroupSnapshots, "has", _overwrites_at_once)),
     Mutation("mates copy a snapshot that not all of them have", "the smallest restart", "lost",
              method(SimAgent, "_round", _each_its_newest)),
+    Mutation("a snapshot counts as durable before the agent knows which one gets its copies",
+             "what is committed can be restored", "versions",
+             lambda: patch.object(NextAgent, "alone", property(lambda self: not self.address))),
+    Mutation("an agent that is gone stays in the ring", "no deadlock", "nodes", method(Ring, "turn", _orders_once)),
     Mutation("a new incarnation forgets a timeline's snapshots", "memory is forgotten once a timeline", "back",
              method(AgentMachine, "__init__", _timeline_is_forgotten)),
     Mutation("the end is not told again after the master's death", "no deadlock", "master",

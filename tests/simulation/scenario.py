@@ -28,6 +28,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.extensions.rehearsal.master import Released
 from rolemesh_durable.extensions.relayout.records import DrainWanted, ResizeWanted
+from rolemesh_durable.extensions.replicas.master import Ring
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import PluginUse
 from rolemesh_durable.protocol.launcher import AgentPlace
@@ -203,7 +204,7 @@ class Scenario:
         room = spares + (2 if self.family == "drain" else 0)  # of nodes that are drained, and do not go
         self._spares = {f"n{count + i}": rng.choice((0.0, 0.0, 10.0, 25.0)) for i in range(room)}
         likely = {"nodes": 0.8, "versions": 0.8, "lost": 1.0, "back": 0.0}.get(kind, 0.3)
-        replicas = 1 if count > 1 and rng.random() < likely else 0
+        replicas = 1 if count > 1 and rng.random() < likely and Ring in MASTER_EXTENSIONS else 0
         every = (2, 2, 3) if kind == "versions" else (1, 3) if self.family.startswith("room") else (1, 1, 1, 2)
         self.plan = SnapshotPlan(True, rng.choice(every), rng.choice((1, 2, 3, 10)), 2, replicas)
         if self.family == "last":  # no snapshots, but the state after the last step

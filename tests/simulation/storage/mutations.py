@@ -17,10 +17,10 @@ from tests.simulation.seeds import Mutation
 from rolemesh_checkpoint import disk
 from rolemesh_durable.agent import copy_attempt
 from rolemesh_durable.agent.persister import Persister
-from rolemesh_durable.agent.replica_messages import DONE
-from rolemesh_durable.agent.replica_offers import Offers
-from rolemesh_durable.agent.replica_store import ReplicaStore
-from rolemesh_durable.agent.replication import Replication
+from rolemesh_durable.extensions.replicas.frames import DONE
+from rolemesh_durable.extensions.replicas.offers import Offers
+from rolemesh_durable.extensions.replicas.replication import Replication
+from rolemesh_durable.extensions.replicas.store import ReplicaStore
 
 __all__ = ["MUTATIONS"]
 

@@ -28,7 +28,7 @@ from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.codec import encode, flatten
 from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.agent.persister import Persister
-from rolemesh_durable.agent.replication import Replication
+from rolemesh_durable.extensions.replicas.replication import Replication
 from rolemesh_durable.protocol.messages import Persisted
 
 __all__ = ["INVARIANTS", "Storage", "Violation"]

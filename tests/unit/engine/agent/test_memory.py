@@ -9,33 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zmq
 
 from rolemesh_checkpoint.memory import MemorySnapshots, NoRoom
-from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeMemory]:
-    pairs = [tuple(key.decode() for key in zmq.curve_keypair()) for _ in range(2)]
     job = SimpleNamespace(
-        snapshots=SnapshotPlan(enabled=True, replicas=1), run_dir=str(tmp_path / "run"), world_sizes={"work": 1},
-        steps=100, keys=TransportKeys(*pairs[0], *pairs[1]),
-    )  # fmt: skip
+        snapshots=SnapshotPlan(enabled=True), run_dir=str(tmp_path / "run"), world_sizes={"work": 1}, steps=100
+    )
     config: Any = SimpleNamespace(agent="a", host="127.0.0.1", job=job)
     made = NodeMemory(config, tmp_path)
     yield made
     made.close()
-
-
-def test_copies_that_nobody_can_keep_are_no_secret(node: NodeMemory) -> None:
-    assert node.warning == ""
-    node.copies_to("")
-    assert "no other node has an agent of this job: nothing is copied" in node.warning
-    node.copies_to("tcp://127.0.0.1:1")
-    assert node.warning == ""
 
 
 def test_a_warning_names_the_rank_without_room_for_its_snapshot_until_it_has_some(
@@ -44,7 +32,7 @@ def test_a_warning_names_the_rank_without_room_for_its_snapshot_until_it_has_som
     memory = MemorySnapshots(tmp_path, "work", 0)
     memory.write(0, {"x": np.zeros(10)}, log=0, persist=False)
     node.started("work", 0, -1, 0)
-    assert node.durable("work", 0, 0) == -1, "who gets its copies is not known yet"
+    assert node.durable("work", 0, 0) == 0
     with pytest.raises(NoRoom):
         memory.write(1, {"x": np.broadcast_to(np.zeros(1), 1 << 56)}, log=0, persist=False)
     assert "work/0 has had no room in shared memory for a snapshot since step 1" in node.warning
@@ -58,7 +46,6 @@ def put(path: Path, data: bytes) -> None:
 
 def test_nobody_is_accused_when_a_job_goes_back_to_the_disk(node: NodeMemory, tmp_path: Path) -> None:
     MemorySnapshots(tmp_path, "work", 0).write(8, {"x": np.zeros(10)}, log=0, persist=False)
-    node.copies_to("")
     node.started("work", 0, -1, 0)
     assert node.durable("work", 0, 8) == 8
     node.left("work", 0)

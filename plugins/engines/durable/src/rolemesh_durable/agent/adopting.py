@@ -59,7 +59,7 @@ def adopt(
             with suppress(ProcessLookupError):
                 os.kill(row.pid, signal.SIGKILL)
             continue
-        memory.adopted(role, rank, launch.resume, generation, collective=launch.collective)
+        memory.adopted(role, rank, generation)
         living.append((launch, row.pid))
         found.append(e.Found(launch, said, granted=granted))
     if found:

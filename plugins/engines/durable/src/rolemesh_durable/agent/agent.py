@@ -78,8 +78,6 @@ class Agent:
         self._reserve.fill()
         self._memory = NodeMemory(config, self._guard.shm)
         self._status_pages = StatusPages(self._guard.shm, self._reserve)
-        timed = config.job.graph if config.job.timed else None
-        self._sampler = Sampler(self._status_pages, self._memory, self._reserve, timed)
         logs = Path(config.job.run_dir, "logs")
         logs.mkdir(parents=True, exist_ok=True)
         self._logs = Logs(logs)
@@ -104,6 +102,8 @@ class Agent:
         self._parts = Parts(self._process(logs), makers(config.job))
         for adopted in self._parts.adopted:
             adopted(living)
+        timed = config.job.graph if config.job.timed else None
+        self._sampler = Sampler(self._status_pages, self._memory, self._reserve, self._parts, timed)
         self._events: deque[e.Event] = deque()
         self._next_sample, self._turn_began = 0.0, math.inf
         self._sending = threading.Lock()
@@ -157,10 +157,6 @@ class Agent:
             except Empty:
                 break
             self._do(event)
-            if isinstance(event, e.FromMaster) and isinstance(event.message, m.Addresses):
-                self._memory.copies_to(self._machine.addresses.copies_to)
-            if self._machine.advance is not None and self.config.node in self._machine.advance.draining:
-                self._memory.serve()
         if self._channels.reports in ready:
             while not self._over and (frames := self._channels.next_report()):
                 self._read_rank(frames)
@@ -172,8 +168,6 @@ class Agent:
         for death in self._zygotes.turn():
             self._gone(death)
         look_after(self._guard, self._reserve, self._memory, self._machine.timeline)
-        for launch, error in self._memory.fetched():
-            self._do(e.Fetched(launch.role, launch.rank, launch.generation, error))
         if not self._over:
             self._unseen = time.monotonic() < self._next_sample
             self._do(e.Tick() if self._unseen else self._sample())
@@ -232,7 +226,8 @@ class Agent:
             case e.ToPart(message):
                 self._parts.handle(message)
             case e.Fetch(launch):
-                self._memory.fetch(launch)
+                if not self._parts.fetch(launch):
+                    self._put(e.Fetched(*launch.start, error="no extension fetches snapshots from other agents"))
             case e.Kill():
                 if not self._zygotes.kill(effect.start):
                     self._gone(Death(effect.start, exit_code=0))
@@ -242,6 +237,8 @@ class Agent:
             case e.RankDied(role, rank):
                 self._memory.died(role, rank)
             case e.Forget(timeline):
+                for forget in self._parts.forget:
+                    forget(timeline)
                 self._memory.forget(timeline, self._reserve.make)
             case e.Relayout(layout):
                 self._memory.relayout(layout)
@@ -289,7 +286,7 @@ class Agent:
         role, rank = launch.role, launch.rank
         status_page, log = self._status_pages.start(launch), self._logs.begin(role, rank)
         self._channels.drop(launch.ref)
-        self._memory.started(role, rank, launch.resume, launch.generation, collective=launch.collective)
+        self._memory.started(role, rank, launch.resume, launch.generation)
         start = RankStart(
             launch=launch,
             job=for_rank(self.config.job, launch),
@@ -324,7 +321,7 @@ class Agent:
         advance = self._machine.advance
         covered = advance.persisted if advance is not None else -1
         begun = time.thread_time()
-        sample = self._sampler.sample(covered, self._zygotes.making, self._dropped.count, self._parts.report())
+        sample = self._sampler.sample(covered, self._zygotes.making, self._dropped.count)
         took = time.thread_time() - begun  # not what others have taken of the machine meanwhile
         self._next_sample = time.monotonic() + min(max(took / SAMPLE_SHARE, 0.0), 1.0)
         return sample

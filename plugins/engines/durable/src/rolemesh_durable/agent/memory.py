@@ -1,4 +1,4 @@
-"""The snapshots of ranks on an agent's node: in its own memory, on disk, and on other nodes."""
+"""The snapshots of ranks on an agent's node, in its own memory and on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh_checkpoint.memory import MemorySnapshots
 from rolemesh_durable.agent.persister import Persister
-from rolemesh_durable.agent.replicas import Replicas
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.layout import Layout
 from rolemesh_durable.protocol.starts import AgentConfig
@@ -29,9 +28,9 @@ PERSIST_S = 0.25
 
 
 class NodeMemory:
-    """Watches the snapshots of the ranks on this node, has them persisted and copied, and reports which are durable.
+    """Watches the snapshots of the ranks on this node, has them persisted, and reports which are intact.
 
-    Not thread-safe. No method waits for a disk or another node.
+    Not thread-safe. No method waits for a disk.
     """
 
     def __init__(self, config: AgentConfig, shm: Path) -> None:
@@ -42,38 +41,16 @@ class NodeMemory:
         self._persister = Persister(shm, job.run_dir, job.world_sizes, self.timeline) if self._plan.enabled else None
         if self._persister is not None:
             self._persister.start()
-        self._replicas: Replicas | None = None
-        if self._plan.replicas or config.job.serves:
-            self.serve()
-        self._alone = False
         self._running: set[RankRef] = set()
         self._covered = -1
         self._look_at: dict[RankRef, float] = {}
         self._lost: set[RankRef] = set()
         self._left = {key: self._of(key) for key in self._leftovers()}
-        self._fetches: dict[RankRef, m.RankLaunch] = {}
-
-    def serve(self) -> None:
-        """Let other agents fetch snapshots from here, if they cannot yet, because ranks are going to move."""
-        if self._replicas is None and self._plan.enabled:
-            self._replicas = Replicas(self._config, self._shm, self.timeline)
-
-    @property
-    def address(self) -> str:
-        """Return the address at which other agents exchange snapshots with this one; "" if none do."""
-        return self._replicas.address if self._replicas is not None else ""
 
     @property
     def warning(self) -> str:
-        """Return the present problem with snapshots: in memory, with the disk, or with copies on other nodes."""
+        """Return the present problem with snapshots: in memory, or with the disk."""
         found = [self._persister.warning] if self._persister is not None else []
-        if self._plan.replicas and self._replicas is not None:
-            found.append(
-                "snapshots.replicas is 1, but no other node has an agent of this job: nothing is copied, and snapshots "
-                "in memory are lost with this node"
-                if self._alone
-                else self._replicas.warning
-            )
         if self._lost:
             names = ", ".join(map(str, sorted(self._lost)))
             found.append(
@@ -94,33 +71,20 @@ class NodeMemory:
         """Return the newest step whose checkpoint cannot become complete because of this node; -1 for none."""
         return self._persister.given_up if self._persister is not None else -1
 
-    @property
-    def refused(self) -> int:
-        """Return the number of connections that the replica endpoint has refused."""
-        return self._replicas.refused if self._replicas is not None else 0
-
-    def copies_to(self, address: str) -> None:
-        """Send copies of this agent's snapshots to the agent at `address`; "" for none."""
-        self._alone = not address
-        if self._replicas is not None:
-            self._replicas.copies_to(address)
-
-    def started(self, role: str, rank: int, resume: int, generation: int, *, collective: bool = False) -> None:
+    def started(self, role: str, rank: int, resume: int, generation: int) -> None:
         """A rank runs here from now on, after step `resume`, as `generation`."""
-        self.adopted(role, rank, resume, generation, collective=collective)
+        self.adopted(role, rank, generation)
         if self._persister is None:
             return
         self._persister.restarted(role, rank, resume, generation)
         if self._plan.persisted(resume, self._config.job.steps) and resume > self._covered:
             self._of(RankRef(role, rank)).pin(resume)  # its part of the checkpoint may have been lost
 
-    def adopted(self, role: str, rank: int, resume: int, generation: int, *, collective: bool = False) -> None:
+    def adopted(self, role: str, rank: int, generation: int) -> None:
         """A rank that an earlier incarnation started runs here: see `started`."""
         self._left.pop(RankRef(role, rank), None)
         if self._plan.enabled:
             self._running.add(RankRef(role, rank))
-        if self._replicas is not None:
-            self._replicas.restarted(role, rank, resume, generation, collective=collective)
         if self._persister is not None:
             self._persister.adopted(role, rank, generation)
 
@@ -140,8 +104,6 @@ class NodeMemory:
     def _ended(self, role: str, rank: int) -> tuple[int, ...]:
         self._lost.discard((role, rank))
         self._running.discard((role, rank))
-        if self._replicas is not None:
-            self._replicas.gone(role, rank)
         return self._of(RankRef(role, rank)).steps() if self._plan.enabled else ()
 
     def died(self, role: str, rank: int) -> None:
@@ -153,8 +115,7 @@ class NodeMemory:
             LOG.warning("what %s/%d was going to have persisted cannot be read: %s", role, rank, error)
 
     def durable(self, role: str, rank: int, snapshot: int) -> int:
-        """Return the newest step to which this rank can be restored after any failure, if `snapshot` is its newest
-        one."""
+        """Return `snapshot`, the rank's newest step with a snapshot, if the snapshot is intact; otherwise -1."""
         if snapshot < 0 or not self._plan.enabled:
             return -1
         if not self._of(RankRef(role, rank)).intact(snapshot):
@@ -165,10 +126,7 @@ class NodeMemory:
         now = time.monotonic()
         if self._persister is not None and now >= self._look_at.get(RankRef(role, rank), 0.0):
             self._look_at[RankRef(role, rank)] = now + PERSIST_S * self._persister.look(role, rank)
-        if self._replicas is None or self._alone or not self._plan.replicas:
-            return snapshot
-        self._replicas.offer(role, rank, snapshot)
-        return self._replicas.replicated(role, rank)
+        return snapshot
 
     def persisted(self, covered: int) -> tuple[m.Persisted, ...]:
         """Return the parts on disk of checkpoints after `covered`, the newest complete one."""
@@ -180,27 +138,8 @@ class NodeMemory:
         return tuple(self._persister.results())
 
     def stored(self) -> tuple[m.Stored, ...]:
-        """Return the snapshots of ranks that do not run here: an earlier incarnation's, and replicas."""
-        left = [m.Stored(role, rank, memory.steps()) for (role, rank), memory in self._left.items()]
-        return tuple(left) + (tuple(self._replicas.held()) if self._replicas is not None else ())
-
-    def fetch(self, launch: m.RankLaunch) -> None:
-        """Start fetching a rank's snapshot."""
-        self.serve()
-        assert self._replicas is not None
-        self._fetches[launch.ref] = launch
-        self._replicas.fetch(launch.replica, launch.role, launch.rank, launch.resume)
-
-    def fetched(self) -> list[tuple[m.RankLaunch, str]]:
-        """Return the fetches that ended since the last call, each with "" or the error."""
-        if self._replicas is None:
-            return []
-        found = []
-        for role, rank, error in self._replicas.fetched():
-            launch = self._fetches.pop(RankRef(role, rank), None)
-            if launch is not None:
-                found.append((launch, error))
-        return found
+        """Return the snapshots that an earlier incarnation left of ranks that do not run here."""
+        return tuple(m.Stored(role, rank, memory.steps()) for (role, rank), memory in self._left.items())
 
     @property
     def timeline(self) -> int:
@@ -227,8 +166,6 @@ class NodeMemory:
         self._covered = -1
         if self._persister is not None:
             self._persister.forget_timeline(timeline)
-        if self._replicas is not None:
-            self._replicas.clear(timeline)
         # Last, so that an agent that dies before this forgets once more.
         make(self._shm / TIMELINE, str(timeline).encode())
 
@@ -238,11 +175,9 @@ class NodeMemory:
             self._persister.fail_next()
 
     def close(self) -> None:
-        """Stop copying. Files stay where they are."""
+        """Stop persisting. Files stay where they are."""
         if self._persister is not None:
             self._persister.close()
-        if self._replicas is not None:
-            self._replicas.close()
         for memory in self._ranks.values():
             memory.close()
 

@@ -9,6 +9,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_durable.agent.memory import NodeMemory
+from rolemesh_durable.agent.parts import Parts
 from rolemesh_durable.agent.status_pages import StatusPages
 from rolemesh_durable.protocol.agent.events import RankSample, Sampled
 from rolemesh_durable.protocol.messages import RankLaunch
@@ -28,34 +29,38 @@ class Sampler:
     """Reads everything that is not reported: see `Sampled`."""
 
     def __init__(
-        self, status_pages: StatusPages, memory: NodeMemory, reserve: Reserve, timed: LogicalGraph | None = None
+        self,
+        status_pages: StatusPages,
+        memory: NodeMemory,
+        reserve: Reserve,
+        parts: Parts,
+        timed: LogicalGraph | None = None,
     ) -> None:
         """`timed`: the job's graph, if the waits of ranks on each of its edges are needed."""
-        self._status_pages, self._memory, self._reserve = status_pages, memory, reserve
+        self._status_pages, self._memory, self._reserve, self._parts = status_pages, memory, reserve, parts
         self._edges: dict[str, list[int]] = {}
         if timed is not None:
             ends = [(edge.id, {timed.ops[edge.src].role, timed.ops[edge.dst].role}) for edge in timed.edges]
             self._edges = {role: [edge for edge, roles in ends if role in roles] for role in timed.roles}
         self._unreadable: set[RankRef] = set()
 
-    def sample(self, covered: int, making: tuple[str, ...], dropped: int, parts: dict[str, bytes]) -> Sampled:
-        """Return a sample. `covered` is the newest complete checkpoint on disk, `dropped` counts invalid messages,
-        `parts` is what extensions report."""
+    def sample(self, covered: int, making: tuple[str, ...], dropped: int) -> Sampled:
+        """Return a sample. `covered` is the newest complete checkpoint on disk, `dropped` counts invalid messages."""
         now = time.monotonic_ns()
         positions = list(self._status_pages.read())
         status_pages = tuple(self._sampled(launch, at, now) for launch, at in positions)
         persisted = self._memory.persisted(covered)
-        refusals = self._status_pages.refused + sum(at.refused for _, at in positions) + self._memory.refused + dropped
-        stored, given_up = self._memory.stored(), self._memory.given_up
-        wrong = self._wrong(positions)
-        address = self._memory.address
-        return Sampled(status_pages, stored, persisted, wrong, making, refusals, given_up, address, parts)
+        seen, reports, given_up = self._parts.look(), self._parts.report(), self._memory.given_up
+        refusals = self._status_pages.refused + sum(at.refused for _, at in positions) + seen.refused + dropped
+        stored, wrong = (*self._memory.stored(), *seen.stored), self._wrong(positions, seen.warning)
+        return Sampled(status_pages, stored, persisted, wrong, making, refusals, given_up, seen.address, reports)
 
-    def _wrong(self, positions: list[tuple[RankLaunch, Position]]) -> str:
+    def _wrong(self, positions: list[tuple[RankLaunch, Position]], of_parts: str) -> str:
         """Return the problem that this node waits on, "" if there is none."""
         short = ", ".join(sorted(str(launch.ref) for launch, at in positions if at.short))
         waits = f"/dev/shm is full: {short} waits for others to free some of it" if short else ""
-        return "; ".join(text for text in (self._memory.warning, waits or self._reserve.warning) if text)
+        texts = self._memory.warning, of_parts, waits or self._reserve.warning
+        return "; ".join(text for text in texts if text)
 
     def _sampled(self, launch: RankLaunch, at: Position, now: int) -> RankSample:
         since = max(0, now - at.since_ns) if at.since_ns else 0
@@ -97,4 +102,4 @@ class Sampler:
             self._unreadable.add(RankRef(role, rank))
             return -1
         self._unreadable.discard((role, rank))
-        return durable
+        return self._parts.durable(RankRef(role, rank), durable) if durable >= 0 else durable

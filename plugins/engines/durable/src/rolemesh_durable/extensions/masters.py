@@ -10,6 +10,7 @@ from rolemesh_durable.extensions.hangs.master import HangWatch
 from rolemesh_durable.extensions.rehearsal.master import Rehearsal
 from rolemesh_durable.extensions.relayout.draining import Draining
 from rolemesh_durable.extensions.relayout.resizing import Resizing
+from rolemesh_durable.extensions.replicas.master import Ring
 from rolemesh_durable.extensions.scaling.master import Scaling
 from rolemesh_durable.extensions.stragglers.master import Stragglers
 from rolemesh_durable.protocol.master import transitions
@@ -25,6 +26,7 @@ MASTER_EXTENSIONS: tuple[type[MasterExtension], ...] = (
     HangWatch,
     Stragglers,
     Rehearsal,
+    Ring,
 )
 
 _RECORDS = [record for each in MASTER_EXTENSIONS for record in each.records]

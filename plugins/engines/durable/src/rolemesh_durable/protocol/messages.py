@@ -189,8 +189,7 @@ class Addresses(msgspec.Struct, frozen=True, tag=True):
     """The addresses of the neighbours of this agent's ranks, as far as they changed after version `since`.
 
     An agent that lacks versions up to `since` ignores the message, and the master sends it more; -1 means from the
-    start. `version` grows with each change. `copies_to` is the address of the agent that receives copies of this
-    agent's snapshots; "" if none does. `layout` determines the neighbours.
+    start. `version` grows with each change. `layout` determines the neighbours.
     """
 
     epoch: int
@@ -198,7 +197,6 @@ class Addresses(msgspec.Struct, frozen=True, tag=True):
     since: int
     peers: tuple[Peer, ...]
     rendezvous: tuple[RendezvousAt, ...] = ()
-    copies_to: str = ""
     layout: Layout = Layout()
 
 

@@ -17,14 +17,10 @@ __all__ = ["AddressBook"]
 
 
 class AddressBook:
-    """`version` is the newest version of the addresses.
-
-    The agent at `copies_to` gets copies of this agent's snapshots.
-    """
+    """`version` is the newest version of the addresses."""
 
     def __init__(self, neighbours: Neighbours, at_once: int) -> None:
         self.version = -1
-        self.copies_to = ""
         self.layout = Layout()
         self._first = self._neighbours = neighbours
         self._set_ups: StartQueue[StartRef] = StartQueue(at_once)
@@ -43,7 +39,7 @@ class AddressBook:
         """Take a newer version, or the changes since this one. Return the messages to ranks that are set up."""
         if wire.version <= self.version or wire.since > self.version:
             return []
-        self.version, self.copies_to = wire.version, wire.copies_to
+        self.version = wire.version
         told = {peer.ref: peer for peer in wire.peers}
         new = {key: peer for key, peer in told.items() if self._peers.get(key) != peer}
         self._peers |= new

@@ -24,7 +24,20 @@ from rolemesh_durable.protocol.agent.machine import AgentMachine
 from rolemesh_durable.protocol.refs import StartRef
 from rolemesh_durable.protocol.starts import AgentConfig
 
-__all__ = ["AgentPart", "AgentProcess", "RankProcesses"]
+__all__ = ["AgentPart", "AgentProcess", "RankProcesses", "Seen"]
+
+
+class Seen(NamedTuple):
+    """The news of a part that an agent's reports carry for the core: see `Report`."""
+
+    stored: tuple[m.Stored, ...] = ()
+    """The snapshots of ranks without a process here that the part keeps."""
+    warning: str = ""
+    """A present problem with snapshots; "" if there is none."""
+    refused: int = 0
+    """Number of connections that the part has refused for lack of the job's key."""
+    address: str = ""
+    """The address at which other agents fetch snapshots from here; "" if they cannot."""
 
 
 class RankProcesses(Protocol):
@@ -95,6 +108,27 @@ class AgentPart:
 
     def gone(self, start: StartRef) -> None:
         """A rank has no process any more, or could not start."""
+
+    def durable(self, ref: RankRef, step: int) -> int:
+        """Return the newest step of a rank that is durable, `step` or an earlier one.
+
+        The node's memory has a snapshot of `step`. Called with each look at the ranks.
+        """
+        return step
+
+    def fetch(self, launch: m.RankLaunch) -> bool:
+        """Begin to bring the rank's snapshot from the agent at ``launch.replica`` into this node's memory.
+
+        Return True if the part does so. It puts `Fetched` at the end, and the rank starts after that.
+        """
+        return False
+
+    def forget(self, timeline: int) -> None:
+        """The job goes back to a checkpoint on disk: forget all of memory. New content belongs to `timeline`."""
+
+    def look(self) -> Seen:
+        """Return the part's news for the core. Called with each look at the ranks, up to twenty times per second."""
+        return Seen()
 
     def report(self) -> msgspec.Struct | None:
         """Return the struct, with a tag, that the agent's next reports carry: `Report.part`; None for none.

@@ -7,7 +7,6 @@ neighbours, and the next message makes up for a lost one.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -34,7 +33,6 @@ class _Home(msgspec.Struct):
     incarnation: int
     ranks: tuple[RankRef, ...] = ()
     needs: frozenset[RankRef] = frozenset()
-    copies_to: str = ""
     since: int = 0
     latest: int = 0
 
@@ -47,10 +45,9 @@ class Wiring:
         self._first = Neighbours(config.job.graph, sizes)
         self._neighbours, self._layout = self._first, Layout()
         self._epoch, self._version = config.epoch, config.epoch * OF_AN_EPOCH
-        self._copies = config.job.snapshots.replicas > 0
         self._peers: dict[RankRef, tuple[m.Peer, int]] = {}
         self._meetings: dict[str, tuple[m.RendezvousAt, int]] = {}
-        self._holders: tuple[tuple[str, int, bool], ...] = ()
+        self._agents: tuple[tuple[str, int], ...] = ()
         self._homes: dict[str, _Home] = {}
         self._wired: Mapping[str, Sequence[RankRecord]] | None = None
         """The ranks of each agent at the newest version."""
@@ -68,32 +65,29 @@ class Wiring:
         """
         if layout.number != self._layout.number:
             self._relayout(layout, ranks)
-        holders = tuple(
-            (name, agent.incarnation, agent.leaving) for name, agent in agents.items() if agent.state == "up"
-        )
-        if here is self._wired and holders == self._holders:
+        up = tuple((name, agent.incarnation) for name, agent in agents.items() if agent.state == "up")
+        if here is self._wired and up == self._agents:
             return
         for rank in ranks.values():
             if not rank.alive or rank.report is None or not rank.report.addresses or agents[rank.agent].state != "up":
                 return
             if rank.report.layout < layout.number:
                 return
-        reports = [agent.report for agent in agents.values() if agent.state == "up"]
-        if any(report is None or (self._copies and not report.address) for report in reports):
-            return  # the places for copies are not known yet
+        if any(agent.report is None for agent in agents.values() if agent.state == "up"):
+            return
         known = {key: peer.generation for key, (peer, _) in self._peers.items()}
         moved = [key for key, rank in ranks.items() if known.get(key) != rank.launch.generation]
-        if not moved and holders == self._holders:
+        if not moved and up == self._agents:
             self._wired = here
             return
         self._version += 1
-        self._holders, self._wired = holders, here
+        self._agents, self._wired = up, here
         for key in moved:
             self._place(key, ranks[key], agents[ranks[key].agent])
-        ring, news = self._ring(agents), frozenset(moved)
+        news = frozenset(moved)
         for name, agent in agents.items():
             if agent.state == "up":
-                self._renew(name, agent, here.get(name, ()), news, ring.get(name, ""))
+                self._renew(name, agent, here.get(name, ()), news)
 
     def message(self, agent: AgentRecord) -> m.Addresses | None:
         """Return the addresses that this agent lacks; None if it lacks none. The agent is up and has reported."""
@@ -110,7 +104,6 @@ class Wiring:
             since,
             tuple(peer for peer, version in peers if version > since),
             tuple(meeting for meeting, version in meetings if version > since),
-            home.copies_to,
             self._layout,
         )
 
@@ -127,9 +120,7 @@ class Wiring:
             meeting = m.RendezvousAt(key[0], agent.host, report.rendezvous_port, generation)
             self._meetings[key[0]] = meeting, self._version
 
-    def _renew(
-        self, name: str, agent: AgentRecord, here: Sequence[RankRecord], moved: frozenset[RankRef], copies_to: str
-    ) -> None:
+    def _renew(self, name: str, agent: AgentRecord, here: Sequence[RankRecord], moved: frozenset[RankRef]) -> None:
         home = self._homes.get(name)
         if home is None or home.incarnation != agent.incarnation:
             home = self._homes[name] = _Home(agent.incarnation, since=self._version, latest=self._version)
@@ -138,18 +129,5 @@ class Wiring:
             of = self._neighbours.of
             needs = [of(rank.launch.ref, rank.launch.collective) for rank in here]
             home.ranks, home.needs, home.since = ranks, frozenset().union(*needs), self._version
-        if home.since == self._version or home.copies_to != copies_to or not moved.isdisjoint(home.needs):
-            home.latest, home.copies_to = self._version, copies_to
-
-    def _ring(self, agents: Mapping[str, AgentRecord]) -> dict[str, str]:
-        """Return for each agent the address of the next one by name, for its copies; one that stays if possible."""
-        names = sorted(name for name, _, _ in self._holders) if self._copies else []
-        staying = [name for name in names if not agents[name].leaving]
-        ring = {}
-        for at, name in enumerate(names):
-            following = staying[bisect_right(staying, name) % len(staying)] if staying else name
-            if following == name:
-                following = names[(at + 1) % len(names)]
-            if following != name and (report := agents[following].report) is not None:
-                ring[name] = report.address
-        return ring
+        if home.since == self._version or not moved.isdisjoint(home.needs):
+            home.latest = self._version

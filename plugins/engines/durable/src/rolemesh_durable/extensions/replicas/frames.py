@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from rolemesh.api.rank_ref import OfRank, RankRef
-from rolemesh_durable.agent.replica_store import Stamp
+from rolemesh_durable.extensions.replicas.store import Stamp
 
 __all__ = ["DONE", "IMAGE", "OFFER", "PIECE", "REFUSED", "Offer", "RankRef", "Send", "reason", "unexpected"]
 

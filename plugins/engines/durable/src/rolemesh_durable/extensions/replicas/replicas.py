@@ -19,8 +19,8 @@ from zmq.auth.thread import ThreadAuthenticator
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_dataplane.auth_monitor import Handshakes
 from rolemesh_dataplane.curve import connects_with, listens_with
-from rolemesh_durable.agent.replica_messages import PAUSE_S
-from rolemesh_durable.agent.replication import Replication
+from rolemesh_durable.extensions.replicas.frames import PAUSE_S
+from rolemesh_durable.extensions.replicas.replication import Replication
 from rolemesh_durable.protocol.messages import Stored
 from rolemesh_durable.protocol.starts import AgentConfig
 

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh_durable.agent import replica_messages as r
-from rolemesh_durable.agent.replica_offers import Offers
-from rolemesh_durable.agent.replica_pull import Pull
-from rolemesh_durable.agent.replica_store import Image, ReplicaStore
+from rolemesh_durable.extensions.replicas import frames as r
+from rolemesh_durable.extensions.replicas.offers import Offers
+from rolemesh_durable.extensions.replicas.pull import Pull
+from rolemesh_durable.extensions.replicas.store import Image, ReplicaStore
 from rolemesh_durable.protocol.messages import Stored
 
 __all__ = ["Replication"]

@@ -15,8 +15,8 @@ import msgspec
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_checkpoint.memory import MemorySnapshots
 from rolemesh_checkpoint.persisting import shared_by_mates
-from rolemesh_durable.agent import replica_messages as r
-from rolemesh_durable.agent.replica_store import KEPT, Image, ReplicaStore, Stamp, describe
+from rolemesh_durable.extensions.replicas import frames as r
+from rolemesh_durable.extensions.replicas.store import KEPT, Image, ReplicaStore, Stamp, describe
 
 __all__ = ["Offers"]
 

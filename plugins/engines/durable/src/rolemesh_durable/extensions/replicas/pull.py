@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh_durable.agent.replica_messages import IMAGE, PIECE
-from rolemesh_durable.agent.replica_store import Image, ReplicaStore, Stamp
+from rolemesh_durable.extensions.replicas.frames import IMAGE, PIECE
+from rolemesh_durable.extensions.replicas.store import Image, ReplicaStore, Stamp
 
 __all__ = ["Pull"]
 

@@ -20,10 +20,10 @@ from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.codec import encode, flatten
 from rolemesh_dataplane.shm import SlotPool
 from rolemesh_dataplane.transports import TransportKeys
-from rolemesh_durable.agent.replica_messages import DONE, IMAGE, OFFER, PIECE
-from rolemesh_durable.agent.replica_store import Image, ReplicaStore
-from rolemesh_durable.agent.replicas import Replicas
-from rolemesh_durable.agent.replication import Replication
+from rolemesh_durable.extensions.replicas.frames import DONE, IMAGE, OFFER, PIECE
+from rolemesh_durable.extensions.replicas.replicas import Replicas
+from rolemesh_durable.extensions.replicas.replication import Replication
+from rolemesh_durable.extensions.replicas.store import Image, ReplicaStore
 from rolemesh_durable.protocol.messages import Stored
 from rolemesh_runtime.digest import digest
 
