@@ -583,14 +583,6 @@ def _forgets_what_was_proved(original: Any) -> Any:
     return moved
 
 
-def _judged_for_good(original: Any) -> Any:
-    def judge(self: Any, verdict: Any, stacks: str) -> None:
-        original(self, verdict, stacks)
-        self._slow = None
-
-    return judge
-
-
 def _proves_what_all_waited(original: Any) -> Any:
     def tick(self: Any) -> None:
         before, moved = self._slow, self._moved
@@ -969,8 +961,6 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Agreement, "heard", _own_log_only)),
     Mutation("a rank shows its part before all of its group have theirs", "all consumers of a value agree",
              "versions group", method(GroupPort, "_finish", _seen_before_the_vote)),
-    Mutation("who has used what a group takes back is not looked for", "all consumers of a value agree",
-             "versions group", method(OutEdge, "void", lambda original: lambda self, step: None)),
     Mutation("what is made of an item is made again though the log has it", "all consumers of a value agree",
              "versions shared", lambda: all_of(
                  method(Mates, "remember", lambda original: lambda self, step, items: None)(),
@@ -1087,8 +1077,6 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(hangs, "PATIENCE", 1.0)),
     Mutation("what an operator has proved to need is forgotten", "who works comes through", "slow",
              method(hangs.HangWatch, "_rank_moved", _forgets_what_was_proved)),
-    Mutation("an operator that comes through after its verdict has proved nothing", "who works comes through", "slow",
-             method(hangs.HangWatch, "_judge", _judged_for_good)),
     Mutation("an operator has proved no more than the time in which nothing else moved", "who works comes through",
              "slow", method(hangs.HangWatch, "tick", _proves_what_all_waited)),
     Mutation("a restarted rank is blamed for waiting for a value that a busy rank must send again",
