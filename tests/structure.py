@@ -141,7 +141,7 @@ def limits() -> Iterator[Limit]:
     yield Limit("code lines of the longest file of the engine", max(engine.values()), 300, 300)
     core = sum(lines for path, lines in engine.items() if "extensions" not in path.relative_to(ENGINE).parts)
     engine_bodies, engine_parameters = shapes(*engine)
-    yield Limit("code lines of the engine without extensions", core, 16_200, 15_500)
+    yield Limit("code lines of the engine without extensions", core, 15_500, 15_500)
     yield Limit("functions of the engine with more than 60 lines", sum(n > 60 for n in engine_bodies), 0, 0)
     yield Limit("parameters of a constructor of the engine", max(engine_parameters), 8, 8)
     moving = {path: code_lines(path) for path in files(DATAPLANE)}
