@@ -193,6 +193,14 @@ def _cut_too_early(cuts: Cuts, new: tuple[int, int], restored: int) -> Cuts:
     return with_cut(cuts, (max(cuts[-1][0] + 1, new[0] - 4), new[1]), restored)
 
 
+def _logs_what_had_begun(original: Any) -> Any:
+    def boundary(self: Any, step: int) -> None:
+        original(self, step)
+        self._logged = step
+
+    return boundary
+
+
 def _cuts_every_step(original: Any) -> Any:
     def cut(self: Any, cuts: Cuts) -> None:
         again = self._ctx.generation > 0
@@ -1154,6 +1162,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(Meter, "cut", _cuts_every_step)),
     Mutation("a rank that starts again forgets the line that it had begun", "each line once", "process",
              method(Meter, "resume", lambda original: lambda self, partial: None)),
+    Mutation("a line that the master ends at a step of a snapshot is not logged", "no report is lost", "drain",
+             method(Meter, "boundary", _logs_what_had_begun)),
     Mutation("a checkpoint lacks the lines that ranks had begun", "each line once", "back",
              lambda: patch.object(lines, "begun_line", lambda *asked: None)),
     Mutation("a line that ranks had begun is lost if their role has another size now", "no report is lost", "shrink",

@@ -138,9 +138,12 @@ class Meter:
         for line in (*self._kept, *self._lines):
             if self._logged < line.step <= step:
                 self._log.line(line.step, encode(line))
-        self._logged = step
-        if self._first >= 0:
-            self._log.line(step, encode(self._gathered(step)), partial=True)
+        if self._first < 0:
+            self._logged = step
+            return
+        # The master may still end the current line at one of its steps: the log does not have that line yet.
+        self._logged = max(self._logged, self._first - 1)
+        self._log.line(step, encode(self._gathered(step)), partial=True)
 
     def resume(self, partial: Metrics) -> None:
         """Continue the line that a former generation had begun."""
