@@ -65,6 +65,8 @@ class Backend:
 
     def to_master(self, agent: str, message: m.AgentToMaster) -> None:
         """An agent's message reaches the master; an old one that goes on hears nothing any more."""
+        if isinstance(message, m.Report) and self.master.has_newer(agent, message):
+            self.world.lose(message)
         self.master.handle(me.FromAgent(agent, message))
 
     def kill_master(self, restart: bool = True) -> None:

@@ -194,6 +194,12 @@ class SimMaster:
             self.alive = False
             self.world.note(f"master {self.epoch}", "dies")
 
+    def has_newer(self, agent: str, report: m.Report) -> bool:
+        """Whether the master has taken a newer report of this incarnation of the agent."""
+        known = self.machine.state.agents.get(agent)
+        last = known.report if known is not None else None
+        return last is not None and last.incarnation == report.incarnation and last.seq >= report.seq
+
     def thaw(self) -> None:
         """Go on after a SIGSTOP, or when the store answers again."""
         self.frozen = self.stalled = False

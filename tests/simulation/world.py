@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,8 @@ class World:
         self._count = 0
         self._uids = self._nonces = 0
         self._channels: dict[tuple[str, str], float] = {}
+        self.lost_lines: Counter[tuple[str, int]] = Counter()
+        """The number of lost or overtaken reports with a role's line, by role and last step of the line."""
         self._memories: dict[tuple[str, str], NodeMemory] = {}
 
     # ---------------------------------------------------------------------------------------------------- time
@@ -119,9 +122,17 @@ class World:
         """A message between master and agent: late, lost, or twice."""
         net = self.scenario.net
         drop = net.drop if not self.calm else net.drop / 4
+        arrives = False
         for _ in range(2 if self.rng.random() < net.duplicate else 1):
             if self.rng.random() >= drop:
                 self.at(self.between(0.001, net.delay), send, *arguments)
+                arrives = True
+        if not arrives:
+            self.lose(arguments[-1])
+
+    def lose(self, message: Any) -> None:
+        """The receiver never takes this message."""
+        self.lost_lines.update((line.role, line.step) for line in getattr(message, "metrics", ()))
 
     def nonce(self) -> int:
         """A number that no other ever is."""
