@@ -19,7 +19,7 @@ from rolemesh_processes.beginning import entitle, raise_limits
 from rolemesh_processes.guard import ResourceGuard, remove_job
 from rolemesh_processes.signals import pass_over
 
-PRELOAD = ("sqlite3", "psutil")
+PRELOAD = ("sqlite3",)
 """Modules that every master imports. The master itself imports the plugins of observers, because those may start
 threads."""
 
