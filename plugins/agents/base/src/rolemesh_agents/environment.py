@@ -1,0 +1,126 @@
+"""The API of an environment: tasks, and episodes in which a model works on one of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from rolemesh.api.plugin import Plugin
+from rolemesh_agents.actions import Message, Tool, ToolCall
+from rolemesh_agents.sandbox import Sandbox
+
+__all__ = ["Environment", "Episode", "Observation", "Outcome", "Reward", "Start", "Task"]
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One task of an environment. `data` is a JSON value that only the environment understands."""
+
+    number: int
+    data: Any
+    split: Literal["train", "eval"] = "train"
+
+
+class Start(msgspec.Struct, frozen=True):
+    """The begin of an episode: the messages before the model's first turn, and the tools that it may call."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Tool] = ()
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """The answer to one call of a tool. `done` ends the episode."""
+
+    content: str
+    done: bool = False
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The answer to a turn without calls of tools: more messages, usually of the user. `done` ends the episode."""
+
+    messages: Sequence[Message] = ()
+    done: bool = True
+
+
+class Reward(msgspec.Struct, frozen=True):
+    """The reward of an episode, a finite number, and named parts of it for metrics.
+
+    `success`: whether the task is solved; None if the environment cannot say.
+    """
+
+    value: float
+    parts: Mapping[str, float] = {}
+    success: bool | None = None
+
+
+class Episode(ABC):
+    """One attempt at one task. All methods may be ``def`` or ``async def``.
+
+    The episode is deterministic: the same task, seed and actions have the same answers. rolemesh calls `reset` once,
+    and then `call` and `reply` in the order of the conversation. It calls no two methods of an episode at the same time,
+    but it may call each in another thread.
+
+    **Restoring.** rolemesh logs each answer before the model sees it. If the process of the episode dies, rolemesh makes
+    a new episode. It calls `restore` with the last value of `snapshot`, or, where `snapshot` returns None, `reset` and
+    then the logged actions again. If one of these actions is a call of a tool that is not `repeatable`, rolemesh does
+    not repeat it; the conversation fails with this reason.
+
+    **Errors.** An exception fails the conversation, because the model is not to blame for it. To tell the model of a
+    mistake of its own, return it as the content of an `Observation`.
+    """
+
+    sandbox: Sandbox | None = None
+    """An open sandbox for this episode, if the role `environment` has the option `sandbox`; its folder is empty at
+    `reset`. rolemesh closes it."""
+
+    @abstractmethod
+    def reset(self, task: Task, seed: int) -> Start:
+        """Begin with `task`. All chance comes from `seed`."""
+
+    def call(self, call: ToolCall) -> Observation:
+        """Run one call of a tool. The name may be unknown, and the arguments may be wrong: tell the model."""
+        return Observation(f"there is no tool {call.name!r}")
+
+    def reply(self, content: str) -> Outcome:
+        """Take a turn of the model that calls no tool. By default this ends the episode."""
+        return Outcome()
+
+    @abstractmethod
+    def reward(self) -> Reward:
+        """Judge the episode. rolemesh calls this once, when the episode is done or a limit has ended it."""
+
+    def snapshot(self) -> bytes | None:
+        """Return the whole state after the last action, for `restore`. None: restore by repeating the actions."""
+        return None
+
+    def restore(self, state: bytes) -> None:
+        """Continue from a value of `snapshot`. Called instead of `reset`, in a new object."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what the episode holds. Called once, also after errors."""
+
+
+class Environment(Plugin, ABC):
+    """Base of environments (entry-point group ``rolemesh.environments``): tasks, and episodes to work on them.
+
+    Each rank that uses the environment has one object. Tasks are the same in all ranks.
+    """
+
+    @abstractmethod
+    def size(self, split: Literal["train", "eval"]) -> int | None:
+        """Return the number of tasks. None: there is a task for every number from 0 on."""
+
+    @abstractmethod
+    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
+        """Return task `number`, below `size`. `seed` is the job's: an environment that makes tasks up derives them from
+        seed, split and number. No task is in both splits."""
+
+    @abstractmethod
+    def episode(self) -> Episode:
+        """Return a new episode, before `reset`."""
+
+    def close(self) -> None:
+        """Release what the environment holds."""

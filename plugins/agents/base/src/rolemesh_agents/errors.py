@@ -1,0 +1,29 @@
+"""The errors of agents, and the signal that ends a conversation."""
+
+from __future__ import annotations
+
+from rolemesh.errors import RolemeshError
+
+__all__ = ["AgentError", "ConversationFailedError", "EndReached"]
+
+
+class AgentError(RolemeshError):
+    """An environment, a sandbox or a harness cannot do what a conversation needs."""
+
+    exit_code = 1
+
+
+class ConversationFailedError(AgentError):
+    """A conversation cannot go on, and the model is not to blame: a sandbox is gone, an environment has a bug, an
+    action may not be repeated.
+
+    The workload `agent` retries the conversation with a fresh environment, and then drops its group. It never makes a
+    reward of zero of it.
+    """
+
+
+class EndReached(Exception):  # noqa: N818 (a signal, not an error)
+    """The conversation is over: the environment is done, or a limit is reached.
+
+    Methods of `rolemesh_agents.Conversation` raise it. A harness lets it pass.
+    """

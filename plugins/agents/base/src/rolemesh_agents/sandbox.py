@@ -1,0 +1,87 @@
+"""The API of a sandbox: a place where commands that a model wrote may run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from pydantic import BaseModel, Field
+
+from rolemesh.api.plugin import Plugin
+
+__all__ = ["Limits", "Result", "Sandbox"]
+
+
+class Limits(BaseModel, extra="forbid", frozen=True):
+    """What a command in a sandbox may use."""
+
+    seconds: float = Field(10.0, gt=0, description="time of one command; the sandbox then kills all its processes")
+    memory_mb: int = Field(512, gt=0, description="memory of one process, in 10^6 bytes")
+    processes: int = Field(32, gt=0, description="processes at the same time")
+    output_kb: int = Field(64, gt=0, description="kept output of one command, in 10^3 bytes; the rest is cut")
+    disk_mb: int = Field(64, gt=0, description="size of the folder, in 10^6 bytes")
+    network: bool = Field(False, description="whether commands may reach the network")
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The end of a command.
+
+    - `code`: the exit status; negative for a signal; None if the sandbox ended it.
+    - `output`: stdout and stderr in the order of their lines, at most `Limits.output_kb`.
+    - `ended`: the limit that ended the command (``seconds``, ``memory_mb``, ``disk_mb``, ``processes``), or "".
+    - `cut`: number of bytes of the output that are missing.
+    """
+
+    code: int | None
+    output: str
+    ended: str = ""
+    cut: int = 0
+
+
+class Sandbox(Plugin, ABC):
+    """Base of sandboxes (entry-point group ``rolemesh.sandboxes``). One object is one sandbox, with a folder of its own.
+
+    `open` comes first and `close` last. Nothing that a command started outlives `close`, and nothing of it remains on
+    the disk outside the folder. No two methods run at the same time.
+    """
+
+    @abstractmethod
+    def open(self, folder: Path, limits: Limits) -> None:
+        """Prepare the sandbox. `folder` exists and is empty; rolemesh removes it after `close`.
+
+        Raises `AgentError` if the sandbox cannot work on this machine, with the remedy.
+        """
+
+    @abstractmethod
+    def run(self, command: str | Sequence[str], *, stdin: str = "", seconds: float | None = None) -> Result:
+        """Run a shell's command line, or a program with arguments, in the folder, and wait for its end.
+
+        `seconds` lowers the limit. Processes that the command leaves behind are ended, too.
+        """
+
+    @abstractmethod
+    def cell(self, code: str, *, seconds: float | None = None) -> Result:
+        """Run Python code in the interpreter of this sandbox, which keeps its variables from cell to cell.
+
+        The value of a last expression is printed as in a notebook. After a limit ended a cell, the next one begins with
+        a new interpreter, and its output says so.
+        """
+
+    def snapshot(self) -> bytes | None:
+        """Return the content of the folder, if nothing else has to be restored. None: the sandbox cannot; its commands
+        are repeated."""
+        return None
+
+    def restore(self, state: bytes) -> None:
+        """Fill the folder from a value of `snapshot`, after `open`."""
+        raise NotImplementedError
+
+    def unenforced(self) -> Sequence[str]:
+        """Return what this sandbox cannot enforce on this machine, one sentence each. Called after `open`."""
+        return ()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all processes of the sandbox. It may be called twice."""
