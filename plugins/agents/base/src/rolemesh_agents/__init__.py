@@ -16,16 +16,6 @@ __all__ = ["ENVIRONMENTS", "HARNESSES", "SANDBOXES", "AgentError", "Conversation
 __all__ += ["EndReached", "Environment", "Episode", "Harness", "Limits", "Message", "Observation", "Outcome", "Result"]
 __all__ += ["Reward", "Sandbox", "Start", "Task", "Tool", "ToolCall", "ToolEpisode", "Turn", "tool"]
 
-ENVIRONMENTS = Kind(
-    "environments",
-    "environment",
-    "rolemesh_agents:Environment",
-    ("rank",),
-    conformance="rolemesh_testing:EnvironmentConformance",
-)
-SANDBOXES = Kind(
-    "sandboxes", "sandbox", "rolemesh_agents:Sandbox", ("rank",), conformance="rolemesh_testing:SandboxConformance"
-)
-HARNESSES = Kind(
-    "harnesses", "harness", "rolemesh_agents:Harness", ("rank",), conformance="rolemesh_testing:HarnessConformance"
-)
+ENVIRONMENTS = Kind("environments", "environment", "rolemesh_agents:Environment", ("rank",))
+HARNESSES = Kind("harnesses", "harness", "rolemesh_agents:Harness", ("rank",))
+SANDBOXES = Kind("sandboxes", "sandbox", "rolemesh_agents:Sandbox", ("rank",))

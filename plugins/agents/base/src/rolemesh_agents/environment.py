@@ -59,13 +59,13 @@ class Episode(ABC):
     """One attempt at one task. All methods may be ``def`` or ``async def``.
 
     The episode is deterministic: the same task, seed and actions have the same answers. rolemesh calls `reset` once,
-    and then `call` and `reply` in the order of the conversation. It calls no two methods of an episode at the same time,
-    but it may call each in another thread.
+    and then `call` and `reply` in the order of the conversation. It calls no two methods of an episode at the same
+    time, but it may call each in another thread.
 
-    **Restoring.** rolemesh logs each answer before the model sees it. If the process of the episode dies, rolemesh makes
-    a new episode. It calls `restore` with the last value of `snapshot`, or, where `snapshot` returns None, `reset` and
-    then the logged actions again. If one of these actions is a call of a tool that is not `repeatable`, rolemesh does
-    not repeat it; the conversation fails with this reason.
+    **Restoring.** rolemesh logs each answer before the model sees it. If the process of the episode dies, rolemesh
+    makes a new episode. It calls `restore` with the last value of `snapshot`. If `snapshot` returns None, it calls
+    `reset` and repeats the logged actions. rolemesh does not repeat the call of a tool that is not `repeatable`; the
+    conversation then fails with this reason.
 
     **Errors.** An exception fails the conversation, because the model is not to blame for it. To tell the model of a
     mistake of its own, return it as the content of an `Observation`.
@@ -99,7 +99,7 @@ class Episode(ABC):
         """Continue from a value of `snapshot`. Called instead of `reset`, in a new object."""
         raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (a hook; most episodes hold nothing)
         """Release what the episode holds. Called once, also after errors."""
 
 

@@ -22,7 +22,7 @@ class ConversationFailedError(AgentError):
     """
 
 
-class EndReached(Exception):  # noqa: N818 (a signal, not an error)
+class EndReached(Exception):
     """The conversation is over: the environment is done, or a limit is reached.
 
     Methods of `rolemesh_agents.Conversation` raise it. A harness lets it pass.

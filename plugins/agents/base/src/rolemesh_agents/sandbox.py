@@ -15,7 +15,7 @@ __all__ = ["Limits", "Result", "Sandbox"]
 
 
 class Limits(BaseModel, extra="forbid", frozen=True):
-    """What a command in a sandbox may use."""
+    """Limits of the commands in a sandbox."""
 
     seconds: float = Field(10.0, gt=0, description="time of one command; the sandbox then kills all its processes")
     memory_mb: int = Field(512, gt=0, description="memory of one process, in 10^6 bytes")
@@ -41,7 +41,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Sandbox(Plugin, ABC):
-    """Base of sandboxes (entry-point group ``rolemesh.sandboxes``). One object is one sandbox, with a folder of its own.
+    """Base of sandboxes (entry-point group ``rolemesh.sandboxes``). One object is one sandbox with its own folder.
 
     `open` comes first and `close` last. Nothing that a command started outlives `close`, and nothing of it remains on
     the disk outside the folder. No two methods run at the same time.
