@@ -20,9 +20,9 @@ from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.bundle import bundle_job
 from rolemesh_durable.options import DurableOptions
 from rolemesh_durable.protocol.job import JobConfig
-from rolemesh_durable.protocol.master_config import MasterConfig
+from rolemesh_durable.protocol.master_config import MasterConfig, agent_start
 from rolemesh_durable.protocol.messages import RankLaunch
-from rolemesh_durable.protocol.starts import AgentConfig, RankStart, agent_start, for_rank
+from rolemesh_durable.protocol.starts import AgentConfig, RankStart, for_rank
 
 MOST = 3
 """Maximum number of the engine's structs that a value is in, from the start of a process down to the value."""

@@ -22,7 +22,7 @@ from rolemesh.placement import PlacementPlan
 from rolemesh_checkpoint.export import can_export
 from rolemesh_durable.content import own_version
 from rolemesh_durable.environments import environment_of
-from rolemesh_durable.extensions.turns.order import taking_turns
+from rolemesh_durable.extensions.turns.slots import taking_turns
 from rolemesh_durable.journal.event_log import store_named
 from rolemesh_durable.options import Snapshots, options_in
 from rolemesh_durable.protocol.job import Environment, JobConfig, PluginUse

@@ -21,7 +21,7 @@ from rolemesh.plugins.drivers import load
 from rolemesh_durable.backends import Backend
 from rolemesh_durable.effects import warnings
 from rolemesh_durable.environments import wrong_environments
-from rolemesh_durable.extensions.turns.order import taking_turns
+from rolemesh_durable.extensions.turns.slots import taking_turns
 from rolemesh_durable.options import DurableOptions, options_in
 
 __all__ = ["DurableEngine", "DurableRunOptions"]

@@ -19,7 +19,8 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh.graph.schedule import Activity
 from rolemesh.placement import Assignment, PlacementPlan, Slot
-from rolemesh_durable.extensions.turns.order import ABSENT, STARTING, Positions, Row, is_before, is_free, taking_turns
+from rolemesh_durable.extensions.turns.order import ABSENT, STARTING, Positions, Row, is_before, is_free
+from rolemesh_durable.extensions.turns.slots import taking_turns
 from rolemesh_durable.protocol.barrier import ARRIVE, GO, LEAVE, LEFT, TAKE, WANT, Barrier
 
 STEPS = 3

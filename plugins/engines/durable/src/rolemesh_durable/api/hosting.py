@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from rolemesh_durable.protocol.launcher import Lost as Lost
     from rolemesh_durable.protocol.launcher import Received as Received
     from rolemesh_durable.protocol.master_config import MasterConfig as MasterConfig
+    from rolemesh_durable.protocol.master_config import agent_start as agent_start
     from rolemesh_durable.protocol.starts import AgentConfig as AgentConfig
-    from rolemesh_durable.protocol.starts import agent_start as agent_start
 
 _HOMES = {
     "agent.agent": "Agent",
@@ -35,9 +35,9 @@ _HOMES = {
     "hosting.start": "await_master",
     "malformed": "UNREADABLE Dropped",
     "master.master": "Master",
-    "protocol.master_config": "MasterConfig",
+    "protocol.master_config": "MasterConfig agent_start",
     "protocol.launcher": "AgentPlace AgentStart Lost Received",
-    "protocol.starts": "AgentConfig agent_start",
+    "protocol.starts": "AgentConfig",
 }
 __all__ = names(_HOMES)
 __getattr__ = importer(__name__, _HOMES)

@@ -25,9 +25,8 @@ from rolemesh_durable.master.placing import find_places, resourced, room_for, si
 from rolemesh_durable.protocol.launcher import AgentPlace, Launcher
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.state import JobState
-from rolemesh_durable.protocol.master_config import MasterConfig
+from rolemesh_durable.protocol.master_config import MasterConfig, agent_start
 from rolemesh_durable.protocol.snapshot_plan import known
-from rolemesh_durable.protocol.starts import agent_start
 
 __all__ = ["BackgroundTasks"]
 

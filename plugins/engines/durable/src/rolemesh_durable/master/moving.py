@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.placement import PlacementPlan
-from rolemesh_durable.extensions.turns.order import taking_turns
+from rolemesh_durable.extensions.turns.slots import taking_turns
 from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master.events import Places, PlacesFound
 from rolemesh_durable.protocol.master.transitions import Move

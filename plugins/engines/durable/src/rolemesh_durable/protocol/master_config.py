@@ -1,4 +1,4 @@
-"""The configuration of a job's master. Plain data."""
+"""The configuration of a job's master, and the start of an agent that follows from it. Plain data."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import msgspec
 
 from rolemesh.placement import PlacementPlan, PlacementRequest
 from rolemesh_durable.protocol.job import JobConfig, PluginUse
-from rolemesh_durable.protocol.launcher import AgentPlace
+from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart
 from rolemesh_durable.protocol.messages import RankLaunch
+from rolemesh_durable.protocol.starts import AgentConfig
 
-__all__ = ["MasterConfig"]
+__all__ = ["MasterConfig", "agent_start"]
 
 
 class MasterConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,3 +81,10 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The scalers, by their names in this job."""
     versions: dict[str, dict[str, str]] = {}
     """The kind, distribution and version of each plugin."""
+
+
+def agent_start(config: MasterConfig, place: AgentPlace, incarnation: int, host: str) -> AgentStart:
+    """Return the start of an agent at `place`."""
+    warm = tuple(dict.fromkeys(launch.role for launch in config.launches.get(place.agent, ())))
+    start = AgentConfig(place.agent, place.node, host, config.job, incarnation, warm)
+    return AgentStart(place, incarnation, msgspec.msgpack.encode(start))

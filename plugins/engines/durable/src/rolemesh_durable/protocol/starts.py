@@ -5,11 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from rolemesh_durable.protocol.job import JobConfig
-from rolemesh_durable.protocol.launcher import AgentPlace, AgentStart
-from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.messages import RankLaunch
 
-__all__ = ["AgentConfig", "RankStart", "agent_start", "for_rank"]
+__all__ = ["AgentConfig", "RankStart", "for_rank"]
 
 
 class AgentConfig(msgspec.Struct, frozen=True):
@@ -48,10 +46,3 @@ def for_rank(job: JobConfig, launch: RankLaunch) -> JobConfig:
     """Return `job` as this rank needs it: with the world sizes of its layout, and its own role."""
     sizes, roles = launch.layout.world_sizes(job.world_sizes), {launch.role: job.roles[launch.role]}
     return msgspec.structs.replace(job, world_sizes=sizes, roles=roles, environments={}, checks={}, environ={})
-
-
-def agent_start(config: MasterConfig, place: AgentPlace, incarnation: int, host: str) -> AgentStart:
-    """Return the start of an agent at `place`."""
-    warm = tuple(dict.fromkeys(launch.role for launch in config.launches.get(place.agent, ())))
-    start = AgentConfig(place.agent, place.node, host, config.job, incarnation, warm)
-    return AgentStart(place, incarnation, msgspec.msgpack.encode(start))

@@ -12,26 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.schedule import flow_order
-from rolemesh.placement import PlacementPlan
 
-__all__ = ["ABSENT", "STARTING", "Positions", "Row", "is_before", "is_free", "taking_turns"]
+__all__ = ["ABSENT", "STARTING", "Positions", "Row", "is_before", "is_free"]
 
 STARTING: Final = -1
 """The position of a rank that starts: before all others."""
 ABSENT: Final = 1 << 62
 """The position of a rank that needs no turn: its process is gone, or all of its steps are done."""
-
-
-def taking_turns(plan: PlacementPlan) -> dict[int, tuple[RankRef, ...]]:
-    """Return the ranks of each slot on which several ranks take turns."""
-    members: dict[int, list[RankRef]] = {}
-    for a in plan.assignments:
-        if plan.slots[a.slot].turns:
-            members.setdefault(a.slot, []).append(a.ref)
-    return {slot: tuple(ranks) for slot, ranks in members.items() if len(ranks) > 1}
 
 
 class Row(NamedTuple):
