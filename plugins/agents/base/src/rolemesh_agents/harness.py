@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from rolemesh.api.plugin import Plugin
-from rolemesh_agents.actions import Message, ToolCall
-from rolemesh_agents.environment import Observation, Outcome, Start
+from rolemesh.api.workload import RankContext
+from rolemesh_agents.actions import Message, Tool, ToolCall
+from rolemesh_agents.environment import Observation, Outcome, Reward, Start
 
 __all__ = ["Conversation", "Harness", "Turn"]
 
@@ -22,6 +23,7 @@ class Turn(msgspec.Struct, frozen=True):
     - `calls`: the calls that the turn asks for. `unparsed` has the text of a call that is not one.
     - `ids`: the sampled tokens. They are what is trained; rolemesh never encodes `content` again.
     - `finish`: "stop", or "length" at the limit of the turn.
+    - `prompt_tokens`: number of tokens before the turn.
     """
 
     content: str
@@ -29,6 +31,7 @@ class Turn(msgspec.Struct, frozen=True):
     unparsed: Sequence[str]
     ids: Sequence[int]
     finish: str
+    prompt_tokens: int = 0
 
 
 class Conversation(Protocol):
@@ -46,8 +49,12 @@ class Conversation(Protocol):
     seed: int
     """For all chance of the harness."""
 
-    async def sample(self) -> Turn:
-        """Let the model take its turn. The turn becomes part of the conversation."""
+    async def sample(self, params: Mapping[str, Any] = {}) -> Turn:
+        """Let the model take its turn. The turn becomes part of the conversation.
+
+        `params` replace parameters of the sampling for this turn (`temperature`, `stop`). `max_tokens` is at most the
+        limit of a turn. A cancelled `sample` leaves the conversation as it was before.
+        """
 
     async def call(self, call: ToolCall) -> Observation:
         """Run a call of a tool in the environment, within the limit of one call."""
@@ -58,20 +65,31 @@ class Conversation(Protocol):
     def append(self, messages: Sequence[Message]) -> None:
         """Add messages of the user or of tools. Their tokens are those of the chat template, and are not trained."""
 
-    def begin(self, messages: Sequence[Message], name: str = "") -> None:
+    def begin(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, name: str = "") -> int:
         """Begin another sample of this conversation with these messages: a sub-agent, or a compacted context.
 
-        All samples of a conversation have its reward.
+        `tools`: the tools that the model sees; None: those of `start`. Returns the sample's number; the first one, with
+        the messages of `start`, is 0. A sample without a turn of the model is left out of the result. All samples of a
+        conversation have its reward.
         """
 
-    def finish(self) -> None:
-        """End the conversation in good order; raises `EndReached`."""
+    def resume(self, sample: int) -> None:
+        """Go on with an earlier sample of this conversation: `sample` and `append` refer to it from now on."""
+
+    def judge(self, reward: Reward) -> None:
+        """Set the conversation's reward in place of the environment's. The last call counts.
+
+        Allowed after `EndReached`, too, until the harness returns.
+        """
+
+    def finish(self, truncated: str = "") -> None:
+        """End the conversation in good order, or, with a reason, as truncated; raises `EndReached`."""
 
 
 class Harness(Plugin, ABC):
     """Base of harnesses (entry-point group ``rolemesh.harnesses``). Each rank has one object for all conversations."""
 
-    async def setup(self) -> None:
+    async def setup(self, ctx: RankContext[Any]) -> None:
         """Prepare, in the event loop of the rank. Called before the first conversation of a step."""
 
     @abstractmethod
