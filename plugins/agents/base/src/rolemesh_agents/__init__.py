@@ -16,6 +16,12 @@ __all__ = ["ENVIRONMENTS", "HARNESSES", "SANDBOXES", "AgentError", "Conversation
 __all__ += ["EndReached", "Environment", "Episode", "Harness", "Limits", "Message", "Observation", "Outcome", "Result"]
 __all__ += ["Reward", "Sandbox", "Start", "Task", "Tool", "ToolCall", "ToolEpisode", "Turn", "tool"]
 
-ENVIRONMENTS = Kind("environments", "environment", "rolemesh_agents:Environment", ("rank",))
+ENVIRONMENTS = Kind(
+    "environments",
+    "environment",
+    "rolemesh_agents:Environment",
+    ("rank",),
+    conformance="rolemesh_testing:EnvironmentConformance",
+)
 HARNESSES = Kind("harnesses", "harness", "rolemesh_agents:Harness", ("rank",))
 SANDBOXES = Kind("sandboxes", "sandbox", "rolemesh_agents:Sandbox", ("rank",))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rolemesh_testing.conformance import PluginConformance
     from rolemesh_testing.diagnosers.conformance import DiagnoserConformance
     from rolemesh_testing.engines.conformance import EngineConformance
+    from rolemesh_testing.environments.conformance import EnvironmentConformance
     from rolemesh_testing.examinations.conformance import ExaminationConformance
     from rolemesh_testing.extensions.conformance import ExtensionConformance
     from rolemesh_testing.failover.conformance import FailoverConformance
@@ -48,6 +49,7 @@ __all__ = [
     "CommandConformance",
     "DiagnoserConformance",
     "EngineConformance",
+    "EnvironmentConformance",
     "ExaminationConformance",
     "ExtensionConformance",
     "FailoverConformance",
@@ -69,6 +71,7 @@ _HOME = {
     "CommandConformance": "commands.conformance",
     "DiagnoserConformance": "diagnosers.conformance",
     "EngineConformance": "engines.conformance",
+    "EnvironmentConformance": "environments.conformance",
     "ExaminationConformance": "examinations.conformance",
     "ExtensionConformance": "extensions.conformance",
     "FailoverConformance": "failover.conformance",

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["Conformance"]
 
 _ASSERTING = (
-    "checks", "commands", "conformance", "diagnosers", "examinations", "extensions", "failover", "kinds", "observers",
-    "scalers", "schedulers", "sources", "stores", "transports", "workloads",
+    "checks", "commands", "conformance", "diagnosers", "environments", "examinations", "extensions", "failover",
+    "harnesses", "kinds", "observers", "sandboxes", "scalers", "schedulers", "sources", "stores", "transports",
+    "workloads",
 )  # fmt: skip
 for _asserting in _ASSERTING:
     pytest.register_assert_rewrite(f"rolemesh_testing.{_asserting}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 import psutil
@@ -45,7 +45,7 @@ from rolemesh_testing.workloads.wire import (
     unpacked,
 )
 
-__all__ = ["RankDied", "RankRaised", "Ranks", "Stage", "Stages", "Subject"]
+__all__ = ["Preloaded", "RankDied", "RankRaised", "Ranks", "Stage", "Stages", "Subject"]
 
 R = TypeVar("R", bound=Reply)
 Answers: TypeAlias = Callable[..., Any]
@@ -70,15 +70,32 @@ class Subject(msgspec.Struct, frozen=True):
     plugins: tuple[Listed, ...] = ()
 
 
+class Preloaded(Protocol):
+    """The part of a workload that a stage needs: modules to import, and variables to set before that."""
+
+    preload: Sequence[str]
+    env: Mapping[str, str]
+
+
 class Stage:
     """The process from which ranks are forked. All runs of a test share it, like the zygote of a node."""
 
-    def __init__(self, cls: type[Workload], env: Mapping[str, str] | None = None, timeout_s: float = 120.0) -> None:
-        """`env` overrides the workload's own. Raises `RankDied` if a preload cannot be imported, `Hung` if it hangs."""
+    def __init__(
+        self,
+        cls: Preloaded,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 120.0,
+        serve: str = "rolemesh_testing.workloads.rank",
+    ) -> None:
+        """`env` overrides the workload's own; `serve` is the module whose function ``serve`` forked processes call.
+
+        Raises `RankDied` if a preload cannot be imported, `Hung` if it hangs.
+        """
         self.timeout_s = timeout_s
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = os.pathsep.join([*filter(None, sys.path), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "rolemesh_testing.workloads.stage", str(there.fileno()), str(os.getpid())]
+        command.append(serve)
         environ = {**os.environ, **BASE_ENV, **cls.env, **(env or {}), "PYTHONPATH": path}
         self._process = subprocess.Popen([*command, *cls.preload], env=environ, pass_fds=[there.fileno()])
         self._control = here

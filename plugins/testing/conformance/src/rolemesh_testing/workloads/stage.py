@@ -1,7 +1,8 @@
 """A clean process with a workload's preloads that forks its ranks: ``python -m rolemesh_testing.workloads.stage``.
 
 It stands for the zygote of a real job, so a preload that does not survive a fork shows here. Each request comes with
-the descriptor of the new rank's connection and, for rank 0 of a group, of the socket on which the group meets.
+the descriptor of the new process's connection and, for rank 0 of a group, of the socket on which the group meets. The
+processes call ``serve`` of the module that the command line names.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class Started(msgspec.Struct, frozen=True):
 def main() -> None:
     die_with_parent(int(sys.argv[2]))
     control = socket.socket(fileno=int(sys.argv[1]))
-    for module in sys.argv[3:]:
+    for module in sys.argv[4:]:
         import_module(module)
-    serve = import_module("rolemesh_testing.workloads.rank").serve
+    serve = import_module(sys.argv[3]).serve
     torch = sys.modules.get("torch")
     cuda = torch is not None and torch.cuda.is_initialized()
     threads = tuple(thread.name for thread in threading.enumerate() if thread is not threading.main_thread())
