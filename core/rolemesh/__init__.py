@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         CalledBy as CalledBy,
         CallError as CallError,
         CallTimeoutError as CallTimeoutError,
+        CallUncertainError as CallUncertainError,
         SessionLostError as SessionLostError,
         service as service,
     )
@@ -105,7 +106,8 @@ _HOMES = {
     "api.partition": "Balanced Broadcast Partial Sharded Split",
     "api.rank_ref": "RankRef",
     "api.scheduler": "Scheduler",
-    "api.service": "CallError CallTimeoutError CalledBy SessionLostError service",
+    "api.service": "CallError CallTimeoutError CallUncertainError CalledBy SessionLostError "
+    "service",
     "api.workload": "RankContext State Workload operator",
     "errors": "OptionsError PlacementError PluginError RolemeshError",
     "graph.flow": "flow",

@@ -315,7 +315,7 @@ class Agent:
         ctx = self.ctx
         time.sleep(0.01)
         while True:
-            self.session = self.session or ctx.session("box", f"{ctx.rank}-{self.lost}")
+            self.session = self.session or ctx.session("box")
             try:
                 told = await ctx.call("box", "add", session=self.session)
             except SessionLostError:

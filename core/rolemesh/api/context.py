@@ -190,7 +190,8 @@ class RankContext(Generic[O]):
         The flow must list the role: ``calls=[job.<role>]``. Arguments and results travel as values
         on edges do, and are valid until the operator ends. `timeout` (seconds) replaces that of the
         service. Raises `CallError` with the remote traceback for an exception in the service,
-        `CallTimeoutError`, and `SessionLostError`.
+        `CallTimeoutError`, `SessionLostError`, and, if the service is not repeatable,
+        `CallUncertainError`.
         """
         return await self.port.call(role, method, args, session, timeout)
 
@@ -200,14 +201,13 @@ class RankContext(Generic[O]):
         """As `call`, from a ``def`` operator."""
         return self.port.call_and_wait(role, method, args, session, timeout)
 
-    def session(self, role: str, key: str = "") -> str:
-        """Begin a session with a rank of `role`, and return its name for `call`.
+    def session(self, role: str) -> str:
+        """Begin a new session with a rank of `role`, and return its name for `call`.
 
-        All calls of a session go to one rank, in its present life. Each call of this method without
-        a `key` begins a new session; with the same `key` it returns the same session while that
-        rank lives.
+        All calls of a session go to one rank, in its present life. A restarted rank that repeats
+        the step receives the same name, also if that rank has died since.
         """
-        return self.port.session(role, key)
+        return self.port.session(role)
 
     def seed_for(self, *keys: object) -> int:
         """A seed in [0, 2**63) from the job's seed and `keys`, the same in every process and Python

@@ -104,9 +104,9 @@ class LocalPort:
         """See `Caller`. Raises as `call` does."""
         return self._caller().call_and_wait(*args, **named)
 
-    def session(self, role: str, key: str) -> str:
+    def session(self, role: str) -> str:
         """See `Caller`. Raises as `call` does."""
-        return self._caller().session(role, key)
+        return self._caller().session(role)
 
     def _of(self, item: int) -> Report:
         return self.by_item.setdefault(item, ({}, {}))

@@ -19,13 +19,20 @@ class ServiceSpec(msgspec.Struct, frozen=True):
     """A method that other roles may call.
 
     `concurrency`: calls that run at once in a rank. `timeout_s`: limit of one call in seconds, None
-    for no limit. `recorded`: a restarted caller takes the answers from its own log.
+    for no limit. `recorded`: a restarted caller takes the outcomes of calls from its own log.
+    `repeatable`: a call may run again after a death.
     """
 
     name: str
     concurrency: int = 1
     timeout_s: float | None = None
     recorded: bool = False
+    repeatable: bool = True
+
+    @property
+    def logged(self) -> bool:
+        """True if callers log the outcomes of calls."""
+        return self.recorded or not self.repeatable
 
 
 class CalledBy(OfRank, frozen=True):
@@ -49,6 +56,11 @@ class SessionLostError(CallError):
     `RankContext.session`."""
 
 
+class CallUncertainError(CallError):
+    """A call of a service that is not repeatable left the caller, and its rank died before it
+    answered, or cancelled the call. It may have run, wholly, partly, or not at all."""
+
+
 class Caller(Protocol):
     """The engine's part that executes a rank's calls; a `RankPort` has these methods."""
 
@@ -62,7 +74,7 @@ class Caller(Protocol):
     ) -> Any:
         """See `RankContext.call_and_wait`."""
 
-    def session(self, role: str, key: str) -> str:
+    def session(self, role: str) -> str:
         """See `RankContext.session`."""
 
 
@@ -70,7 +82,11 @@ class Caller(Protocol):
 def service(function: F, /) -> F: ...
 @overload
 def service(
-    *, concurrency: int = 1, timeout_s: float | None = None, recorded: bool = False
+    *,
+    concurrency: int = 1,
+    timeout_s: float | None = None,
+    recorded: bool = False,
+    repeatable: bool = True,
 ) -> Callable[[F], F]: ...
 def service(
     function: Any = None,
@@ -79,14 +95,19 @@ def service(
     concurrency: int = 1,
     timeout_s: float | None = None,
     recorded: bool = False,
+    repeatable: bool = True,
 ) -> Any:
     """Declare a method as a service, which operators of other roles call (`RankContext.call`).
 
     The service must be idempotent. If its rank dies during a call, another rank, or the next
     process of the rank, runs the call again. If the caller restarts, it repeats the call; the
     callee runs it again unless the answer is still in its memory. With `recorded` the caller keeps
-    answers in its log, and takes them from there after a restart. Only an ``async def`` method can
-    have a `concurrency` above 1. Raises `TypeError` for an invalid declaration.
+    the outcomes of calls (answers, errors, timeouts) in its log, and takes them from there after a
+    restart. With ``repeatable=False`` no call runs twice: the caller keeps the outcomes too, and it
+    receives `CallUncertainError` instead of a second attempt. If a caller gives up a call, because
+    of a timeout or a cancelled task, rolemesh cancels the ``async def`` method
+    (`asyncio.CancelledError`). Only such a method can have a `concurrency` above 1. Raises
+    `TypeError` for an invalid declaration.
     """
 
     def mark(function: F) -> F:
@@ -98,7 +119,8 @@ def service(
                 f"service {name!r}: concurrency={concurrency} needs an `async def` method, "
                 "and at least 1"
             )
-        function.__rolemesh_service__ = ServiceSpec(name, concurrency, timeout_s, recorded)  # type: ignore[attr-defined]
+        spec = ServiceSpec(name, concurrency, timeout_s, recorded, repeatable)
+        function.__rolemesh_service__ = spec  # type: ignore[attr-defined]
         return function
 
     return mark if function is None else mark(function)

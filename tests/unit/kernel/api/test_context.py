@@ -48,8 +48,8 @@ class Port:
         self.asked.append(("call_and_wait", *arguments))
         return "answer"
 
-    def session(self, role: str, key: str) -> str:
-        return f"{role}/{key}"
+    def session(self, role: str) -> str:
+        return f"{role}/0#0/name"
 
 
 def test_a_context_passes_a_workloads_requests_on() -> None:
@@ -64,7 +64,7 @@ def test_a_context_passes_a_workloads_requests_on() -> None:
     assert ctx.progress(3, 4)
     assert ctx.call_and_wait("tool", "run", 1, session="s") == "answer"
     assert asyncio.run(ctx.call("tool", "run", 1, 2, timeout=3.0)) == "answer"
-    assert ctx.session("tool", "key") == "tool/key"
+    assert ctx.session("tool") == "tool/0#0/name"
     assert ctx.notes == {"clock": 7}
     assert own.asked == [
         ("metric", {"loss": 1.0}, None),

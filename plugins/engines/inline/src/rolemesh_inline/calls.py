@@ -74,11 +74,11 @@ class InlineCalls:
             raise self._wrong("ctx.call_and_wait stops an `async def` operator", "write `await ctx.call(...)`")
         return self._loop.run_until_complete(self.call(role, method, args, session, timeout))
 
-    def session(self, role: str, key: str) -> str:
+    def session(self, role: str) -> str:
         """See `RankContext.session`: a new one has a number of this process."""
         self._spec(role, "")
         self._next += 1
-        key = key or f"{self._ctx.role}-{self._ctx.rank}-{self._next}"
+        key = f"{self._ctx.role}-{self._ctx.rank}-{self._next}"
         return f"{role}/{crc32(key.encode()) % self._sizes[role]}#0/{key}"
 
     def _rank(self, role: str, session: str) -> int:

@@ -77,6 +77,11 @@ class Tasks:
         """True if there are tasks that go on while the rank waits."""
         return self._loop is not None and self._loop.busy
 
+    @property
+    def ending(self) -> bool:
+        """True if the event loop cancels the tasks of an operator that has ended."""
+        return self._loop is not None and self._loop.ending
+
     def here(self) -> bool:
         """Return True if a coroutine of the event loop asks."""
         return self._loop is not None and self._loop.here()
@@ -176,12 +181,13 @@ class EventLoop:
         context.run(_LINE.set, line)
         return asyncio.Task(coroutine, loop=self._loop, context=context)
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Start a task that goes on whenever the rank waits."""
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task that goes on whenever the rank waits, and return it."""
         task = asyncio.Task(coroutine, loop=self._loop)
         self._tasks.add(task)
         self._selector.woken = True
         task.add_done_callback(self._ended)
+        return task
 
     def wait(self, wait_ms: int) -> None:
         """Let the tasks go on until a message has come or the time is over."""
@@ -190,6 +196,11 @@ class EventLoop:
             self._loop.run_forever()
         finally:
             handle.cancel()
+
+    @property
+    def ending(self) -> bool:
+        """True while the loop cancels tasks."""
+        return self._selector.quiet
 
     @property
     def busy(self) -> bool:

@@ -85,7 +85,7 @@ class Asker:
         ctx = self.ctx
         noted = dict(ctx.notes)
         ctx.notes["step"] = ctx.step
-        session = ctx.session("tool", "the same")
+        session = ctx.session("tool")
         answer = ctx.call_and_wait("tool", "double", ctx.step, session=session)
         ctx.progress(1, 2)
         ctx.metric(loss=ctx.step)

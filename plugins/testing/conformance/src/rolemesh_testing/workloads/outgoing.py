@@ -37,10 +37,10 @@ class OutgoingCalls:
             raise RolemeshError(what, remedy=remedy)
         return self._ask(role, method, args, session)
 
-    def session(self, role: str, key: str) -> str:
+    def session(self, role: str) -> str:
         """See `RankContext.session`."""
         self._sessions += 1
-        return f"{role}/0#0/{key or f'{self._of}-{self._sessions}'}"
+        return f"{role}/0#0/{self._of}-{self._sessions}"
 
     def _ask(self, role: str, method: str, args: tuple[Any, ...], session: str) -> Any:
         self._connection.send_bytes(msgspec.msgpack.encode(Asked(role, method, packed(list(args)), session)))

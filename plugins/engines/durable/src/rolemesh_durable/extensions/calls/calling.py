@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic, monotonic_ns
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from rolemesh.api.rank_ref import RankRef
-from rolemesh.api.service import CallError, CallTimeoutError, ServiceSpec, SessionLostError
+from rolemesh.api.service import ServiceSpec
 from rolemesh.errors import RolemeshError, nearest
 from rolemesh_checkpoint.send_log import SendLog
-from rolemesh_dataplane.codec import Buffer, decode, encode
+from rolemesh_dataplane.codec import Buffer, encode
 from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.extensions.calls.frames import (
     ANSWER,
-    KEY_BYTES,
+    ERROR,
+    GIVE_UP,
+    LATE,
     LOST,
+    UNCERTAIN,
     Answer,
     Request,
     frame_of,
@@ -26,7 +30,9 @@ from rolemesh_durable.extensions.calls.frames import (
     key_of,
     read_answer,
 )
+from rolemesh_durable.extensions.calls.history import ASKED, BEGUN, ENDED, CallHistory, Session, asked
 from rolemesh_durable.extensions.calls.states import CallerState, OpenCall, hold_of_call, ways
+from rolemesh_durable.extensions.calls.waiting import Waiting
 from rolemesh_durable.malformed import UNREADABLE
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank import page as status
@@ -39,55 +45,7 @@ from rolemesh_durable.rank.services import Rank
 
 __all__ = ["Calling"]
 
-ASKED: Final = "calls/asked"
-"""The scope of calls that left, in the send log: the key of the call, and the called rank."""
-ANSWERED: Final = "calls/answered"
-"""The scope of answers in the send log: the key of the call, and the answer."""
 POLL_S: Final = 0.05
-SESSION: Final = re.compile(r"(.+?)/(\d{1,9})#(\d{1,9})/.*", re.DOTALL)
-"""The form of a session: role/rank#life/key."""
-
-
-class _Waiting:
-    """A call, and its answer once there is one."""
-
-    __slots__ = ("answer", "call", "frame", "future", "hold", "keeps", "method", "role", "since", "step", "where")
-
-    def __init__(self, role: str, method: str, where: str) -> None:
-        self.role, self.method, self.where = role, method, where
-        self.frame = b""
-        self.call: OpenCall[_Waiting] | None = None
-        self.answer: tuple[Answer, Sequence[Buffer]] | None = None
-        self.future: asyncio.Future[None] | None = None
-        self.keeps: SendLog | None = None
-        """The log in which its answer is kept; None if it is not."""
-        self.since, self.step, self.hold = monotonic_ns(), -1, 0
-
-    def answered(self, answer: Answer, buffers: Sequence[Buffer]) -> None:
-        """Wake the operator that waits."""
-        self.answer = answer, buffers
-        if self.future is not None and not self.future.done():
-            self.future.set_result(None)
-
-    def value(self) -> Any:
-        """Return the method's result. Raises the call's error."""
-        assert self.answer is not None
-        words, buffers = self.answer
-        if words.kind == ANSWER:
-            return decode(words.value, buffers)
-        if words.kind == LOST:
-            raise SessionLostError(
-                f"the session with {self.name} is lost: its rank has started again",
-                where=self.where,
-                remedy="begin another with ctx.session, and repeat in it what is needed",
-            )
-        raise CallError(f"{self.name} has raised {decode(words.value, buffers)}", where=self.where)
-
-    @property
-    def name(self) -> str:
-        """The called rank and method, in words."""
-        rank = f"/{self.call.rank}" if self.call is not None and self.call.rank >= 0 else ""
-        return f"{self.role}{rank}.{self.method}"
 
 
 class Calling:
@@ -102,7 +60,7 @@ class Calling:
         self._sizes = dict(rank.job.world_sizes)
         self._endpoint, self._fields, self._meter = rank.endpoint, rank.status_page.fields, rank.meter
         self._tasks, self._log = rank.tasks, rank.log
-        self._state: CallerState[_Waiting] = CallerState({role: self._sizes[role] for role in self._ways})
+        self._state: CallerState[Waiting] = CallerState({role: self._sizes[role] for role in self._ways})
         self._met = {RankRef(role, rank): -1 for role in self._ways for rank in range(self._sizes[role])}
         """The newest life of each rank that may be called."""
         self._finished = -1
@@ -110,9 +68,7 @@ class Calling:
         """The line whose answers `_answered` counts."""
         self._answered = self._blocked_at = 0
         self._untold = False
-        self._before: dict[bytes, int] = {}
-        self._recorded: dict[bytes, bytes] = {}
-        self._written = -1
+        self._history = CallHistory()
         self._pairs = {callee: pair for pair, (caller, callee) in enumerate(graph.callers) if caller == role}
         for way in self._ways.values():
             rank.endpoint.register_consumer(way.answers, self)
@@ -122,17 +78,13 @@ class Calling:
     # ------------------------------------------------------------------------------------------- what the rank tells
 
     def remember(self, log: SendLog) -> None:
-        """Read which ranks former lives have called, and what those answered."""
-        asked, answered = log.decisions(ASKED), log.decisions(ANSWERED)
-        self._before = {r.body[:KEY_BYTES]: int.from_bytes(r.body[KEY_BYTES:], "little") for r in asked}
-        self._recorded = {r.body[:KEY_BYTES]: r.body[KEY_BYTES:] for r in answered}
-        self._written = max((r.step for r in asked), default=-1)
+        """Read the calls, outcomes and sessions of former lives."""
+        self._history = CallHistory(log.decisions)
 
     def finished(self, step: int) -> None:
         """Note that all operators of `step` are done."""
         self._finished = step
-        if self._before and step >= self._written:
-            self._before, self._recorded = {}, {}
+        self._history.finished(step)
         if not self._untold:
             self._untold = True
             self._endpoint.put_off(self)
@@ -175,9 +127,9 @@ class Calling:
             frame = CREDITS.pack(CREDIT, self._ways[role].answers, site.rank, site.generation, self._finished)
             self._endpoint.sender(role, rank).send(frame)
 
-    def _lost(self, calls: Iterable[OpenCall[_Waiting]]) -> None:
+    def _lost(self, calls: Iterable[OpenCall[Waiting]]) -> None:
         for call in calls:
-            call.item.answered(Answer(call.key, LOST, b""), ())
+            call.item.answered(Answer(call.key, UNCERTAIN if call.uncertain else LOST, b""), ())
 
     # ----------------------------------------------------------------------------------------- what operators do
 
@@ -192,7 +144,7 @@ class Calling:
                 async with asyncio.timeout(limit):
                     await waiting.future
         except TimeoutError:
-            raise self._late(waiting, limit) from None
+            self._late(waiting, limit)
         finally:
             self._close(waiting)
         return waiting.value()
@@ -208,37 +160,46 @@ class Calling:
             self._close(waiting)
         return waiting.value()
 
-    def session(self, role: str, key: str) -> str:
+    def session(self, role: str) -> str:
         """See `RankContext.session`."""
         line = self._present(role, None)[0]
+        op, step, path = line.op, line.step, line.next()
+        key = key_of(op.id, step, path, role, "", b"", ())
+        if (known := self._history.session(key)) is not None:
+            return known
         while not (up := self._state.up(role)):
             self._endpoint.wait()
         site, size = self._endpoint.site, self._sizes[role]
-        key = key or f"{site.role}-{site.rank}-{line.step}-{line.op.id}{line.next()}"
-        chosen = zlib.crc32(key.encode()) % size
+        label = f"{site.role}-{site.rank}-{step}-{op.id}{path}"
+        chosen = zlib.crc32(label.encode()) % size
         rank = min(up, key=lambda rank: (rank - chosen) % size)
-        return f"{role}/{rank}#{self._state.life(RankRef(role, rank))}/{key}"
+        name = Session(role, rank, self._state.life(RankRef(role, rank))).named(label)
+        if self._log is not None:
+            self._log.decide(BEGUN, step, self._holds[op.id], key + name.encode())
+        return name
 
     def _ask(
         self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None
-    ) -> tuple[_Waiting, float | None]:
+    ) -> tuple[Waiting, float | None]:
         line, spec = self._present(role, method)
         site, op, step = self._endpoint.site, line.op, line.step
-        waiting = _Waiting(role, method, f"{site.ref.in_words}, step {step}")
+        waiting = Waiting(role, method, f"{site.ref.in_words}, step {step}")
         header, buffers = encode(args)
         key = key_of(op.id, step, line.next(), role, f"{method} {session}", header, buffers)
-        if (known := self._recorded.get(key)) is not None:
+        if (known := self._history.outcome(key)) is not None:
             waiting.answer = kept_answer(known)
             return waiting, None
-        rank, life = self._parse(role, session) if session else (self._before.get(key, -1), -1)
-        hold = self._holds[op.id]
-        words = Request(key, method, step + hold, life, header, session)
-        waiting.frame = frame_of(words, buffers, self._ways[role].asks, site.rank, site.generation, step)
-        waiting.call = OpenCall(key, role, waiting, len(waiting.frame), rank=rank, life=life)
-        waiting.keeps = self._log if spec.recorded else None
-        waiting.step, waiting.hold = step, hold
-        if not self._state.ask(waiting.call):
-            self._lost([waiting.call])
+        named = self._parse(role, session) if session else None
+        waiting.call = call = self._history.open(key, spec, named, role, waiting)
+        waiting.step, waiting.hold = step, self._holds[op.id]
+        words = Request(key, method, step + waiting.hold, call.life, header, session)
+        waiting.frame = self._frame(words, buffers, role, step)
+        call.nbytes = len(waiting.frame)
+        if call.once and call.life < 0:
+            waiting.request, waiting.buffers = words, buffers
+        waiting.keeps = self._log if spec.logged else None
+        if not self._state.ask(call):
+            self._lost([call])
         self._leave()
         return waiting, timeout if timeout is not None else spec.timeout_s
 
@@ -254,27 +215,43 @@ class Calling:
             raise self._wrong(f"role {role!r} has no service {method!r}", nearest(method, services))
         return line, services[method] if method is not None else next(iter(services.values()))
 
-    def _parse(self, role: str, session: str) -> tuple[int, int]:
-        """Return the rank of a session, and the life in which that rank has it."""
-        found = SESSION.fullmatch(session)
-        if found is None or found[1] != role:
+    def _parse(self, role: str, session: str) -> Session:
+        """Return the session of a name."""
+        found = Session.parse(session)
+        if found is None or found.role != role:
             raise self._wrong(f"{session!r} is no session with role {role!r}", f"begin one: ctx.session({role!r})")
-        return int(found[2]), int(found[3])
+        return found
 
     def _leave(self) -> None:
         for role in self._ways:
             for call in self._state.leaving(role):
                 waiting = call.item
                 if self._log is not None:
-                    self._log.decide(ASKED, waiting.step, waiting.hold, call.key + call.rank.to_bytes(4, "little"))
-                self._endpoint.sender(role, call.rank).send(waiting.frame)
+                    self._log.decide(ASKED, waiting.step, waiting.hold, asked(call))
+                frame = waiting.frame
+                if waiting.request is not None:
+                    words = replace(waiting.request, life=call.sent_to)
+                    frame = self._frame(words, waiting.buffers, role, waiting.step)
+                self._endpoint.sender(role, call.rank).send(frame)
 
-    def _close(self, waiting: _Waiting) -> None:
-        """Close a call that is answered or given up."""
-        if waiting.call is not None and self._state.close(waiting.call.key) is not None:
-            self._leave()
+    def _frame(self, words: Request, buffers: Sequence[Buffer], role: str, step: int) -> bytes:
+        site = self._endpoint.site
+        return frame_of(words, buffers, self._ways[role].asks, site.rank, site.generation, step)
 
-    def _wait(self, waiting: _Waiting, limit: float | None) -> None:
+    def _close(self, waiting: Waiting) -> None:
+        """Close a call that is answered or given up. Its rank cancels a call that is given up.
+
+        The next life of a rank that stops repeats the call, so the rank gives up nothing then.
+        """
+        call = waiting.call
+        if call is None or self._state.close(call.key) is None:
+            return
+        if call.sent_to >= 0 and not (self._endpoint.stopping or self._tasks.ending):
+            words = Request(call.key, GIVE_UP, waiting.step + waiting.hold, -1, b"")
+            self._endpoint.sender(call.role, call.rank).send(self._frame(words, (), call.role, waiting.step))
+        self._leave()
+
+    def _wait(self, waiting: Waiting, limit: float | None) -> None:
         endpoint, fields = self._endpoint, self._fields
         before = fields[status.PHASE]
         began = self._shows(waiting)
@@ -283,7 +260,7 @@ class Calling:
             if until is None:
                 endpoint.wait()
             elif (left := until - monotonic()) <= 0:
-                raise self._late(waiting, limit)
+                self._late(waiting, limit)
             elif not endpoint.pump(min(left, POLL_S)) and endpoint.stopping:
                 raise Stopping
         self._meter.waiting += monotonic_ns() - began
@@ -299,16 +276,26 @@ class Calling:
             self._blocked_at = 0
             fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, now
 
-    def _shows(self, waiting: _Waiting) -> int:
+    def _shows(self, waiting: Waiting) -> int:
         fields, now = self._fields, monotonic_ns()
         rank = waiting.call.rank if waiting.call is not None else -1
         fields[status.PHASE], fields[status.SINCE_NS] = status.CALLING, waiting.since
         fields[status.EDGE] = status.position_of(self._pairs[waiting.role], rank)
         return now
 
-    def _late(self, waiting: _Waiting, limit: float | None) -> CallTimeoutError:
-        what = f"{waiting.name} has not answered within {limit:g} s"
-        return CallTimeoutError(what, where=waiting.where, remedy="raise its timeout, or see why its rank is slow")
+    def _late(self, waiting: Waiting, limit: float | None) -> None:
+        """End a call that has no answer within its limit. A repeated call of a logged service ends in the same way."""
+        assert waiting.call is not None
+        header, buffers = encode(f"{waiting.name} has not answered within {limit:g} s")
+        answer = Answer(waiting.call.key, LATE, header)
+        self._keep(waiting, answer, buffers, 0, 0)
+        waiting.answer = answer, buffers
+
+    def _keep(self, waiting: Waiting, answer: Answer, buffers: Sequence[Buffer], source: int, generation: int) -> None:
+        if waiting.keeps is not None:
+            way = self._ways[waiting.role].answers
+            frame = frame_of(answer, buffers, way, source, generation, waiting.step)
+            waiting.keeps.decide(ENDED, waiting.step, waiting.hold, answer.key + frame)
 
     def _wrong(self, what: str, remedy: str) -> RolemeshError:
         site = self._endpoint.site
@@ -327,13 +314,14 @@ class Calling:
         except (TransportError, *UNREADABLE) as error:
             self._endpoint.refuse(error)
             return
-        call = self._state.close(answer.key)
+        call = self._state.answered(answer.key, source, generation)
         if call is None:
             return
         waiting = call.item
-        if waiting.keeps is not None and answer.kind == ANSWER:
-            frame = frame_of(answer, buffers, self._ways[call.role].answers, source, generation, waiting.step)
-            waiting.keeps.decide(ANSWERED, waiting.step, waiting.hold, call.key + frame)
+        if answer.kind == LOST and call.once:
+            answer = Answer(call.key, UNCERTAIN, b"")
+        if answer.kind in (ANSWER, ERROR):
+            self._keep(waiting, answer, buffers, source, generation)
         if self._tasks.line is not self._line:
             self._line, self._answered = self._tasks.line, 0
         fields, answered = self._fields, self._answered

@@ -14,8 +14,11 @@ from rolemesh_dataplane.payload import DATA, HEAD, INLINE
 __all__ = [
     "ANSWER",
     "ERROR",
+    "GIVE_UP",
     "KEY_BYTES",
+    "LATE",
     "LOST",
+    "UNCERTAIN",
     "Answer",
     "Request",
     "frame_of",
@@ -25,8 +28,10 @@ __all__ = [
     "read_request",
 ]
 
-ANSWER, ERROR, LOST = 0, 1, 2
-"""Kinds of answers: the method's result, the method's error, or the loss of the session."""
+ANSWER, ERROR, LOST, UNCERTAIN, LATE = range(5)
+"""Kinds of answers: the result, the error, the loss of the session, a call that may have run, no answer in time."""
+GIVE_UP: Final = ""
+"""The method of a message that gives up the call with its key."""
 
 KEY_BYTES: Final = 16
 """Bytes of the key of a call."""
@@ -51,7 +56,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The fields of an answer. `value` is its header."""
 
     key: Key
-    kind: Annotated[int, msgspec.Meta(ge=ANSWER, le=LOST)]
+    kind: Annotated[int, msgspec.Meta(ge=ANSWER, le=LATE)]
     value: bytes
 
 

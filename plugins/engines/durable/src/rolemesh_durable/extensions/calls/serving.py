@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Final
@@ -12,7 +14,17 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.service import CalledBy
 from rolemesh_dataplane.codec import Buffer, decode, encode
 from rolemesh_dataplane.transports import TransportError
-from rolemesh_durable.extensions.calls.frames import ANSWER, ERROR, LOST, Answer, Request, frame_of, read_request
+from rolemesh_durable.extensions.calls.frames import (
+    ANSWER,
+    ERROR,
+    GIVE_UP,
+    LOST,
+    UNCERTAIN,
+    Answer,
+    Request,
+    frame_of,
+    read_request,
+)
 from rolemesh_durable.extensions.calls.states import CalleeState, Known, ways
 from rolemesh_durable.malformed import UNREADABLE
 from rolemesh_durable.protocol.rank import page as status
@@ -51,7 +63,9 @@ class Serving:
             keeps=job.snapshots.enabled,
             every=job.snapshots.every,
             max_bytes=job.retention_bytes,
+            once=frozenset(name for name, spec in services.items() if not spec.repeatable),
         )
+        self._running: dict[_Known, asyncio.Task[None]] = {}
         self._looked, self._following = 0, False
         for way in ends:
             port = _Port(self, way.caller)
@@ -121,7 +135,8 @@ class Serving:
             with self._ctx.serving(CalledBy(*known.caller, known.step, words.session)):
                 result = self._methods[known.method](*arguments)
                 if known.method in self._async:
-                    self._tasks.loop.spawn(self._finish(known, result))
+                    task = self._running[known] = self._tasks.loop.spawn(self._finish(known, result))
+                    task.add_done_callback(partial(self._ended, known, result))
                 else:
                     self._answer(known, result)
         except Exception as error:
@@ -131,13 +146,30 @@ class Serving:
     async def _finish(self, known: _Known, result: Coroutine[Any, Any, Any]) -> None:
         try:
             self._answer(known, await result)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self._raised(known, error)
         except Exception as error:
             self._raised(known, error)
+
+    def _ended(self, known: _Known, result: Coroutine[Any, Any, Any], task: asyncio.Task[None]) -> None:
+        """Note that the task of a call has ended. A call that is cancelled has no other answer."""
+        del self._running[known]
+        if task.cancelled() and known.given_up:
+            result.close()
+            self._done(known, UNCERTAIN, b"", ())
+
+    def _give_up(self, known: _Known | None) -> None:
+        """Cancel a call that its caller has given up, if it is a coroutine that runs."""
+        if known is not None and (task := self._running.get(known)) is not None:
+            task.cancel()
 
     def _answer(self, known: _Known, result: Any) -> None:
         self._done(known, ANSWER, *encode(result))
 
-    def _raised(self, known: _Known, error: Exception) -> None:
+    def _raised(self, known: _Known, error: BaseException) -> None:
         text = user_traceback(error, ENGINE) or summarize(error)
         self._done(known, ERROR, *encode(f"{summarize(error)}\n{text}"))
 
@@ -158,6 +190,9 @@ class Serving:
             if item is None:
                 raise ValueError("a call without a value")
             words, buffers = read_request(item.header), item.buffers()
+            if words.method == GIVE_UP:
+                self._give_up(self._state.gives_up(RankRef(caller, source), generation, words.key))
+                return
             if not self._state.knows(RankRef(caller, source), words.method) or words.until < step:
                 raise ValueError(f"a call of {words.method!r} by {caller}/{source}, whom nobody knows")
         except (TransportError, *UNREADABLE) as error:
@@ -175,7 +210,8 @@ class Serving:
 
     def has_finished(self, caller: str, rank: int, generation: int, step: int) -> None:
         """Note that a caller has finished `step`."""
-        self._state.has_finished(RankRef(caller, rank), generation, step)
+        for known in self._state.has_finished(RankRef(caller, rank), generation, step):
+            self._give_up(known)
 
 
 class _Port:

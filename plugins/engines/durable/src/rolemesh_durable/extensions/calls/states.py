@@ -56,15 +56,27 @@ def hold_of_call(op: OpCall, activity: Activity, unrepeated: Collection[str]) ->
 
 
 class OpenCall(Generic[T]):
-    """A call without an answer. `life` is that of the rank that has its session, -1 without one."""
+    """A call without an answer. `life`: the only life of its rank that may answer; -1 if any rank may."""
 
-    __slots__ = ("item", "key", "life", "nbytes", "rank", "role", "sent_to")
+    __slots__ = ("item", "key", "left", "life", "nbytes", "once", "rank", "role", "sent_to")
 
-    def __init__(self, key: bytes, role: str, item: T, nbytes: int, *, rank: int = -1, life: int = -1) -> None:
-        """`rank`: the preferred rank if it is up (-1: any)."""
+    def __init__(
+        self, key: bytes, role: str, item: T, nbytes: int = 1, *, rank: int = -1, life: int = -1,
+        once: bool = False, left: bool = False,
+    ) -> None:  # fmt: skip
+        """`rank`: the preferred rank if it is up (-1: any).
+
+        `once`: the service is not repeatable. `left`: a former life of the caller has sent the call.
+        """
         self.key, self.role, self.item, self.nbytes, self.rank, self.life = key, role, item, nbytes, rank, life
+        self.once, self.left = once, left
         self.sent_to = -1
         """The life of the rank to which the call was sent; -1 before."""
+
+    @property
+    def uncertain(self) -> bool:
+        """True if a rank that did not answer may have run the call, and no other may run it."""
+        return self.once and (self.left or self.sent_to >= 0)
 
     @property
     def ref(self) -> RankRef:
@@ -97,7 +109,7 @@ class CallerState(Generic[T]):
         return [ref.rank for ref in self._ranks[role] if self.life(ref) >= 0]
 
     def ask(self, call: OpenCall[T]) -> bool:
-        """Add a new call. Return False if its session is lost."""
+        """Add a new call. Return False if it is lost: the only life that may answer it is over."""
         if call.life >= 0 and self._gone(call):
             return False
         self.open[call.key] = call
@@ -119,6 +131,11 @@ class CallerState(Generic[T]):
                 return
             yield self._sends(free.popleft(), min(there, key=self._asked.__getitem__))
 
+    def answered(self, key: bytes, rank: int, life: int) -> OpenCall[T] | None:
+        """Close a call that `rank` has answered in `life`; None if the call is not there now."""
+        call = self.open.get(key)
+        return self.close(key) if call is not None and (call.rank, call.sent_to) == (rank, life) else None
+
     def close(self, key: bytes) -> OpenCall[T] | None:
         """Close a call that is answered or given up; None if it is not open."""
         call = self.open.pop(key, None)
@@ -133,7 +150,7 @@ class CallerState(Generic[T]):
     def lives(self, rank: RankRef, life: int) -> list[OpenCall[T]]:
         """Note that a rank is up in `life`. The calls that its earlier lives did not answer are repeated.
 
-        Returns those that cannot be repeated, because their session is lost.
+        Returns those that are lost: their session is, or their service is not repeatable.
         """
         if life <= self._lives.get(rank, -1):
             return []
@@ -156,10 +173,10 @@ class CallerState(Generic[T]):
     def _take_back(self, rank: RankRef, life: int) -> list[OpenCall[T]]:
         role, number = rank
         mine = [call for call in self.open.values() if call.role == role and call.rank == number]
-        lost = [call for call in mine if call.life >= 0 and self._gone(call)]
+        lost = [call for call in mine if self._is_lost(call, life)]
         for call in lost:
             self.close(call.key)
-        again = [call for call in mine if call.life < 0 and call.sent_to < life]
+        again = [call for call in mine if call.life < 0 and call.sent_to < life and call.key in self.open]
         for call in again:
             if call.sent_to >= 0:
                 self._unsend(call)
@@ -168,6 +185,9 @@ class CallerState(Generic[T]):
             call.sent_to = call.rank = -1
         self._free[role].extendleft(reversed(again))
         return lost
+
+    def _is_lost(self, call: OpenCall[T], life: int) -> bool:
+        return self._gone(call) if call.life >= 0 else call.once and 0 <= call.sent_to < life
 
     def _gone(self, call: OpenCall[T]) -> bool:
         known = self._lives.get(call.ref, -1), self._dead.get(call.ref, -1) + 1
@@ -194,9 +214,14 @@ class CallerState(Generic[T]):
 
 
 class Known(Generic[Q, T]):
-    """A call that a callee knows: its latest caller, its content, and its answer once there is one."""
+    """A call that a callee knows: its latest caller, its content, and its answer once there is one.
 
-    __slots__ = ("answer", "caller", "generation", "key", "method", "nbytes", "request", "step", "until")
+    `given_up`: the caller no longer waits for it.
+    """
+
+    __slots__ = (
+        "answer", "caller", "generation", "given_up", "key", "method", "nbytes", "request", "runs", "step", "until",
+    )  # fmt: skip
 
     def __init__(
         self, caller: RankRef, generation: int, key: bytes, step: int, until: int, method: str, request: Q
@@ -206,20 +231,23 @@ class Known(Generic[Q, T]):
         self.request: Q | None = request
         self.answer: T | None = None
         self.nbytes = 0
+        self.runs = self.given_up = False
 
 
 class CalleeState(Generic[Q, T]):
     """The calls to a rank, and its answers for as long as a caller may repeat them."""
 
     def __init__(
-        self, callers: Collection[RankRef], concurrency: Mapping[str, int], *, keeps: bool, every: int, max_bytes: int
-    ) -> None:
-        """`concurrency`: the number of calls of a method that may run at once.
+        self, callers: Collection[RankRef], concurrency: Mapping[str, int], *, keeps: bool, every: int, max_bytes: int,
+        once: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """`concurrency`: the number of calls of a method that may run at once. `once`: methods that never run again.
 
         `keeps`: callers may be restored, at multiples of `every` steps. No call of later steps begins while `max_bytes`
         of answers are kept, if a commit frees some.
         """
         self._concurrency, self._keeps, self._every, self._max_bytes = concurrency, keeps, every, max_bytes
+        self._once = once
         self._known: dict[tuple[RankRef, bytes], Known[Q, T]] = {}
         self._addresses: dict[RankRef, int] = dict.fromkeys(callers, -1)
         self._finished: dict[RankRef, tuple[int, int]] = dict.fromkeys(callers, (-1, -1))
@@ -252,7 +280,7 @@ class CalleeState(Generic[Q, T]):
     ) -> Known[Q, T] | None:
         """Take a call. Return it if it is answered already and the answer can be sent."""
         known = self._known.get((caller, key))
-        if known is None:
+        if known is None or self._is_void(known):
             if until > self._committed:
                 known = Known(caller, generation, key, step, until, method, request)
                 self._known[caller, key] = known
@@ -260,6 +288,18 @@ class CalleeState(Generic[Q, T]):
             return None
         known.generation = max(known.generation, generation)
         return known if known.answer is not None and self._reachable(known) else None
+
+    def gives_up(self, caller: RankRef, generation: int, key: bytes) -> Known[Q, T] | None:
+        """Note that `caller` no longer waits for a call. Return the call if it runs, and is to be cancelled."""
+        known = self._known.get((caller, key))
+        if known is None or known.answer is not None or known.given_up or generation < known.generation:
+            return None
+        known.given_up = True
+        if known.runs:
+            return known
+        self._queues[known.method].remove(known)
+        del self._known[caller, key]
+        return None
 
     def begins(self) -> Known[Q, T] | None:
         """Return a call to run now; None if there is none."""
@@ -279,12 +319,20 @@ class CalleeState(Generic[Q, T]):
                 else:
                     queue.rotate(held)
                     self._running[method] += 1
+                    known.runs = True
                     return known
         return None
 
     def done(self, known: Known[Q, T], answer: T, nbytes: int) -> bool:
-        """Note the answer of a call. Return True if the answer can be sent now."""
+        """Note the answer of a call. Return True if the answer can be sent now.
+
+        A call that its caller has given up is forgotten, and may run again, unless its method never does.
+        """
         self._running[known.method] -= 1
+        if self._is_void(known):
+            if self._known.get((known.caller, known.key)) is known:
+                del self._known[known.caller, known.key]
+            return False
         known.answer, known.nbytes, known.request = answer, nbytes, None
         self._untils[known.until] += 1
         self.kept_bytes += nbytes
@@ -316,19 +364,29 @@ class CalleeState(Generic[Q, T]):
         self._addresses |= {RankRef(role, rank): -1 for rank in range(size)}
         self._finished |= {RankRef(role, rank): (-1, -1) for rank in range(size)}
 
-    def has_finished(self, caller: RankRef, generation: int, step: int) -> None:
-        """Note that a caller finished `step`. It sends no further calls in it in this generation."""
+    def has_finished(self, caller: RankRef, generation: int, step: int) -> list[Known[Q, T]]:
+        """Note that a caller finished `step`. It sends no further calls in it in this generation.
+
+        Returns its running calls up to this step, which it has given up, to be cancelled.
+        """
         if caller not in self._finished or (generation, step) <= self._finished[caller]:
-            return
+            return []
         self._finished[caller] = generation, step
         if not self._keeps:
             self._free(lambda known: known.caller == caller and known.step <= step)
+        if not self.running:
+            return []
+        mine = [known for known in self._known.values() if known.caller == caller and known.until <= step]
+        return [known for known in mine if known.runs and self.gives_up(caller, generation, known.key) is known]
 
     def committed(self, step: int) -> None:
         """Forget the answers up to `step`: no caller repeats calls of these steps."""
         if step > self._committed:
             self._committed = step
             self._free(lambda known: known.until <= step)
+
+    def _is_void(self, known: Known[Q, T]) -> bool:
+        return known.given_up and known.method not in self._once
 
     def _free(self, gone: Callable[[Known[Q, T]], bool]) -> None:
         for known in [known for known in self._known.values() if known.answer is not None and gone(known)]:

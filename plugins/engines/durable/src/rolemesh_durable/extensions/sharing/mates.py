@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from rolemesh.graph.logical import Edge
+from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
 from rolemesh_durable.extensions.sharing.states import SharingState
 from rolemesh_durable.protocol.item_reports import ItemReports
 from rolemesh_durable.protocol.rank.page import WAITING
@@ -35,7 +35,8 @@ class Mates:
     def __init__(self, edge: Edge, ports: Ports[Any], say: Say) -> None:
         site, size = ports.mail.site, ports.job.world_sizes[ports.mail.site.role]
         self.edge, self._mail, self._role, self._waits, self._send = edge, ports.mail, site.role, ports.waits, say
-        self.sharing = SharingState(site.rank, size, ports.resume)
+        steals = not _is_logged(ports.job.graph, ports.job.graph.ops[edge.dst])
+        self.sharing = SharingState(site.rank, size, ports.resume, steals=steals)
         self._mates = [rank for rank in range(size) if rank != site.rank]
         self._asked = dict.fromkeys(self._mates, -1)
         self._pending: dict[int, tuple[int, int]] = {}
@@ -114,6 +115,11 @@ class Mates:
 
     def _say(self, mate: int, kind: int, step: int, item: int = 0) -> None:
         self._send(self._role, mate, MESSAGE.pack(kind, self.edge.id, step, item))
+
+
+def _is_logged(graph: LogicalGraph, op: OpCall) -> bool:
+    """Return True if ranks log the outcomes of calls that `op` may make."""
+    return any(spec.logged for role in op.calls for spec in graph.services[role].values())
 
 
 def decoded(body: bytes) -> Message:

@@ -8,6 +8,10 @@ same moment, both do it. The consumer uses one result, and the metrics count onc
 rare, because a rank steals only after it has finished an item of the step, or has waited for a moment
 (`extensions.sharing.shared_rows`).
 
+A rank takes no items of others if its operator calls services whose outcomes are logged (`ServiceSpec.logged`). Such an
+item belongs to the rank that has the log. After a restart this rank repeats the item from the log; another rank would
+make its calls a second time.
+
 A rank has finished a step once all items are taken, by itself or by a mate. Then its results are its part of the value.
 Items that a mate took and had not made when it died are not lost. The mate is restored to the step before, has not
 finished the step, and does every item that no other rank claims. So does every rank that has not finished either. No
@@ -26,9 +30,9 @@ __all__ = ["SharingState"]
 class SharingState:
     """One rank's knowledge of the items that each rank takes, from the step after its restore."""
 
-    def __init__(self, rank: int, size: int, resume: int = -1) -> None:
-        """Rank `rank` of `size` continues after step `resume`."""
-        self._rank, self._size, self._from = rank, size, resume + 1
+    def __init__(self, rank: int, size: int, resume: int = -1, *, steals: bool = True) -> None:
+        """Rank `rank` of `size` continues after step `resume`. Only with `steals` it takes items of other sections."""
+        self._rank, self._size, self._from, self._steals = rank, size, resume + 1, steals
         self._generations = {mate: -1 for mate in range(size) if mate != rank}
         self._silent = set(self._generations)
         self._listeners: dict[int, int] = {}
@@ -139,7 +143,7 @@ class SharingState:
         size, count = self._size, len(taken)
         sections = [(count * rank // size, count * (rank + 1) // size) for rank in range(size)]
         own = taken.find(0, *sections[self._rank])
-        if own >= 0:
+        if own >= 0 or not self._steals:
             return own
         after = sections[self._rank + 1 :] + sections[: self._rank]
         return taken.rfind(0, *max(after, key=lambda section: taken.count(0, *section))) if after else -1

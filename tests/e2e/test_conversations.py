@@ -1,0 +1,210 @@
+"""Conversations over calls: after the death of caller, callee or both, each turn and each action has happened once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.harness import Job, nothing_is_left
+
+STEPS, TALKS, TURNS = 4, 4, 3
+ROLES = '''
+import asyncio
+import os
+import signal
+import time
+
+from rolemesh import Balanced, Batch, CallUncertainError, SessionLostError, Split, operator, service
+
+
+def note(name, *words):
+    """Append a line in one write, which a kill cannot split."""
+    out = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(out, (" ".join(map(str, words)) + "\\n").encode())
+    os.close(out)
+
+
+def dies(once):
+    """Kill this process, unless `once` names a kill that has happened."""
+    try:
+        os.close(os.open(f"killed-{once}", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Data:
+    def __init__(self, ctx):
+        self.ctx = ctx
+
+    @operator(returns=Split())
+    def next(self):
+        return Batch({"talk": [self.ctx.step * 100 + n for n in range(TALKS)]})
+
+
+class Agent:
+    """Talks TURNS turns with the model, acts after each in a session, and sends one letter."""
+
+    def __init__(self, ctx, die=()):
+        self.ctx, self.die = ctx, list(die)
+
+    @operator(talks=Balanced(rows=1, concurrency=4), returns=Split())
+    async def talk(self, talks):
+        ctx, talk = self.ctx, talks["talk"][0]
+        said, box, acted = [], ctx.session("box"), []
+        for turn in range(TURNS):
+            said.append(await ctx.call("model", "sample", talk, turn, list(said)))
+            self.after(talk, "turn", turn)
+            while len(acted) <= turn:
+                try:
+                    acted.append(await ctx.call("box", "act", talk, len(acted), said[len(acted)], session=box))
+                except SessionLostError:
+                    box, acted = ctx.session("box"), []  # restore the box with the same actions
+            self.after(talk, "act", turn)
+        try:
+            letter = await ctx.call("post", "send", talk)
+        except CallUncertainError:
+            letter = "uncertain"
+        self.after(talk, "send", 0)
+        note("talks", talk, *said, letter)
+        return Batch({"talk": [talk], "letter": [letter]})
+
+    def after(self, talk, what, number):
+        if [talk, what, number] == self.die:
+            dies("agent")
+
+
+class Model:
+    def __init__(self, ctx, die=()):
+        self.ctx, self.die = ctx, list(die)
+
+    @service(recorded=True, concurrency=8)
+    async def sample(self, talk, turn, said):
+        if [talk, turn] == self.die:
+            dies("model")
+        word = os.urandom(4).hex()
+        note("sampled", talk, turn, word)
+        await asyncio.sleep(0.001)
+        return word
+
+
+class Box:
+    def __init__(self, ctx, die=()):
+        self.ctx, self.die = ctx, list(die)
+
+    @service(recorded=True, concurrency=8)
+    async def act(self, talk, number, word):
+        if [talk, number] == self.die:
+            dies("box")
+        note("acted", self.ctx.rank, self.ctx.generation, self.ctx.called_by.session, talk, number, word)
+        return word
+
+
+class Post:
+    def __init__(self, ctx, die=()):
+        self.ctx, self.die = ctx, list(die)
+
+    @service(repeatable=False, concurrency=8)
+    async def send(self, talk):
+        note("sent", talk)
+        if [talk] == self.die:
+            dies("post")
+        await asyncio.sleep(0.001)
+        return "sent"
+
+
+class Sink:
+    def __init__(self, ctx):
+        self.ctx, self.seen = ctx, []
+
+    def add(self, talks) -> None:
+        self.seen += zip(talks["talk"], talks["letter"])
+        if self.ctx.step == STEPS - 1:
+            note("seen", *(f"{talk}:{letter}" for talk, letter in self.seen))
+
+    def snapshot(self):
+        return {"seen": [list(each) for each in self.seen]}
+
+    def restore(self, state):
+        self.seen = [tuple(each) for each in state["seen"]]
+'''
+FLOW = """
+from rolemesh import flow
+
+
+@flow
+def talking(job):
+    job.sink.add(job.agent.talk(job.data.next(), calls=[job.model, job.box, job.post]))
+"""
+SIZES = {"data": 1, "agent": 2, "model": 2, "box": 2, "post": 1, "sink": 1}
+JOB = "\n".join(
+    [f"name: talking\nflow: flow.py:talking\nsteps: {STEPS}\nroles:"]
+    + [
+        f"  {role}: {{use: function, world_size: {size}, resources: {{cpu: 0.1}},"
+        f" options: {{target: 'roles.py:{role.title()}'}}}}"
+        for role, size in SIZES.items()
+    ]
+    + ["failover: [{use: process, options: {max_attempts: 10}}]", "engine: {options: {lease_s: 2, stop_grace_s: 2}}"]
+)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    job = Job(tmp_path, "talking", ("--backend", "local"))
+    roles = ROLES.replace("TALKS", str(TALKS)).replace("TURNS", str(TURNS)).replace("STEPS", str(STEPS))
+    for name, text in {"roles.py": roles, "flow.py": FLOW, "job.yaml": JOB}.items():
+        (tmp_path / name).write_text(text)
+    yield job
+    nothing_is_left(job.ids())
+
+
+def lines(job: Job, name: str) -> list[list[str]]:
+    return [line.split() for line in (job.folder / name).read_text().splitlines()]
+
+
+DEATHS = {
+    "nobody": {},
+    "the caller after a turn": {"agent": [102, "turn", 1]},
+    "the caller after an action": {"agent": [102, "act", 1]},
+    "the caller after a letter": {"agent": [103, "send", 0]},
+    "a callee in a turn": {"model": [101, 1]},
+    "a callee in an action": {"box": [101, 1]},
+    "a callee in a letter": {"post": [101]},
+    "caller and callees": {"agent": [102, "act", 1], "model": [101, 1], "box": [102, 2], "post": [203]},
+}
+QUICK = ("the caller after an action", "caller and callees")
+
+
+@pytest.mark.parametrize(
+    "who", [pytest.param(who, marks=() if who in QUICK else pytest.mark.soak, id=who) for who in DEATHS]
+)
+def test_each_turn_and_each_action_happens_once(job: Job, who: str) -> None:
+    die = DEATHS[who]
+    ended = job.run(*(f"roles.{role}.options.kwargs.die={json.dumps(at)}" for role, at in die.items()))
+    assert ended.returncode == 0, ended.stdout
+    for role in die:
+        assert (job.folder / f"killed-{role}").exists(), f"{role} was not killed"
+    talks = [str(step * 100 + n) for step in range(STEPS) for n in range(TALKS)]
+    sampled, told = lines(job, "sampled"), lines(job, "talks")
+    turns = Counter((talk, turn) for talk, turn, _ in sampled)
+    # A turn that was sampled, and whose answer died with the model or with the agent before it came, comes again.
+    repeated = {at: count for at, count in turns.items() if count > 1}
+    assert not repeated or "model" in die, repeated
+    words = {talk: {tuple(each[1:]) for each in told if each[0] == talk} for talk in talks}
+    assert {talk: len(each) for talk, each in words.items()} == dict.fromkeys(talks, 1), "a talk is repeated as it was"
+    assert {(talk, str(turn)) for talk in talks for turn in range(TURNS)} == turns.keys()
+    acted = Counter(tuple(each) for each in lines(job, "acted"))
+    assert not {action: count for action, count in acted.items() if count > 1}, "an action of one session twice"
+    sent = Counter(talk for (talk,) in lines(job, "sent"))
+    seen = dict(each.split(":") for each in lines(job, "seen")[-1])
+    assert seen.keys() == set(talks)
+    assert set(sent.values()) == {1}, "a letter twice"
+    assert {talk for talk, letter in seen.items() if letter == "sent"} <= sent.keys()
+    uncertain = {talk for talk, letter in seen.items() if letter == "uncertain"}
+    if "post" in die:  # letters of the same step may have been under way, too
+        assert str(die["post"][0]) in uncertain <= {talk for talk in talks if int(talk) // 100 == die["post"][0] // 100}
+    else:
+        assert not uncertain
