@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tests.judges.sides import LONGEST, Side, gradient, loaded, padded, tokenizer
 
@@ -63,4 +64,32 @@ def policy(folder: Path, batch: Batch, changes: dict[str, torch.Tensor] | None =
         trainer.use_vllm = True  # which turns its correction on; nothing is generated
     trainer.model.train()
     loss = trainer._compute_loss(trainer.model, {**padded(batch), **(changes or {})})
+    return Side(float(loss), gradient(trainer.model, loss))
+
+
+def conversations(folder: Path, batch: Batch, later: Path | None = None, **config: Any) -> Side:
+    """Return GRPOTrainer's results for rows with turns of an environment, the columns and corrections made by TRL.
+
+    TRL scores the rows with the model of `folder`, and trains the one of `later`. Only the advantages are given.
+    """
+    trainer = grpo_trainer(folder, batch.rows, **config)
+    trainer.use_vllm = True  # which turns its correction on; nothing is generated
+    lists = {
+        name: [np.asarray(row).tolist() for row in batch[name]]
+        for name in ("prompt_ids", "completion_ids", "completion_mask", "logprobs")
+    }
+    trainer._generate = lambda prompts: (
+        *(lists[name] for name in ("prompt_ids", "completion_ids", "completion_mask")),
+        [""] * batch.rows,
+        lists["logprobs"],
+        {},
+        None,
+        None,
+    )
+    trainer.model.train()
+    found = trainer._generate_and_score_completions([{"prompt": "w3"}] * batch.rows)
+    found["advantages"] = torch.tensor(np.asarray(batch["advantage"]))
+    if later is not None:
+        trainer.model.load_state_dict(loaded(later).state_dict())
+    loss = trainer._compute_loss(trainer.model, found)
     return Side(float(loss), gradient(trainer.model, loss))

@@ -20,6 +20,10 @@ POLICY = {"completion_ids": IDS, "advantage": np.zeros(2, np.float32)}
         ({"input_ids": IDS, "loss_mask": Ragged.from_rows([[1, 0, 0], [1, 0]], np.int8)}, "`loss_mask` is 0"),
         ({"input_ids": IDS, "labels": Ragged.from_rows([[1, -100, -100], [4, -100]], np.int32)}, "`labels` is -100"),
         ({"completion_ids": Ragged.from_rows([[], []], np.int32)}, "every completion is empty"),
+        (
+            {"completion_ids": IDS, "completion_mask": Ragged.from_rows([[0] * 3, [0] * 2], np.uint8)},
+            "`completion_mask` is 0",
+        ),
         (POLICY | {"group": np.arange(2)}, "all 2 groups have one sample"),
         (POLICY | {"group": np.zeros(2, np.int64)}, "every advantage is 0 in all 1 groups"),
         (POLICY, "every advantage is 0"),

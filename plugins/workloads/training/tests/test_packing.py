@@ -29,6 +29,9 @@ def rows(kind: str) -> tuple[list[list[int]], list[list[int]]]:
             return [prefix, [*prefix, 40, 41]], [[40, 41, 42], [5, 6]]
         case "nothing in common":
             return [[1, 2], [3, 4, 5], [6]], [[7, 8], [9], [10, 11, 12]]
+        case "turns of one conversation":
+            turns = [*prefix, 20, 21, 22, 23]
+            return [turns, [*turns, 5, 6], turns, [*turns, 5, 7, 8]], [[5, 6, 9], [24, 25], [5, 7, 8, 9], [26]]
         case "an empty completion":
             return [[*prefix, 20], [*prefix, 21]], [[], [5, 6]]
     raise AssertionError(kind)
@@ -40,6 +43,7 @@ KINDS = [
     "one prompt",
     "a prompt that is the prefix of another",
     "nothing in common",
+    "turns of one conversation",
     "an empty completion",
 ]
 
@@ -86,20 +90,53 @@ def test_temperature_divides_the_logits(tiny_model):
 def test_common_tokens_are_laid_out_once_and_last_tokens_not_at_all():
     prompts, completions = rows("shared prefix, groups")
     layout = pack(prompts, completions)
-    assert len(layout.input_ids) == 13 + 1 + 3 + sum(len(c) - 1 for c in completions)
-    assert len(layout.keep) == 2 + sum(len(c) - 1 for c in completions)
+    assert len(layout.input_ids) == 13 + 1 + len([5, 6]) + 3 + len([10, 11, 12])
     assert layout.targets.tolist() == [token for completion in completions for token in completion]
 
 
-def test_a_token_sees_its_own_row_and_nothing_else():
-    prompts, completions = rows("groups that are not adjacent")
+def test_samples_of_one_conversation_share_their_turns():
+    prompts, completions = rows("turns of one conversation")
     layout = pack(prompts, completions)
-    for i, visible in enumerate(layout.mask()):
-        own = layout.row[i]
-        if own >= 0:
-            seen = layout.input_ids[visible].tolist()
-            assert seen == (prompts[own] + completions[own])[: len(seen)]
-            assert layout.positions[visible].tolist() == list(range(len(seen)))
+    assert len(layout.input_ids) == 17 + len([5, 6, 24]) + len([7, 8])
+    assert len(layout.targets) == 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_sees_its_own_row_and_nothing_else(kind):
+    prompts, completions = rows(kind)
+    layout = pack(prompts, completions)
+    texts = [prompt + completion for prompt, completion in zip(prompts, completions, strict=True)]
+    for visible in layout.mask():
+        seen = layout.input_ids[visible].tolist()
+        assert any(text[: len(seen)] == seen for text in texts)
+        assert layout.positions[visible].tolist() == list(range(len(seen)))
+    places = layout.keep[layout.source]
+    found = [[*layout.input_ids[layout.mask()[at]], token] for at, token in zip(places, layout.targets, strict=True)]
+    wanted = [
+        text[: end + 1] for prompt, text in zip(prompts, texts, strict=True) for end in range(len(prompt), len(text))
+    ]
+    assert found == wanted
+
+
+@pytest.mark.parametrize("how", ["one block", "blocks of 3", "padded"])
+def test_only_counted_tokens_have_a_result(tiny_model, how, monkeypatch):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    model.set_attn_implementation(attention.NAME)
+    monkeypatch.setattr(attention, "BLOCK", 3 if how == "blocks of 3" else attention.BLOCK)
+    prompts, completions = rows("turns of one conversation")
+    counted = [np.array(mask, dtype=np.bool_) for mask in ([1, 0, 1], [0, 0], [0, 1, 0, 0], [1])]
+    temperature = np.array([1.0, 2.0, 0.5, 2.0], dtype=np.float32)
+    every, found = (
+        completion_logprobs(
+            model, prompts, completions, CPU, temperature=temperature, packed=how != "padded", counted=mask
+        ).detach()
+        for mask in (None, counted)
+    )
+    torch.testing.assert_close(found, every[torch.from_numpy(np.concatenate(counted))], rtol=1e-5, atol=1e-5)
+    if how != "padded":
+        assert len(pack(prompts, completions, counted).input_ids) == 17 + len(
+            [5, 6, 7, 8]
+        )  # no token after the last counted one
 
 
 @pytest.mark.parametrize("prompt", [1, *(pytest.param(n, marks=pytest.mark.soak) for n in (2, 3))])

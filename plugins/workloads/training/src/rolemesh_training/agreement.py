@@ -175,10 +175,10 @@ def _distributions(
     """Yield samples that a policy loss cannot correct."""
     if not issubclass(loss_kind(options.loss), PolicyOptions):
         return
-    stated, cap = options.loss_options.get("temperature"), options.importance_sampling_cap
+    stated = options.loss_options.get("temperature")
     for call, said in samplers:
         names = {"rollout": f"roles.{call.role}.options", "loss": f"roles.{role}.options.loss_options"}
-        for name, what, remedy in faults(said, stated, reweighted=cap is not None, **names):
+        for name, what, remedy in faults(said, stated, reweighted=options.corrects, **names):
             where = "loss_options.temperature" if name == "temperature" and said.get(name) else "loss_options"
             yield OptionsError(f"of {call.role}.{call.operator}, {what}", where=where, remedy=remedy)
 

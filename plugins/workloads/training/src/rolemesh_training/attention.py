@@ -1,7 +1,8 @@
 """Attention within a packed row, block by block, without a mask of length × length.
 
 It is registered with transformers, so every model that takes its attention from there can use it. A packed row passes
-the owners of its tokens in place of a mask; any other call uses transformers' own ``sdpa``.
+the ends of its tokens (`rolemesh_training.packing.Packed`) in place of a mask; any other call uses transformers' own
+``sdpa``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-__all__ = ["BLOCK", "NAME", "owners", "packed_sdpa"]
+__all__ = ["BLOCK", "NAME", "argument", "packed_sdpa"]
 
 NAME = "packed_sdpa"
 """Name for ``set_attn_implementation``."""
@@ -22,10 +23,9 @@ BLOCK = 512
 """Number of tokens whose masks exist at the same time. The backward pass computes the masks again, so none is kept."""
 
 
-def owners(prompt: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-    """Return the argument in place of the mask: (1, 1, 2, length), the prompt and the row of each token; -1 for tokens
-    of all."""
-    return torch.stack([prompt, row])[None, None]
+def argument(ends: torch.Tensor) -> torch.Tensor:
+    """Return the argument in place of the mask, (1, 1, 1, length), from `Packed.ends`: int64, (length,)."""
+    return ends[None, None, None]
 
 
 def packed_sdpa(
@@ -39,25 +39,19 @@ def packed_sdpa(
 ) -> tuple[torch.Tensor, None]:
     """As transformers' ``sdpa_attention_forward``. query, key, value: (1, heads, length, dimension) of a packed row.
 
-    A token sees the earlier tokens that belong to the same prompt and row, or to all. Prompts lie one after another.
+    Token i sees token j if j <= i < ends[j].
     """
     if attention_mask is None or attention_mask.dtype != torch.int64:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, **kwargs)
-    owner = attention_mask[0, 0]
-    common = int((owner[0] < 0).sum())
+    ends = attention_mask[0, 0, 0]
 
     def attend(start: int, end: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        # Of the keys: those common to all, and from the first one of a prompt that is in this block.
-        first = start if start < common else int((owner[0] < owner[0, start]).sum())
-
-        def near(tensor: torch.Tensor) -> torch.Tensor:
-            return torch.cat([tensor[..., : min(common, first), :], tensor[..., first:end, :]], -2)
-
-        place = torch.arange(owner.shape[1], device=owner.device)[:, None]
-        theirs = near(owner[..., None]).mT
-        visible = ((theirs < 0) | (theirs == owner[:, start:end, None])).all(0) & (near(place).mT <= place[start:end])
+        # Of the earlier keys only those that a token of this block, and so its first one, can see.
+        own = torch.arange(start, end, device=ends.device)
+        keys = torch.cat([(ends[:start] > start).nonzero()[:, 0], own])
+        visible = (ends[keys] > own[:, None]) & (keys <= own[:, None])
         found, _ = sdpa_attention_forward(
-            module, query[:, :, start:end], near(key), near(value), visible[None, None], dropout, **kwargs
+            module, query[:, :, start:end], key[:, :, keys], value[:, :, keys], visible[None, None], dropout, **kwargs
         )
         return found
 

@@ -45,6 +45,8 @@ def facts(batch: Batch | None, whole: Batch | None) -> Facts:
         return Facts(batch.rows, ADVANTAGE, groups)
     if "completion_ids" in batch and not any(len(row) for row in batch["completion_ids"]):
         return Facts(batch.rows, "every completion is empty", groups)
+    if "completion_mask" in batch and not _any(batch["completion_mask"]):
+        return Facts(batch.rows, "`completion_mask` is 0 for every token, so the model sampled none of them", groups)
     if "input_ids" in batch:
         if all(len(row) < 2 for row in batch["input_ids"]):
             return Facts(batch.rows, "no row has a second token, which would be the first to predict", groups)

@@ -65,18 +65,39 @@ class PolicyOptions(_Completions):
     clip_high: float | None = Field(
         None, gt=0, description="the ratio's upper bound is 1 + clip_high instead (DAPO's clip-higher); null: 1 + clip"
     )
+    objective: Literal["clipped", "cispo"] = Field(
+        "clipped",
+        description="clipped: the smaller of the ratio's and the clipped ratio's objective (PPO, GRPO); cispo: the "
+        "token's log-probability, weighted with the ratio up to 1 + clip_high, so that each token keeps its gradient "
+        "(MiniMax-M1)",
+    )
+    """TRL calls these `loss_type` dapo and cispo; its `epsilon_high` of cispo is 1 + `clip_high`."""
     kl_coef: float = Field(0.0, ge=0, description="weight of the KL penalty against the column `ref_logprobs`")
+    importance_sampling: Literal["token", "sequence"] | None = Field(
+        None,
+        description="decoupled PPO: the ratio is taken against the trainer's own log-probabilities before the update "
+        "(π_old), and each token's objective is multiplied by π_old / π_sampler. token: of the token; sequence: their "
+        "product over the row. null: token if importance_sampling_cap is set; without a cap the ratio is taken against "
+        "the sampler's",
+    )
+    """π_old apart from π_sampler: Hilton et al., arXiv:2110.00641, equation 2; for rows of older weights: Fu et al.,
+    "AReaL", arXiv:2505.24298, equation 5. AReaL calls it `use_decoupled_loss`, verl `rollout_is` token or sequence."""
     importance_sampling_cap: float | None = Field(
         None,
         gt=0,
-        description="truncated importance sampling: the ratio is taken against the trainer's own log-probabilities "
-        "before the update (π_old), and each token's objective is multiplied by min(π_old / π_sampler, cap), e.g. 2 or "
-        "3; null: the ratio is taken against the sampler's",
+        description="largest importance weight π_old / π_sampler, e.g. 2 or 3 (truncated importance sampling); null: "
+        "weights have no cap",
     )
-    """Capped weights: Espeholt et al., "IMPALA", arXiv:1802.01561, section 4.1. π_old apart from π_sampler: Hilton et
-    al., arXiv:2110.00641, equation 2. Between an engine and a trainer: Yao et al., "Your Efficient RL Framework
-    Secretly Brings You Off-Policy RL Training", 2025. TRL calls it `vllm_importance_sampling_mode: token_truncate` with
-    `vllm_importance_sampling_clip_max`, verl `tis_imp_ratio_cap`."""
+    """Capped weights: Espeholt et al., "IMPALA", arXiv:1802.01561, section 4.1. Between an engine and a trainer: Yao et
+    al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025. TRL calls it
+    `vllm_importance_sampling_mode: token_truncate` or `sequence_truncate` with `vllm_importance_sampling_clip_max`,
+    verl `rollout_is_threshold`."""
+    over_cap: Literal["truncate", "mask"] = Field(
+        "truncate",
+        description="a weight above importance_sampling_cap becomes the cap (truncate), or 0, so that its tokens are "
+        "not trained (mask)",
+    )
+    """TRL's modes `token_mask` and `sequence_mask`; AReaL's `behav_imp_weight_mode` has the same names."""
     ratio: Literal["token", "sequence"] = Field(
         "token", description="token: a ratio for each token; sequence: their geometric mean for the completion (GSPO)"
     )
@@ -96,7 +117,14 @@ class PolicyOptions(_Completions):
     def _complete(self) -> Self:
         if (self.aggregation == "constant") != (self.aggregation_length is not None):
             raise ValueError("aggregation: constant and aggregation_length go together")
+        if self.over_cap == "mask" and self.importance_sampling_cap is None:
+            raise ValueError("over_cap: mask has no effect without importance_sampling_cap")
         return self
+
+    @property
+    def corrects(self) -> bool:
+        """Return whether the loss multiplies objectives by importance weights."""
+        return self.importance_sampling is not None or self.importance_sampling_cap is not None
 
 
 class GRPOOptions(PolicyOptions):
@@ -271,10 +299,10 @@ class TrainerOptions(BaseModel, extra="forbid"):
         return self.dropout if self.dropout is not None else str(self.loss) not in _COMPARING
 
     @property
-    def importance_sampling_cap(self) -> float | None:
-        """Return the cap of a policy loss of this package; None for other losses."""
-        policy = issubclass(loss_kind(self.loss), PolicyOptions)
-        return self.loss_options.get("importance_sampling_cap") if policy else None
+    def corrects(self) -> bool:
+        """Return whether the loss is a policy loss of this package that multiplies by importance weights."""
+        kind = loss_kind(self.loss)
+        return issubclass(kind, PolicyOptions) and kind.model_validate(self.loss_options).corrects
 
     @field_validator("betas")
     @classmethod

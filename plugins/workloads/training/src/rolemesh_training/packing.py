@@ -1,16 +1,15 @@
 """Log-probabilities of completions; the common parts of rows are computed once.
 
-Rows of one GRPO step share a long prefix (system prompt, demonstrations) and, within groups, a question. `pack` puts
-the prefix, then each question followed by its completions, into one row. The row is a tree in which a token sees only
-its ancestors, at the position that it has in its own row. Up to rounding, the results equal those of one row per
-completion.
+Rows of one GRPO step share a long prefix (system prompt, demonstrations) and, within groups, a question. The samples of
+one conversation share its first turns. `pack` puts all rows into one, as a tree of their prefixes in which each token
+lies once. A token sees only its ancestors, at the position that it has in its own row. Up to rounding, the results
+equal those of one row per completion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,77 +21,96 @@ from rolemesh_training import attention
 __all__ = ["Packed", "completion_logprobs", "completion_values", "pack", "row_scores"]
 
 Ids = NDArray[np.int64]
+Counted = Sequence[NDArray[np.bool_]]
+"""For each row, which tokens of its completion count."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """One row of `length` tokens for a batch of prompts and completions."""
+    """One row of `length` tokens for a batch of prompts and completions, in the order of a walk through their tree."""
 
     input_ids: Ids
     """(length,)"""
     positions: Ids
-    """Ids: (length,): position of each token in its own row."""
-    prompt: Ids
-    """Ids: (length,): number of the distinct prompt of each token, -1 for the common prefix."""
-    row: Ids
-    """Ids: (length,): number of the completion of each token, -1 for prompts."""
+    """(length,): position of each token in its own row."""
+    ends: Ids
+    """(length,): place after the last token that sees this one. The descendants of a token follow it directly, so token
+    i sees token j if j <= i < ends[j]."""
     keep: Ids
-    """Ids: (kept,): places in the row, ascending, whose logits predict a token of a completion."""
+    """(kept,): places in the row, ascending, whose logits predict a token of a completion."""
     source: Ids
-    """Ids: (tokens,): for each completion token, in the order of the rows, the index in `keep` of the place that
+    """(tokens,): for each counted completion token, in the order of the rows, the index in `keep` of the place that
     predicts it."""
     targets: Ids
-    """(tokens,): the completion tokens."""
+    """(tokens,): the counted completion tokens."""
 
     def mask(self) -> NDArray[np.bool_]:
         """(length, length): [i, j] says whether token i sees token j."""
-        visible = np.tri(len(self.input_ids), dtype=np.bool_)
-        for owner in (self.prompt, self.row):
-            visible &= (owner[None, :] < 0) | (owner[None, :] == owner[:, None])
-        return visible
+        return np.tri(len(self.input_ids), dtype=np.bool_) & (self.ends[None, :] > np.arange(len(self.ends))[:, None])
 
 
-def pack(prompts: Sequence[Any], completions: Sequence[Any]) -> Packed:
-    """Lay out rows of token ids. The last token of a completion predicts nothing and is left out.
+def pack(prompts: Sequence[Any], completions: Sequence[Any], counted: Counted | None = None) -> Packed:
+    """Lay out rows of token ids. The last counted token of a completion predicts nothing that counts, so it and the
+    tokens after it are left out.
 
-    Raises `ValueError` if there are no rows, and for an empty prompt.
+    `counted` says which tokens of each completion are predicted; None: all of them. Raises `ValueError` if there are no
+    rows, and for an empty prompt.
     """
     prompts, completions = _rows(prompts, completions)
-    members: dict[bytes, list[int]] = {}
-    for i, prompt in enumerate(prompts):
-        members.setdefault(prompt.tobytes(), []).append(i)
-    prefix = _common_prefix([prompts[rows[0]] for rows in members.values()])
-
-    pieces: list[tuple[Ids, int, int, int]] = [(prompts[0][:prefix], 0, -1, -1)]  # ids, first position, prompt, row
-    length = prefix
-    ends: list[int] = []
-    starts: dict[int, int] = {}
-    parents: dict[int, int] = {}
-    for number, rows in enumerate(members.values()):
-        question = prompts[rows[0]][prefix:]
-        pieces.append((question, prefix, number, -1))
-        length += len(question)
-        end = length - 1 if len(question) else prefix - 1
-        ends.append(end)
-        for row in rows:
-            pieces.append((completions[row][:-1], prefix + len(question), number, row))
-            starts[row], parents[row] = length, end
-            length += max(0, len(completions[row]) - 1)
-
-    predictors = [
-        np.concatenate([[parents[row]], np.arange(starts[row], starts[row] + len(ids) - 1)]) if len(ids) else ids
-        for row, ids in enumerate(completions)
+    wanted = _wanted(completions, counted)
+    rows = [
+        np.concatenate([prompt, ids[: places[-1] if len(places) else 0]])
+        for prompt, ids, places in zip(prompts, completions, wanted, strict=True)
     ]
-    keep = np.unique(np.concatenate([np.array(ends), *predictors])).astype(np.int64)
+    ends = np.empty(sum(map(len, rows)), dtype=np.int64)
+    laid: list[Ids] = []
+    positions: list[Ids] = []
+    predictors: dict[int, Ids] = {}
+    firsts: list[int] = []
+    previous = path = np.zeros(0, dtype=np.int64)
+    length = 0
+    # In lexicographic order a row shares its longest prefix with the row before it. Big-endian bytes have that order.
+    for row in sorted(range(len(rows)), key=lambda row: rows[row].astype(">i8").tobytes()):
+        ids = rows[row]
+        shared = _shared(previous, ids)
+        ends[path[shared:]] = length
+        path = np.concatenate([path[:shared], np.arange(length, length + len(ids) - shared)])
+        laid.append(ids[shared:])
+        positions.append(np.arange(shared, len(ids)))
+        length += len(ids) - shared
+        before = len(prompts[row]) - 1
+        firsts.append(int(path[before]))
+        predictors[row] = path[before + wanted[row]]
+        previous = ids
+    ends[path] = length
+    sources = [predictors[row] for row in range(len(rows))]
+    keep = np.unique(np.concatenate([np.array(firsts), *sources])).astype(np.int64)
     return Packed(
-        input_ids=np.concatenate([ids for ids, *_ in pieces]),
-        positions=np.concatenate([np.arange(first, first + len(ids)) for ids, first, _, _ in pieces]),
-        prompt=np.concatenate([np.full(len(ids), number) for ids, _, number, _ in pieces]),
-        row=np.concatenate([np.full(len(ids), row) for ids, _, _, row in pieces]),
+        input_ids=np.concatenate(laid),
+        positions=np.concatenate(positions),
+        ends=ends[:length],
         keep=keep,
-        source=np.searchsorted(keep, np.concatenate(predictors)),
-        targets=np.concatenate(completions),
+        source=np.searchsorted(keep, np.concatenate(sources)),
+        targets=_targets(completions, wanted),
     )
+
+
+def _wanted(completions: Sequence[Ids], counted: Counted | None) -> list[Ids]:
+    """Return the places of the counted tokens in each completion."""
+    if counted is None:
+        return [np.arange(len(ids)) for ids in completions]
+    return [np.flatnonzero(np.asarray(mask)) for mask in counted]
+
+
+def _targets(completions: Sequence[Ids], wanted: Sequence[Ids]) -> Ids:
+    return np.concatenate([ids[places] for ids, places in zip(completions, wanted, strict=True)])
+
+
+def _shared(one: Ids, other: Ids) -> int:
+    """Return the length of the common prefix."""
+    shortest = min(len(one), len(other))
+    same = one[:shortest] == other[:shortest]
+    return shortest if same.all() else int(same.argmin())
 
 
 def _rows(prompts: Sequence[Any], completions: Sequence[Any]) -> tuple[list[Ids], list[Ids]]:
@@ -107,14 +125,6 @@ def _rows(prompts: Sequence[Any], completions: Sequence[Any]) -> tuple[list[Ids]
     return found[0], found[1]
 
 
-def _common_prefix(prompts: Sequence[Ids]) -> int:
-    shortest = min(len(prompt) for prompt in prompts)
-    same = np.ones(shortest, dtype=np.bool_)
-    for one, other in pairwise(prompts):
-        same &= one[:shortest] == other[:shortest]
-    return shortest if same.all() else int(same.argmin())
-
-
 def completion_logprobs(
     model: torch.nn.Module,
     prompts: Sequence[Any],
@@ -123,17 +133,19 @@ def completion_logprobs(
     *,
     temperature: float | NDArray[np.float32] = 1.0,
     packed: bool = True,
+    counted: Counted | None = None,
 ) -> torch.Tensor:
     """Return the log-probability of each completion token given its prompt and the tokens before it: float32,
     (tokens,), row by row, differentiable. It takes one forward pass. `temperature` is one number, or one for each row.
 
-    A model with the attention `rolemesh_training.attention.NAME` needs no mask of the squared length of the packed row.
+    `counted` says for each row which tokens of its completion count; only these have a result. None: all tokens. A
+    model with the attention `rolemesh_training.attention.NAME` needs no mask of the squared length of the packed row.
     """
     if isinstance(temperature, np.ndarray):
-        temperature = np.repeat(temperature, [len(completion) for completion in completions])
+        temperature = np.repeat(temperature, [int(np.sum(each)) for each in counted or map(np.ones_like, completions)])
     if not packed:
-        return _padded(model, prompts, completions, device, temperature)
-    layout = pack(prompts, completions)
+        return _padded(model, prompts, completions, device, temperature, counted)
+    layout = pack(prompts, completions, counted)
     logits = model(
         **_inputs(model, layout, device), logits_to_keep=torch.from_numpy(layout.keep).to(device), use_cache=False
     ).logits[0]
@@ -141,11 +153,17 @@ def completion_logprobs(
 
 
 def completion_values(
-    model: torch.nn.Module, prompts: Sequence[Any], completions: Sequence[Any], device: torch.device
+    model: torch.nn.Module,
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
+    device: torch.device,
+    *,
+    counted: Counted | None = None,
 ) -> torch.Tensor:
     """Return the result of a model with one number for each token (``task: value``) for the text before each completion
-    token: float32, (tokens,), row by row, differentiable. It takes one forward pass over one packed row."""
-    layout = pack(prompts, completions)
+    token, or before each `counted` one: float32, (tokens,), row by row, differentiable. It takes one forward pass over
+    one packed row."""
+    layout = pack(prompts, completions, counted)
     found = model(**_inputs(model, layout, device), use_cache=False).logits[0, :, 0].float()
     return found[torch.from_numpy(layout.keep[layout.source]).to(device)]
 
@@ -166,7 +184,7 @@ def row_scores(model: torch.nn.Module, rows: Sequence[Any], device: torch.device
 def _inputs(model: torch.nn.Module, layout: Packed, device: torch.device) -> dict[str, torch.Tensor]:
     _refuse_sliding_window(model, int(layout.positions.max(initial=0)) + 1)
     if model.config._attn_implementation == attention.NAME:
-        mask = attention.owners(*(torch.from_numpy(part).to(device) for part in (layout.prompt, layout.row)))
+        mask = attention.argument(torch.from_numpy(layout.ends).to(device))
     else:
         visible = torch.from_numpy(layout.mask()).to(device)[None, None]
         mask = torch.zeros(visible.shape, device=device).masked_fill_(~visible, torch.finfo(torch.float32).min)
@@ -183,18 +201,20 @@ def _padded(
     completions: Sequence[Any],
     device: torch.device,
     temperature: float | NDArray[np.float32],
+    counted: Counted | None,
 ) -> torch.Tensor:
     prompts, completions = _rows(prompts, completions)
+    wanted = _wanted(completions, counted)
     rows = [np.concatenate(pair) for pair in zip(prompts, completions, strict=True)]
     width = max(len(row) for row in rows)
     ids = np.zeros((len(rows), width), dtype=np.int64)
     for i, row in enumerate(rows):
         ids[i, : len(row)] = row
     logits = model(input_ids=torch.from_numpy(ids).to(device), use_cache=False).logits.flatten(0, 1)
-    pairs = enumerate(zip(prompts, completions, strict=True))
-    source = [i * width + len(p) - 1 + np.arange(len(c)) for i, (p, c) in pairs]
-    targets = np.concatenate(completions)
-    return _pick(logits, torch.from_numpy(np.concatenate(source)), torch.from_numpy(targets), temperature)
+    pairs = enumerate(zip(prompts, wanted, strict=True))
+    source = np.concatenate([i * width + len(prompt) - 1 + places for i, (prompt, places) in pairs])
+    targets = torch.from_numpy(_targets(completions, wanted))
+    return _pick(logits, torch.from_numpy(source), targets, temperature)
 
 
 def _pick(

@@ -22,6 +22,7 @@ from rolemesh.api.batch import Batch, Ragged, Shard, Shards
 from rolemesh.api.workload import RankContext, State
 from rolemesh.errors import RolemeshError
 from rolemesh_training.columns import text_rows
+from rolemesh_training.completions import Completions
 from rolemesh_training.contract import LossContext, LossFunction, LossOutput
 from rolemesh_training.generators import generator_states, restore_generators, seed_generators
 from rolemesh_training.group import join
@@ -31,7 +32,7 @@ from rolemesh_training.options import token_column
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
 from rolemesh_training.parking import Parking
 from rolemesh_training.sampling import OLD, REFERENCE, row_name, row_temperatures
-from rolemesh_training.sums import add, add_output, counted, weights
+from rolemesh_training.sums import add, add_output, counted, reported, weights
 
 __all__ = ["Trainer"]
 
@@ -166,24 +167,27 @@ class Trainer(ABC):
         itself."""
         options = self.options
         alone = options.mini_batches == options.epochs == 1 and not options.dropout
-        if options.importance_sampling_cap is None or alone:
+        if not options.corrects or alone:
             return batch
         stated = options.loss_options.get("temperature")
         return batch | {OLD: self._per_token(batch, self._logprobs_at(stated))}
 
     def _logprobs_at(self, stated: float | None) -> Callable[[Batch], torch.Tensor]:
         """Return a function that computes the log-probability of each completion token of a batch, at the temperature
-        `stated`, or that of its rows."""
+        `stated`, or that of its rows; 0 for tokens that were not sampled."""
 
         def compute(part: Batch) -> torch.Tensor:
-            return completion_logprobs(
+            found = Completions.of(part)
+            logprobs = completion_logprobs(
                 self.model,
-                part["prompt_ids"],
-                part["completion_ids"],
+                found.prompts,
+                found.ids,
                 self.device,
-                temperature=row_temperatures(part, range(part.rows), stated),
+                temperature=row_temperatures(part, found.rows, stated),
                 packed=self.options.packed,
+                counted=found.sampled,
             )
+            return found.scattered(logprobs)
 
         return compute
 
@@ -216,7 +220,7 @@ class Trainer(ABC):
                 add(merged, name, total, weight)
         merged.setdefault("loss", [0.0, 0.0])[1] = weight = counted(*weights(merged))
         self.step(weight, batch, whole)
-        self.ctx.metric(**{name: total / share for name, (total, share) in merged.items() if share > 0})
+        self.ctx.metric(**reported(merged))
 
     def step(self, weight: float, batch: Batch | None = None, whole: Batch | None = None) -> None:
         """Step the optimizer unless there is nothing to learn. Count the result, the same on every rank."""
@@ -258,7 +262,9 @@ class Trainer(ABC):
         """See `TrainerWorkload.values`."""
 
         def compute(part: Batch) -> torch.Tensor:
-            return completion_values(self.model, part["prompt_ids"], part["completion_ids"], self.device)
+            found = Completions.of(part)
+            values = completion_values(self.model, found.prompts, found.ids, self.device, counted=found.sampled)
+            return found.scattered(values)
 
         batch = self._fitting(batch, "completion_ids", "values")
         return batch | {"values": self._per_token(batch, compute)}
