@@ -1,4 +1,4 @@
-"""The kit finds what is wrong with an environment, and says no more."""
+"""The kit finds what is wrong with an environment and with a harness, and says no more."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.conformance import broken_environments
+from tests.conformance import broken_environments, broken_harnesses
 from tests.conformance.broken_environments import Mail, MailAgain
 from tests.conformance.harness import found_in, outcomes, own_tests
 
 from rolemesh_agents import Start, Task, ToolCall
-from rolemesh_testing import EnvironmentConformance
-from rolemesh_testing.environments import lives
+from rolemesh_testing import EnvironmentConformance, HarnessConformance, children
 
 ONCE = "test_an_action_that_is_not_repeatable_is_done_once"
 
 
 def test_the_kit_finds_each_mistake_of_an_environment_and_none_in_a_sound_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lives, "GONE_S", 0.5)
+    monkeypatch.setattr(children, "GONE_S", 0.5)
     of, kit = broken_environments, EnvironmentConformance
     found = found_in(kit, {**of.BROKEN, of.Sound: own_tests(kit)}, sampled=5, turns=3)
     assert {plugin: failed.keys() for plugin, failed in found.items()} == {**of.BROKEN, of.Sound: set()}, found
@@ -28,6 +27,17 @@ def test_the_kit_finds_each_mistake_of_an_environment_and_none_in_a_sound_one(mo
 
 def test_each_standard_test_of_environments_has_a_broken_plugin() -> None:
     assert set().union(*broken_environments.BROKEN.values()) | {ONCE} == own_tests(EnvironmentConformance)
+
+
+def test_the_kit_finds_each_mistake_of_a_harness_and_none_in_a_sound_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "GONE_S", 0.5)
+    of, kit = broken_harnesses, HarnessConformance
+    found = found_in(kit, {**of.BROKEN, of.Sound: own_tests(kit)})
+    assert {plugin: failed.keys() for plugin, failed in found.items()} == {**of.BROKEN, of.Sound: set()}, found
+
+
+def test_each_standard_test_of_harnesses_has_a_broken_plugin() -> None:
+    assert set().union(*broken_harnesses.BROKEN.values()) == own_tests(HarnessConformance)
 
 
 class Letters(EnvironmentConformance):

@@ -23,5 +23,7 @@ ENVIRONMENTS = Kind(
     ("rank",),
     conformance="rolemesh_testing:EnvironmentConformance",
 )
-HARNESSES = Kind("harnesses", "harness", "rolemesh_agents:Harness", ("rank",))
+HARNESSES = Kind(
+    "harnesses", "harness", "rolemesh_agents:Harness", ("rank",), conformance="rolemesh_testing:HarnessConformance"
+)
 SANDBOXES = Kind("sandboxes", "sandbox", "rolemesh_agents:Sandbox", ("rank",))

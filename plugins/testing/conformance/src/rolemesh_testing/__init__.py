@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rolemesh_testing.examinations.conformance import ExaminationConformance
     from rolemesh_testing.extensions.conformance import ExtensionConformance
     from rolemesh_testing.failover.conformance import FailoverConformance
+    from rolemesh_testing.harnesses.conformance import HarnessConformance
     from rolemesh_testing.kinds.conformance import KindConformance
     from rolemesh_testing.observers.conformance import ObserverConformance
     from rolemesh_testing.overriding import override
@@ -53,6 +54,7 @@ __all__ = [
     "ExaminationConformance",
     "ExtensionConformance",
     "FailoverConformance",
+    "HarnessConformance",
     "KindConformance",
     "ObserverConformance",
     "PluginConformance",
@@ -75,6 +77,7 @@ _HOME = {
     "ExaminationConformance": "examinations.conformance",
     "ExtensionConformance": "extensions.conformance",
     "FailoverConformance": "failover.conformance",
+    "HarnessConformance": "harnesses.conformance",
     "KindConformance": "kinds.conformance",
     "ObserverConformance": "observers.conformance",
     "PluginConformance": "conformance",

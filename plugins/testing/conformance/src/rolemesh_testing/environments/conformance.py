@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar
@@ -13,9 +14,10 @@ from pydantic import BaseModel
 
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_agents import Start, Task, ToolCall
+from rolemesh_testing.children import stage_of
 from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.environments.drawing import drawn
-from rolemesh_testing.environments.lives import Life, Subject, stage_for
+from rolemesh_testing.environments.lives import SERVE, Life, Subject
 from rolemesh_testing.environments.mistakes import mistaken_calls, mistaken_replies
 from rolemesh_testing.environments.playing import Choose, Played, play, play_killed, play_together, repeatable, restored
 from rolemesh_testing.environments.wire import Action, Answer
@@ -27,9 +29,6 @@ __all__ = ["EnvironmentConformance"]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 AGAIN = 12
 """Episodes in one process that the tests for leaks compare with the first ones."""
-
-_STAGES = pytest.StashKey[dict[tuple[str, ...], Stage]]()
-"""The processes from which others are forked, by the modules that they have imported."""
 
 
 class EnvironmentConformance(PluginConformance):
@@ -85,14 +84,7 @@ class EnvironmentConformance(PluginConformance):
         """The process from which the others are forked."""
 
         preload = (record.target.partition(":")[0], *self.preload)
-        stages = request.session.stash.setdefault(_STAGES, {})
-
-        def make() -> Stage:
-            if preload not in stages:
-                stages[preload] = stage_for(preload, self.timeout_s)
-                request.session.addfinalizer(stages[preload].close)
-            return stages[preload]
-
+        make = partial(stage_of, request, SERVE, preload, self.timeout_s)
         return needed(request, "its modules cannot be imported", make)
 
     @pytest.fixture

@@ -1,0 +1,120 @@
+"""The process of a harness under test: it holds conversations that follow scripts, and returns what the harness did."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import tempfile
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import msgspec
+
+from rolemesh.api.import_ref import ImportRef
+from rolemesh.api.plugin import NoOptions
+from rolemesh.api.port import LocalPort
+from rolemesh.api.workload import RankContext
+from rolemesh_agents import ConversationFailedError, EndReached, Harness
+from rolemesh_testing.harnesses.scripted import ScriptedConversation
+from rolemesh_testing.harnesses.wire import End, Ended, Failed, Held, Hold, Order, Ready, Reply, Request, SetUp, Talked
+from rolemesh_testing.subprocess_probe import still_running
+
+__all__ = ["serve"]
+
+
+def serve(connection: Connection, _: int | None) -> NoReturn:
+    """Serve requests until the connection closes."""
+    life, code = _Life(), 0
+    decode = msgspec.msgpack.Decoder(Request).decode
+    loop = asyncio.new_event_loop()
+    try:
+        connection.send_bytes(str(os.getpid()).encode())
+        while True:
+            request = decode(connection.recv_bytes())
+            connection.send_bytes(msgspec.msgpack.encode(loop.run_until_complete(life.answer(request))))
+    except (EOFError, OSError):
+        pass
+    except BaseException:
+        traceback.print_exc()
+        code = 70
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class _Life:
+    def __init__(self) -> None:
+        self._harness: Harness | None = None
+        self._folder = Path()
+        self._log: IO[str] | None = None
+
+    async def answer(self, request: Request) -> Reply:
+        """Serve a request. An exception of the harness is a valid answer."""
+        try:
+            match request:
+                case SetUp():
+                    await self._set_up(request)
+                    return Ready()
+                case Hold():
+                    return Held(tuple(await asyncio.gather(*map(self._hold, request.orders))))
+                case End():
+                    return await self._end()
+        except (Exception, SystemExit) as error:
+            return Failed(f"{type(error).__name__}: {error}", traceback.format_exc())
+
+    @property
+    def harness(self) -> Harness:
+        assert self._harness is not None
+        return self._harness
+
+    async def _set_up(self, order: SetUp) -> None:
+        logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(name)s: %(message)s")
+        os.environ["TMPDIR"] = tempfile.tempdir = order.folder
+        self._folder, self._log = Path(order.folder), open(order.log, "a", buffering=1)  # noqa: SIM115 (of the process)
+        cls: Any = ImportRef(order.target).resolve()
+        self._harness = cls(cls.Options.model_validate(order.options, context={"base": order.base}))
+        ctx = RankContext[Any](
+            options=NoOptions(),
+            job="conformance",
+            role="agent",
+            run_dir=self._folder,
+            tmp_dir=self._folder,
+            base=Path(order.base),
+            port=LocalPort(),
+        )
+        await self.harness.setup(ctx)
+
+    async def _hold(self, order: Order) -> Talked:
+        talk = ScriptedConversation(order, self._note)
+        task = asyncio.ensure_future(self.harness.run(talk))
+        talk.cancel = task.cancel
+        ended, error = "returned", ""
+        try:
+            await task
+        except EndReached:
+            ended = "over"
+        except ConversationFailedError as failed:
+            ended, error = "failed", str(failed)
+        except asyncio.CancelledError:
+            ended = "cancelled"
+        except Exception as raised:
+            ended, error = "raised", f"{type(raised).__name__}: {raised}\n{traceback.format_exc()}"
+        return Talked(ended, error, tuple(talk.calls), talk.samples, tuple(talk.checked()))
+
+    def _note(self, call: str) -> None:
+        assert self._log is not None
+        self._log.write(f"{call}\n")
+
+    async def _end(self) -> Ended:
+        await self.harness.close()
+        await asyncio.sleep(0)
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        await asyncio.get_running_loop().shutdown_default_executor()
+        threads, children = still_running()
+        files = tuple(sorted(str(path.relative_to(self._folder)) for path in self._folder.rglob("*")))
+        return Ended((*threads, *(f"task {task.get_coro()}" for task in tasks)), children, files)
