@@ -32,14 +32,14 @@ def test_its_tests_pass_and_the_kit_finds_nothing(environ: dict[str, str], tmp_p
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads(report.read_text())
     assert {(one["kind"], one["plugin"]) for one in results if one["outcome"] == "passed"} == {
-        ("workloads", "agent"),
-        ("workloads", "sandbox"),
+        ("workloads", "guesser"),
+        ("workloads", "arithmetic"),
         ("schedulers", "even"),
         ("failover", "give-up"),
         ("observers", "tensorboard"),
     }
     needed = {"test_any_rank_answers_a_service_alike", "test_a_kill_at_every_operator_boundary_changes_nothing"}
-    assert needed <= {one["test"] for one in results if (one["plugin"], one["outcome"]) == ("sandbox", "passed")}
+    assert needed <= {one["test"] for one in results if (one["plugin"], one["outcome"]) == ("arithmetic", "passed")}
 
 
 def test_its_job_runs_with_agents_that_call_and_leaves_an_event_file(environ: dict[str, str], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def sandbox() -> Sandbox:
 
 
 class TestAgent(WorkloadConformance):
-    plugin = "agent"
+    plugin = "guesser"
     options = {"turns": 3}  # noqa: RUF012
     bad_options = ({"turns": 0}, {"tools": ["sandbox"]})
     world_sizes = (1, 3)
@@ -36,7 +36,7 @@ class TestAgent(WorkloadConformance):
 
 
 class TestSandbox(WorkloadConformance):
-    plugin = "sandbox"
+    plugin = "arithmetic"
     bad_options = ({"letters": 0},)
     world_sizes = (1, 2)
     steps = 1

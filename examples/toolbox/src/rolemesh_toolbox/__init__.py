@@ -1,1 +1,1 @@
-"""Plugins for rolemesh: workloads `agent` and `sandbox`, strategy `even`, level `give-up`, observer `tensorboard`."""
+"""Plugins: workloads `guesser` and `arithmetic`, strategy `even`, level `give-up`, observer `tensorboard`."""

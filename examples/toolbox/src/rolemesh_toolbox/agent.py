@@ -1,4 +1,4 @@
-"""The workload `agent`: it solves many tasks at the same time, in several turns, with a tool of another role."""
+"""The workload `guesser`: it solves many tasks at the same time, in several turns, with a tool of another role."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Agent"]
 
 
 class AgentOptions(BaseModel, extra="forbid"):
-    """Options of the `agent` workload."""
+    """Options of the `guesser` workload."""
 
     tool: str = Field(default="sandbox", description="The role that has the service `evaluate`.")
     turns: int = Field(default=4, ge=1, description="The most calls of the tool for one task.")

@@ -1,4 +1,4 @@
-"""The workload `sandbox`: a role with services only, for agents."""
+"""The workload `arithmetic`: a role with services only, for agents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPERATIONS: dict[type[ast.AST], Callable[..., Any]] = {
 
 
 class SandboxOptions(BaseModel, extra="forbid"):
-    """Options of the `sandbox` workload."""
+    """Options of the `arithmetic` workload."""
 
     letters: int = Field(default=200, ge=1, description="The longest text that is evaluated.")
 

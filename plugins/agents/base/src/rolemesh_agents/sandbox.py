@@ -17,12 +17,14 @@ __all__ = ["Limits", "Result", "Sandbox"]
 class Limits(BaseModel, extra="forbid", frozen=True):
     """Limits of the commands in a sandbox."""
 
-    seconds: float = Field(10.0, gt=0, description="time of one command; the sandbox then kills all its processes")
-    memory_mb: int = Field(512, gt=0, description="memory of one process, in 10^6 bytes")
-    processes: int = Field(32, gt=0, description="processes at the same time")
-    output_kb: int = Field(64, gt=0, description="kept output of one command, in 10^3 bytes; the rest is cut")
-    disk_mb: int = Field(64, gt=0, description="size of the folder, in 10^6 bytes")
-    network: bool = Field(False, description="whether commands may reach the network")
+    seconds: float = Field(
+        default=10.0, gt=0, description="time of one command; the sandbox then kills all its processes"
+    )
+    memory_mb: int = Field(default=512, gt=0, description="memory of one process, in 10^6 bytes")
+    processes: int = Field(default=32, gt=0, description="processes at the same time")
+    output_kb: int = Field(default=64, gt=0, description="kept output of one command, in 10^3 bytes; the rest is cut")
+    disk_mb: int = Field(default=64, gt=0, description="size of the folder, in 10^6 bytes")
+    network: bool = Field(default=False, description="whether commands may reach the network")
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -1,0 +1,1 @@
+"""Conversations between a model and an environment, as the workload `agent` holds them."""

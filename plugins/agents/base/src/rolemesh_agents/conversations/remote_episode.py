@@ -1,0 +1,140 @@
+"""An episode in the role `environment`, as a conversation sees it. It survives the death of the environment's rank."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from rolemesh.api.service import CallError, CallTimeoutError, SessionLostError
+from rolemesh.api.workload import RankContext
+from rolemesh_agents.actions import ToolCall
+from rolemesh_agents.conversations.action_log import ActionLog
+from rolemesh_agents.environment import Observation, Outcome, Reward, Start, Task
+from rolemesh_agents.errors import ConversationFailedError
+
+__all__ = ["RemoteEpisode"]
+
+MOST_LOSSES: Final = 3
+"""Number of ranks that one action may lose before it counts as the reason."""
+PATIENCE: Final = 60.0
+"""Seconds on top of an action's own limit until its rank counts as stuck."""
+RESTORE_S: Final = 600.0
+"""Seconds until a restored episode must be there."""
+
+
+class RemoteEpisode:
+    """One attempt at one task, in a session with a rank of the role `environment`.
+
+    All answers of the role are recorded: a restarted agent gets them again without asking. If the environment's rank
+    dies, this object begins another session and restores the episode in it, from its last state or by repeating its
+    actions. Methods raise `ConversationFailedError` if that is not possible.
+    """
+
+    def __init__(self, ctx: RankContext[Any], role: str, task: Task, seed: int) -> None:
+        self._ctx, self._role, self._task, self._seed = ctx, role, task, seed
+        self._session: str | None = None
+        self._log = ActionLog()
+        self._restorable = self.closed = False
+        self.losses = self.late_calls = 0
+        self.seconds = 0.0
+        """Seconds that the environment has worked on this episode, without those that were repeated."""
+        self.waited = 0.0
+        """Seconds that this process has waited for answers."""
+
+    @property
+    def unrepeatable(self) -> bool:
+        """True if the episode has begun an action that must not be repeated, so that no other episode may replace
+        it."""
+        return self._log.unrepeatable
+
+    async def begin(self, limit: float) -> Start:
+        """Begin the episode, within `limit` seconds."""
+        answer = await self._ask("begin", limit, msgspec.to_builtins(self._task), self._seed, limit)
+        self._log.begun(answer.get("state"))
+        self._restorable = True
+        return msgspec.convert({"messages": answer["messages"], "tools": answer["tools"]}, Start)
+
+    async def call(self, call: ToolCall, repeatable: bool, limit: float) -> Observation:
+        """Run one call of a tool, within `limit` seconds."""
+        given = {"name": call.name, "arguments": dict(call.arguments), "id": call.id}
+        answer = await self._act("call", given, repeatable, limit)
+        self.late_calls += bool(answer.get("late"))
+        return Observation(answer["content"], answer["done"])
+
+    async def reply(self, content: str, limit: float) -> Outcome:
+        """Give a turn without calls to the environment."""
+        answer = await self._act("reply", {"content": content}, True, limit)
+        return Outcome(answer["messages"], answer["done"])
+
+    async def reward(self, limit: float) -> Reward:
+        """Judge the episode, which ends it."""
+        answer = await self._ask("reward", limit, limit)
+        self.closed = True
+        return Reward(answer["value"], answer["parts"], answer["success"])
+
+    async def end(self) -> None:
+        """End the episode without a reward. Errors do not matter: the rank closes it at the commit of the step."""
+        if self._session is not None and not self.closed:
+            self.closed = True
+            with contextlib.suppress(CallError):
+                await self._ctx.call(self._role, "end", session=self._session, timeout=PATIENCE)
+
+    async def _act(self, kind: str, given: Mapping[str, Any], repeatable: bool, limit: float) -> Mapping[str, Any]:
+        self._log.unrepeatable |= not repeatable
+        method = kind if repeatable else f"{kind}_once"
+        answer = await self._ask(method, limit, dict(given), limit, repeatable=repeatable)
+        self._log.answered(kind, given, limit, repeatable, answer)
+        return answer
+
+    async def _ask(self, method: str, limit: float, *args: Any, repeatable: bool = True) -> Mapping[str, Any]:
+        """Call a service of the episode, and restore the episode as often as its rank dies."""
+        for _ in range(MOST_LOSSES):
+            try:
+                await self._connect()
+                return await self._answer(method, limit + PATIENCE, *args)
+            except SessionLostError:
+                self.losses += 1
+                self._session = None
+                if not repeatable:
+                    what = f"the rank of {self._role} died during a call of a tool that must not be repeated"
+                    raise ConversationFailedError(what) from None
+        what = f"the rank of {self._role} died {MOST_LOSSES} times in a row during `{method}` of one conversation"
+        raise ConversationFailedError(what, remedy="see its log: the environment or a tool may end the process")
+
+    async def _connect(self) -> None:
+        """Begin a session, and restore the episode in it if it had begun."""
+        if self._session is not None:
+            return
+        self._session = self._ctx.session(self._role)
+        if not self._restorable:
+            return
+        plan = self._log.plan()
+        if (action := plan.forbidden) is not None:
+            what = f"the episode's rank died, and restoring it would repeat {action.given.get('name', action.kind)!r}"
+            raise ConversationFailedError(f"{what}, which must not be repeated")
+        actions = [msgspec.to_builtins(each) for each in plan.actions]
+        given = msgspec.to_builtins(self._task), self._seed, plan.state, actions
+        await self._answer("resume", RESTORE_S, *given, count=False)
+
+    async def _answer(self, method: str, timeout: float, *args: Any, count: bool = True) -> Mapping[str, Any]:
+        asked = time.monotonic()
+        try:
+            session = self._session or ""
+            answer = await self._ctx.call(self._role, method, *args, session=session, timeout=timeout)
+        except SessionLostError:
+            raise
+        except CallTimeoutError as error:
+            raise ConversationFailedError(f"role {self._role} is stuck: {error.what}") from None
+        except CallError as error:
+            raise ConversationFailedError(f"role {self._role} failed: {error.what}") from None
+        finally:
+            self.waited += time.monotonic() - asked
+        if "failed" in answer:
+            raise ConversationFailedError(answer["failed"])
+        self.seconds += answer.get("seconds", 0.0) if count else 0.0
+        found: Mapping[str, Any] = answer
+        return found

@@ -1,0 +1,191 @@
+"""The conversation that a harness holds: turns of the model, actions in the environment, limits and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import msgspec
+import numpy as np
+
+from rolemesh.api.workload import stable_seed
+from rolemesh_agents.actions import Message, Tool, ToolCall
+from rolemesh_agents.conversations.limits import ConversationLimits
+from rolemesh_agents.conversations.remote_episode import RemoteEpisode
+from rolemesh_agents.conversations.sampling import SampledTurn
+from rolemesh_agents.conversations.tokens import ParsedTurn, TokenTemplate
+from rolemesh_agents.conversations.transcript import Transcript
+from rolemesh_agents.environment import Observation, Outcome, Reward, Start
+from rolemesh_agents.errors import ConversationFailedError, EndReached
+from rolemesh_agents.harness import Turn
+
+__all__ = ["Sampler", "Talk"]
+
+Sampler = Callable[[np.ndarray[Any, np.dtype[Any]], Mapping[str, Any]], Awaitable[SampledTurn]]
+"""Samples a turn that continues a prompt, with sampling parameters."""
+
+
+class _Sample:
+    """One transcript of the conversation, and the messages that the model has not seen yet."""
+
+    def __init__(self, transcript: Transcript, tools: Sequence[Tool]) -> None:
+        self.transcript, self.tools = transcript, tools
+        self.turn: Sequence[int] = ()
+        """The tokens of the last turn, if nothing follows them yet."""
+        self.pending: list[Message] = []
+        self.turns = 0
+
+
+class Talk:
+    """One conversation; see `rolemesh_agents.Conversation` for the methods that a harness calls."""
+
+    def __init__(
+        self,
+        number: int,
+        seed: int,
+        start: Start,
+        episode: RemoteEpisode,
+        template: TokenTemplate,
+        sampler: Sampler,
+        limits: ConversationLimits,
+        params: Mapping[str, Any],
+    ) -> None:
+        """`params`: the sampling parameters of all turns."""
+        self.number, self.seed, self.start = number, seed, start
+        self.ended = ""
+        """ "finished" or "truncated" once the conversation is over; "" before."""
+        self.reason = ""
+        """The limit that ended the conversation, or the harness's reason."""
+        self.turns = self.unparsed = 0
+        self.engine_s = 0.0
+        self.reward: Reward | None = None
+        self._episode, self._template, self._sampler = episode, template, sampler
+        self._limits, self._params = limits, dict(params)
+        self._samples: list[_Sample] = []
+        self.begin(start.messages)
+        self._now = self._samples[0]
+
+    # --------------------------------------------------------------------------------------- what the harness calls
+
+    async def sample(self, params: Mapping[str, Any] | None = None) -> Turn:
+        """See `Conversation.sample`."""
+        self._check()
+        now, limits = self._now, self._limits
+        transcript = now.transcript
+        added: Sequence[int] = ()
+        if now.turns:
+            added = self._template.increment(now.turn, now.pending)
+        left = limits.tokens - len(transcript) - len(added)
+        if self.turns >= limits.turns:
+            self._end("truncated", "turns")
+        if left < 1:
+            if not self.turns:
+                what = f"the prompt has {len(transcript)} tokens, and limits.tokens is {limits.tokens}"
+                raise ConversationFailedError(what, remedy="raise limits.tokens, or leave such tasks out")
+            self._end("truncated", "tokens")
+        given = {**self._params, **(params or {}), "seed": stable_seed(self.seed, "turn", self.turns)}
+        given["max_tokens"] = min(given.get("max_tokens") or limits.turn_tokens, limits.turn_tokens, left)
+        given["stop_token_ids"] = [*self._template.stop_token_ids, *given.get("stop_token_ids", ())]
+        prompt = np.concatenate([transcript.ids(), np.asarray(added, np.int32)])
+        sampled = await self._sampler(prompt, given)
+        self._note(now, added, sampled, given)
+        parsed = self._named(self._template.parse(now.turn))
+        transcript.messages.append(self._template.message(parsed))
+        ids = sampled.ids.tolist()
+        return Turn(parsed.content, parsed.calls, parsed.unparsed, ids, sampled.finish, len(prompt))
+
+    async def call(self, call: ToolCall) -> Observation:
+        """See `Conversation.call`."""
+        self._check()
+        repeatable = all(tool.repeatable for tool in self.start.tools if tool.name == call.name)
+        found = await self._episode.call(call, repeatable, self._limits.call_s)
+        if found.done:
+            self.ended = "finished"
+        return found
+
+    async def reply(self, content: str) -> Outcome:
+        """See `Conversation.reply`."""
+        self._check()
+        found = await self._episode.reply(content, self._limits.call_s)
+        if found.done:
+            self.ended = "finished"
+        return found
+
+    def append(self, messages: Sequence[Message]) -> None:
+        """See `Conversation.append`."""
+        now = self._now
+        now.transcript.messages.extend(messages)
+        if not now.turns:
+            now.transcript = Transcript(
+                self._template.opening(now.transcript.messages, now.tools), now.transcript.messages, now.transcript.name
+            )
+        else:
+            now.pending.extend(messages)
+
+    def begin(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, name: str = "") -> int:
+        """See `Conversation.begin`."""
+        tools = self.start.tools if tools is None else tools
+        self._now = _Sample(Transcript(self._template.opening(messages, tools), messages, name), tools)
+        self._samples.append(self._now)
+        return len(self._samples) - 1
+
+    def resume(self, sample: int) -> None:
+        """See `Conversation.resume`."""
+        self._now = self._samples[sample]
+
+    def judge(self, reward: Reward) -> None:
+        """See `Conversation.judge`."""
+        self.reward = reward
+
+    def finish(self, truncated: str = "") -> NoReturn:
+        """See `Conversation.finish`."""
+        self._end("truncated" if truncated else "finished", truncated)
+
+    # ------------------------------------------------------------------------------------------ what the agent reads
+
+    def returned(self) -> None:
+        """Note that the harness has returned: the conversation is over. Raises `ConversationFailedError` if the model
+        had no turn."""
+        self.ended = self.ended or "finished"
+        if not self.turns:
+            raise ConversationFailedError("the harness ended the conversation before the model's first turn")
+
+    @property
+    def transcripts(self) -> list[Transcript]:
+        """The samples in which the model had a turn. The one that was used last is the last."""
+        used = [each for each in self._samples if each.turns]
+        if self._now in used:
+            used.remove(self._now)
+            used.append(self._now)
+        return [each.transcript for each in used]
+
+    def _check(self) -> None:
+        limit = self._limits.conversation_s
+        if not self.ended and limit is not None and self.engine_s + self._episode.seconds > limit:
+            self._end("truncated", "seconds")
+        if self.ended:
+            raise EndReached(self.ended)
+
+    def _end(self, how: str, reason: str = "") -> NoReturn:
+        if not self.ended:
+            self.ended, self.reason = how, reason
+        raise EndReached(self.ended)
+
+    def _note(self, now: _Sample, added: Sequence[int], sampled: SampledTurn, given: Mapping[str, Any]) -> None:
+        now.transcript.add_context(added)
+        now.transcript.add_sampled(sampled.ids.tolist(), sampled.logprobs.tolist(), sampled.versions.tolist())
+        now.transcript.sampling = dict(given)
+        now.turn, now.pending = sampled.ids.tolist(), []
+        now.turns += 1
+        self.turns += 1
+        self.engine_s += sampled.seconds
+
+    def _named(self, parsed: ParsedTurn) -> ParsedTurn:
+        """Return a turn all of whose calls have an id."""
+        self.unparsed += len(parsed.unparsed)
+        turn = self.turns - 1
+        named = [
+            call if call.id else msgspec.structs.replace(call, id=f"call{turn:03}{at:02}")
+            for at, call in enumerate(parsed.calls)
+        ]
+        return msgspec.structs.replace(parsed, calls=named)

@@ -1,0 +1,43 @@
+"""The part of a chat template that a conversation needs: tokens of messages, and messages of sampled tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from rolemesh_agents.actions import Message, Tool, ToolCall
+
+__all__ = ["ParsedTurn", "TokenTemplate"]
+
+
+class ParsedTurn(msgspec.Struct, frozen=True):
+    """The meaning of a turn's tokens. `unparsed`: the texts of calls that cannot be read."""
+
+    content: str
+    calls: Sequence[ToolCall] = ()
+    unparsed: Sequence[str] = ()
+
+
+class TokenTemplate(Protocol):
+    """A chat template with its tokenizer. All methods are deterministic."""
+
+    @property
+    def stop_token_ids(self) -> Sequence[int]:
+        """The tokens that end a turn."""
+
+    def opening(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Sequence[int]:
+        """Return the tokens before the model's first turn."""
+
+    def increment(self, turn: Sequence[int], messages: Sequence[Message]) -> Sequence[int]:
+        """Return the tokens between the sampled tokens `turn` and the model's next turn.
+
+        They close the turn, unless its last token does so, and give the model `messages`.
+        """
+
+    def parse(self, turn: Sequence[int]) -> ParsedTurn:
+        """Return the meaning of the sampled tokens of a turn."""
+
+    def message(self, turn: ParsedTurn) -> Message:
+        """Return the chat message of a turn."""

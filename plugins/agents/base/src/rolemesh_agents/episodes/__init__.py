@@ -1,0 +1,1 @@
+"""Episodes of an environment that run in a rank of the workload `environment`."""

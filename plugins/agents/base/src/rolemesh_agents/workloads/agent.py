@@ -1,0 +1,187 @@
+"""The workload `agent`: it holds conversations between the rollout's model and the environment's episodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rolemesh.api.batch import Batch
+from rolemesh.api.partition import Balanced, Split
+from rolemesh.api.workload import OperatorSpec, RankContext, Workload, operator, stable_seed
+from rolemesh.errors import OptionsError
+from rolemesh_agents.conversations.attempts import Attempts
+from rolemesh_agents.conversations.results import Failed, Held, group_rows, unrolled
+from rolemesh_agents.conversations.tokens import TokenTemplate
+from rolemesh_agents.conversations.tool_loop import ToolLoop
+from rolemesh_agents.environment import Task
+from rolemesh_agents.errors import AgentError
+from rolemesh_agents.harness import Harness
+from rolemesh_agents.workloads.agent_options import AgentOptions
+from rolemesh_agents.workloads.environment import check_listed
+
+__all__ = ["AgentWorkload"]
+
+DEFAULT_HARNESS = "tools"
+
+
+class AgentWorkload(Workload):
+    """Holds conversations, many at the same time. It keeps no state, and every answer that it acts on is logged.
+
+    A restarted rank holds the same conversations again, with the logged answers, until it comes to the first question
+    that nobody has answered yet.
+    """
+
+    Options = AgentOptions
+    deterministic = True
+
+    @classmethod
+    def operators(cls, options: AgentOptions) -> Mapping[str, OperatorSpec]:
+        """See `Workload.operators`: an item of `converse` is a group, and of `evaluate` a task."""
+        found = dict(super().operators(options))
+        for name, rows in (("converse", options.samples), ("evaluate", 1)):
+            several = max(1, options.conversations // rows)
+            shared = Balanced(rows=rows, concurrency=several)
+            found[name] = msgspec.structs.replace(found[name], inputs={"tasks": shared}, returns=shared)
+        return found
+
+    @classmethod
+    def varies(cls, options: AgentOptions) -> bool:
+        """See `Workload.varies`."""
+        return not options.deterministic
+
+    @classmethod
+    def check_flow(cls, options: AgentOptions, role: str, job: Any) -> None:
+        """See `Workload.check_flow`: the flow lets the agent call the rollout and the environment."""
+        if options.harness != DEFAULT_HARNESS:
+            check_listed(job, "harnesses", options.harness, "harness")
+        for op in job.graph.ops:
+            if op.role != role or op.operator == "samples":
+                continue
+            for key, called in (("rollout", options.rollout), ("environment", options.environment)):
+                if called not in op.calls:
+                    what = f"{role}.{op.operator} calls role {called!r}, and the flow does not say so"
+                    remedy = f"write calls=[job.{options.rollout}, job.{options.environment}] in the flow"
+                    raise OptionsError(what, where=key, remedy=remedy)
+
+    def setup(self, ctx: RankContext[AgentOptions]) -> None:
+        """See `Workload.setup`."""
+        self._ctx = ctx
+        options = ctx.options
+        self._template: TokenTemplate = _load_template(options, Path(ctx.base, options.model))
+        listed = ctx.plugins.get(("harnesses", options.harness))
+        self._harness: Harness = listed() if listed is not None else ToolLoop(ToolLoop.Options())
+        self._ready: asyncio.Event | None = None
+        self._warned = False
+
+    @operator(tasks=Balanced(), returns=Split())
+    async def converse(self, tasks: Batch) -> Batch:
+        """Hold the conversations of one task, a row each, and return their tokens with rewards and advantages.
+
+        `tasks` has the columns `task`, `index` and `group`; see the workload `tasks`. A group in which a conversation
+        failed for good is dropped, and another task takes its place. Raises `AgentError` when no replacement is left.
+        """
+        options = self._ctx.options
+        task = msgspec.convert(tasks["task"][0], Task)
+        group = int(tasks["group"][0])
+        for refill in range(options.refills + 1):
+            if refill:
+                self._ctx.count(groups_refilled=1)
+                task = await self._another(group, refill)
+            found = await self._group(task, group, refill, tasks.rows, {})
+            held = [each for each in found if isinstance(each, Held)]
+            if len(held) == tasks.rows:
+                self._report(held, "")
+                rows = group_rows(held, task.number, group, options.advantages)
+                self._ctx.metric(informative_groups=float(bool(rows["advantage"].any())))
+                return rows
+            self._tell(found, task, group)
+        failed = next(each for each in found if isinstance(each, Failed))
+        what = f"{options.refills + 1} tasks of group {group} have failed in a row; the last: {failed.reason}"
+        raise AgentError(what, where=f"{self._ctx.role}, step {self._ctx.step}", remedy=failed.remedy)
+
+    @operator(tasks=Balanced(), returns=Split())
+    async def evaluate(self, tasks: Batch) -> Batch:
+        """Hold one conversation for each held-out task. Report `eval_reward`, `eval_success` and more.
+
+        Returns rows as `converse` does. Raises `AgentError` for a conversation that failed for good.
+        """
+        options = self._ctx.options
+        task, group = msgspec.convert(tasks["task"][0], Task), int(tasks["group"][0])
+        (found,) = await self._group(task, group, 0, 1, options.evaluation)
+        if isinstance(found, Failed):
+            self._tell([found], task, group)
+            what = f"the conversation of held-out task {task.number} has failed: {found.reason}"
+            raise AgentError(what, where=f"{self._ctx.role}, step {self._ctx.step}", remedy=found.remedy)
+        self._report([found], "eval_")
+        return group_rows([found], task.number, group, "none")
+
+    @operator(conversations=Split(), returns=Split())
+    def samples(self, conversations: Batch) -> Batch:
+        """Return one row for each sample of each conversation: a harness may begin several in one conversation."""
+        return unrolled(conversations)
+
+    async def _another(self, group: int, refill: int) -> Task:
+        seed = self._ctx.seed_for("refill", group, refill)
+        found = await self._ctx.call(self._ctx.options.environment, "another_task", seed)
+        return msgspec.convert(found, Task)
+
+    async def _group(
+        self, task: Task, group: int, refill: int, rows: int, params: Mapping[str, Any]
+    ) -> list[Held | Failed]:
+        ctx, options = self._ctx, self._ctx.options
+        # A task of its own in each group: calls are numbered by task, and the group that comes first differs by life.
+        await asyncio.ensure_future(self._prepared())
+        seed = ctx.seed_for("group", task.split, group, task.number, refill)
+        attempts = Attempts(ctx, options, self._template, self._harness, {**options.sampling, **params})
+        return list(
+            await asyncio.gather(
+                *(attempts.conversation(task, seed, number, stable_seed(seed, number)) for number in range(rows))
+            )
+        )
+
+    async def _prepared(self) -> None:
+        """Set the harness up, before the first conversation of this rank."""
+        if self._ready is None:
+            self._ready = asyncio.Event()
+            await self._harness.setup(self._ctx)
+            self._ready.set()
+        await self._ready.wait()
+
+    def _report(self, held: list[Held], prefix: str) -> None:
+        for each in held:
+            tokens = sum(transcript.sampled for transcript in each.transcripts)
+            values = {"reward": each.reward.value, "turns": each.turns, "sampled_tokens": tokens}
+            values |= {"truncated": float(each.ended == "truncated")}
+            if each.reward.success is not None:
+                values["success"] = float(each.reward.success)
+            values |= {f"reward_{name}": value for name, value in each.reward.parts.items()}
+            self._ctx.metric(**{f"{prefix}{name}": value for name, value in values.items()})
+            self._ctx.count(**{f"{prefix}conversations": 1})
+
+    def _tell(self, found: list[Held | Failed], task: Task, group: int) -> None:
+        """Count the failed conversations of a group, and say why they failed."""
+        failed = {number: each for number, each in enumerate(found) if isinstance(each, Failed)}
+        ctx = self._ctx
+        ctx.count(conversations_failed=len(failed))
+        for number, each in failed.items():
+            text = f"conversation {number} of task {task.number}, {each.attempts} attempts: {each.reason}"
+            ctx.log.warning("failed: %s", text)
+            ctx.record(**{f"failed conversation {task.split}/{group}/{task.number}/{number}": each.reason})
+            if not self._warned:
+                self._warned = True
+                ctx.warn(f"{text}; the log has further ones")
+
+    def teardown(self) -> None:
+        """See `Workload.teardown`."""
+        asyncio.run(self._harness.close())
+
+
+def _load_template(options: AgentOptions, folder: Path) -> TokenTemplate:
+    load = options.template.resolve() if options.template is not None else None
+    made: TokenTemplate = (load or import_module("rolemesh_agents.templates").load_template)(folder)
+    return made

@@ -1,0 +1,56 @@
+"""The options of the workload `agent`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from rolemesh.api.import_ref import ImportRef
+from rolemesh_agents.conversations.advantages import AdvantageKind
+from rolemesh_agents.conversations.limits import ConversationLimits
+
+__all__ = ["AgentOptions"]
+
+
+class AgentOptions(BaseModel, extra="forbid"):
+    """Options of the workload `agent`."""
+
+    model: str = Field(description="folder with the model's tokenizer and chat template, relative to the job file")
+    rollout: str = Field("rollout", description="the role that samples: its service `sample`")
+    environment: str = Field("environment", description="the role with the workload `environment`")
+    harness: str = Field("tools", description="name of a harness under plugins.harnesses; tools: the plain tool loop")
+    samples: int = Field(
+        default=8, ge=1, description="conversations of each task, as in the options of the role `tasks`"
+    )
+    conversations: int = Field(
+        64, ge=1, description="conversations that a rank holds at once, rounded to whole groups, at least one group"
+    )
+    sampling: dict[str, Any] = Field(
+        default_factory=lambda: {"temperature": 1.0},
+        description="sampling parameters of each turn: temperature, top_p, top_k, min_p, stop, and more of the rollout",
+    )
+    evaluation: dict[str, Any] = Field(
+        default_factory=lambda: {"temperature": 0.0}, description="sampling parameters that `evaluate` replaces"
+    )
+    limits: ConversationLimits = Field(ConversationLimits(), description="limits of a conversation")
+    retries: int = Field(
+        default=2, ge=0, description="new attempts at a conversation that failed, with a fresh episode"
+    )
+    refills: int = Field(
+        4, ge=0, description="other tasks that replace a group in which a conversation failed; then the job fails"
+    )
+    advantages: AdvantageKind = Field(
+        "group",
+        description="group: rewards standardized within the group (GRPO); centered: reward - mean; none: the reward",
+    )
+    template: ImportRef | None = Field(
+        None,
+        description="code that is called with the model's folder and returns a `TokenTemplate`; null: the tokenizer's "
+        "chat template",
+    )
+    deterministic: bool = Field(
+        True,
+        description="false: the rollout or the environment may answer the same question in another way. The engine "
+        "then never replaces a row that was sent, as for any role that is not deterministic",
+    )

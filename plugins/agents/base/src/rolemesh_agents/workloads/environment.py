@@ -1,0 +1,199 @@
+"""The workload `environment`: a role whose ranks run episodes for agents."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from pydantic import BaseModel, Field
+
+from rolemesh.api.service import service
+from rolemesh.api.workload import RankContext, Workload
+from rolemesh.errors import OptionsError, nearest
+from rolemesh_agents.conversations.action_log import LoggedAction
+from rolemesh_agents.environment import Environment, Task
+from rolemesh_agents.episodes.open_episode import OpenEpisode, SandboxPlace
+from rolemesh_agents.episodes.worker import LateError
+from rolemesh_agents.sandbox import Limits
+
+__all__ = ["EnvironmentOptions", "EnvironmentWorkload", "check_listed"]
+
+EPISODES = 1024
+"""Maximum number of calls that run at once in a rank."""
+
+
+class EnvironmentOptions(BaseModel, extra="forbid"):
+    """Options of the workload `environment`."""
+
+    environment: str = Field(description="name of an environment under plugins.environments")
+    sandbox: str | None = Field(
+        None, description="name of a sandbox under plugins.sandboxes, of which each episode gets one; null: none"
+    )
+    limits: Limits = Field(Limits(), description="limits of the commands in a sandbox")
+    content_kb: int = Field(default=64, ge=1, description="longest answer of a tool in 10^3 bytes; the rest is cut")
+    state_kb: int = Field(
+        256,
+        ge=0,
+        description="largest snapshot of an episode in 10^3 bytes that the agent keeps after each action. An episode "
+        "with a larger one is restored by repeating its actions",
+    )
+
+
+class EnvironmentWorkload(Workload):
+    """Runs episodes of one environment. Each session of an agent is one episode.
+
+    The rank keeps no state of its own: the agent logs all answers and restores the episodes of a rank that died.
+    """
+
+    Options = EnvironmentOptions
+    deterministic = True
+
+    @classmethod
+    def check_flow(cls, options: EnvironmentOptions, role: str, job: Any) -> None:
+        """See `Workload.check_flow`: the job file must list the environment and the sandbox."""
+        check_listed(job, "environments", options.environment, "environment")
+        if options.sandbox is not None:
+            check_listed(job, "sandboxes", options.sandbox, "sandbox")
+
+    def setup(self, ctx: RankContext[EnvironmentOptions]) -> None:
+        """See `Workload.setup`."""
+        self._ctx = ctx
+        self._environment: Environment = ctx.plugins["environments", ctx.options.environment]()
+        self._episodes: dict[str, tuple[int, OpenEpisode]] = {}
+        """The open episodes and the steps in which they began, by session."""
+        self._said = False
+
+    # ------------------------------------------------------------------------------------------- what agents call
+
+    @service(concurrency=EPISODES, recorded=True)
+    async def begin(self, task: Mapping[str, Any], seed: int, limit: float) -> dict[str, Any]:
+        """Begin an episode in this session. Returns `messages`, `tools`, `state`, `seconds`; or `failed`, a reason."""
+        episode = self._new()
+        return await self._answered(lambda: episode.begin(msgspec.convert(task, Task), seed, limit))
+
+    @service(concurrency=EPISODES, recorded=True)
+    async def call(self, given: Mapping[str, Any], limit: float) -> dict[str, Any]:
+        """Run a call of a tool. Returns `content`, `done`, `state`, `seconds`, perhaps `late`; or `failed`."""
+        return await self._answered(lambda: self._present().act("call", given, limit))
+
+    @service(concurrency=EPISODES, recorded=True)
+    async def call_once(self, given: Mapping[str, Any], limit: float) -> dict[str, Any]:
+        """As `call`, for a tool that must not be called twice."""
+        return await self._answered(lambda: self._present().act("call", given, limit))
+
+    @service(concurrency=EPISODES, recorded=True)
+    async def reply(self, given: Mapping[str, Any], limit: float) -> dict[str, Any]:
+        """Take a turn without calls. Returns `messages`, `done`, `state`, `seconds`; or `failed`."""
+        return await self._answered(lambda: self._present().act("reply", given, limit))
+
+    @service(concurrency=EPISODES, recorded=True)
+    async def reward(self, limit: float) -> dict[str, Any]:
+        """Judge and close the episode. Returns `value`, `parts`, `success`, `seconds`; or `failed`."""
+        answer = await self._answered(lambda: self._present().reward(limit))
+        await self._close(self._session)
+        return answer
+
+    @service(concurrency=EPISODES, recorded=True)
+    async def resume(
+        self, task: Mapping[str, Any], seed: int, state: bytes | None, actions: list[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Begin an episode in this session as another rank had left it. Returns nothing, or `failed`."""
+        episode, limit = self._new(), 600.0
+
+        async def restored() -> dict[str, Any]:
+            logged = [msgspec.convert(each, LoggedAction) for each in actions]
+            await episode.restore(msgspec.convert(task, Task), seed, state, logged, limit)
+            return {}
+
+        return await self._answered(restored)
+
+    @service(concurrency=EPISODES)
+    async def end(self) -> None:
+        """Close the episode of this session, if there is one."""
+        await self._close(self._session)
+
+    @service(concurrency=EPISODES, recorded=True)
+    async def another_task(self, seed: int) -> dict[str, Any]:
+        """Return a task for training that is chosen by `seed`."""
+        environment = self._environment
+        size = environment.size("train")
+        number = int(np.random.default_rng(seed).integers(size if size is not None else 2**31))
+        found = msgspec.to_builtins(environment.task("train", number, self._ctx.seed))
+        return dict(found)
+
+    # ---------------------------------------------------------------------------------------------- what ends them
+
+    def committed(self, step: int) -> None:
+        """See `Workload.committed`. Close the episodes that no agent can come back to."""
+        over = [session for session, (began, _) in self._episodes.items() if began <= step]
+        if over:
+            left = [self._episodes.pop(session)[1] for session in over]
+            threading.Thread(target=_close_all, args=(left,), daemon=True).start()
+
+    def teardown(self) -> None:
+        """See `Workload.teardown`. Close everything."""
+        _close_all([episode for _, episode in self._episodes.values()])
+        self._episodes.clear()
+        self._environment.close()
+
+    # ------------------------------------------------------------------------------------------------------- inside
+
+    @property
+    def _session(self) -> str:
+        by = self._ctx.called_by
+        return by.session if by is not None else ""
+
+    def _new(self) -> OpenEpisode:
+        options = self._ctx.options
+        place = None
+        if options.sandbox is not None:
+            below = Path(self._ctx.tmp_dir)
+            place = SandboxPlace(self._ctx.plugins["sandboxes", options.sandbox](), options.limits, below)
+        bounds = {"content_bytes": options.content_kb * 1000, "state_bytes": options.state_kb * 1000}
+        episode = OpenEpisode(self._environment.episode(), place, **bounds)
+        by = self._ctx.called_by
+        self._episodes[self._session] = (by.step if by is not None else 0), episode
+        return episode
+
+    def _present(self) -> OpenEpisode:
+        found = self._episodes.get(self._session)
+        if found is None:
+            raise LookupError("there is no episode in this session")
+        return found[1]
+
+    async def _answered(self, action: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Return the answer of `action`, or the reason why it failed: an answer is logged, an exception is not."""
+        try:
+            return await action()
+        except LateError:
+            reason = "the episode hangs: a method has not returned within its limit"
+        except Exception as error:
+            self._ctx.log.warning("an episode failed", exc_info=error)
+            reason = f"the episode raised {type(error).__name__}: {error}"
+        return {"failed": reason}
+
+    async def _close(self, session: str) -> None:
+        found = self._episodes.pop(session, None)
+        if found is not None:
+            await found[1].close()
+
+
+def check_listed(job: Any, kind: str, name: str, where: str) -> None:
+    """Raise `OptionsError` unless the job file lists the plugin `name` of this kind."""
+    listed = [each for found, each in job.selection.declared if found == kind]
+    if name not in listed:
+        what = f"the job file lists no {name!r} under plugins.{kind}"
+        raise OptionsError(what, where=where, remedy=nearest(name, listed) or f"add it under plugins.{kind}")
+
+
+def _close_all(episodes: list[OpenEpisode]) -> None:
+    async def close() -> None:
+        await asyncio.gather(*(episode.close() for episode in episodes))
+
+    if episodes:
+        asyncio.run(close())

@@ -1,0 +1,112 @@
+"""The workload `tasks`: it deals out the tasks of an environment."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from pydantic import BaseModel, Field
+
+from rolemesh.api.batch import Batch
+from rolemesh.api.partition import Split
+from rolemesh.api.workload import RankContext, State, Workload, operator
+from rolemesh_agents.environment import Environment
+from rolemesh_agents.errors import AgentError
+from rolemesh_agents.workloads.environment import check_listed
+
+__all__ = ["TasksOptions", "TasksWorkload"]
+
+
+class TasksOptions(BaseModel, extra="forbid"):
+    """Options of the workload `tasks`."""
+
+    environment: str = Field(description="name of an environment under plugins.environments")
+    groups: int = Field(default=8, ge=1, description="tasks of a step")
+    samples: int = Field(
+        default=8, ge=1, description="conversations of each task; the option of the agent must be equal"
+    )
+    held_out: int = Field(default=64, ge=1, description="tasks of `held_out`: the first ones of the split eval")
+    shuffle: bool = Field(default=True, description="deal the tasks out in another order in each epoch")
+
+
+class TasksWorkload(Workload):
+    """Deals out tasks: each task for training once per epoch, in an order that depends on the job's seed only."""
+
+    Options = TasksOptions
+    deterministic = True
+
+    @classmethod
+    def check_flow(cls, options: TasksOptions, role: str, job: Any) -> None:
+        """See `Workload.check_flow`: the job file must list the environment."""
+        check_listed(job, "environments", options.environment, "environment")
+
+    def setup(self, ctx: RankContext[TasksOptions]) -> None:
+        """See `Workload.setup`."""
+        self._ctx = ctx
+        self._environment: Environment = ctx.plugins["environments", ctx.options.environment]()
+        self._next = 0
+        """Number of tasks that all ranks together have dealt out."""
+        self._order: tuple[int, Any] = -1, None
+        """An epoch, and the order of its tasks."""
+
+    @operator(returns=Split())
+    def next(self) -> Batch:
+        """Return `groups` tasks, each in `samples` rows that follow each other.
+
+        Columns: `task` (a task as a JSON value), `index` (int64, the task's number) and `group` (int64, one number for
+        each time that a task is dealt out).
+        """
+        options, ctx = self._ctx.options, self._ctx
+        groups = np.arange(self._next, self._next + options.groups)
+        self._next += options.groups
+        mine = [int(group) for group in np.array_split(groups, ctx.world_size)[ctx.rank]]
+        return self._rows("train", [self._number(group) for group in mine], mine, options.samples)
+
+    @operator(returns=Split())
+    def held_out(self) -> Batch:
+        """Return the first `held_out` tasks of the split eval, each in one row. The columns are those of `next`."""
+        ctx = self._ctx
+        size = self._environment.size("eval")
+        count = ctx.options.held_out if size is None else min(ctx.options.held_out, size)
+        if not count:
+            what = f"the environment {ctx.options.environment} has no tasks in the split eval"
+            raise AgentError(what, remedy="leave `held_out` out of the flow")
+        mine = [int(number) for number in np.array_split(np.arange(count), ctx.world_size)[ctx.rank]]
+        return self._rows("eval", mine, mine, 1)
+
+    def _rows(self, split: Literal["train", "eval"], numbers: list[int], groups: list[int], samples: int) -> Batch:
+        tasks = [msgspec.to_builtins(self._environment.task(split, n, self._ctx.seed)) for n in numbers]
+        return Batch(
+            {
+                "task": [task for task in tasks for _ in range(samples)],
+                "index": np.repeat(np.array(numbers, np.int64), samples),
+                "group": np.repeat(np.array(groups, np.int64), samples),
+            }
+        )
+
+    def _number(self, position: int) -> int:
+        """Return the number of the task that is dealt out at `position`, counted from the job's begin."""
+        size = self._environment.size("train")
+        if size is None:
+            return position
+        if not size:
+            raise AgentError(f"the environment {self._ctx.options.environment} has no tasks in the split train")
+        epoch, at = divmod(position, size)
+        if not self._ctx.options.shuffle:
+            return at
+        if self._order[0] != epoch:
+            self._order = epoch, self._ctx.rng("tasks", epoch).permutation(size)
+        return int(self._order[1][at])
+
+    def snapshot(self) -> State:
+        """See `Workload.snapshot`."""
+        return {"next": self._next}
+
+    def restore(self, state: State) -> None:
+        """See `Workload.restore`."""
+        self._next = int(state["next"])
+
+    def teardown(self) -> None:
+        """See `Workload.teardown`."""
+        self._environment.close()

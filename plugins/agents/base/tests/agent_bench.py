@@ -1,0 +1,265 @@
+"""Parts for tests of agents: a chat template of bytes, a model that follows rules, and an environment of sums.
+
+The model is no neural network: it answers what its rules say, with a choice that depends on the seed. Its tokens are
+the bytes of its text, so a test can read a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel
+
+from rolemesh import service
+from rolemesh_agents import Environment, Episode, Observation, Outcome, Reward, Start, Task, ToolCall, ToolEpisode, tool
+from rolemesh_agents.conversations.tokens import ParsedTurn
+
+END = 256
+"""The token that ends a turn."""
+
+
+class ByteTemplate:
+    """Each message is ``<role>text`` and the token `END`; a turn of the model follows ``<assistant>``."""
+
+    stop_token_ids = (END,)
+
+    def opening(self, messages, tools):
+        head = f"<tools>{' '.join(tool.name for tool in tools)}"
+        return [*head.encode(), END, *self._written(messages), *b"<assistant>"]
+
+    def increment(self, turn, messages):
+        closing = [] if len(turn) and turn[-1] == END else [END]
+        return [*closing, *self._written(messages), *b"<assistant>"]
+
+    def parse(self, turn):
+        text = bytes(token for token in turn if token < END).decode("utf-8", "replace")
+        calls, unparsed = [], []
+        for found in re.findall(r"\{.*?\}\}", text) or re.findall(r"\{.*", text):
+            try:
+                call = json.loads(found)
+                calls.append(ToolCall(call["name"], call["arguments"]))
+            except (ValueError, KeyError):
+                unparsed.append(found)
+        return ParsedTurn(text.partition("{")[0], calls, unparsed)
+
+    def message(self, turn):
+        return {"role": "assistant", "content": turn.content, "calls": len(turn.calls)}
+
+    def _written(self, messages):
+        return [token for each in messages for token in (*f"<{each['role']}>{each['content']}".encode(), END)]
+
+
+def load_template(folder):
+    return ByteTemplate()
+
+
+class Model:
+    """A rollout: asks `add` for the sum, and answers with what it got. With another seed it answers something else."""
+
+    def __init__(self, ctx, rule="add", sleep=0.0, count=""):
+        self.ctx, self.rule, self.sleep, self.version = ctx, rule, sleep, 0
+        self.count = Path(count, f"model-{ctx.rank}-{ctx.generation}-{os.getpid()}") if count else None
+
+    @service(concurrency=256, recorded=True)
+    async def sample(self, prompt_ids, params):
+        text = bytes(token for token in np.asarray(prompt_ids).tolist() if token < END).decode("utf-8", "replace")
+        if self.count:
+            with self.count.open("a") as file:
+                print(params["seed"], zlib.crc32(text.encode()), file=file)
+        await asyncio.sleep(self.sleep)
+        turn = RULES[self.rule](text, params)
+        ids = [*turn.encode(), END]
+        finish = "stop"
+        if len(ids) > params["max_tokens"]:
+            ids, finish = ids[: params["max_tokens"]], "length"
+        if turn == "nothing":
+            ids = []
+        logprobs = np.full(len(ids), -0.5, np.float32)
+        return {
+            "ids": np.array(ids, np.int32),
+            "logprobs": logprobs,
+            "versions": np.full(len(ids), self.version, np.int64),
+            "finish": finish,
+        }
+
+
+def call(name, **arguments):
+    return json.dumps({"name": name, "arguments": arguments})
+
+
+def add(text, params):
+    """Call `add` as often as there is something to add, and answer then."""
+    numbers = [int(each) for each in re.findall(r"\d+", text.partition("<user>")[2].partition("<")[0])]
+    sums = re.findall(r"<tool>(-?\d+)", text)
+    total = int(sums[-1]) if sums else numbers[0]
+    if len(sums) + 1 < len(numbers):
+        return "I add. " + call("add", a=total, b=numbers[len(sums) + 1])
+    return call("answer", value=total + (params["seed"] % 3 == 0))
+
+
+RULES = {
+    "add": add,
+    "empty": lambda text, params: "",
+    "nothing": lambda text, params: "nothing",
+    "long": lambda text, params: "x" * 10_000,
+    "garbage": lambda text, params: '{"name": "add", "arguments": {"a": 1' if "<tool>" not in text else "done",
+    "unknown": lambda text, params: call("fly", to="moon") if "<tool>" not in text else "done",
+    "wrong": lambda text, params: call("add", a="many", c=2) if "<tool>" not in text else "done",
+    "hang": lambda text, params: call("hang", seconds=30) if "<tool>" not in text else "done",
+    "hang twice": lambda text, params: call("hang", seconds=30),
+    "flood": lambda text, params: call("flood", megabytes=50) if "<tool>" not in text else "done",
+    "fork": lambda text, params: call("fork", now=True) if "<tool>" not in text else "done",
+    "die": lambda text, params: call("die", how=9) if "<tool>" not in text else "done",
+    "bug": lambda text, params: call("bug", deep=1) if "<tool>" not in text else "done",
+    "exit": lambda text, params: call("leave", code=3) if "<tool>" not in text else "done",
+    "pay": lambda text, params: call("pay", cents=5) if "<tool>" not in text else "done",
+}
+
+
+class SumEpisode(ToolEpisode):
+    """Numbers to add, with tools that work and tools that do not."""
+
+    def __init__(self, options):
+        self.options = options
+
+    def reset(self, task, seed):
+        self.numbers, self.given, self.steps = task.data, None, 0
+        self.note("reset", task.number, seed)
+        if self.options.broken == "reset" and task.number % 2:
+            raise RuntimeError("no room for another episode")
+        return Start([{"role": "user", "content": f"Add {self.numbers}"}], self.tools())
+
+    def note(self, *words):
+        if self.options.count:
+            with open(Path(self.options.count, f"environment-{os.getpid()}"), "a") as file:
+                print(*words, file=file)
+
+    @tool
+    def add(self, a: int, b: int) -> str:
+        """Add two numbers."""
+        self.steps += 1
+        self.note("add", *self.numbers, a, b)
+        time.sleep(self.options.sleep)
+        return str(a + b)
+
+    @tool
+    async def answer(self, value: int) -> Observation:
+        """Give the answer."""
+        self.given = value
+        return Observation("thank you", done=True)
+
+    @tool(repeatable=False)
+    def pay(self, cents: int) -> str:
+        """Pay money."""
+        self.note("pay", *self.numbers, cents)
+        if self.options.broken == "pay":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "paid"
+
+    @tool
+    def hang(self, seconds: float) -> str:
+        """Hang."""
+        time.sleep(seconds)
+        return "awake"
+
+    @tool
+    def flood(self, megabytes: int) -> str:
+        """Say a lot."""
+        return "é" * (megabytes * 500_000)
+
+    @tool
+    def fork(self, now: bool) -> str:
+        """Fork."""
+        child = os.fork()
+        self.note("forked", child) if child else None
+        return "forked"
+
+    @tool
+    def die(self, how: int) -> str:
+        """End the process."""
+        self.note("dies")
+        os.kill(os.getpid(), how)
+        return "alive"
+
+    @tool
+    def bug(self, deep: int) -> str:
+        """Fail."""
+        raise KeyError("no such thing")
+
+    @tool
+    def leave(self, code: int) -> str:
+        """Leave the interpreter."""
+        raise SystemExit(code)
+
+    def reply(self, content):
+        return Outcome(done=True)
+
+    def reward(self):
+        if self.options.broken == "reward":
+            return Reward(float("nan"))
+        solved = self.given == sum(self.numbers)
+        return Reward(float(solved), {"steps": self.steps}, success=solved)
+
+    def snapshot(self):
+        if not self.options.states:
+            return None
+        return json.dumps([self.numbers, self.given, self.steps]).encode()
+
+    def restore(self, state):
+        self.note("restore", len(state))
+        self.numbers, self.given, self.steps = json.loads(state)
+
+
+class SumOptions(BaseModel, extra="forbid"):
+    numbers: int = 3
+    tasks: int = 64
+    states: bool = False
+    sleep: float = 0.0
+    count: str = ""
+    broken: str = ""
+
+
+class Sums(Environment):
+    """Asks for the sum of some numbers."""
+
+    Options = SumOptions
+
+    def size(self, split):
+        return self.options.tasks if split == "train" else 8
+
+    def task(self, split, number, seed):
+        rng = np.random.default_rng([seed, number, split == "eval"])
+        return Task(number, [int(each) for each in rng.integers(1, 100, self.options.numbers)], split)
+
+    def episode(self) -> Episode:
+        return SumEpisode(self.options)
+
+
+class Learner:
+    """A trainer that only remembers: its state is a hash of all rows that it got."""
+
+    def __init__(self, ctx):
+        self.ctx, self.seen, self.rows = ctx, 0, 0
+
+    def train(self, rows):
+        for at in range(rows.rows):
+            told = [rows[name][at] for name in ("prompt_ids", "completion_ids", "completion_mask", "logprobs")]
+            data = b"".join(np.ascontiguousarray(each).tobytes() for each in told)
+            data += repr((float(rows["reward"][at]), float(rows["advantage"][at]), int(rows["group"][at]))).encode()
+            data += json.dumps(rows["messages"][at], sort_keys=True).encode()
+            self.seen = zlib.crc32(data, self.seen)
+        self.rows += rows.rows
+
+    def snapshot(self):
+        return {"seen": self.seen, "rows": self.rows}
+
+    def restore(self, state):
+        self.seen, self.rows = state["seen"], state["rows"]
