@@ -13,14 +13,20 @@ from typing import Any
 import numpy as np
 import torch
 from vllm import LLM, SamplingParams
+from vllm.exceptions import VLLMClientError
+from vllm.sampling_params import RequestOutputKind
 
 from rolemesh.api.batch import Batch, Shard
 from rolemesh_vllm.adapters import check_adapters, merged
 from rolemesh_vllm.buckets import in_buckets
 from rolemesh_vllm.checkpoint import checkpoint_shapes, complete_names, tied_embedding
 from rolemesh_vllm.engine_args import TENSOR_PARALLEL, default_engine_args, is_cpu_build
+from rolemesh_vllm.invariant import make_rows_alike
 from rolemesh_vllm.options import NUCLEUS, PENALTIES, EngineOptions, VLLMOptions
+from rolemesh_vllm.requests import Requests
 from rolemesh_vllm.rows import Completion, Room, fitted, prompt_column
+from rolemesh_vllm.sampler import Sampler
+from rolemesh_vllm.turns import answer_of, no_room, shape_of, token_ids
 from rolemesh_vllm.workers import RankExecutor, several_processes, without_reload_warnings
 
 __all__ = ["Engine", "as_tensor", "completion", "sampling"]
@@ -55,6 +61,7 @@ class Engine:
             # Without chunked prefill a prompt must fit in one batch.
             args.setdefault("max_num_batched_tokens", max(2048, args["max_model_len"]))
             torch.set_num_threads(options.threads or max(1, int(cpus / args.get(TENSOR_PARALLEL, 1))))
+            make_rows_alike()
         dtype = options.dtype or ("float32" if cpu else "auto")
         scratch = Path(tempfile.gettempdir())
         before = set(scratch.glob("vllm_dist_*"))
@@ -64,6 +71,8 @@ class Engine:
         executor = self.llm.llm_engine.model_executor
         self._workers = executor if isinstance(executor, RankExecutor) else None
         self.tokenizer = self.llm.get_tokenizer()
+        self.requests = Requests(self.llm, self._deaths_named)
+        self.sampler = Sampler(self.requests)
         config = self.llm.llm_engine.model_config
         self.max_model_len: int = config.max_model_len
         self._shapes = checkpoint_shapes(model)
@@ -103,15 +112,45 @@ class Engine:
 
     def complete(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> list[Completion]:
         """Return one completion of each of `prompts` (token ids), each with its own parameters."""
-        if not prompts:
-            return []
-        requests = [{"prompt_token_ids": list(ids)} for ids in prompts]
-        with self._deaths_named():
-            outputs = self.llm.generate(requests, params, use_tqdm=False)
-        return [completion(output.outputs[0]) for output in outputs]
+        done: dict[int, Completion] = {}
+
+        def add(row: int) -> None:
+            mine = params[row].clone()
+            mine.output_kind = RequestOutputKind.FINAL_ONLY
+            self.requests.add(prompts[row], mine, lambda output: done.update({row: completion(output.outputs[0])}))
+
+        for row in range(len(prompts)):
+            add(row)
+        while len(done) < len(prompts):
+            self.requests.step()
+        return [done[row] for row in range(len(prompts))]
+
+    async def sample(self, prompt: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Sample after `prompt` (token ids), together with all other requests; see `VLLMWorkload.sample`."""
+        ids = token_ids(prompt)
+        room = min(self.max_model_len - len(ids), params.get("max_tokens", self.max_model_len))
+        if room <= 0:
+            return no_room()
+        try:
+            request = SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **shape_of(params, room))
+            output = (await self.sampler.sample(ids, request)).outputs[0]
+        except VLLMClientError as error:
+            raise ValueError(str(error)) from error
+        versions = np.empty(len(output.token_ids), np.int64)
+        for span in output.weight_versions or ():
+            versions[span.start : span.end] = int(span.version)
+        made = completion(output)
+        return answer_of(made.ids, made.logprobs, versions, made.finish_reason)
+
+    def label(self, version: int) -> None:
+        """Mark the tokens from here on as made by weights `version`."""
+        self.llm.llm_engine.set_weight_version(str(version))
 
     def load(self, weights: Mapping[str, Sequence[Shard]]) -> None:
-        """Replace the model's weights by `weights` (all names of the checkpoint), and drop the cached prefixes."""
+        """Replace the model's weights by `weights` (all names of the checkpoint), and drop the cached prefixes.
+
+        Requests that run go on with the new weights: their KV caches are computed again.
+        """
         self._take(_tensors(complete_names(weights, self._shapes, self._tied)))
 
     def adapt(self, adapters: Mapping[str, Sequence[Shard]], scaling: float) -> None:
@@ -148,8 +187,8 @@ class Engine:
                 self.llm.wake_up()
 
     def _forget_prefixes(self) -> None:
-        if not self.llm.reset_prefix_cache():
-            raise RuntimeError("the prefix cache still holds blocks of the old weights: requests are running")
+        if not self.llm.reset_prefix_cache(reset_running_requests=True):
+            raise RuntimeError("the prefix cache still holds blocks of the old weights")
 
     def close(self) -> None:
         """End the engine and remove the files it left in the temporary directory."""

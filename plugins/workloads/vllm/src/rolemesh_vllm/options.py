@@ -90,6 +90,12 @@ class VLLMOptions(EngineOptions):
         None, ge=0, description="base of the seeds of all samples instead of the job's seed", json_schema_extra=_RANDOM
     )
 
+    update: Literal["drain", "between_turns", "between_tokens"] = Field(
+        "drain",
+        description="how new weights meet calls of `sample`. drain: a call waits for the weights of its "
+        "caller's step; between_turns: running calls end with the old weights; between_tokens: they go on with the new",
+    )
+
     @model_validator(mode="after")
     def _may_end_in_time(self) -> Self:
         if self.min_tokens > self.max_tokens:

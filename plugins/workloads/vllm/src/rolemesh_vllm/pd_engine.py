@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,31 +101,30 @@ class DecodeEngine(Engine):
         `transfers` are vLLM's params of each prompt's cache, or None. The first sample fetches a cache; the others join
         when it is there, and share its blocks.
         """
-        engine, rows = self.llm.llm_engine, {}
-        done: list[Completion | None] = [None] * len(params)
-        waiting = dict.fromkeys(range(len(prompts)))
+        done: dict[int, Completion] = {}
+        waiting = set(range(len(prompts)))
 
         def add(row: int, transfer: dict[str, Any] | None) -> None:
             mine = params[row].clone()
             mine.output_kind = RequestOutputKind.CUMULATIVE
             if transfer is not None:
                 mine.extra_args = {"kv_transfer_params": transfer}
-            prompt = tokens_input(list(prompts[row // samples]))
-            rows[_add(engine, next(self.llm.request_counter), prompt, mine)] = row
+            self.requests.add(prompts[row // samples], mine, partial(take, row))
+
+        def take(row: int, output: Any) -> None:
+            number = row // samples
+            if number in waiting:
+                waiting.remove(number)
+                for sibling in range(1, samples):
+                    add(number * samples + sibling, None)
+            if output.finished:
+                done[row] = completion(output.outputs[0])
 
         for number, transfer in enumerate(transfers):
             add(number * samples, transfer)
-        while engine.has_unfinished_requests():
-            for output in engine.step():
-                row = rows[output.request_id]
-                number = row // samples
-                if number in waiting:
-                    del waiting[number]
-                    for sibling in range(1, samples):
-                        add(number * samples + sibling, None)
-                if output.finished:
-                    done[row] = completion(output.outputs[0])
-        return [one for one in done if one is not None]
+        while len(done) < len(params):
+            self.requests.step()
+        return [done[row] for row in range(len(params))]
 
     def counters(self) -> dict[str, float]:
         """Return the counts since the start: `kv_fetched_tokens`, whose prefill was fetched, and `kv_failed`, transfers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Sharded, Split
+from rolemesh.api.service import service
 from rolemesh.api.workload import RankContext, Workload, operator, stable_seed
 from rolemesh.errors import OptionsError, RolemeshError, raise_all
 from rolemesh_vllm.checkpoint import check_adapted_layers, check_same_model, check_weight_files, in_pieces
@@ -36,6 +38,10 @@ __all__ = ["EngineWorkload", "VLLMWorkload"]
 
 VERSION = "__version__"
 """Entry of the input of `load_weights` with the update that the weights are from: int64, shape (1,)."""
+AT_ONCE = 4096
+"""Maximum number of calls of `sample` in a rank. The engine's `max_num_seqs` of them share a batch; others wait."""
+LOOK_S = 0.02
+"""Seconds after which calls that wait for a step look whether it has begun."""
 SCALING = "__lora_scaling__"
 """Entry that marks the others as adapters: float32, shape (1,)."""
 
@@ -43,6 +49,7 @@ _ENV = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1", "VLLM
 _CPU_ENV = {
     "TORCH_COMPILE_DISABLE": "1",  # seconds at the first logprobs, for nothing
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two engines on a node would bind to the same core
+    "VLLM_CPU_ATTN_SPLIT_KV": "0",  # where attention is split would depend on the batch and the threads
     "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads slow every other rank on the node
     "GOMP_SPINCOUNT": "0",
 }
@@ -129,6 +136,7 @@ class EngineWorkload(Workload):
                 remedy=f"set roles.{ctx.role}.resources.gpu to {parts}",
             )
         self.engine = self.build(Path(ctx.base, ctx.options.model), seed=ctx.seed % 2**31)
+        self.engine.label(self.version)
 
     def build(self, model: Path, *, seed: int) -> Engine:
         """Return the rank's engine."""
@@ -149,6 +157,7 @@ class EngineWorkload(Workload):
         anything changes. Cached prefixes of the old weights are dropped.
         """
         start = time.perf_counter()
+        self.settle()
         tensors = {name: in_pieces(value) for name, value in weights.items()}
         version, scaling = ([tensors.pop(name)[0].data[0]] if name in tensors else [] for name in (VERSION, SCALING))
         if scaling:
@@ -156,7 +165,11 @@ class EngineWorkload(Workload):
         else:
             self.engine.load(tensors)
         self.version = int(version[0]) if version else self.version + 1
+        self.engine.label(self.version)
         self.ctx.metric(load_s=time.perf_counter() - start)
+
+    def settle(self) -> None:
+        """Prepare for new weights, which come next."""
 
     def _prompts(self, prompts: Batch, max_tokens: int) -> tuple[Batch, list[list[int]], NDArray[np.int64]]:
         """Return the prompts that leave room for `max_tokens` more, or were cut, their token ids, and a number for
@@ -212,6 +225,7 @@ class VLLMWorkload(EngineWorkload):
     """Generates completions with a vLLM engine of the rank's own, and takes new weights while it runs."""
 
     Options = VLLMOptions
+    _loaded: asyncio.Future[None] | None = None
 
     @classmethod
     def check(cls, options: Any, world_size: int) -> None:
@@ -252,6 +266,45 @@ class VLLMWorkload(EngineWorkload):
     def evaluate(self, prompts: Batch) -> Batch:
         """As `generate`, but with one greedy completion of each prompt, without top_p, top_k and min_p."""
         return self._complete(prompts, 1, "eval_", temperature=0.0)
+
+    @service(concurrency=AT_ONCE, recorded=True)
+    async def sample(self, prompt_ids: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Sample one turn after `prompt_ids` (int32 array), in the same batches as all other calls of the rank.
+
+        `params`: `max_tokens`, `temperature`, `top_p`, `top_k`, `min_p`, `stop`, `stop_token_ids`, `seed`, and others
+        as ``vllm.SamplingParams`` names them. The role's options do not count. A temperature above 0 needs a seed.
+        The same prompt, parameters and weights have the same answer:
+
+        - `ids`: int32, the sampled tokens.
+        - `logprobs`: float32, of each token under the distribution it was sampled from.
+        - `versions`: int64, the version of the weights that made the token.
+        - `finish`: "stop", or "length" at `max_tokens` and at the end of the engine's context.
+
+        A prompt that leaves no room has no tokens and the end "length". Raises `ValueError` for an empty prompt and for
+        parameters that vLLM refuses, `RuntimeError` for weights that are not numbers.
+        """
+        caller = self.ctx.called_by
+        while caller is not None and self.ctx.options.update == "drain" and caller.step > self.ctx.step:
+            await self._next_step()
+        return await self.engine.sample(prompt_ids, params)
+
+    async def _next_step(self) -> None:
+        """Wait until new weights are loaded, or for a moment: the step may also pass without."""
+        self._loaded = self._loaded or asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._loaded], timeout=LOOK_S)
+
+    def settle(self) -> None:
+        """Let running calls of `sample` end with the old weights, unless they may go on with the new ones."""
+        if self.ctx.options.update != "between_tokens":
+            self.engine.sampler.finish()
+        if self._loaded is not None and not self._loaded.done():
+            self._loaded.set_result(None)
+        self._loaded = None
+
+    @classmethod
+    def varies(cls, options: VLLMOptions) -> bool:
+        """True on GPUs, and where the time of an update decides which weights make a token."""
+        return not cls.deterministic or options.update != "drain"
 
     @classmethod
     def sampling(cls, options: VLLMOptions, operator: str) -> dict[str, Any] | None:
