@@ -35,11 +35,11 @@ class ByteTemplate:
         head = f"<tools>{' '.join(tool.name for tool in tools)}"
         return [*head.encode(), END, *self._written(messages), *b"<assistant>"]
 
-    def increment(self, turn, messages):
+    def increment(self, turn, messages, tools):
         closing = [] if len(turn) and turn[-1] == END else [END]
         return [*closing, *self._written(messages), *b"<assistant>"]
 
-    def parse(self, turn):
+    def parse(self, turn, tools):
         text = bytes(token for token in turn if token < END).decode("utf-8", "replace")
         calls, unparsed = [], []
         for found in re.findall(r"\{.*?\}\}", text) or re.findall(r"\{.*", text):

@@ -74,7 +74,7 @@ class Talk:
         transcript = now.transcript
         added: Sequence[int] = ()
         if now.turns:
-            added = self._template.increment(now.turn, now.pending)
+            added = self._template.increment(now.turn, now.pending, now.tools)
         left = limits.tokens - len(transcript) - len(added)
         if self.turns >= limits.turns:
             self._end("truncated", "turns")
@@ -89,7 +89,7 @@ class Talk:
         prompt = np.concatenate([transcript.ids(), np.asarray(added, np.int32)])
         sampled = await self._sampler(prompt, given)
         self._note(now, added, sampled, given)
-        parsed = self._named(self._template.parse(now.turn))
+        parsed = self._named(self._template.parse(now.turn, now.tools))
         transcript.messages.append(self._template.message(parsed))
         ids = sampled.ids.tolist()
         return Turn(parsed.content, parsed.calls, parsed.unparsed, ids, sampled.finish, len(prompt))

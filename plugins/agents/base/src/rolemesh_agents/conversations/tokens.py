@@ -13,11 +13,18 @@ __all__ = ["ParsedTurn", "TokenTemplate"]
 
 
 class ParsedTurn(msgspec.Struct, frozen=True):
-    """The meaning of a turn's tokens. `unparsed`: the texts of calls that cannot be read."""
+    """The meaning of a turn's tokens.
+
+    - `content`: the text without the calls and the reasoning.
+    - `calls`: the calls, without ids.
+    - `unparsed`: the texts of calls that cannot be read.
+    - `reasoning`: the text between the model's marks of reasoning.
+    """
 
     content: str
     calls: Sequence[ToolCall] = ()
     unparsed: Sequence[str] = ()
+    reasoning: str = ""
 
 
 class TokenTemplate(Protocol):
@@ -30,14 +37,15 @@ class TokenTemplate(Protocol):
     def opening(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Sequence[int]:
         """Return the tokens before the model's first turn."""
 
-    def increment(self, turn: Sequence[int], messages: Sequence[Message]) -> Sequence[int]:
+    def increment(self, turn: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool]) -> Sequence[int]:
         """Return the tokens between the sampled tokens `turn` and the model's next turn.
 
-        They close the turn, unless its last token does so, and give the model `messages`.
+        They close the turn, unless its last token does so, and give the model `messages`: all that come between the two
+        turns, because some templates write several answers of tools as one block. `tools` are those of `opening`.
         """
 
-    def parse(self, turn: Sequence[int]) -> ParsedTurn:
-        """Return the meaning of the sampled tokens of a turn."""
+    def parse(self, turn: Sequence[int], tools: Sequence[Tool]) -> ParsedTurn:
+        """Return the meaning of the sampled tokens of a turn. No tokens raise."""
 
     def message(self, turn: ParsedTurn) -> Message:
         """Return the chat message of a turn."""

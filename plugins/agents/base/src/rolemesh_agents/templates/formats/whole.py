@@ -1,0 +1,93 @@
+"""Formats in which the whole turn has a shape: Llama 3's JSON, LFM2's Python, GPT-OSS's harmony."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rolemesh_agents.actions import ToolCall
+from rolemesh_agents.conversations.tokens import ParsedTurn
+from rolemesh_agents.templates.formats.base import Format, Schemas, blocks, call_of
+from rolemesh_agents.templates.formats.strict import json_value, json_value_at, python_calls
+
+__all__ = ["Harmony", "Lfm2", "Llama3"]
+
+
+class Llama3(Format):
+    """A turn that is ``{"name": …, "parameters": …}``, or several with ``;`` between them: Llama 3.1 to 3.3."""
+
+    name = "llama3"
+    signs = ("<|eot_id|>", '"parameters": ')
+    _between = re.compile(r"[\s;]*")
+    _begin = re.compile(r"\s*(?:<\|python_tag\|>\s*)?(?=\{\s*\"(?:name|type|function)\")")
+
+    def parse(self, text: str, schemas: Schemas) -> ParsedTurn:
+        """Take a turn apart."""
+        if not (begin := self._begin.match(text)):
+            return ParsedTurn(text.strip())
+        calls, place = [], begin.end()
+        while place < len(text):
+            try:
+                value, end = json_value_at(text, place)
+                calls.append(call_of(value))
+            except ValueError:
+                return ParsedTurn("", tuple(calls), (text[place:].strip(),))
+            between = self._between.match(text, end)
+            place = between.end() if between else end
+        return ParsedTurn("", tuple(calls))
+
+
+class Lfm2(Format):
+    """``<|tool_call_start|>[name(key="value")]<|tool_call_end|>``: LFM2."""
+
+    name = "lfm2"
+    signs = ("<|tool_list_start|>",)
+
+    def parse(self, text: str, schemas: Schemas) -> ParsedTurn:
+        """Take a turn apart."""
+        return blocks(text, "<|tool_call_start|>", "<|tool_call_end|>", self._read)
+
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        """Return calls as the model writes them."""
+        listed = [f"{c.name}({', '.join(f'{key}={value!r}' for key, value in c.arguments.items())})" for c in calls]
+        return f"<|tool_call_start|>[{', '.join(listed)}]<|tool_call_end|>"
+
+    @staticmethod
+    def _read(text: str, start: int) -> tuple[Sequence[ToolCall], int]:
+        end = text.find("<|tool_call_end|>", start)
+        end = end if end >= 0 else len(text)
+        return [ToolCall(name, arguments) for name, arguments in python_calls(text[start:end])], end
+
+
+class Harmony(Format):
+    """Messages in channels, with calls ``to=functions.name``: GPT-OSS.
+
+    The format: https://cookbook.openai.com/articles/openai-harmony.
+    """
+
+    name = "harmony"
+    signs = ("<|channel|>", "<|call|>")
+    reasoning = ("", "")
+    _ends = re.compile(r"<\|(?:start|end|call|return)\|>")
+    _to = re.compile(r"\bto=functions\.([^\s<]+)")
+
+    def parse(self, text: str, schemas: Schemas) -> ParsedTurn:
+        """Take a turn apart. The channel ``analysis`` is the reasoning."""
+        content: list[str] = []
+        reasoning: list[str] = []
+        calls: list[ToolCall] = []
+        unparsed: list[str] = []
+        for piece in self._ends.split(text):
+            head, mark, body = piece.partition("<|message|>")
+            if not mark:
+                content.append(piece if piece.strip() != "assistant" else "")
+            elif to := self._to.search(head):
+                try:
+                    calls.append(call_of({"name": to[1], "arguments": json_value(body)}))
+                except ValueError:
+                    unparsed.append(piece)
+            elif "to=" in head:
+                unparsed.append(piece)
+            else:
+                (reasoning if "<|channel|>analysis" in head else content).append(body)
+        return ParsedTurn("".join(content).strip(), tuple(calls), tuple(unparsed), "\n".join(reasoning).strip())
