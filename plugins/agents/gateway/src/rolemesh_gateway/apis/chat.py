@@ -1,0 +1,163 @@
+"""OpenAI's Chat Completions: https://platform.openai.com/docs/api-reference/chat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from rolemesh_agents import Message, Tool
+from rolemesh_gateway.apis.content import called, checked, dumped, history, pieces, text_of, tool_of, unknown_of
+from rolemesh_gateway.requests import Answer, Ask, RefusedError
+
+__all__ = ["HARMLESS", "REFUSED", "ChatBody", "answer", "events", "parse"]
+
+HARMLESS = (
+    "metadata", "moderation", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options",
+    "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user",
+)  # fmt: skip
+"""Parameters that change nothing that a program could see here."""
+REFUSED = ("audio", "logprobs", "top_logprobs")
+"""Parameters that ask for something in the answer that the gateway does not have."""
+FINISHED = {"stop": "stop", "length": "length", "calls": "tool_calls"}
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty")
+
+
+class ChatBody(msgspec.Struct):
+    """The parameters that the gateway reads."""
+
+    messages: list[dict[str, Any]]
+    model: str
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    stop: str | list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    modalities: list[str] | None = None
+    response_format: dict[str, Any] | None = None
+
+
+def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
+    """Return the request. Raises `RefusedError`."""
+    given = checked(body, ChatBody)
+    for name in REFUSED:
+        if body.get(name):
+            raise RefusedError(400, f"{name}: the gateway does not give it", param=name)
+    if given.n is not None and given.n != 1:
+        raise RefusedError(400, f"n: the gateway gives one answer, and the request asks for {given.n}", param="n")
+    if given.modalities not in (None, ["text"]):
+        raise RefusedError(400, "modalities: the model writes text only", param="modalities")
+    unknown = unknown_of(body, ChatBody, (*HARMLESS, *REFUSED))
+    if given.tool_choice not in (None, "auto"):
+        unknown.append("tool_choice")
+    if given.response_format not in (None, {"type": "text"}):
+        unknown.append("response_format")
+    return Ask(
+        given.model,
+        history([_message(each, f"messages[{number}]") for number, each in enumerate(given.messages)]),
+        [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())],
+        _params(given),
+        bool(given.stream),
+        bool((given.stream_options or {}).get("include_usage")),
+        unknown,
+        again=again,
+    )
+
+
+def answer(ask: Ask, given: Answer) -> dict[str, Any]:
+    """Return the body of the answer."""
+    message: dict[str, Any] = {"role": "assistant", "content": _content(given), "refusal": None}
+    if given.calls:
+        message["tool_calls"] = [
+            {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": dumped(each.arguments)}}
+            for each in given.calls
+        ]
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": FINISHED[given.finish]}
+    return {**_head(ask, given, "chat.completion"), "choices": [choice], "usage": _usage(given)}
+
+
+def events(ask: Ask, given: Answer) -> Iterator[tuple[str, Any]]:
+    """Yield the events of a stream, each with its name, which is empty here. A text is sent as it is."""
+    head = _head(ask, given, "chat.completion.chunk")
+
+    def chunk(delta: dict[str, Any], finish: str | None = None) -> tuple[str, Any]:
+        return "", {**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
+
+    yield chunk({"role": "assistant", "content": "" if _content(given) is not None else None})
+    for piece in pieces(_content(given) or ""):
+        yield chunk({"content": piece})
+    for number, each in enumerate(given.calls):
+        start = {"index": number, "id": each.id, "type": "function", "function": {"name": each.name, "arguments": ""}}
+        yield chunk({"tool_calls": [start]})
+        for piece in pieces(dumped(each.arguments)):
+            yield chunk({"tool_calls": [{"index": number, "function": {"arguments": piece}}]})
+    yield chunk({}, FINISHED[given.finish])
+    if ask.usage:
+        yield "", {**head, "choices": [], "usage": _usage(given)}
+    yield "", "[DONE]"
+
+
+def _head(ask: Ask, given: Answer, kind: str) -> dict[str, Any]:
+    # No clock: a program that is started again must see the same answers.
+    return {"id": f"chatcmpl-{given.number}", "object": kind, "created": 0, "model": ask.model}
+
+
+def _usage(given: Answer) -> dict[str, Any]:
+    total = given.prompt_tokens + given.completion_tokens
+    return {"prompt_tokens": given.prompt_tokens, "completion_tokens": given.completion_tokens, "total_tokens": total}
+
+
+def _content(given: Answer) -> str | None:
+    return None if given.calls and not given.content.strip() else given.content
+
+
+def _params(given: ChatBody) -> dict[str, Any]:
+    found = {name: value for name in SAMPLING if (value := getattr(given, name)) is not None}
+    most = given.max_completion_tokens if given.max_completion_tokens is not None else given.max_tokens
+    if most is not None:
+        found["max_tokens"] = most
+    if given.stop:
+        found["stop"] = [given.stop] if isinstance(given.stop, str) else given.stop
+    return found
+
+
+def _tool(given: dict[str, Any], where: str) -> Tool:
+    about = given.get("function")
+    if given.get("type") != "function" or not isinstance(about, dict):
+        raise RefusedError(400, f"{where}: the gateway knows tools of type 'function' only", param="tools")
+    return tool_of(about.get("name"), about.get("description"), about.get("parameters"), where)
+
+
+def _message(given: dict[str, Any], where: str) -> Message:
+    role = given.get("role")
+    text = text_of(given.get("content"), where)
+    if role in ("system", "developer"):
+        return {"role": "system", "content": text}
+    if role == "user":
+        return {"role": "user", "content": text}
+    if role == "tool":
+        return {"role": "tool", "content": text, "tool_call_id": str(given.get("tool_call_id") or "")}
+    if role != "assistant":
+        raise RefusedError(400, f"{where}: role {role!r} is none of system, user, assistant, tool", param=where)
+    message: Message = {"role": "assistant", "content": text}
+    if calls := given.get("tool_calls"):
+        message["tool_calls"] = [_call(each, f"{where}.tool_calls[{number}]") for number, each in enumerate(calls)]
+    return message
+
+
+def _call(given: Any, where: str) -> dict[str, Any]:
+    about = given.get("function") if isinstance(given, dict) else None
+    if not isinstance(about, dict):
+        raise RefusedError(400, f"{where}: the gateway knows calls of type 'function' only", param=where)
+    return called(str(given.get("id") or ""), about.get("name"), about.get("arguments"), where)

@@ -1,0 +1,103 @@
+"""Parts that the requests of all APIs have in common: bodies, texts, calls and tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from rolemesh_agents import Message, Tool
+from rolemesh_gateway.requests import RefusedError
+
+__all__ = ["arguments_of", "called", "checked", "dumped", "history", "pieces", "text_of", "tool_of", "unknown_of"]
+
+T = TypeVar("T", bound=msgspec.Struct)
+PIECE = 64
+"""Number of characters in one event of a stream."""
+TEXTS = ("text", "input_text", "output_text")
+
+
+def checked(body: Mapping[str, Any], form: type[T]) -> T:
+    """Return `body` as `form`; keys that the form does not have are left out. Raises `RefusedError`."""
+    try:
+        return msgspec.convert(body, form)
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at `$.")
+        raise RefusedError(400, f"{place.rstrip('`') or 'body'}: {reason}", param=place.rstrip("`")) from None
+
+
+def unknown_of(body: Mapping[str, Any], form: type[msgspec.Struct], harmless: Sequence[str]) -> list[str]:
+    """Return the keys of `body` that have an effect in the API and none here. Values of null have no effect."""
+    known = {each.encode_name for each in msgspec.structs.fields(form)} | set(harmless)
+    return sorted(key for key, value in body.items() if key not in known and value is not None)
+
+
+def text_of(content: Any, where: str) -> str:
+    """Return the text of a message's content: null, a string, or a list of parts with text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise RefusedError(400, f"{where}: content must be a string or a list of parts", param=where)
+    found = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        if kind == "refusal":
+            found.append(str(part.get("refusal") or ""))
+        elif kind in TEXTS and isinstance(part.get("text"), str):
+            found.append(part["text"])
+        else:
+            raise RefusedError(400, f"{where}: the model reads text only, and this part is {kind!r}", param=where)
+    return "".join(found)
+
+
+def arguments_of(given: Any, where: str) -> Any:
+    """Return the arguments of a call in the history: an object, or the text if it is none."""
+    if isinstance(given, dict):
+        return given
+    if not isinstance(given, str):
+        raise RefusedError(400, f"{where}: the arguments of a call must be a JSON text", param=where)
+    try:
+        found = json.loads(given or "{}")
+    except ValueError:
+        return given
+    return found if isinstance(found, dict) else given
+
+
+def called(number: str, name: Any, arguments: Any, where: str) -> dict[str, Any]:
+    """Return a call of a tool as chat templates take it."""
+    if not isinstance(name, str) or not name:
+        raise RefusedError(400, f"{where}: a call needs the name of its tool", param=where)
+    return {"id": number, "type": "function", "function": {"name": name, "arguments": arguments_of(arguments, where)}}
+
+
+def tool_of(name: Any, description: Any, schema: Any, where: str) -> Tool:
+    """Return a tool that the client offers to the model."""
+    if not isinstance(name, str) or not name:
+        raise RefusedError(400, f"{where}: a tool needs a name", param=where)
+    if schema is not None and not isinstance(schema, dict):
+        raise RefusedError(400, f"{where}: the schema of a tool must be an object", param=where)
+    return Tool(name, str(description or ""), schema or {"type": "object", "properties": {}})
+
+
+def history(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return `messages` if the model can answer them. Raises `RefusedError`."""
+    if not messages:
+        raise RefusedError(400, "messages: at least one message is required", param="messages")
+    if messages[-1]["role"] == "assistant":
+        raise RefusedError(
+            400, "messages: the last one is the assistant's; the gateway does not continue texts", param="messages"
+        )
+    return messages
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Yield a text in the parts of a stream."""
+    for start in range(0, len(text), PIECE):
+        yield text[start : start + PIECE]
+
+
+def dumped(value: Any) -> str:
+    """Return the arguments of a call as clients receive them: JSON with the keys in the model's order."""
+    return json.dumps(value, ensure_ascii=False)

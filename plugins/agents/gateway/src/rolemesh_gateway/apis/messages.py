@@ -1,0 +1,136 @@
+"""Anthropic's Messages: https://docs.anthropic.com/en/api/messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from rolemesh_agents import Message, Tool
+from rolemesh_gateway.apis.content import called, checked, dumped, history, pieces, text_of, tool_of, unknown_of
+from rolemesh_gateway.requests import Answer, Ask, RefusedError
+
+__all__ = ["HARMLESS", "MessagesBody", "answer", "events", "parse"]
+
+HARMLESS = ("cache_control", "metadata", "service_tier")
+"""Parameters that change nothing that a program could see here."""
+IGNORED_PARTS = ("thinking", "redacted_thinking")
+
+
+class MessagesBody(msgspec.Struct):
+    """The parameters that the gateway reads."""
+
+    messages: list[dict[str, Any]]
+    model: str
+    max_tokens: int
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+
+
+def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
+    """Return the request. Raises `RefusedError`."""
+    given = checked(body, MessagesBody)
+    unknown = unknown_of(body, MessagesBody, HARMLESS)
+    if given.tool_choice is not None and given.tool_choice.get("type") != "auto":
+        unknown.append("tool_choice")
+    messages: list[Message] = []
+    if system := text_of(given.system, "system"):
+        messages.append({"role": "system", "content": system})
+    for number, each in enumerate(given.messages):
+        messages += _messages(each, f"messages[{number}]")
+    params = {name: value for name in ("temperature", "top_k", "top_p") if (value := getattr(given, name)) is not None}
+    params["max_tokens"] = given.max_tokens
+    if given.stop_sequences:
+        params["stop"] = given.stop_sequences
+    tools = [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())]
+    return Ask(given.model, history(messages), tools, params, bool(given.stream), unknown=unknown, again=again)
+
+
+def answer(ask: Ask, given: Answer) -> dict[str, Any]:
+    """Return the body of the answer."""
+    return _head(ask, given, _blocks(given), _stopped(given), given.completion_tokens)
+
+
+def events(ask: Ask, given: Answer) -> Iterator[tuple[str, Any]]:
+    """Yield the events of a stream, each with its name."""
+
+    def event(kind: str, **told: Any) -> tuple[str, Any]:
+        return kind, {"type": kind, **told}
+
+    yield event("message_start", message=_head(ask, given, [], {"stop_reason": None, "stop_sequence": None}, 0))
+    for number, block in enumerate(_blocks(given)):
+        if block["type"] == "text":
+            yield event("content_block_start", index=number, content_block={"type": "text", "text": ""})
+            deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
+        else:
+            yield event("content_block_start", index=number, content_block={**block, "input": {}})
+            deltas = [{"type": "input_json_delta", "partial_json": each} for each in pieces(dumped(block["input"]))]
+        for delta in deltas:
+            yield event("content_block_delta", index=number, delta=delta)
+        yield event("content_block_stop", index=number)
+    usage = {"output_tokens": given.completion_tokens}
+    yield event("message_delta", delta=_stopped(given), usage=usage)
+    yield event("message_stop")
+
+
+def _head(ask: Ask, given: Answer, blocks: list[Any], stopped: dict[str, Any], tokens: int) -> dict[str, Any]:
+    usage = {"input_tokens": given.prompt_tokens, "output_tokens": tokens}
+    told = {"id": f"msg_{given.number}", "type": "message", "role": "assistant", "model": ask.model}
+    return {**told, "content": blocks, **stopped, "usage": usage}
+
+
+def _stopped(given: Answer) -> dict[str, Any]:
+    if given.stop:
+        return {"stop_reason": "stop_sequence", "stop_sequence": given.stop}
+    reason = {"stop": "end_turn", "length": "max_tokens", "calls": "tool_use"}[given.finish]
+    return {"stop_reason": reason, "stop_sequence": None}
+
+
+def _blocks(given: Answer) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    if given.content.strip() or not given.calls:
+        blocks.append({"type": "text", "text": given.content})
+    for each in given.calls:
+        blocks.append({"type": "tool_use", "id": each.id, "name": each.name, "input": dict(each.arguments)})
+    return blocks
+
+
+def _tool(given: dict[str, Any], where: str) -> Tool:
+    if given.get("type") not in (None, "custom"):
+        raise RefusedError(400, f"{where}: {given['type']!r} would run at Anthropic's, not here", param="tools")
+    return tool_of(given.get("name"), given.get("description"), given.get("input_schema"), where)
+
+
+def _messages(given: dict[str, Any], where: str) -> Iterator[Message]:
+    """The messages of one message of the API: answers of tools are parts of a message there."""
+    role, content = given.get("role"), given.get("content")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": text_of(content, where)}]
+    if not all(isinstance(each, dict) for each in parts):
+        raise RefusedError(400, f"{where}: parts of a content must be objects", param=where)
+    texts = [each for each in parts if each.get("type") not in ("tool_use", "tool_result", *IGNORED_PARTS)]
+    if role == "user":
+        for part in parts:
+            if part.get("type") == "tool_result":
+                told = text_of(part.get("content"), where)
+                yield {"role": "tool", "content": told, "tool_call_id": str(part.get("tool_use_id") or "")}
+        if texts or not parts:
+            yield {"role": "user", "content": text_of(texts, where)}
+    elif role == "assistant":
+        message: Message = {"role": "assistant", "content": text_of(texts, where)}
+        uses = [each for each in parts if each.get("type") == "tool_use"]
+        if uses:
+            message["tool_calls"] = [
+                called(str(each.get("id") or ""), each.get("name"), each.get("input"), where) for each in uses
+            ]
+        yield message
+    elif role == "system":
+        yield {"role": "system", "content": text_of(content, where)}
+    else:
+        raise RefusedError(400, f"{where}: role {role!r} is neither user nor assistant", param=where)

@@ -1,0 +1,197 @@
+"""OpenAI's Responses: https://platform.openai.com/docs/api-reference/responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from rolemesh_agents import Message, Tool
+from rolemesh_gateway.apis.content import called, checked, dumped, history, pieces, text_of, tool_of, unknown_of
+from rolemesh_gateway.requests import Answer, Ask, RefusedError
+
+__all__ = ["HARMLESS", "ResponsesBody", "answer", "answer_id", "events", "parse"]
+
+HARMLESS = (
+    "include", "metadata", "moderation", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options",
+    "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options", "truncation", "user",
+)  # fmt: skip
+"""Parameters that change nothing that a program could see here."""
+REFUSED = ("background", "conversation", "prompt", "top_logprobs")
+"""Parameters that ask for something that the gateway does not have."""
+
+
+class ResponsesBody(msgspec.Struct):
+    """The parameters that the gateway reads."""
+
+    input: str | list[dict[str, Any]]
+    model: str
+    instructions: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    max_output_tokens: int | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    text: dict[str, Any] | None = None
+    top_p: float | None = None
+
+
+def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
+    """Return the request. Raises `RefusedError`."""
+    given = checked(body, ResponsesBody)
+    for name in REFUSED:
+        if body.get(name):
+            raise RefusedError(400, f"{name}: the gateway does not have it", param=name)
+    unknown = unknown_of(body, ResponsesBody, (*HARMLESS, *REFUSED))
+    if given.tool_choice not in (None, "auto"):
+        unknown.append("tool_choice")
+    if (given.text or {}).get("format") not in (None, {"type": "text"}):
+        unknown.append("text.format")
+    params = {name: value for name in ("temperature", "top_p") if (value := getattr(given, name)) is not None}
+    if given.max_output_tokens is not None:
+        params["max_tokens"] = given.max_output_tokens
+    return Ask(
+        given.model,
+        history(_messages(given.input)),
+        [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())],
+        params,
+        bool(given.stream),
+        unknown=unknown,
+        lead=[{"role": "system", "content": given.instructions}] if given.instructions else [],
+        previous=given.previous_response_id or "",
+        keep=given.store is not False,
+        again=again,
+    )
+
+
+def answer_id(number: int) -> str:
+    """Return the id of the answer that turn `number` is; `Ask.previous` has the same form."""
+    return f"resp_{number}"
+
+
+def answer(ask: Ask, given: Answer) -> dict[str, Any]:
+    """Return the body of the answer."""
+    return _response(ask, given, "incomplete" if given.finish == "length" else "completed", _items(given))
+
+
+def events(ask: Ask, given: Answer) -> Iterator[tuple[str, Any]]:
+    """Yield the events of a stream, each with its name."""
+    for number, (kind, told) in enumerate(_events(ask, given)):
+        yield kind, {"type": kind, "sequence_number": number, **told}
+
+
+def _events(ask: Ask, given: Answer) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield "response.created", {"response": _response(ask, given, "in_progress", [])}
+    yield "response.in_progress", {"response": _response(ask, given, "in_progress", [])}
+    for index, item in enumerate(_items(given)):
+        place = {"item_id": item["id"], "output_index": index}
+        message = item["type"] == "message"
+        empty: dict[str, Any] = {"content": []} if message else {"arguments": ""}
+        begun = {**item, "status": "in_progress", **empty}
+        yield "response.output_item.added", {"output_index": index, "item": begun}
+        yield from _text_events(item, place) if message else _call_events(item, place)
+        yield "response.output_item.done", {"output_index": index, "item": item}
+    ended = answer(ask, given)
+    yield f"response.{ended['status']}", {"response": ended}
+
+
+def _text_events(item: dict[str, Any], place: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    (part,) = item["content"]
+    place = {**place, "content_index": 0}
+    yield "response.content_part.added", {**place, "part": {**part, "text": ""}}
+    for piece in pieces(part["text"]):
+        yield "response.output_text.delta", {**place, "delta": piece, "logprobs": []}
+    yield "response.output_text.done", {**place, "text": part["text"], "logprobs": []}
+    yield "response.content_part.done", {**place, "part": part}
+
+
+def _call_events(item: dict[str, Any], place: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for piece in pieces(item["arguments"]):
+        yield "response.function_call_arguments.delta", {**place, "delta": piece}
+    told = {**place, "name": item["name"], "arguments": item["arguments"]}
+    yield "response.function_call_arguments.done", told
+
+
+def _response(ask: Ask, given: Answer, status: str, items: list[Any]) -> dict[str, Any]:
+    ended = status != "in_progress"
+    usage = {
+        "input_tokens": given.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": given.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": given.prompt_tokens + given.completion_tokens,
+    }
+    tools = [
+        {"type": "function", "name": each.name, "description": each.description, "parameters": dict(each.parameters)}
+        | {"strict": False}
+        for each in ask.tools
+    ]
+    return {
+        "id": answer_id(given.number),
+        "object": "response",
+        "created_at": 0,  # no clock: a program that is started again must see the same answers
+        "status": status,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        "instructions": None,
+        "metadata": {},
+        "model": ask.model,
+        "output": items,
+        "parallel_tool_calls": True,
+        "previous_response_id": ask.previous or None,
+        "temperature": ask.params.get("temperature", 1.0),
+        "tool_choice": "auto",
+        "tools": tools,
+        "top_p": ask.params.get("top_p", 1.0),
+        "usage": usage if ended else None,
+    }
+
+
+def _items(given: Answer) -> list[dict[str, Any]]:
+    status = "incomplete" if given.finish == "length" else "completed"
+    items: list[dict[str, Any]] = []
+    if given.content.strip() or not given.calls:
+        part = {"type": "output_text", "text": given.content, "annotations": [], "logprobs": []}
+        told = {"id": f"msg_{given.number}", "type": "message", "role": "assistant"}
+        items.append({**told, "status": status, "content": [part]})
+    for number, each in enumerate(given.calls):
+        told = {"id": f"fc_{given.number}_{number}", "type": "function_call", "call_id": each.id, "name": each.name}
+        items.append({**told, "status": status, "arguments": dumped(each.arguments)})
+    return items
+
+
+def _tool(given: dict[str, Any], where: str) -> Tool:
+    if given.get("type") != "function":
+        raise RefusedError(400, f"{where}: the gateway knows tools of type 'function' only", param="tools")
+    return tool_of(given.get("name"), given.get("description"), given.get("parameters"), where)
+
+
+def _messages(given: str | list[dict[str, Any]]) -> list[Message]:
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    messages: list[Message] = []
+    for number, item in enumerate(given):
+        where = f"input[{number}]"
+        kind = item.get("type", "message")
+        if kind == "message":
+            _add(messages, item.get("role"), text_of(item.get("content"), where), where)
+        elif kind == "function_call":
+            call = called(str(item.get("call_id") or ""), item.get("name"), item.get("arguments"), where)
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": ""})
+            messages[-1].setdefault("tool_calls", []).append(call)
+        elif kind == "function_call_output":
+            told = text_of(item.get("output"), where)
+            messages.append({"role": "tool", "content": told, "tool_call_id": str(item.get("call_id") or "")})
+        elif kind != "reasoning":
+            raise RefusedError(400, f"{where}: the gateway does not know items of type {kind!r}", param=where)
+    return messages
+
+
+def _add(messages: list[Message], role: Any, text: str, where: str) -> None:
+    if role not in ("system", "developer", "user", "assistant"):
+        raise RefusedError(400, f"{where}: role {role!r} is none of system, user, assistant", param=where)
+    messages.append({"role": "system" if role == "developer" else role, "content": text})

@@ -1,0 +1,162 @@
+"""The decision which sample of a conversation a request continues. Pure; it compares messages, never tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from rolemesh_agents import Message, Tool
+
+__all__ = ["Begin", "Contexts", "Continue", "Repeat"]
+
+APPENDED = ("user", "tool")
+"""The roles of messages that may follow a turn of the model in the same sample."""
+
+
+class Continue(msgspec.Struct, frozen=True):
+    """The request continues `sample` with `new` messages, perhaps none."""
+
+    sample: int
+    new: Sequence[Message]
+
+
+class Repeat(msgspec.Struct, frozen=True):
+    """The client has lost the answer to its last request and asks again: turn `number` is the answer."""
+
+    number: int
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """The request continues no sample. `reason` says how it differs from the nearest one; "" for a new subject."""
+
+    reason: str = ""
+
+
+class Contexts:
+    """The samples of a conversation, each as digests of its messages and tools.
+
+    Two messages are equal if role, text, and calls of tools are equal. These differences are ignored, because clients
+    make them and no sampled token depends on them: white space at both ends of the text; null, missing and empty
+    content; one text or its parts; the ids of calls, as long as each answer refers to the same call; the order of keys
+    and the white space in arguments; ``developer`` for ``system``; all other keys of a message.
+    """
+
+    def __init__(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+        self._samples = [_Sample(_tools(tools), _digests(messages))]
+
+    def place(
+        self, messages: Sequence[Message], tools: Sequence[Tool], again: bool = False
+    ) -> Continue | Repeat | Begin:
+        """Return the request's place."""
+        given, offered = _digests(messages), _tools(tools)
+        mine = [(number, each) for number, each in enumerate(self._samples) if each.tools == offered]
+        if again:
+            for _, each in reversed(mine):
+                if each.turn is not None and each.digests[:-1] == given:
+                    return Repeat(each.turn)
+        best: tuple[int, _Sample] | None = None
+        for number, each in mine:
+            if _continues(each, given, messages) and (best is None or len(each.digests) >= len(best[1].digests)):
+                best = (number, each)
+        if best is not None:
+            return Continue(best[0], list(messages[len(best[1].digests) :]))
+        return Begin(self._difference(given, offered))
+
+    def began(self, sample: int, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+        """Note that `sample` has begun with these messages; samples are numbered in their order."""
+        if sample != len(self._samples):
+            raise ValueError(f"sample {sample} does not follow {len(self._samples) - 1}")
+        self._samples.append(_Sample(_tools(tools), _digests(messages)))
+
+    def appended(self, sample: int, messages: Sequence[Message]) -> None:
+        """Note that messages were appended to `sample`."""
+        mine = self._samples[sample]
+        mine.digests, mine.turn = _digests(messages), None
+
+    def answered(self, sample: int, messages: Sequence[Message], answer: Message, number: int) -> None:
+        """Note turn `number`: the `answer` to all `messages` of `sample`, as the client has received it."""
+        mine = self._samples[sample]
+        mine.digests, mine.turn, mine.turns = _digests([*messages, answer]), number, mine.turns + 1
+
+    def _difference(self, given: Sequence[bytes], offered: bytes) -> str:
+        nearest = max(
+            (each for each in self._samples if each.turns), key=lambda s: _common(s.digests, given), default=None
+        )
+        if nearest is None or not (common := _common(nearest.digests, given)):
+            return ""
+        if nearest.tools != offered:
+            return "the tools have changed"
+        if common == len(nearest.digests):
+            return f"message {common} is neither the user's nor a tool's"
+        return f"message {common} has changed" if common < len(given) else f"messages from {common} on are missing"
+
+
+class _Sample(msgspec.Struct):
+    tools: bytes
+    digests: list[bytes]
+    turn: int | None = None
+    """The number of the turn at the end; None if the last message is no turn of the model."""
+    turns: int = 0
+
+
+def _continues(sample: _Sample, given: Sequence[bytes], messages: Sequence[Message]) -> bool:
+    size = len(sample.digests)
+    if list(given[:size]) != sample.digests:
+        return False
+    new = messages[size:]
+    if sample.turn is None:
+        return not new
+    return bool(new) and all(each["role"] in APPENDED for each in new)
+
+
+def _common(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+    count = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return count
+
+
+def _digests(messages: Sequence[Message]) -> list[bytes]:
+    ids: dict[str, int] = {}
+    return [_digest(_plain(message, ids)) for message in messages]
+
+
+def _tools(tools: Sequence[Tool]) -> bytes:
+    return _digest([[tool.name, tool.description, dict(tool.parameters)] for tool in tools])
+
+
+def _digest(value: Any) -> bytes:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _plain(message: Message, ids: dict[str, int]) -> list[Any]:
+    """The parts of a message that count. `ids` numbers the calls in the order in which they appear."""
+    role = "system" if message["role"] == "developer" else message["role"]
+    calls = []
+    for call in message.get("tool_calls") or ():
+        ids[str(call.get("id", ""))] = len(ids)
+        calls.append([call["function"]["name"], _arguments(call["function"].get("arguments"))])
+    answered = ids.get(str(message.get("tool_call_id", "")), -1) if role == "tool" else -1
+    return [role, _text(message.get("content")).strip(), calls, answered]
+
+
+def _text(content: Any) -> str:
+    if content is None:
+        return ""
+    return content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
+
+
+def _arguments(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given or {}
+    try:
+        return json.loads(given or "{}")
+    except ValueError:
+        return given

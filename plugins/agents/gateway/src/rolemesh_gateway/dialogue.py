@@ -1,0 +1,177 @@
+"""One conversation: takes the program's requests from the desk, and makes the calls of the `Conversation` for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rolemesh_agents import AgentError, Conversation, EndReached, Message, Observation, Reward, ToolCall
+from rolemesh_gateway.apis.responses import answer_id
+from rolemesh_gateway.contexts import Contexts, Continue, Repeat
+from rolemesh_gateway.desk import Counts, Desk, Exchange
+from rolemesh_gateway.programs import ProgramResult
+from rolemesh_gateway.requests import Answer, Ask, RefusedError
+
+__all__ = ["Dialogue"]
+
+KEPT = 64
+"""Number of answers of the Responses API that a request may continue by id."""
+
+
+class Dialogue:
+    """The gateway's side of one conversation.
+
+    It works on one request after the other, in the order in which they have come. The calls of a request are made in a
+    task of its own, so that they are cancelled if the client goes away. The conversation makes no other tasks. The
+    numbers of its calls thus depend on the requests only.
+    """
+
+    def __init__(self, talk: Conversation, desk: Desk, takes: Sequence[str], may_judge: bool) -> None:
+        self._talk = talk
+        self._desk = desk
+        self._takes = takes
+        self._may_judge = may_judge
+        self._contexts = Contexts(talk.start.messages, talk.start.tools)
+        self._answers: list[Answer] = []
+        self._kept: dict[str, list[Message]] = {}
+        self._sample = 0
+        self.counts = Counts()
+        self.reward: Reward | None = None
+        """The reward that the program has set."""
+        self.ended: EndReached | None = None
+        """The signal that ended the conversation before the program's end."""
+        self.ignored: set[str] = set()
+        """The parameters of requests that had no effect."""
+        self.breaks: list[str] = []
+        """The reasons why requests began a new sample."""
+
+    @property
+    def last(self) -> str:
+        """The text of the last turn of the model."""
+        return self._answers[-1].content if self._answers else ""
+
+    async def run(self, on_over: Callable[[], None]) -> ProgramResult:
+        """Answer requests until the program has ended, and return its result.
+
+        Calls `on_over` once if the conversation is over before. Raises the conversation's errors, except `EndReached`.
+        """
+        while True:
+            found = await self._desk.take()
+            if isinstance(found, ProgramResult):
+                return found
+            before = self.ended
+            await self._exchange(found)
+            if self.ended is not before:
+                on_over()
+
+    async def _exchange(self, exchange: Exchange) -> None:
+        task = asyncio.ensure_future(self._work(exchange.work))
+        exchange.begins(task)
+        try:
+            answer = await task
+        except asyncio.CancelledError:
+            mine = asyncio.current_task()
+            if mine is not None and mine.cancelling():
+                # The rank cancels the conversation itself; a client cancels only the task of its request.
+                raise
+            self.counts.cancelled += 1
+        except RefusedError as error:
+            self.counts.refused += 1
+            exchange.fail(error)
+        except EndReached as signal:
+            self.ended = self.ended or signal
+            exchange.fail(_over())
+        except BaseException:
+            exchange.fail(RefusedError(500, "the conversation has failed, and ends", code="conversation_failed"))
+            raise
+        else:
+            exchange.succeed(answer)
+
+    async def _work(self, work: Any) -> Answer | Observation | None:
+        if isinstance(work, Reward):
+            self._judge(work)
+            return None
+        if self.ended is not None:
+            raise _over()
+        if isinstance(work, ToolCall):
+            return await self._talk.call(work)
+        return await self._turn(work)
+
+    def _judge(self, reward: Reward) -> None:
+        if not self._may_judge:
+            raise RefusedError(409, "the job file does not let the program set its reward", code="reward_refused")
+        self.reward = reward
+
+    async def _turn(self, ask: Ask) -> Answer:
+        params = {name: value for name, value in ask.params.items() if name in self._takes}
+        self.ignored |= {*ask.unknown, *(ask.params.keys() - params.keys())}
+        earlier = self._earlier(ask)
+        messages = [*ask.lead, *earlier, *ask.messages]
+        place = self._contexts.place(messages, ask.tools, ask.again)
+        if isinstance(place, Repeat):
+            self.counts.repeated += 1
+            return self._answers[place.number]
+        try:
+            if isinstance(place, Continue):
+                self._continue(place, messages)
+            else:
+                self._begin(messages, ask, place.reason)
+            turn = await self._talk.sample(params)
+        except AgentError as error:
+            if type(error) is not AgentError:
+                raise
+            # The chat template refuses the messages. This is the program's mistake, and its conversation goes on.
+            raise RefusedError(400, error.what, param="messages") from error
+        number = len(self._answers)
+        content, stop = _cut("".join([turn.content, *turn.unparsed]), params.get("stop", ()))
+        finish = "length" if turn.finish == "length" else "calls" if turn.calls else "stop"
+        answer = Answer(number, content, turn.calls, finish, stop, turn.prompt_tokens, len(turn.ids))
+        self._answers.append(answer)
+        self.counts.turns += 1
+        self._contexts.answered(self._sample, messages, answer.as_message(), number)
+        if ask.keep:
+            self._keep(answer_id(number), [*earlier, *ask.messages, answer.as_message()])
+        return answer
+
+    def _continue(self, place: Continue, messages: Sequence[Message]) -> None:
+        if place.sample != self._sample:
+            self._talk.resume(place.sample)
+            self._sample = place.sample
+        if place.new:
+            self._talk.append(place.new)
+            self._contexts.appended(place.sample, messages)
+
+    def _begin(self, messages: Sequence[Message], ask: Ask, reason: str) -> None:
+        self._sample = self._talk.begin(messages, ask.tools)
+        self._contexts.began(self._sample, messages, ask.tools)
+        self.counts.begun += 1
+        if reason:
+            self.breaks.append(reason)
+
+    def _earlier(self, ask: Ask) -> Sequence[Message]:
+        if not ask.previous:
+            return ()
+        if ask.previous not in self._kept:
+            reason = f"previous_response_id: there is no response {ask.previous!r}"
+            raise RefusedError(400, reason, param="previous_response_id", code="previous_response_not_found")
+        return self._kept[ask.previous]
+
+    def _keep(self, number: str, messages: list[Message]) -> None:
+        self._kept[number] = messages
+        if len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
+
+
+def _over() -> RefusedError:
+    reason = "the conversation is over: a limit is reached, or the environment is done"
+    return RefusedError(400, reason, code="conversation_over")
+
+
+def _cut(content: str, stops: Sequence[str]) -> tuple[str, str]:
+    """Return the content before the first stop text, and that text."""
+    found = [(place, stop) for stop in stops if stop and (place := content.find(stop)) >= 0]
+    if not found:
+        return content, ""
+    place, stop = min(found)
+    return content[:place], stop

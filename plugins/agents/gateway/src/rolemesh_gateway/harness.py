@@ -1,0 +1,154 @@
+"""The harness `process`: it starts an unchanged program for each conversation, and is the program's model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rolemesh.api.workload import RankContext
+from rolemesh_agents import Conversation, ConversationFailedError, Harness, Start
+from rolemesh_gateway.dialogue import Dialogue
+from rolemesh_gateway.options import ProcessOptions
+from rolemesh_gateway.programs import Program, ProgramResult
+from rolemesh_gateway.rewards import Failed, verdict
+
+if TYPE_CHECKING:
+    from rolemesh_gateway.server import Door, Server
+
+__all__ = ["ProcessHarness"]
+
+INHERITED = ("PATH", "LANG", "LC_ALL", "TZ")
+"""The only variables of the rank that a program sees: others may have secrets."""
+
+
+class ProcessHarness(Harness):
+    """Starts a program per conversation. Its API client finds the gateway of this rank in environment variables."""
+
+    Options = ProcessOptions
+
+    async def setup(self, ctx: RankContext[Any]) -> None:
+        """See `Harness.setup`: start the gateway."""
+        from rolemesh_gateway.server import Server
+
+        options: ProcessOptions = self.options
+        self._ctx = ctx
+        self._warned: set[str] = set()
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{ctx.role}-{ctx.rank}-", dir=_parent(ctx)))
+        self._server: Server = Server(options.model, options.request_mb, options.waiting)
+        _allow_files()
+        await self._server.start()
+
+    async def run(self, talk: Conversation) -> None:
+        """See `Harness.run`: start the program, answer its requests, and judge it after its end."""
+        options: ProcessOptions = self.options
+        door = self._server.open(talk.start)
+        dialogue = Dialogue(talk, door.desk, options.takes, options.reward == "call")
+        program = None
+        try:
+            program = self._program(door, talk.start, talk.seed)
+            result = await dialogue.run(lambda: self._over(program))
+        finally:
+            self._server.close(door)
+            if program is not None:
+                await program.end()
+            self._report(dialogue)
+        await self._finish(talk, dialogue, result)
+
+    async def close(self) -> None:
+        """See `Harness.close`."""
+        if hasattr(self, "_server"):
+            await self._server.stop()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _program(self, door: Door, start: Start, seed: int) -> Program:
+        options: ProcessOptions = self.options
+        places = {"{base}": str(Path(self._ctx.base).resolve()), "{python}": sys.executable}
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        own = {"NO_PROXY": "127.0.0.1", "PYTHONHASHSEED": "0", "ROLEMESH_SEED": str(seed)}
+        told = {"messages": list(start.messages), "tools": [tool.as_function() for tool in start.tools], "seed": seed}
+        limits = {
+            "seconds": options.seconds,
+            "grace_s": options.grace_s,
+            "processes": options.processes,
+            "kept": options.output_kb * 1000,
+        }
+        command = [_replaced(each, places) for each in options.command]
+        env = {name: _replaced(value, places) for name, value in options.env.items()}
+        return Program(
+            command,
+            {**inherited, **own, **env, **door.variables},
+            json.dumps(told),
+            limits,
+            self._folder,
+            door.desk.end,
+        )
+
+    def _over(self, program: Program | None) -> None:
+        """The conversation is over: give the program time to end, and then ask it to."""
+        if program is not None:
+            asyncio.get_running_loop().call_later(self.options.grace_s, program.ask_to_end)
+
+    async def _finish(self, talk: Conversation, dialogue: Dialogue, result: ProgramResult) -> None:
+        """End the conversation. Raises `EndReached`, or `ConversationFailedError`."""
+        options: ProcessOptions = self.options
+        over = dialogue.ended is not None
+        found = verdict(result, options.reward, dialogue.reward, over, options.reward_if_truncated)
+        if isinstance(found, Failed):
+            raise ConversationFailedError(found.reason)
+        if found.reward is not None:
+            talk.judge(found.reward)
+        if dialogue.ended is not None:
+            raise dialogue.ended
+        if found.reward is None and not found.truncated:
+            await talk.reply(dialogue.last)
+        talk.finish(found.truncated)
+
+    def _report(self, dialogue: Dialogue) -> None:
+        counts = dialogue.counts
+        found = {
+            "gateway_turns": counts.turns,
+            "gateway_repeated": counts.repeated,
+            "gateway_cancelled": counts.cancelled,
+            "gateway_refused": counts.refused,
+            "gateway_samples": counts.begun,
+        }
+        self._ctx.count(**{name: value for name, value in found.items() if value})
+        if dialogue.breaks:
+            self._ctx.record(gateway_breaks=dialogue.breaks[:10])
+            self._warn(
+                "breaks",
+                f"a request did not continue its conversation ({dialogue.breaks[0]}); the gateway began a new sample, "
+                "and counts such samples in gateway_samples",
+            )
+        for name in sorted(dialogue.ignored):
+            self._warn(f"ignored {name}", f"the gateway ignores the parameter {name} of requests")
+
+    def _warn(self, key: str, text: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            self._ctx.warn(text)
+
+
+def _replaced(text: str, places: Mapping[str, str]) -> str:
+    for name, value in places.items():
+        text = text.replace(name, value)
+    return text
+
+
+def _parent(ctx: RankContext[Any]) -> str | None:
+    return str(ctx.tmp_dir) if ctx.tmp_dir != Path() else None
+
+
+def _allow_files() -> None:
+    """Raise the limit of open files: each conversation needs at least two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,46 @@
+"""Options of the harness `process`."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from rolemesh_gateway.rewards import RewardFrom
+
+__all__ = ["ProcessOptions"]
+
+
+class ProcessOptions(BaseModel, extra="forbid"):
+    """The program, its limits, and the origin of the reward."""
+
+    command: list[str] = Field(
+        min_length=1,
+        description="the program and its arguments; {base} is the job file's folder, {python} the rank's interpreter",
+    )
+    env: dict[str, str] = Field(
+        default_factory=dict, description="more environment variables; the program inherits PATH, LANG and TZ only"
+    )
+    reward: RewardFrom = Field(
+        "environment",
+        description="environment: it judges the last turn; exit: 1 for exit status 0, else 0; stdout: the number in "
+        "the last line; call: the program sends it to $ROLEMESH_URL/reward",
+    )
+    reward_if_truncated: float | None = Field(
+        None,
+        description="with exit, stdout and call: the reward of a conversation that a limit ended before the program "
+        "set one; null: the conversation fails, and rolemesh tries it again",
+    )
+    takes: list[str] = Field(
+        default_factory=lambda: ["max_tokens", "stop"],
+        description="parameters of requests that have an effect; the job's sampling parameters replace all others",
+    )
+    model: str = Field("policy", description="name of the model in the gateway's list; requests may use any name")
+    seconds: float = Field(600.0, gt=0, description="time of the program; its conversation is then truncated")
+    grace_s: float = Field(
+        2.0, ge=0, description="time between SIGTERM and SIGKILL, and between the end of a conversation and SIGTERM"
+    )
+    processes: int = Field(
+        64, ge=1, description="processes of the program at the same time; more fail the conversation"
+    )
+    output_kb: int = Field(64, ge=1, description="kept end of stdout and of stderr, in 10^3 bytes each")
+    request_mb: float = Field(8.0, gt=0, description="maximum length of the body of a request, in 10^6 bytes")
+    waiting: int = Field(16, ge=1, description="requests of one conversation that may wait; the gateway refuses more")

@@ -1,0 +1,80 @@
+"""A request for a turn and its answer, in the form that all APIs of the gateway share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from rolemesh_agents import Message, Tool, ToolCall
+
+__all__ = ["Answer", "Ask", "RefusedError"]
+
+
+class RefusedError(Exception):
+    """The gateway refuses a request: HTTP status, reason, and the parameter that is wrong.
+
+    `code`: a word for programs. `retry`: whether the client should send the request again.
+    """
+
+    def __init__(self, status: int, reason: str, *, param: str = "", code: str = "", retry: bool = False) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.param = param
+        self.code = code
+        self.retry = retry
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A request for a turn of the model.
+
+    - `messages`: the whole history, as chat templates take it. If there is a `previous`, those after it.
+    - `lead`: messages before the history: the instructions of the Responses API, which are no part of it.
+    - `params`: parameters of the sampling, by the names of vLLM's `SamplingParams`.
+    - `unknown`: parameters of the request that the gateway ignores.
+    - `previous`: the id of the response that the request continues, or "".
+    - `keep`: whether a later request may continue the answer by its id.
+    - `again`: whether the client repeats a request because it has lost the answer.
+    """
+
+    model: str
+    messages: Sequence[Message]
+    tools: Sequence[Tool] = ()
+    params: Mapping[str, Any] = {}
+    stream: bool = False
+    usage: bool = True
+    """Whether a stream ends with the counts of tokens."""
+    unknown: Sequence[str] = ()
+    lead: Sequence[Message] = ()
+    previous: str = ""
+    keep: bool = False
+    again: bool = False
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A turn of the model, as a client sees it.
+
+    - `number`: the turn's number in the conversation, from 0. Ids of answers are made of it.
+    - `stop`: the text at which the content was cut, or "".
+    - `finish`: "stop", "length" or "calls".
+    """
+
+    number: int
+    content: str
+    calls: Sequence[ToolCall]
+    finish: str
+    stop: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def as_message(self) -> Message:
+        """Return the turn as chat templates take it."""
+        message: Message = {"role": "assistant", "content": self.content}
+        if self.calls:
+            message["tool_calls"] = [
+                {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": dict(each.arguments)}}
+                for each in self.calls
+            ]
+        return message

@@ -1,0 +1,102 @@
+"""Decisions at the end of a conversation: is it finished, truncated or failed, and what is its reward? Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from rolemesh_agents import Reward
+from rolemesh_gateway.programs import ProgramResult
+
+__all__ = ["Failed", "RewardFrom", "Verdict", "verdict"]
+
+RewardFrom: TypeAlias = Literal["environment", "exit", "stdout", "call"]
+SHOWN = 500
+"""Number of characters of stderr in the reason of a failure."""
+NOT_STARTED = (126, 127)
+"""Exit statuses with which shells and the guard say that a program could not start."""
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The conversation has failed for a reason that is not the model's."""
+
+    reason: str
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """The conversation is finished, or truncated for a reason. `reward`: None leaves it to the environment."""
+
+    reward: Reward | None
+    truncated: str = ""
+
+
+def verdict(
+    result: ProgramResult, source: RewardFrom, judged: Reward | None, over: bool, if_truncated: float | None
+) -> Verdict | Failed:
+    """Judge a conversation whose program has ended.
+
+    `judged`: the reward that the program has set. `over`: whether a limit of the conversation, or the environment,
+    ended it before the program did. `if_truncated`: the reward of a truncated conversation that has none.
+    """
+    if result.ended in ("processes", "guard"):
+        return Failed(_crash(result))
+    limit = "the program ran longer than its limit in seconds" if result.ended == "seconds" else ""
+    stopped = bool(limit) or (over and result.ended == "asked")
+    if source == "environment":
+        return Failed(_crash(result)) if _crashed(result) and not over and not stopped else Verdict(None, limit)
+    reward = judged if source == "call" else None if stopped else _judged(result, source, over)
+    if reward is None and (stopped or over):
+        if if_truncated is None:
+            return Failed(f"the conversation was truncated before the program set its reward. {_tail(result)}")
+        reward = Reward(if_truncated)
+    if reward is None:
+        missing = {"call": "set no reward", "stdout": "printed no number in its last line", "exit": "crashed"}[source]
+        return Failed(f"the program {missing}: {_crash(result)}")
+    return Verdict(reward, limit)
+
+
+def _judged(result: ProgramResult, source: RewardFrom, over: bool) -> Reward | None:
+    """The reward that the exit status or the output gives. After an error of the gateway, only success counts."""
+    if over and result.code != 0:
+        return None
+    return _printed(result) if source == "stdout" else _exited(result)
+
+
+def _exited(result: ProgramResult) -> Reward | None:
+    """1 for exit status 0, 0 for others. A signal, or a program that could not start, is no judgement."""
+    if result.code is None or result.code < 0 or result.code in NOT_STARTED:
+        return None
+    return Reward(float(result.code == 0), success=result.code == 0)
+
+
+def _printed(result: ProgramResult) -> Reward | None:
+    if result.code != 0:
+        return None
+    lines = result.output.strip().splitlines()
+    try:
+        value = float(lines[-1]) if lines else math.nan
+    except ValueError:
+        return None
+    return Reward(value) if math.isfinite(value) else None
+
+
+def _crashed(result: ProgramResult) -> bool:
+    return result.code != 0
+
+
+def _crash(result: ProgramResult) -> str:
+    if result.ended == "processes":
+        return f"the program had more processes than its limit. {_tail(result)}"
+    if result.ended == "guard":
+        return "the guard of the program was killed"
+    if result.code is None:
+        return f"the harness ended the program. {_tail(result)}"
+    how = f"signal {-result.code}" if result.code < 0 else f"exit status {result.code}"
+    return f"the program ended with {how}. {_tail(result)}"
+
+
+def _tail(result: ProgramResult) -> str:
+    text = result.errors.strip() or result.output.strip()
+    return f"Its last output: {text[-SHOWN:]}" if text else "It printed nothing."

@@ -1,0 +1,124 @@
+"""A conversation with a scripted model, and a running gateway before it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from rolemesh_agents import EndReached, Message, Observation, Outcome, Reward, Start, Tool, ToolCall, Turn
+from rolemesh_gateway.dialogue import Dialogue
+from rolemesh_gateway.server import Door, Server
+
+ADD = Tool("add", "Adds two numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
+Model = Callable[[Sequence[Message]], Turn]
+
+
+def turn(content: str, *calls: ToolCall, finish: str = "stop") -> Turn:
+    """A turn whose tokens are the bytes of its text."""
+    return Turn(content, calls, (), list(content.encode()), finish, 7)
+
+
+class ScriptedTalk:
+    """A `Conversation` whose model is a function of the messages. It notes what the harness asks for."""
+
+    def __init__(self, model: Model, start: Start | None = None, turns: int = 1000) -> None:
+        self.number, self.seed = 0, 17
+        self.start = start or Start([{"role": "user", "content": "begin"}])
+        self.samples: list[list[Message]] = [list(self.start.messages)]
+        self.tools: list[Sequence[Tool]] = [self.start.tools]
+        self.params: list[Mapping[str, Any]] = []
+        self.calls: list[ToolCall] = []
+        self.replies: list[str] = []
+        self.reward: Reward | None = None
+        self.truncated: str | None = None
+        self.hang: asyncio.Event | None = None
+        """An event that a turn waits for, if there is one."""
+        self._model, self._turns, self._now = model, turns, 0
+
+    async def sample(self, params: Mapping[str, Any] = {}) -> Turn:
+        if len(self.params) >= self._turns:
+            raise EndReached("truncated")
+        if self.hang is not None:
+            await self.hang.wait()
+        found = self._model(self.samples[self._now])
+        self.params.append(params)
+        self.samples[self._now].append({"role": "assistant", "content": found.content})
+        return found
+
+    async def call(self, call: ToolCall) -> Observation:
+        self.calls.append(call)
+        return Observation(f"{call.name} done")
+
+    async def reply(self, content: str) -> Outcome:
+        self.replies.append(content)
+        return Outcome()
+
+    def append(self, messages: Sequence[Message]) -> None:
+        self.samples[self._now] += messages
+
+    def begin(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, name: str = "") -> int:
+        self.samples.append(list(messages))
+        self.tools.append(self.start.tools if tools is None else tools)
+        self._now = len(self.samples) - 1
+        return self._now
+
+    def resume(self, sample: int) -> None:
+        self._now = sample
+
+    def judge(self, reward: Reward) -> None:
+        self.reward = reward
+
+    def finish(self, truncated: str = "") -> None:
+        self.truncated = truncated
+        raise EndReached(truncated or "finished")
+
+
+class Running:
+    """A gateway with one conversation."""
+
+    def __init__(self, talk: ScriptedTalk, server: Server, door: Door, dialogue: Dialogue) -> None:
+        self.talk, self.server, self.door, self.dialogue = talk, server, door, dialogue
+
+
+@asynccontextmanager
+async def running(model: Model, may_judge: bool = True, **about: Any) -> AsyncIterator[Running]:
+    server = Server("policy", 1.0, 4)
+    await server.start()
+    talk = ScriptedTalk(model, **about)
+    door = server.open(talk.start)
+    dialogue = Dialogue(talk, door.desk, ["max_tokens", "stop"], may_judge)
+    task = asyncio.ensure_future(dialogue.run(lambda: None))
+    try:
+        yield Running(talk, server, door, dialogue)
+    finally:
+        task.cancel()
+        server.close(door)
+        await server.stop()
+
+
+@pytest.fixture(scope="session")
+def gateway() -> Any:
+    """`gateway(model)`: an asynchronous context with a `Running`."""
+    return running
+
+
+@pytest.fixture(scope="session")
+def scripted() -> type[ScriptedTalk]:
+    """The class `ScriptedTalk`."""
+    return ScriptedTalk
+
+
+@pytest.fixture(scope="session")
+def says() -> Callable[..., Turn]:
+    """`says(text, *calls)`: a turn of the model."""
+    return turn
+
+
+@pytest.fixture(scope="session")
+def add() -> Tool:
+    """A tool."""
+    return ADD

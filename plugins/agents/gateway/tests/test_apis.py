@@ -1,0 +1,254 @@
+"""The clients of OpenAI and Anthropic, unchanged, before the gateway. They parse and check every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import get_type_hints
+
+import anthropic
+import openai
+import pytest
+from anthropic.types import message_create_params
+from openai.types.chat import completion_create_params
+from openai.types.responses import response_create_params
+
+from rolemesh_agents import ToolCall
+from rolemesh_gateway.apis import chat, messages, responses
+
+CALL = ToolCall("add", {"a": 1, "b": 2}, "call00000")
+ABOUT = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
+CHAT_TOOL = {"type": "function", "function": ABOUT}
+LONG = "A long answer, with ünïcode. " * 8
+
+
+@pytest.fixture
+def model(says):
+    """Calls a tool first, and then says a long text."""
+    return lambda messages: says(LONG) if messages[-1]["role"] == "tool" else says("Let me see.", CALL)
+
+
+def openai_client(door) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{door.url}/v1", api_key=door.key, max_retries=0)
+
+
+def anthropic_client(door) -> anthropic.AsyncAnthropic:
+    return anthropic.AsyncAnthropic(base_url=door.url, api_key=door.key, max_retries=0)
+
+
+async def chat_turn(client, messages, stream):
+    told = {"model": "any", "messages": messages, "tools": [CHAT_TOOL]}
+    if not stream:
+        return await client.chat.completions.create(**told)
+    async with client.chat.completions.stream(**told, stream_options={"include_usage": True}) as events:
+        return await events.get_final_completion()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_chat_completions_call_a_tool_and_go_on_in_the_same_sample(gateway, model, stream):
+    async def main():
+        async with gateway(model) as here, openai_client(here.door) as client:
+            history = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 2?"}]
+            first = await chat_turn(client, history, stream)
+            message = first.choices[0].message
+            assert first.choices[0].finish_reason == "tool_calls"
+            assert (message.content, message.tool_calls[0].id) == ("Let me see.", CALL.id)
+            assert json.loads(message.tool_calls[0].function.arguments) == CALL.arguments
+            history += [
+                message.model_dump(exclude_none=True),
+                {"role": "tool", "tool_call_id": CALL.id, "content": "3"},
+            ]
+            second = await chat_turn(client, history, stream)
+            assert (second.choices[0].message.content, second.choices[0].finish_reason) == (LONG, "stop")
+            assert (second.usage.prompt_tokens, second.usage.completion_tokens) == (7, len(LONG.encode()))
+            assert len(here.talk.samples) == 2
+            assert [each["role"] for each in here.talk.samples[1]] == [
+                "system",
+                "user",
+                "assistant",
+                "tool",
+                "assistant",
+            ]
+            assert not here.dialogue.breaks
+
+    asyncio.run(main())
+
+
+async def response_turn(client, stream, **told):
+    told |= {"model": "any", "instructions": "Be brief.", "tools": [{"type": "function", "strict": False, **ABOUT}]}
+    if not stream:
+        return await client.responses.create(**told)
+    async with client.responses.stream(**told) as events:
+        async for _ in events:
+            pass
+        return await events.get_final_response()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("by_id", [False, True])
+def test_responses_go_on_by_history_and_by_id(gateway, model, stream, by_id):
+    async def main():
+        async with gateway(model) as here, openai_client(here.door) as client:
+            first = await response_turn(client, stream, input="1 + 2?")
+            text, call = first.output
+            assert (first.output_text, text.status, first.status) == ("Let me see.", "completed", "completed")
+            assert (call.call_id, call.name, json.loads(call.arguments)) == (CALL.id, CALL.name, CALL.arguments)
+            told = {"type": "function_call_output", "call_id": call.call_id, "output": "3"}
+            before = [{"role": "user", "content": "1 + 2?"}, *(each.model_dump() for each in first.output)]
+            given = {"previous_response_id": first.id, "input": [told]} if by_id else {"input": [*before, told]}
+            second = await response_turn(client, stream, **given)
+            assert second.output_text == LONG
+            assert second.usage.total_tokens == 7 + len(LONG.encode())
+            assert [each["role"] for each in here.talk.samples[1]] == [
+                "system",
+                "user",
+                "assistant",
+                "tool",
+                "assistant",
+            ]
+            assert len(here.talk.samples) == 2
+
+    asyncio.run(main())
+
+
+async def message_turn(client, history, stream, **told):
+    tool = {"name": "add", "description": "Adds.", "input_schema": ABOUT["parameters"]}
+    told |= {"model": "any", "max_tokens": 100, "system": "Be brief.", "messages": history, "tools": [tool]}
+    if not stream:
+        return await client.messages.create(**told)
+    async with client.messages.stream(**told) as events:
+        return await events.get_final_message()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_messages_call_a_tool_and_go_on_in_the_same_sample(gateway, model, stream):
+    async def main():
+        async with gateway(model) as here, anthropic_client(here.door) as client:
+            history = [{"role": "user", "content": "1 + 2?"}]
+            first = await message_turn(client, history, stream)
+            text, use = first.content
+            assert (text.text, first.stop_reason) == ("Let me see.", "tool_use")
+            assert (use.id, use.name, use.input) == (CALL.id, CALL.name, CALL.arguments)
+            told = {"type": "tool_result", "tool_use_id": use.id, "content": [{"type": "text", "text": "3"}]}
+            history += [{"role": "assistant", "content": first.content}, {"role": "user", "content": [told]}]
+            second = await message_turn(client, history, stream)
+            assert (second.content[0].text, second.stop_reason) == (LONG, "end_turn")
+            assert (second.usage.input_tokens, second.usage.output_tokens) == (7, len(LONG.encode()))
+            assert [each["role"] for each in here.talk.samples[1]] == [
+                "system",
+                "user",
+                "assistant",
+                "tool",
+                "assistant",
+            ]
+            assert here.talk.params == [{"max_tokens": 100}] * 2
+
+    asyncio.run(main())
+
+
+def test_a_stop_text_cuts_the_answer_and_the_limit_of_a_turn_shows(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("one STOP two", finish="length")) as here:
+            async with anthropic_client(here.door) as client:
+                first = await client.messages.create(
+                    model="m", max_tokens=5, stop_sequences=["STOP"], messages=[{"role": "user", "content": "go"}]
+                )
+            assert (first.content[0].text, first.stop_reason, first.stop_sequence) == ("one ", "stop_sequence", "STOP")
+            assert here.talk.params == [{"max_tokens": 5, "stop": ["STOP"]}]
+            async with openai_client(here.door) as client:
+                told = [{"role": "user", "content": "go"}]
+                second = await client.chat.completions.create(model="m", messages=told)
+                third = await client.responses.create(model="m", input="go")
+            assert second.choices[0].finish_reason == "length"
+            assert (third.status, third.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("told", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}, "messages"),
+        ({"messages": [{"role": "king", "content": "a"}]}, "messages[0]"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages[0]",
+        ),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"max_tokens": "many"}, "max_tokens"),
+    ],
+)
+def test_a_request_that_the_gateway_cannot_serve_gets_an_error_with_the_parameter(gateway, says, told, param):
+    async def main():
+        async with gateway(lambda messages: says("no")) as here, openai_client(here.door) as client:
+            with pytest.raises(openai.BadRequestError) as caught:
+                await client.chat.completions.create(
+                    **{"model": "m", "messages": [{"role": "user", "content": "a"}], **told}
+                )
+            assert caught.value.param == param
+            assert not here.talk.params
+
+    asyncio.run(main())
+
+
+def test_errors_have_the_form_of_each_api(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("no")) as here:
+            stranger = openai.AsyncOpenAI(base_url=f"{here.door.url}/v1", api_key="wrong", max_retries=0)
+            with pytest.raises(openai.AuthenticationError):
+                await stranger.models.list()
+            other = anthropic.AsyncAnthropic(base_url=f"{here.door.url}9", api_key=here.door.key, max_retries=0)
+            with pytest.raises(anthropic.AuthenticationError) as caught:
+                await other.messages.create(model="m", max_tokens=1, messages=[{"role": "user", "content": "a"}])
+            assert caught.value.body["error"]["type"] == "authentication_error"
+            with pytest.raises(openai.NotFoundError):
+                await openai_client(here.door).embeddings.create(model="m", input="a")
+            with pytest.raises(anthropic.BadRequestError):
+                await anthropic_client(here.door).messages.create(model="m", max_tokens=1, messages=[])
+
+    asyncio.run(main())
+
+
+def test_the_list_of_models_has_the_policy_in_both_forms(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("no")) as here:
+            ours = [each.id async for each in openai_client(here.door).models.list()]
+            theirs = [each.id async for each in anthropic_client(here.door).models.list()]
+            one = await openai_client(here.door).models.retrieve("my-model")
+        assert (ours, theirs, one.id) == (["policy"], ["policy"], "my-model")
+
+    asyncio.run(main())
+
+
+def test_parameters_without_effect_are_noted(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here, openai_client(here.door) as client:
+            await client.chat.completions.create(
+                model="m",
+                messages=[{"role": "user", "content": "a"}],
+                temperature=0.1,
+                reasoning_effort="low",
+                tool_choice="required",
+                user="me",
+                extra_body={"sparkle": 3},
+            )
+            assert here.dialogue.ignored == {"temperature", "reasoning_effort", "tool_choice", "sparkle"}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "module", "body"),
+    [
+        (completion_create_params.CompletionCreateParamsNonStreaming, chat, chat.ChatBody),
+        (response_create_params.ResponseCreateParamsNonStreaming, responses, responses.ResponsesBody),
+        (message_create_params.MessageCreateParamsNonStreaming, messages, messages.MessagesBody),
+    ],
+)
+def test_the_names_that_the_gateway_knows_are_parameters_of_the_client(parameters, module, body):
+    known = {*body.__annotations__, *module.HARMLESS, *getattr(module, "REFUSED", ())}
+    extensions = {"top_k", "min_p", "temperature", "top_p"}  # of vLLM, and of older clients of Anthropic
+    assert known - extensions - {"stream"} <= get_type_hints(parameters, include_extras=True).keys()

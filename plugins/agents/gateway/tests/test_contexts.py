@@ -1,0 +1,112 @@
+"""Which requests continue a sample, which begin one, and what differs."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+
+from rolemesh_agents import Tool
+from rolemesh_gateway.contexts import Begin, Contexts, Continue, Repeat
+
+SYSTEM = {"role": "system", "content": "You are brief."}
+FIRST = {"role": "user", "content": "What is 1 + 2?"}
+CALL = {"id": "c7", "type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": 2}}}
+TURN = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+TOLD = {"role": "tool", "tool_call_id": "c7", "content": "3"}
+ADD = Tool("add", "Adds.", {"type": "object"})
+
+
+def contexts() -> Contexts:
+    """One sample with a turn that calls a tool."""
+    made = Contexts([SYSTEM, FIRST], [ADD])
+    made.answered(0, [SYSTEM, FIRST], TURN, 0)
+    return made
+
+
+def test_messages_of_the_environment_begin_no_new_sample():
+    made = Contexts([SYSTEM, FIRST], [ADD])
+    assert made.place([SYSTEM, FIRST], [ADD]) == Continue(0, [])
+
+
+def test_another_prompt_begins_a_sample_without_a_complaint():
+    made = Contexts([SYSTEM, FIRST], [ADD])
+    assert made.place([FIRST], [ADD]) == Begin("")
+
+
+def test_the_answer_of_a_tool_continues():
+    assert contexts().place([SYSTEM, FIRST, TURN, TOLD], [ADD]) == Continue(0, [TOLD])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"content": None},
+        {"content": "  \n"},
+        {"content": []},
+        {"refusal": None, "annotations": [], "audio": None, "function_call": None},
+        {"tool_calls": [{**CALL, "function": {"name": "add", "arguments": '{"b":2, "a":1}'}}]},
+        {"tool_calls": [{**CALL, "index": 0}]},
+    ],
+)
+def test_a_harmless_change_of_a_turn_continues(change):
+    assert contexts().place([SYSTEM, FIRST, {**TURN, **change}, TOLD], [ADD]) == Continue(0, [TOLD])
+
+
+def test_other_ids_of_calls_continue_if_they_fit():
+    turn, told = copy.deepcopy(TURN), {**TOLD, "tool_call_id": "other"}
+    turn["tool_calls"][0]["id"] = "other"
+    assert contexts().place([SYSTEM, FIRST, turn, told], [ADD]) == Continue(0, [told])
+
+
+def test_parts_of_a_text_and_another_name_of_the_system_continue():
+    parts = [{"type": "text", "text": "You are "}, {"type": "text", "text": "brief."}]
+    assert contexts().place([{"role": "developer", "content": parts}, FIRST, TURN, TOLD], [ADD]) == Continue(0, [TOLD])
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "reason"),
+    [
+        ([SYSTEM, {**FIRST, "content": "What is 1 + 3?"}, TURN, TOLD], [ADD], "message 1 has changed"),
+        ([SYSTEM, FIRST, {"role": "assistant", "content": "3"}, FIRST], [ADD], "message 2 has changed"),
+        ([SYSTEM, FIRST], [ADD], "messages from 2 on are missing"),
+        ([SYSTEM, FIRST, TURN, TOLD], [], "the tools have changed"),
+        ([SYSTEM, FIRST, TURN, SYSTEM, FIRST], [ADD], "message 3 is neither the user's nor a tool's"),
+        ([{**SYSTEM, "content": "Be rude."}, FIRST], [ADD], ""),
+    ],
+)
+def test_a_changed_history_begins_a_sample_and_says_where(messages, tools, reason):
+    assert contexts().place(messages, tools) == Begin(reason)
+
+
+def test_changed_arguments_of_a_call_begin_a_sample():
+    turn = {**TURN, "tool_calls": [{**CALL, "function": {"name": "add", "arguments": json.dumps({"a": 1, "b": 3})}}]}
+    assert contexts().place([SYSTEM, FIRST, turn, TOLD], [ADD]) == Begin("message 2 has changed")
+
+
+def test_a_request_whose_turn_was_cancelled_is_sampled_again():
+    made = contexts()
+    made.appended(0, [SYSTEM, FIRST, TURN, TOLD])
+    assert made.place([SYSTEM, FIRST, TURN, TOLD], [ADD]) == Continue(0, [])
+
+
+def test_a_repeated_request_gets_the_same_turn_only_if_the_client_says_so():
+    assert contexts().place([SYSTEM, FIRST], [ADD], again=True) == Repeat(0)
+    assert isinstance(contexts().place([SYSTEM, FIRST], [ADD]), Begin)
+
+
+def test_a_program_returns_to_an_earlier_sample():
+    made = contexts()
+    side = [{"role": "user", "content": "a sub-agent"}]
+    made.began(1, side, [])
+    made.answered(1, side, {"role": "assistant", "content": "done"}, 1)
+    assert made.place([SYSTEM, FIRST, TURN, TOLD], [ADD]) == Continue(0, [TOLD])
+    assert made.place([*side, {"role": "assistant", "content": "done"}, FIRST], []) == Continue(1, [FIRST])
+
+
+def test_equal_samples_are_continued_from_the_newest():
+    made = contexts()
+    made.began(1, [SYSTEM, FIRST], [ADD])
+    made.answered(1, [SYSTEM, FIRST], TURN, 1)
+    assert made.place([SYSTEM, FIRST, TURN, TOLD], [ADD]) == Continue(1, [TOLD])
