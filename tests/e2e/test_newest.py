@@ -164,7 +164,7 @@ def test_a_restarted_rank_takes_the_same_items_again(bounded: Job, killed: tuple
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("AtMost(loaded), every=5, at=4", "AtMost(0), every=5, at=4"), "lag of AtMost is 0"),
+        (("AtMost(loaded), every=5, at=4", "AtMost(-1), every=5, at=4"), "lag of AtMost is -1"),
         (("job.trainer.weights()", "job.trainer.weights(every=9)"), "let it be lag=AtMost(8) at least"),
         (("job.trainer.weights()", "job.trainer.weights(every=3)"), ""),
     ],

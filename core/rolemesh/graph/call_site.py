@@ -113,7 +113,7 @@ class CallSite:
             self.error(what, "leave lag out")
         found: dict[str, Lag] = {}
         for param, value in edges.items():
-            one = given.get(param, 0)
+            one = 0 if given.get(param) == AtMost(0) else given.get(param, 0)
             if not isinstance(one, AtMost):
                 found[param] = Lag(self.count("lag", one, 0), False)
                 continue
@@ -124,7 +124,7 @@ class CallSite:
                     "role would take another value"
                 )
                 self.error(what, f"give it an exact lag: lag={{{param!r}: {one.steps}}}")
-            found[param] = Lag(self.count("lag of AtMost", one.steps, 1), True)
+            found[param] = Lag(self.count("lag of AtMost", one.steps, 0), True)
         return found
 
     def initial(

@@ -17,7 +17,7 @@ from rolemesh.api.service import ServiceSpec
 
 class AtMost(msgspec.Struct, frozen=True):
     """``lag=AtMost(k)``: the newest value that is available when the call begins, at most `steps`
-    steps old."""
+    steps old. 0 is the value of the same step, as ``lag=0``."""
 
     steps: int
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import trainer_group
 
+from rolemesh.api.batch import Ragged
 from rolemesh_runtime.digest import digest
 
 GRPO = {"loss": "rolemesh_training.losses:grpo"}
@@ -205,3 +206,36 @@ def test_ranks_gather_values_of_any_size(group, tiny_model, lengths):
 
 def test_a_batch_without_rows_on_any_rank_changes_nothing(group, tiny_model, texts):
     trainer_group.assert_no_rows_change_nothing(group, {"model": str(tiny_model), "lr": 1e-2}, [texts(0), texts(1)])
+
+
+def versions(batch: Any, lag: list[int], version: int) -> Any:
+    """The batch with the version of each token: each row's first token is older by its `lag`, the others are new."""
+    rows = [np.full(len(ids), version, dtype=np.int64) for ids in batch["completion_ids"]]
+    for row, age in zip(rows, lag, strict=True):
+        row[0] -= age
+    return batch | {"weight_versions": Ragged.from_rows(rows, np.int64)}
+
+
+def test_rows_with_older_tokens_than_allowed_are_dropped_and_counted(group, tiny_model, rollouts):
+    every = (1.0, -1.0, 0.5, -0.5, 2.0, 1.0)
+    old = [versions(rollouts(step, every), [0, 2, 0, 3, 1, 0] if step > 2 else [0] * 6, step) for step in range(5)]
+    given = options(tiny_model, max_staleness=1, **GRPO)
+    alone = group(trainer_group.train, 1, given, old, [6])
+    together = group(trainer_group.train, 2, given, old, [4, 2])
+    assert_close(trainer_group.assembled(alone), trainer_group.assembled(together))
+    assert [result["counts"].get("rows_stale", 0) for result in (*alone, *together)] == [4, 4, 0]
+    assert alone[0]["metrics"]["stale_rows"] == pytest.approx(2 / 6)
+    for result in (*alone, *together):  # 4 + 2 + 3 + 5 tokens are left
+        lags = {name: value for name, value in result["metrics"].items() if name.startswith("lag_")}
+        assert lags == {"lag_0": pytest.approx(13 / 14), "lag_1": pytest.approx(1 / 14)}
+        assert result["metrics"]["staleness"] == pytest.approx(1 / 14)
+
+
+def test_the_versions_of_on_policy_rows_change_no_bit(group, tiny_model, rollouts):
+    plain = [rollouts(step) for step in range(3)]
+    marked = [versions(batch, [0] * 6, step) for step, batch in enumerate(plain)]
+    one = group(trainer_group.train, 2, options(tiny_model, **GRPO), plain, [4, 2])
+    other = group(trainer_group.train, 2, options(tiny_model, max_staleness=0, **GRPO), marked, [4, 2])
+    assert [digest(rank["state"]) for rank in one] == [digest(rank["state"]) for rank in other]
+    assert other[0]["metrics"]["stale_rows"] == 0.0
+    assert (other[0]["metrics"]["staleness"], other[0]["metrics"]["lag_0"]) == (0.0, 1.0)

@@ -12,7 +12,7 @@ from rolemesh.api.batch import Batch, Ragged
 from rolemesh.errors import RolemeshError
 from rolemesh_training.sampling import row_name
 
-__all__ = ["Fitted", "TokenColumn", "fitted"]
+__all__ = ["Fitted", "TokenColumn", "fitted", "taken"]
 
 TokenColumn = Literal["input_ids", "completion_ids", "chosen_ids"]
 """The column that has the tokens of a row: `input_ids`, a prompt with its completion, or a prompt with a pair of
@@ -76,7 +76,7 @@ def fitted(
     rows = np.flatnonzero(kept)
     truncated = {row: fault for row, fault in faults.items() if kept[row]}
     dropped = {row: fault for row, fault in faults.items() if not kept[row]}
-    found = {name: _pick(column, rows) for name, column in batch.items()}
+    found = dict(taken(batch, rows))
     for each in columns:
         if each.cut and (each.lengths[rows] > most).any():
             own = _each(found[each.cut])
@@ -84,6 +84,11 @@ def fitted(
             ends = np.where(each.lengths[rows] > most, room, own)
             found |= {name: _cut(column, ends) for name, column in found.items() if _follows(name, column, each, found)}
     return Fitted(Batch(found, rows=len(rows)), dropped, truncated)
+
+
+def taken(batch: Batch, rows: NDArray[np.int64]) -> Batch:
+    """Return the rows with these numbers."""
+    return Batch({name: _pick(column, rows) for name, column in batch.items()}, rows=len(rows))
 
 
 def _token_columns(batch: Batch, tokens: TokenColumn | None) -> Iterator[_Tokens]:

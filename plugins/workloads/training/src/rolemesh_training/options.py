@@ -273,6 +273,14 @@ class TrainerOptions(BaseModel, extra="forbid"):
         1, gt=0, description="into how many parts, an update each, a rank's rows are cut", json_schema_extra=_TRAINED
     )
     epochs: int = Field(1, gt=0, description="how often `train` goes through its batch", json_schema_extra=_TRAINED)
+    max_staleness: int | None = Field(
+        None,
+        ge=0,
+        description="`train` drops a row with a token that was sampled with weights more than this number of versions "
+        "older than the trainer's, counts it (rows_stale) and warns once; null: keep every row. It takes the columns "
+        "`weight_versions` or `weight_version`",
+        json_schema_extra=_TRAINED,
+    )
     dropout: bool | None = Field(
         None,
         description="whether the model's dropout acts in training; null: not with the losses grpo, ppo, dpo and value, "

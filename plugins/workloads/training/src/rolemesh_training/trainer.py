@@ -27,12 +27,13 @@ from rolemesh_training.contract import LossContext, LossFunction, LossOutput
 from rolemesh_training.generators import generator_states, restore_generators, seed_generators
 from rolemesh_training.group import join
 from rolemesh_training.learning import OVERFLOW, WEIGHTLESS, ZERO, Learning, cause, facts, no_rate
-from rolemesh_training.lengths import TokenColumn, fitted
+from rolemesh_training.lengths import TokenColumn, fitted, taken
 from rolemesh_training.options import token_column
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
 from rolemesh_training.parking import Parking
 from rolemesh_training.sampling import OLD, REFERENCE, row_name, row_temperatures
-from rolemesh_training.sums import add, add_output, counted, reported, weights
+from rolemesh_training.staleness import lags, stale_rows
+from rolemesh_training.sums import add, add_lags, add_output, counted, reported, weights
 
 __all__ = ["Trainer"]
 
@@ -138,7 +139,8 @@ class Trainer(ABC):
         if self.options.frozen:
             remedy = "set its option frozen to false, or leave the call out of the flow"
             raise RolemeshError(f"role {self.ctx.role} is frozen, and cannot be trained", remedy=remedy)
-        batch = self._with_old_logprobs(self._fitting(batch, token_column(self.options.loss), "train"))
+        batch = self._recent(self._fitting(batch, token_column(self.options.loss), "train"))
+        batch = self._with_old_logprobs(batch)
         self.model.train()
         cuts = [batch.rows * i // self.options.mini_batches for i in range(self.options.mini_batches + 1)]
         for _ in range(self.options.epochs):
@@ -161,6 +163,28 @@ class Trainer(ABC):
                         f"(rows_{what})"
                     )
         return found.batch
+
+    def _recent(self, batch: Batch) -> Batch:
+        """Return the rows without tokens that are older than `max_staleness`. The others are counted, and a warning is
+        given once."""
+        most = self.options.max_staleness
+        found = lags(batch, self.version) if most is not None else None
+        if most is None or found is None:
+            return batch
+        stale = stale_rows(found, most)
+        for each in stale:
+            self.ctx.metric(stale_rows=float(each))
+        if not stale.any():
+            return batch
+        self.ctx.count(rows_stale=int(stale.sum()))
+        if ("train", "stale") not in self._said:
+            self._said.add(("train", "stale"))
+            row = int(np.flatnonzero(stale)[0])
+            self.ctx.warn(
+                f"{row_name(batch, row)} has tokens of weights that are {found[row].max()} versions old, more than "
+                f"max_staleness {most}, and is dropped; further ones are counted only (rows_stale)"
+            )
+        return taken(batch, np.flatnonzero(~stale))
 
     def _with_old_logprobs(self, batch: Batch) -> Batch:
         """Return `batch` with the log-probabilities before the update, if the loss needs them and cannot compute them
@@ -206,9 +230,7 @@ class Trainer(ABC):
         finally:
             self.release()
         self.passed()
-        if "weight_version" in batch and batch.rows:
-            versions = np.asarray(batch["weight_version"], dtype=np.float64)
-            add(sums, "staleness", float((self.version - versions).sum()), float(batch.rows))
+        add_lags(sums, lags(batch, self.version) or [])
         self.ctx.count(trained_tokens=sums.get("loss", [0.0, 0.0])[1])
         self.learn_from(sums, batch, whole)
 

@@ -148,9 +148,11 @@ class TrainerWorkload(Workload):
         """Make an update from the loss over the rows of all ranks, for each mini-batch in each epoch. A rank may have
         no rows.
 
-        The loss and its metrics are means over all ranks. For rows with an int column `weight_version` it reports
-        `staleness`, the mean number of updates since the weights that produced them. The option `too_long` decides
-        about rows that are too long for the model, here and in the operators below.
+        The loss and its metrics are means over all ranks. The int columns `weight_versions` (ragged, one for each
+        completion token; -1: not sampled) or `weight_version` ((rows,)) say which weights sampled. `staleness` is the
+        mean number of versions since then, over tokens or rows; `lag_0`, `lag_1`, … are the shares with that number;
+        `max_staleness` drops older rows. The option `too_long` decides about rows that are too long for the model, here
+        and in the operators below.
         """
         self.engine.train(batch)
 
