@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.errors import RolemeshError
 from rolemesh_training import LossContext
+from rolemesh_training.advantages import gae
 from rolemesh_training.losses import grpo, ppo, value
 from rolemesh_training.packing import completion_logprobs
 
@@ -137,3 +138,17 @@ def test_a_mask_that_does_not_fit_is_refused(model, conversations, mask, said):
     with pytest.raises(RolemeshError, match=said) as caught:
         grpo(model, conversations | {"completion_mask": Ragged.from_rows(mask, np.uint8)}, context())
     assert "row 0 (of group 0)" in str(caught.value)
+
+
+def test_gae_goes_from_sampled_token_to_sampled_token():
+    mask = np.array([0, 1, 1, 0, 0, 1, 0])
+    rewards, values = np.array([0.5, 0.0, 0.1, 0.0, 0.2, 0.0, 1.0]), np.array([9.0, 0.2, 0.4, 9.0, 9.0, 0.6, 9.0])
+    advantages, returns = gae(rewards, values, gamma=0.9, lam=0.8, sampled=mask)
+    for found, wanted in zip(
+        (advantages, returns), gae([0.5, 0.3, 1.0], [0.2, 0.4, 0.6], gamma=0.9, lam=0.8), strict=True
+    ):
+        np.testing.assert_allclose(found[mask != 0], wanted, rtol=1e-6)
+        assert not found[mask == 0].any()
+    assert not np.any(gae(rewards, values, sampled=np.zeros(7)))
+    for one, other in zip(gae(rewards, values, sampled=np.ones(7)), gae(rewards, values), strict=True):
+        np.testing.assert_array_equal(one, other)
