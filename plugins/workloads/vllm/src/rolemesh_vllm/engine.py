@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,7 +22,7 @@ from rolemesh_vllm.adapters import check_adapters, merged
 from rolemesh_vllm.buckets import in_buckets
 from rolemesh_vllm.checkpoint import checkpoint_shapes, complete_names, tied_embedding
 from rolemesh_vllm.engine_args import TENSOR_PARALLEL, default_engine_args, is_cpu_build
-from rolemesh_vllm.invariant import make_rows_alike
+from rolemesh_vllm.invariant import make_batches_invariant
 from rolemesh_vllm.options import NUCLEUS, PENALTIES, EngineOptions, VLLMOptions
 from rolemesh_vllm.requests import Requests
 from rolemesh_vllm.rows import Completion, Room, fitted, prompt_column
@@ -61,7 +62,7 @@ class Engine:
             # Without chunked prefill a prompt must fit in one batch.
             args.setdefault("max_num_batched_tokens", max(2048, args["max_model_len"]))
             torch.set_num_threads(options.threads or max(1, int(cpus / args.get(TENSOR_PARALLEL, 1))))
-            make_rows_alike()
+            make_batches_invariant()
         dtype = options.dtype or ("float32" if cpu else "auto")
         scratch = Path(tempfile.gettempdir())
         before = set(scratch.glob("vllm_dist_*"))
@@ -127,7 +128,7 @@ class Engine:
 
     async def sample(self, prompt: Any, params: Mapping[str, Any]) -> dict[str, Any]:
         """Sample after `prompt` (token ids), together with all other requests; see `VLLMWorkload.sample`."""
-        ids = token_ids(prompt)
+        began, ids = time.monotonic(), token_ids(prompt)
         room = min(self.max_model_len - len(ids), params.get("max_tokens", self.max_model_len))
         if room <= 0:
             return no_room()
@@ -140,7 +141,7 @@ class Engine:
         for span in output.weight_versions or ():
             versions[span.start : span.end] = int(span.version)
         made = completion(output)
-        return answer_of(made.ids, made.logprobs, versions, made.finish_reason)
+        return answer_of(made.ids, made.logprobs, versions, made.finish_reason) | {"seconds": time.monotonic() - began}
 
     def label(self, version: int) -> None:
         """Mark the tokens from here on as made by weights `version`."""

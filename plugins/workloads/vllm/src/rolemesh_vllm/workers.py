@@ -28,7 +28,7 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 from rolemesh_vllm.buckets import Bucket
 from rolemesh_vllm.engine_args import is_cpu_build
-from rolemesh_vllm.invariant import make_rows_alike
+from rolemesh_vllm.invariant import make_batches_invariant
 
 if is_cpu_build():
     from vllm.v1.worker.cpu_worker import CPUWorker as _PlatformWorker
@@ -62,7 +62,7 @@ class RankWorker(_PlatformWorker):  # type: ignore[misc]
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _let_go_of_sockets()
         if is_cpu_build():
-            make_rows_alike()
+            make_batches_invariant()
         super().__init__(*args, **kwargs)
 
     def init_device(self) -> None:

@@ -279,6 +279,7 @@ class VLLMWorkload(EngineWorkload):
         - `logprobs`: float32, of each token under the distribution it was sampled from.
         - `versions`: int64, the version of the weights that made the token.
         - `finish`: "stop", or "length" at `max_tokens` and at the end of the engine's context.
+        - `seconds`: the time in the engine; absent if there was no room.
 
         A prompt that leaves no room has no tokens and the end "length". Raises `ValueError` for an empty prompt and for
         parameters that vLLM refuses, `RuntimeError` for weights that are not numbers.
