@@ -17,6 +17,7 @@ NAMES = (
     "chain",
     "chain_large",
     "calls",
+    "sample",
     "controller",
     "weights",
     "start_ranks",

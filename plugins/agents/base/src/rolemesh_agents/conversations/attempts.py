@@ -12,6 +12,7 @@ import numpy as np
 from rolemesh.api.service import CallError
 from rolemesh.api.workload import RankContext
 from rolemesh.errors import RolemeshError
+from rolemesh_agents.conversations.parts import in_parts
 from rolemesh_agents.conversations.remote_episode import RemoteEpisode
 from rolemesh_agents.conversations.results import Failed, Held
 from rolemesh_agents.conversations.sampling import SampledTurn, sample_turn
@@ -67,10 +68,13 @@ class Attempts:
         waited = {"tools": 0.0, "engine": 0.0}
         began = time.monotonic()
 
+        async def part(prompt: np.ndarray[Any, np.dtype[Any]], params: Mapping[str, Any]) -> SampledTurn:
+            return await sample_turn(self._ctx, options.rollout, prompt, params, options.limits.turn_s)
+
         async def sampler(prompt: np.ndarray[Any, np.dtype[Any]], params: Mapping[str, Any]) -> SampledTurn:
             asked = time.monotonic()
             try:
-                return await sample_turn(self._ctx, options.rollout, prompt, params, options.limits.turn_s)
+                return await in_parts(part, prompt, params, options.part)
             finally:
                 waited["engine"] += time.monotonic() - asked
 

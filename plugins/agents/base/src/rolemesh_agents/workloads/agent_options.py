@@ -33,6 +33,12 @@ class AgentOptions(BaseModel, extra="forbid"):
     evaluation: dict[str, Any] = Field(
         default_factory=lambda: {"temperature": 0.0}, description="sampling parameters that `evaluate` replaces"
     )
+    part: int | None = Field(
+        128,
+        ge=1,
+        description="sampled tokens of one call of the rollout, null: a whole turn. If a rank dies, another one "
+        "continues with the tokens of the finished calls",
+    )
     limits: ConversationLimits = Field(ConversationLimits(), description="limits of a conversation")
     retries: int = Field(
         default=2, ge=0, description="new attempts at a conversation that failed, with a fresh episode"
