@@ -230,10 +230,12 @@ class SimAgent:
     def _forget(self, effect: ae.Forget) -> None:
         self.world.note(self.label, "forgets what is in memory")
         if effect.timeline <= self.memory.timeline:
-            self.world.fail("memory is forgotten once a timeline", f"{self.label}: timeline {effect.timeline} is here")
+            self.world.fail(
+                "an agent clears its memory once per timeline", f"{self.label}: timeline {effect.timeline} is here"
+            )
         for rank in self.ranks.values():
             if rank.alive:
-                self.world.fail("one process of a rank", f"{rank.name} lives while its memory is wiped")
+                self.world.fail("a rank has one process", f"{rank.name} lives while its memory is wiped")
         self.memory.snaps.clear()
         self.memory.logs.clear()
         self.memory.decisions.clear()

@@ -35,65 +35,65 @@ UNHEARD = 3
 INVARIANTS = (
     "a bounded lag is kept",
     "a drain loses no step",
-    "a failed job tells its trail",
+    "a failed job names the levels it tried",
     "a rehearsal holds ranks back",
     "a resize loses no call",
     "a resize restarts its roles only",
-    "a role has no fewer ranks than its least",
-    "a role has no more than it may have",
-    "a role keeps what it was given",
+    "a role keeps its minimum of ranks",
+    "a role's memory stays within its limit",
+    "a role keeps its granted memory",
     "a scaler waits after a resize",
-    "a step takes the same again",
+    "a repeated step takes the same values",
     "all consumers of a value agree",
-    "all end with one step",
-    "an extension hears nothing older",
+    "all ranks end with the same step",
+    "an extension gets no older message",
     "an agent's death restarts no rank",
-    "asks are answered",
-    "checkpoints are of one history",
+    "a producer answers every request",
+    "a checkpoint has one history",
     "checkpoints are whole",
     "compaction forgets nothing",
-    "each hook once, in order",
-    "each item counts once",
-    "each line is of one life",
-    "each line once",
-    "each shard once",
+    "the master calls each hook once, in order",
+    "an item's metrics count once",
+    "a line of metrics is of one life",
+    "a line of metrics is written once",
+    "a shard is trained once",
     "generations grow",
-    "memory is forgotten once a timeline",
+    "an agent clears its memory once per timeline",
     "no call is lost",
-    "no call is run twice in one life",
+    "a callee runs no call twice in one life",
     "no deadlock",
-    "no node gives more than it has",
+    "a node's ranks fit its resources",
     "no rank is on a drained node",
     "no report is lost",
     "no row comes twice",
-    "no row is made twice without need",
+    "ranks make no row twice without need",
     "no row is lost",
     "no step is skipped",
-    "nobody gives up ranks that have a place",
-    "nothing is restored before the commit",
-    "nothing restarts without a failure",
-    "one agent of a rank",
-    "one epoch acts",
-    "one layout a line",
-    "one layout a step",
-    "one process of a rank",
-    "ranks move to where their plan lets them",
+    "a role keeps ranks that have a place",
+    "no rank restores a step before the commit",
+    "no rank restarts without a failure",
+    "a rank has one agent",
+    "only the newest master acts",
+    "a line of metrics has one layout",
+    "a step has one layout",
+    "a rank has one process",
+    "ranks move to nodes of their plan",
     "ranks start on fit nodes",
-    "restored from what there is",
-    "rolled back to what is whole",
+    "ranks restore a snapshot that exists",
+    "the job rolls back to a whole checkpoint",
     "steps are committed once",
-    "the job ends as it must",
+    "the job ends as its faults allow",
     "the ladder ends",
     "the last state is kept",
-    "the smallest restart",
+    "recovery restarts the fewest ranks",
     "the state is the undisturbed run's",
-    "unfit nodes are left, and no others",
-    "what is committed can be restored",
-    "the index of ranks by agent is a scan",
-    "what is journalled is what is so",
-    "who has ended does nothing more",
-    "who leaves is told",
-    "who works comes through",
+    "ranks leave unfit nodes only",
+    "every rank can restore the committed step",
+    "the index of ranks by agent equals a scan",
+    "the journal agrees with the processes",
+    "an ended rank does nothing more",
+    "a leaving rank knows its last step",
+    "a busy operator is not restarted",
 )
 """The names of the invariants, as a violation reports them."""
 
@@ -156,7 +156,7 @@ class Checks:
         self.kinds[event.kind] = self.kinds.get(event.kind, 0) + 1
         world.note(f"journal {event.epoch}", f"{event.kind} {brief(event.data)}")
         if event.epoch < self.epoch:
-            world.fail("one epoch acts", f"epoch {event.epoch} writes after epoch {self.epoch}")
+            world.fail("only the newest master acts", f"epoch {event.epoch} writes after epoch {self.epoch}")
         self.epoch = event.epoch
         data = event.data
         match event.kind:
@@ -167,7 +167,8 @@ class Checks:
                 self.committed = data["step"]
                 if data["step"] != world.disk.newest():
                     world.fail(
-                        "rolled back to what is whole", f"step {data['step']} is not the newest checkpoint on disk"
+                        "the job rolls back to a whole checkpoint",
+                        f"step {data['step']} is not the newest checkpoint on disk",
                     )
             case "recovery_planned":
                 if data["plan"]["level"] == "drain" and world.scenario.family == "drain calm":
@@ -227,12 +228,12 @@ class Checks:
             kept = {memory.node: (*memory.steps(key), *memory.copies.get(key, ())) for memory in world.memories()}
             best = max((at for steps in kept.values() for at in steps), default=-1)
             if best < step and not world.wiped and world.scenario.plan.enabled:
-                world.fail("what is committed can be restored", f"{key} has only {best}, {step} is committed")
+                world.fail("every rank can restore the committed step", f"{key} has only {best}, {step} is committed")
             on_disk = world.disk.newest() >= step
             if world.scenario.plan.replicas and not on_disk and not world.wiped and len(world.backend.agents) > 1:
                 homes = {node for node, steps in kept.items() if any(at >= step for at in steps)}
                 if len(homes) < 2:
-                    world.fail("what is committed can be restored", f"{key}: step {step} is on {homes} only")
+                    world.fail("every rank can restore the committed step", f"{key}: step {step} is on {homes} only")
 
     def starts_on(self, node: str) -> None:
         """A rank starts on this node."""
@@ -245,19 +246,19 @@ class Checks:
         avoid = {*state.recovery.plan.avoid, *(node for node, why in state.barred if why == "unfit")}
         homes = {rank.agent: state.agents[rank.agent] for rank in state.ranks.values()}
         if wrong := [name for name, agent in homes.items() if agent.place.node in avoid or agent.node_lost]:
-            self.world.fail("ranks move to where their plan lets them", f"ranks are on {wrong}, to avoid are {avoid}")
+            self.world.fail("ranks move to nodes of their plan", f"ranks are on {wrong}, to avoid are {avoid}")
 
     def _gives(self) -> None:
         """Ranks have new places, and maybe more memory."""
         world, state = self.world, self.world.journal.state
         self._given |= {role: amounts["memory_gb"] for role, amounts in state.resources.items()}
         if wrong := {role: amount for role, amount in self._given.items() if amount > MOST_MEMORY}:
-            world.fail("a role has no more than it may have", f"{wrong}")
+            world.fail("a role's memory stays within its limit", f"{wrong}")
         used: Counter[str] = Counter()
         for (role, _), record in state.ranks.items():
             used[state.agents[record.agent].place.node] += self._given.get(role, 1.0)
         if full := {node: amount for node, amount in used.items() if amount > world.scenario.memory}:
-            world.fail("no node gives more than it has", f"{full} of {world.scenario.memory}")
+            world.fail("a node's ranks fit its resources", f"{full} of {world.scenario.memory}")
 
     def _leaves(self, plan: dict[str, Any]) -> None:
         """Ranks leave nodes, and nothing has failed."""
@@ -267,7 +268,9 @@ class Checks:
             if rank.finished != self._hold:
                 self.world.fail("a drain loses no step", f"{rank.name} has finished {rank.finished}, not {self._hold}")
             if rank.agent.node in plan["avoid"] and self._told.get(rank.key) != (rank.agent.node, self._hold):
-                self.world.fail("who leaves is told", f"{rank.name} at {self._hold}: {self._told.get(rank.key)}")
+                self.world.fail(
+                    "a leaving rank knows its last step", f"{rank.name} at {self._hold}: {self._told.get(rank.key)}"
+                )
 
     def held(self, rank: SimRank, step: int) -> None:
         """A rank has its snapshot of `step`, after which all are held."""
@@ -288,16 +291,16 @@ class Checks:
         world, state = self.world, self.world.journal.state
         nodes = [state.agents[record.agent].place.node for key, record in state.ranks.items() if key[0] == role]
         if size < min(len(nodes), sum(node not in away for node in nodes)):
-            world.fail(
-                "nobody gives up ranks that have a place", f"{role} is to have {size}, on {nodes} without {away}"
-            )
+            world.fail("a role keeps ranks that have a place", f"{role} is to have {size}, on {nodes} without {away}")
 
     def _relaid(self, data: dict[str, Any]) -> None:
         world, layout = self.world, data["layout"]
         self.committed = step = layout["step"]
         for (timeline, at), number in self._acts.items():
             if timeline == self.timeline and at > step and number < layout["number"]:
-                world.fail("one layout a step", f"{number} has acted at {at}, {layout['number']} holds after {step}")
+                world.fail(
+                    "a step has one layout", f"{number} has acted at {at}, {layout['number']} holds after {step}"
+                )
         self._resized |= set(data["roles"])
         world.shape = world.job.shaped(layout["sizes"])
         self._layouts = [*(known for known in self._layouts if known[0] < step), (step, world.shape.sizes)]
@@ -305,12 +308,12 @@ class Checks:
         self._taken = {key: taken for key, taken in self._taken.items() if key in world.shape.keys}
         for role, (least, _) in world.scenario.ranges.items():
             if world.shape.sizes[role] < least:
-                world.fail("a role has no fewer ranks than its least", f"{role} has {world.shape.sizes[role]}")
+                world.fail("a role keeps its minimum of ranks", f"{role} has {world.shape.sizes[role]}")
         world.after.resize(step, world.shape)
 
     def _ends_with(self, step: int) -> None:
         if self.last is not None:
-            self.world.fail("all end with one step", f"{step}, and {self.last} before")
+            self.world.fail("all ranks end with the same step", f"{step}, and {self.last} before")
         self.last = step
         for rank in self.world.processes.values():
             if rank.alive:
@@ -324,13 +327,15 @@ class Checks:
         number = self._acts.setdefault((self.timeline, step), rank.layout.number)
         if number != rank.layout.number:
             self.world.fail(
-                "one layout a step", f"{rank.name} is at {step} in {rank.layout.number}, others in {number}"
+                "a step has one layout", f"{rank.name} is at {step} in {rank.layout.number}, others in {number}"
             )
         self._within(rank, step)
 
     def _within(self, rank: SimRank, step: int) -> None:
         if self.last is not None and step > self.last:
-            self.world.fail("all end with one step", f"{rank.name} is at {step}, {self.last} is the last one")
+            self.world.fail(
+                "all ranks end with the same step", f"{rank.name} is at {step}, {self.last} is the last one"
+            )
 
     @property
     def end(self) -> int:
@@ -342,11 +347,11 @@ class Checks:
         for part in parts:
             key = part.role, part.rank
             if part.timeline != self.timeline:
-                self.world.fail("checkpoints are of one history", f"{key} at {step} is of timeline {part.timeline}")
+                self.world.fail("a checkpoint has one history", f"{key} at {step} is of timeline {part.timeline}")
             for generation, resume in self._restarts.get(key, ()):
                 if generation > part.generation and resume < step:
                     self.world.fail(
-                        "checkpoints are of one history",
+                        "a checkpoint has one history",
                         f"{key} at {step} is of generation {part.generation}, {generation} goes on from {resume}",
                     )
 
@@ -360,18 +365,18 @@ class Checks:
         """A master has journalled its turn: who reads the journal must come to the state that the master is in."""
         for name in master.agents:
             if master.on(name) != (there := [key for key, rank in master.ranks.items() if rank.agent == name]):
-                self.world.fail("the index of ranks by agent is a scan", f"{name}: {master.on(name)} for {there}")
+                self.world.fail("the index of ranks by agent equals a scan", f"{name}: {master.on(name)} for {there}")
         mine, should = master.kept, journal.kept
         for name in mine.__struct_fields__:
             if (told := _told(name, getattr(mine, name))) != (read := _told(name, getattr(should, name))):
-                self.world.fail("what is journalled is what is so", f"{name}: {told}, the journal tells {read}")
+                self.world.fail("the journal agrees with the processes", f"{name}: {told}, the journal tells {read}")
 
     def _launched(self, rank: dict[str, Any]) -> None:
         key = rank["role"], rank["rank"]
         self._restarts.setdefault(key, []).append((rank["generation"], rank["resume"]))
         if rank["resume"] < self.committed:
             self.world.fail(
-                "nothing is restored before the commit",
+                "no rank restores a step before the commit",
                 f"{rank['role']}/{rank['rank']} goes on from {rank['resume']}, {self.committed} is committed",
             )
 
@@ -382,13 +387,15 @@ class Checks:
         newest = self._epochs.get(agent.uid, -1)
         acts = [e for e in effects if not isinstance(e, ae.ToMaster | ae.ReviveMaster | ae.RankDied)]
         if message.epoch < newest and acts:
-            self.world.fail("one epoch acts", f"{agent.label} obeys epoch {message.epoch} after epoch {newest}: {acts}")
+            self.world.fail(
+                "only the newest master acts", f"{agent.label} obeys epoch {message.epoch} after epoch {newest}: {acts}"
+            )
         self._epochs[agent.uid] = max(newest, message.epoch)
 
     def commands(self, agent: SimAgent) -> None:
         """An agent does something to a rank."""
         if agent.memory.owner is not agent:
-            self.world.fail("one agent of a rank", f"{agent.label} acts, {agent.memory.owner.label} has taken over")
+            self.world.fail("a rank has one agent", f"{agent.label} acts, {agent.memory.owner.label} has taken over")
 
     # ---------------------------------------------------------------------------------------------------------- ranks
 
@@ -408,14 +415,14 @@ class Checks:
         if (state := world.journal.state).ranks[rank.key].launch.generation == rank.generation:
             given = state.resources.get(rank.key[0], {}).get("memory_gb", 1.0)
             if rank.launch.memory_gb != given or given < self._given.get(rank.key[0], 0.0):
-                world.fail("a role keeps what it was given", f"{rank.name} has {rank.launch.memory_gb}, not {given}")
+                world.fail("a role keeps its granted memory", f"{rank.name} has {rank.launch.memory_gb}, not {given}")
         if rank.launch.resume < self.committed and rank.generation == self._generations[rank.key]:
-            world.fail("nothing is restored before the commit", f"{rank.name} goes on from {rank.launch.resume}")
+            world.fail("no rank restores a step before the commit", f"{rank.name} goes on from {rank.launch.resume}")
 
     def acts(self, rank: SimRank) -> None:
         """A rank handles what has arrived, or is about to touch its memory."""
         if rank.left:
-            self.world.fail("who has ended does nothing more", f"{rank.name} goes on, but its main thread has ended")
+            self.world.fail("an ended rank does nothing more", f"{rank.name} goes on, but its main thread has ended")
 
     def owns(self, rank: SimRank) -> None:
         """A rank touches its memory."""
@@ -425,7 +432,7 @@ class Checks:
     def _alone(self, rank: SimRank) -> None:
         for other in self.world.processes.values():
             if other is not rank and other.key == rank.key and other.agent.memory is rank.agent.memory and other.alive:
-                self.world.fail("one process of a rank", f"{rank.name} and {other.name} live on {rank.agent.name}")
+                self.world.fail("a rank has one process", f"{rank.name} and {other.name} live on {rank.agent.name}")
 
     def restored(self, rank: SimRank) -> None:
         """A rank has its state back."""
@@ -447,7 +454,7 @@ class Checks:
     def runs(self, rank: SimRank, key: object) -> None:
         """A rank runs a call of another role."""
         if (rank.uid, key) in self._ran:
-            self.world.fail("no call is run twice in one life", f"{rank.name}: {key}")
+            self.world.fail("a callee runs no call twice in one life", f"{rank.name}: {key}")
         self._ran.add((rank.uid, key))
 
     def stuck(self) -> None:
@@ -465,7 +472,9 @@ class Checks:
         memory = rank.agent.memory
         at = memory, memory.timeline, rank.key, edge.id, step
         if (before := self._chosen.setdefault(at, made)) != made:
-            self.world.fail("a step takes the same again", f"{rank.name} at {step}: {made} after {before}: {edge}")
+            self.world.fail(
+                "a repeated step takes the same values", f"{rank.name} at {step}: {made} after {before}: {edge}"
+            )
 
     def took(self, rank: SimRank, edge: Edge, step: int, took: tuple[tuple[int, int], ...]) -> None:
         """A step takes these items, (step, number), of those that are finished first."""
@@ -474,7 +483,9 @@ class Checks:
         memory = rank.agent.memory
         at = memory, memory.timeline, rank.key, edge.id, step
         if (before := self._chosen.setdefault(at, took)) != took:
-            self.world.fail("a step takes the same again", f"{rank.name} at {step}: {took} after {before}: {edge}")
+            self.world.fail(
+                "a repeated step takes the same values", f"{rank.name} at {step}: {took} after {before}: {edge}"
+            )
         found = self._took.setdefault((rank.key, edge.id), {})
         for piece in took:
             if found.setdefault(piece, step) != step:
@@ -490,7 +501,7 @@ class Checks:
         for other, at in takers:
             if other is not rank and other.alive and at < latest:
                 self.world.fail(
-                    "no row is made twice without need",
+                    "ranks make no row twice without need",
                     f"{rank.name} takes item {item} of {op.label} at {step}, which {other.name} took at {at:.3f}",
                 )
         takers.append((rank, self.world.now))
@@ -554,7 +565,9 @@ class Checks:
         """A rank has finished all steps."""
         self.used[rank.key] = tuple(rank.mind.state.seen)
         if rank.finished != self.end:
-            self.world.fail("all end with one step", f"{rank.name} ends after {rank.finished}, not {self.end}")
+            self.world.fail(
+                "all ranks end with the same step", f"{rank.name} ends after {rank.finished}, not {self.end}"
+            )
         self._took_all(rank)
         self._as_undisturbed(rank, self.end)
 
@@ -577,7 +590,7 @@ class Checks:
             made = job.activity.active(edge.src, step) and job.activity.consumed(edge, step, job.steps)
             if made and step not in there:
                 self.world.fail(
-                    "asks are answered",
+                    "a producer answers every request",
                     f"{rank.name} has no value of step {step} of edge {edge.id} for rank {consumer}, "
                     f"which asks from {from_step} on",
                 )
@@ -588,18 +601,22 @@ class Checks:
         """A line of metrics has been written."""
         steps = range(line.step - line.steps + 1, line.step + 1)
         if steps.start != len(self.lines):
-            self.world.fail("each line once", f"a line of steps {steps} after {len(self.lines)} steps")
+            self.world.fail(
+                "a line of metrics is written once", f"a line of steps {steps} after {len(self.lines)} steps"
+            )
         after, sizes = [layout for layout in self._layouts if layout[0] < line.step][-1]
         if after >= steps.start:
-            self.world.fail("one layout a line", f"a line of {steps}: the layout has changed after {after}")
+            self.world.fail(
+                "a line of metrics has one layout", f"a line of {steps}: the layout has changed after {after}"
+            )
         for role, size in sizes.items():
             self._counts_all(line, role, size)
         for label, values in line.operators.items():
             role = label.partition(".")[0]
             if values.get("shares", 0.0) not in range(line.steps + 1):
-                self.world.fail("each item counts once", f"line {line.step}: {label} {values}")
+                self.world.fail("an item's metrics count once", f"line {line.step}: {label} {values}")
         if len(lives := {values["life"] for values in line.operators.values() if "life" in values}) > 1:
-            self.world.fail("each line is of one life", f"line {line.step} has parts of {sorted(lives)}")
+            self.world.fail("a line of metrics is of one life", f"line {line.step} has parts of {sorted(lives)}")
         self.lines += steps
 
     def _counts_all(self, line: StepMetrics, role: str, size: int) -> None:
@@ -607,7 +624,9 @@ class Checks:
         label = next((op.label for op in self.world.job.schedule[role]), "")
         found = line.operators.get(label, {}).get("n", 0.0) if label else size * line.steps
         if found > size * line.steps:
-            self.world.fail("each line once", f"line {line.step} counts a rank twice: {label} {found}")
+            self.world.fail(
+                "a line of metrics is written once", f"line {line.step} counts a rank twice: {label} {found}"
+            )
         # The master does not wait for ever. Several reports in a row may be lost or overtaken, and a rank that is in a
         # long operator may have a line that it has not sent.
         patient = self.world.scenario.family != "slow" and self.world.lost_lines[role, line.step] < UNHEARD
@@ -620,10 +639,10 @@ class Checks:
         """The job is over."""
         world = self.world
         if world.ended not in world.scenario.outcomes:
-            world.fail("the job ends as it must", f"{world.ended}: {world.message}")
+            world.fail("the job ends as its faults allow", f"{world.ended}: {world.message}")
         if world.ended == "failed":
             if not self.trail:
-                world.fail("a failed job tells its trail", repr(world.message))
+                world.fail("a failed job names the levels it tried", repr(world.message))
             return
         self.final_state()
         self._agree(self.end)
@@ -653,12 +672,15 @@ class Checks:
         used = sorted(shard for key, seen in self.used.items() if key[0] in world.scenario.users for shard in seen)
         sources = sum(n for role, n in world.job.sizes.items() if world.job.kinds[role] == "source")
         if world.scenario.users and used != list(range((self.end + 1) * SHARDS * sources)):
-            world.fail("each shard once", f"{used}")
+            world.fail("a shard is trained once", f"{used}")
 
     def every_line(self) -> None:
         """The lines of metrics."""
         if self.lines != list(range(self.end + 1)):
-            self.world.fail("each line once", f"the job has ended with lines {self.lines}, {self.end} is the last step")
+            self.world.fail(
+                "a line of metrics is written once",
+                f"the job has ended with lines {self.lines}, {self.end} is the last step",
+            )
 
 
 def brief(data: dict[str, Any]) -> str:

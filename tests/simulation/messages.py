@@ -66,7 +66,7 @@ class Teller(RankExtension):
         before, self._counted = self._counted, message
         if (message.epoch, message.step) < (before.epoch, before.step) or message.step > self._told:
             why = f"{self._rank.name} hears {message} after {before}, and has told {self._told}"
-            self._rank.world.fail("an extension hears nothing older", why)
+            self._rank.world.fail("an extension gets no older message", why)
 
     def step_done(self, step: int, held: bool) -> None:
         """Tell the step."""

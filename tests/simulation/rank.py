@@ -168,7 +168,7 @@ class SimRank:
         except LogLost as error:
             self._failed(str(error), "log_lost")
         except OriginError as error:
-            self.world.fail("asks are answered", f"{self.name}: {error}")
+            self.world.fail("a producer answers every request", f"{self.name}: {error}")
 
     def _wake(self) -> None:
         if not self.alive:
@@ -257,7 +257,7 @@ class SimRank:
                 except LogLost:
                     raise
                 except TransportError as error:
-                    self.world.fail("asks are answered", f"{self.name}: {error}")
+                    self.world.fail("a producer answers every request", f"{self.name}: {error}")
             else:
                 self._control(frame)
 
@@ -452,7 +452,9 @@ class SimRank:
             case "memory":
                 snap = memory.snaps.get(self.key, {}).get(launch.resume)
                 if snap is None:
-                    world.fail("restored from what there is", f"{self.name} finds no snapshot of {launch.resume}")
+                    world.fail(
+                        "ranks restore a snapshot that exists", f"{self.name} finds no snapshot of {launch.resume}"
+                    )
                     return
                 state = snap.state
                 memory.drop_after(self.key, launch.resume)

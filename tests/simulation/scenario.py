@@ -503,18 +503,18 @@ class Scenario:
             levels -= {"drain"}
         calm = self.family.endswith("calm") and self.family != "checks calm"
         if levels and (calm or self.family == "stall"):
-            world.fail("nothing restarts without a failure", f"{levels}")
+            world.fail("no rank restarts without a failure", f"{levels}")
         used = {self._nodes[int(agent.removeprefix("node"))] for agent in self.homes.values()}
         if self.family == "checks calm" and bool(levels) != bool(used & self.speeds.keys()):
-            world.fail("unfit nodes are left, and no others", f"{levels}, too slow are {list(self.speeds)}")
+            world.fail("ranks leave unfit nodes only", f"{levels}, too slow are {list(self.speeds)}")
         if self.family == "leave" and levels - {"drain"}:
-            world.fail("nothing restarts without a failure", f"{levels}: an agent that leaves is none")
+            world.fail("no rank restarts without a failure", f"{levels}: an agent that leaves is none")
         if self.family == "slow" and world.checks.kinds.get("hang", 0) > 2:
-            world.fail("who works comes through", f"{world.checks.kinds['hang']} verdicts")
+            world.fail("a busy operator is not restarted", f"{world.checks.kinds['hang']} verdicts")
         if self.family in ("process", "master") and levels - {"process"}:
-            world.fail("the smallest restart", f"{levels}")
+            world.fail("recovery restarts the fewest ranks", f"{levels}")
         # What a node takes along of roles that vary no copy brings back.
         if self.family == "lost" and not self.job.varying and levels - {"process", "node"}:
-            world.fail("the smallest restart", f"{levels}: a replica would have done")
+            world.fail("recovery restarts the fewest ranks", f"{levels}: a replica would have done")
         if not self.disk_failures and "snapshot_warning" in world.checks.kinds:
             world.fail("checkpoints are whole", "a checkpoint was to be completed without all of its parts")

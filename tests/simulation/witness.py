@@ -72,5 +72,5 @@ def examine(master: SimMaster, begins: bool) -> None:
         expected = seen  # an extension between the two has ended the job
     begun = hooks.count("begin") == begins or phase == "ended"
     if seen != expected or not begun or hooks.count("turn") > 1 or ("turn" not in hooks and runs):
-        master.world.fail("each hook once, in order", f"master {master.epoch}: {seen}")
+        master.world.fail("the master calls each hook once, in order", f"master {master.epoch}: {seen}")
     seen.clear()
