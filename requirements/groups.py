@@ -24,6 +24,7 @@ KERNEL = (
 )
 DEMO = (
     *KERNEL,
+    "agents/base",
     "observers/plot",
     "schedulers/collocation",
     "workloads/fsdp",

@@ -1,13 +1,16 @@
-"""The standard tests of a workload, for the data role and the reward role."""
+"""The standard tests, for the data role, the reward role and the environment."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import numpy as np
 
 from rolemesh import Batch
-from rolemesh_testing import WorkloadConformance, override
+from rolemesh_agents import Start, Task, ToolCall
+from rolemesh_testing import EnvironmentConformance, WorkloadConformance, override
 
 TASK = {"task": "word_sequence_reversal", "config": {"min_words": 2, "max_words": 2}}
 
@@ -45,3 +48,15 @@ class TestReward(WorkloadConformance):
         )
         role.advantages(samples=role.score(samples=samples))
         role.evaluate(samples=samples)
+
+
+class TestEnvironment(EnvironmentConformance):
+    plugin = "reasoning-gym"
+    options = {"task": "word_sequence_reversal", "eval_size": 4, "attempts": 3, "discount": 0.5}
+    bad_options = ({"task": "no_such_task"}, {"config": {"seed": 1}}, {"attempts": 0}, {"discount": 0})
+    preload = ("reasoning_gym",)
+
+    def act(self, task: Task, start: Start, answers: Sequence[Any], random: Random) -> ToolCall | str | None:
+        words = task.data["question"].rpartition(":")[2].split(",")
+        right = ", ".join(word.strip() for word in reversed(words))
+        return right if len(answers) == 1 + task.number % 2 else "I do not know"

@@ -13,7 +13,7 @@ from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Broadcast, Split
 from rolemesh.api.workload import RankContext, Workload, operator
 from rolemesh.errors import RolemeshError
-from rolemesh_reasoning_gym.tasks import ENV, check_task, make_dataset
+from rolemesh_reasoning_gym.tasks import ENV, check_task, extracted, make_dataset
 
 __all__ = ["ReasoningGymReward", "RewardOptions", "group_advantages"]
 
@@ -116,14 +116,10 @@ class ReasoningGymReward(Workload):
 
     def _verify(self, text: str, entry: dict[str, Any]) -> float:
         options = self.ctx.options
-        if options.extract is not None:
-            from reasoning_gym.utils import extract_answer
-
-            found = extract_answer(text, tag_name=options.extract, strip=False)
-            if found is None:
-                return 0.0
-            text = found
-        answer = text.strip() if options.strip else text
+        found = extracted(text, options.extract)
+        if found is None:
+            return 0.0
+        answer = found.strip() if options.strip else found
         task = options.task or entry["metadata"]["source_dataset"]
         if task not in self.datasets:
             self.datasets[task] = make_dataset(task, options.config, seed=0, size=1)

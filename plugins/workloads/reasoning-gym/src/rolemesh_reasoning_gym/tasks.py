@@ -8,7 +8,7 @@ from typing import Any
 
 from rolemesh.errors import OptionsError, did_you_mean, nearest
 
-__all__ = ["ENV", "check_task", "make_dataset"]
+__all__ = ["ENV", "check_task", "extracted", "make_dataset"]
 
 _SET_BY_WORKLOAD = {"seed": "the job's seed", "size": "the job's steps"}
 
@@ -57,3 +57,13 @@ def make_dataset(task: str, config: Mapping[str, Any], *, seed: int, size: int) 
     from reasoning_gym.factory import create_dataset
 
     return create_dataset(task, **config, seed=seed, size=size)
+
+
+def extracted(text: str, tag: str | None) -> str | None:
+    """Return the text in the last ``<tag>…</tag>``; None if there is none. Without a tag, the whole text."""
+    if tag is None:
+        return text
+    from reasoning_gym.utils import extract_answer
+
+    found: str | None = extract_answer(text, tag_name=tag, strip=False)
+    return found

@@ -1,0 +1,159 @@
+"""The environment: a model has several attempts at a question, and learns which were wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from rolemesh.errors import OptionsError
+from rolemesh_agents import AgentError, Environment, Episode, Outcome, Reward, Start, Task
+from rolemesh_reasoning_gym.data import SEED_SPACING
+from rolemesh_reasoning_gym.tasks import check_task, extracted, make_dataset
+
+__all__ = ["EnvironmentOptions", "ReasoningGymEnvironment"]
+
+_PROBES = 1000  # items looked at for a new question, before the task is said to have too few of them
+
+
+class EnvironmentOptions(BaseModel, extra="forbid"):
+    """Options of the environment `reasoning-gym`."""
+
+    task: str = Field(description="name of a reasoning-gym dataset")
+    config: dict[str, Any] = Field(default_factory=dict, description="its settings, except `seed` and `size`")
+    attempts: int = Field(3, gt=0, description="answers that the model may give to a question")
+    feedback: str = Field(
+        "This is wrong. Think again, and answer the question.",
+        min_length=1,
+        description="answer to a wrong attempt; {score} is the verifier's score, {left} the number of attempts left",
+    )
+    system: str | None = Field(None, description="system prompt; by default none, so the chat template's own is used")
+    extract: str | None = Field(
+        None, description="verify only the text in the last <extract>…</extract>, e.g. `answer`; 0 without it"
+    )
+    strip: bool = Field(True, description="remove white space around the answer before it is verified")
+    discount: float = Field(
+        1.0, gt=0, le=1, description="factor of the reward for each attempt after the first; 1: attempts are free"
+    )
+    eval_size: int = Field(64, ge=0, description="held-out questions, which are never trained on")
+
+
+class ReasoningGymEnvironment(Environment):
+    """Asks questions of reasoning-gym. The reward is the verifier's score of the last answer.
+
+    An item is made from its number. The first `eval_size` different questions are held out, and a task whose question
+    is one of them has another item.
+    """
+
+    Options = EnvironmentOptions
+
+    def __init__(self, options: EnvironmentOptions) -> None:
+        super().__init__(options)
+        check_task(options.task, options.config)
+        self._verifier = make_dataset(options.task, options.config, seed=0, size=1)
+        self._held: dict[int, dict[str, int]] = {}
+        """The held-out questions and their items, by the job's seed."""
+
+    def size(self, split: Literal["train", "eval"]) -> int | None:
+        """See `Environment.size`: there is a training task for every number."""
+        return self.options.eval_size if split == "eval" else None
+
+    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
+        """See `Environment.task`. The data is the item's number and its question."""
+        held = self._held_out(seed)
+        if split == "eval":
+            question, item = list(held.items())[number]
+            return Task(number, {"item": item, "question": question}, split)
+        # Training begins behind the items that were looked at for the held-out questions.
+        first = SEED_SPACING * (seed + 1) + _PROBES * self.options.eval_size + number
+        for probe in range(_PROBES):
+            item = first + (probe << 40)
+            question = self.entry(item)["question"]
+            if question not in held:
+                return Task(number, {"item": item, "question": question}, split)
+        raise self._too_few(f"each of {_PROBES} items has a question that is held out")
+
+    def episode(self) -> Episode:
+        """See `Environment.episode`."""
+        return Attempts(self)
+
+    def entry(self, item: int) -> dict[str, Any]:
+        """Return reasoning-gym's own dict of an item."""
+        return dict(make_dataset(self.options.task, self.options.config, seed=item, size=1)[0])
+
+    def score(self, entry: dict[str, Any], answer: str) -> float:
+        """Return the verifier's score of an answer, from 0 to 1. Called by several threads."""
+        options = self.options
+        text = extracted(answer, options.extract)
+        if text is None:
+            return 0.0
+        return float(self._verifier.score_answer(answer=text.strip() if options.strip else text, entry=entry))
+
+    def _held_out(self, seed: int) -> dict[str, int]:
+        if seed not in self._held:
+            found: dict[str, int] = {}
+            item = last = SEED_SPACING * (seed + 1)
+            while len(found) < self.options.eval_size:
+                question = self.entry(item)["question"]
+                if question not in found:
+                    found[question] = last = item
+                item += 1
+                if item - last > _PROBES:
+                    raise self._too_few(f"only {len(found)} of {self.options.eval_size} held-out ones are found")
+            self._held[seed] = found
+        return self._held[seed]
+
+    def _too_few(self, what: str) -> OptionsError:
+        return OptionsError(
+            f"the task {self.options.task!r} has too few different questions: {what}",
+            where="eval_size",
+            remedy="make the task's config harder, or eval_size smaller",
+        )
+
+
+class Attempts(Episode):
+    """The attempts at one question. They are restored from a snapshot."""
+
+    def __init__(self, environment: ReasoningGymEnvironment) -> None:
+        self._environment = environment
+        self._item = self._given = 0
+        self._score = 0.0
+        self._entry: dict[str, Any] = {}
+
+    def reset(self, task: Task, seed: int) -> Start:
+        """See `Episode.reset`. Raises `AgentError` if this process makes another question of the item."""
+        self._item = task.data["item"]
+        self._entry = self._environment.entry(self._item)
+        question = self._entry["question"]
+        if question != task.data["question"]:
+            what = f"item {self._item} has another question here than in the role that dealt the task out"
+            raise AgentError(what, remedy="use one version of reasoning-gym, and PYTHONHASHSEED=0, in all roles")
+        system = self._environment.options.system
+        head = [] if system is None else [{"role": "system", "content": system}]
+        return Start([*head, {"role": "user", "content": question}])
+
+    def reply(self, content: str) -> Outcome:
+        """See `Episode.reply`: an attempt. A right answer, or the last one, ends the episode."""
+        options = self._environment.options
+        self._score = self._environment.score(self._entry, content)
+        self._given += 1
+        left = options.attempts - self._given
+        if self._score >= 1 or not left:
+            return Outcome()
+        feedback = options.feedback.replace("{score}", f"{self._score:g}").replace("{left}", str(left))
+        return Outcome([{"role": "user", "content": feedback}], done=False)
+
+    def reward(self) -> Reward:
+        """See `Episode.reward`. Without an answer it is 0."""
+        value = self._score * self._environment.options.discount ** max(0, self._given - 1)
+        return Reward(value, {"score": self._score, "attempts": self._given}, success=self._score >= 1)
+
+    def snapshot(self) -> bytes:
+        """See `Episode.snapshot`."""
+        return json.dumps([self._item, self._given, self._score]).encode()
+
+    def restore(self, state: bytes) -> None:
+        """See `Episode.restore`."""
+        self._item, self._given, self._score = json.loads(state)
+        self._entry = self._environment.entry(self._item)
