@@ -12,7 +12,7 @@ KERNEL_NAMES = (
     "attach", "backends", "backlog", "bottleneck", "check", "checkpoint", "checks", "clean", "collocation",
     "console", "dataplane", "ddp", "deepspeed", "disk", "doctor", "drain", "durable", "engines", "events",
     "extensions", "failover-job", "failover-more-memory", "failover-node", "failover-process", "failover-shrink",
-    "files", "fsdp", "function", "inline", "job", "jobs", "launch", "local", "lock", "logs", "mariadb", "matmul",
+    "files", "fsdp", "function", "inline", "job", "jobs", "launch", "local", "lock", "logs", "mariadb", "matmul", "mcp",
     "memory", "more-memory", "mysql", "nats", "network", "new", "node", "notebook", "pack", "pd", "plot",
     "postgresql", "process", "processes", "ray", "reasoning-gym", "reasoning-gym-reward", "redis", "rehearsal",
     "room", "runtime", "scale", "scaler-backlog", "scaler-bottleneck", "scalers", "schema", "script", "separation",
