@@ -118,6 +118,8 @@ NEW = {
     "extension": {("extensions", "my-extension")},
     "command": {("commands", "my-command")},
     "examination": {("doctor", "my-examination")},
+    "environment": {("environments", "my-environment")},
+    "harness": {("harnesses", "my-harness")},
     "kind": {("kinds", "my_kind"), ("my_kind", "brevity")},
 }
 """Kinds whose templates are tested here, all in one process; tests/e2e installs those that people write most."""

@@ -34,6 +34,8 @@ KINDS = {
     "extension": "a feature of ranks",
     "engine": "what runs a job",
     "backend": "where a job's processes live",
+    "environment": "tasks that a model works on",
+    "harness": "how a model works on them",
     "store": "where a job's journal is kept",
     "transport": "how values travel",
     "observer": "who watches a job",
