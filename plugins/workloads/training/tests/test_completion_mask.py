@@ -11,6 +11,7 @@ from rolemesh.api.batch import Batch, Ragged
 from rolemesh.errors import RolemeshError
 from rolemesh_training import LossContext
 from rolemesh_training.advantages import gae
+from rolemesh_training.completions import Completions
 from rolemesh_training.losses import grpo, ppo, value
 from rolemesh_training.packing import completion_logprobs
 
@@ -152,3 +153,11 @@ def test_gae_goes_from_sampled_token_to_sampled_token():
     assert not np.any(gae(rewards, values, sampled=np.zeros(7)))
     for one, other in zip(gae(rewards, values, sampled=np.ones(7)), gae(rewards, values), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_values_of_sampled_tokens_return_to_their_places(conversations):
+    rows = Completions.of(conversations, np.array([0, 3, 4]))
+    found = rows.scattered(rows.column("logprobs", CPU))
+    wanted = np.concatenate([conversations["logprobs"][row] for row in (0, 3, 4)])
+    assert np.count_nonzero(wanted) == 5
+    np.testing.assert_array_equal(found.numpy(), wanted)
