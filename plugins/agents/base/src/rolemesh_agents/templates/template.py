@@ -93,8 +93,8 @@ class Template:
         """Return the tokens between the sampled tokens `turn` and the model's next turn.
 
         - `turn`: if its end is missing, because a limit cut it, the result begins with this end.
-        - `messages`: all messages of tools and users between the two turns. The answers of tools are in the order of the
-          turn's calls. An answer without `tool_call_id` gets one.
+        - `messages`: all messages of tools and users between the two turns. The answers of tools are in the order of
+          the turn's calls. An answer without `tool_call_id` gets one.
         - `tools`: the tools of the opening.
 
         Raises `TemplateRefusedError`.
