@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -76,11 +77,12 @@ class Template:
     @classmethod
     def load(cls, folder: Path | str, **options: Any) -> Template:
         """Return the template of a model's folder. The model's ``generation_config.json`` adds stop tokens."""
-        from transformers import AutoTokenizer, GenerationConfig
+        from transformers import AutoTokenizer
 
         stops = list(options.pop("stop_token_ids", ()))
-        if (Path(folder) / "generation_config.json").exists():
-            found = GenerationConfig.from_pretrained(folder).eos_token_id
+        config = Path(folder) / "generation_config.json"
+        if config.exists():
+            found = json.loads(config.read_text(encoding="utf-8")).get("eos_token_id")
             stops += found if isinstance(found, list) else [] if found is None else [found]
         return cls(AutoTokenizer.from_pretrained(folder), stop_token_ids=stops, **options)
 

@@ -95,8 +95,8 @@ def blocks(
             if len(unparsed) == _MOST:
                 raise ValueError("there are too many blocks that are no calls")
             new, end = read(text, inside)
+            start = _after(text, end, opening, closing)
             calls += new
-            start = _after(text, end, closing)
         except (ValueError, RecursionError):
             ends = [text.find(mark, inside) for mark in (closing, opening) if mark and len(unparsed) < _MOST]
             end = min((place for place in ends if place >= 0), default=len(text))
@@ -113,6 +113,11 @@ def skipped(text: str, place: int) -> int:
     return place
 
 
-def _after(text: str, end: int, closing: str) -> int:
+def _after(text: str, end: int, opening: str, closing: str) -> int:
+    """Return the place after a block that was read up to `end`. Only its closing mark may follow, if there is one."""
     place = skipped(text, end)
-    return place + len(closing) if closing and text.startswith(closing, place) else end
+    if closing and text.startswith(closing, place):
+        return place + len(closing)
+    if closing and place < len(text) and not text.startswith(opening, place):
+        raise ValueError("there is more text in the block")
+    return end
