@@ -34,6 +34,7 @@ NAMES = (
     "flash",
     "pretrain",
     "deepspeed_step",
+    "gateway",
 )
 
 

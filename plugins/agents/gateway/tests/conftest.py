@@ -35,6 +35,8 @@ class ScriptedTalk:
         self.replies: list[str] = []
         self.reward: Reward | None = None
         self.truncated: str | None = None
+        self.asked = 0
+        """Number of turns that have begun."""
         self.hang: asyncio.Event | None = None
         """An event that a turn waits for, if there is one."""
         self._model, self._turns, self._now = model, turns, 0
@@ -42,6 +44,7 @@ class ScriptedTalk:
     async def sample(self, params: Mapping[str, Any] = {}) -> Turn:
         if len(self.params) >= self._turns:
             raise EndReached("truncated")
+        self.asked += 1
         if self.hang is not None:
             await self.hang.wait()
         found = self._model(self.samples[self._now])

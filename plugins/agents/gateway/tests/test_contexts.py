@@ -110,3 +110,11 @@ def test_equal_samples_are_continued_from_the_newest():
     made.began(1, [SYSTEM, FIRST], [ADD])
     made.answered(1, [SYSTEM, FIRST], TURN, 1)
     assert made.place([SYSTEM, FIRST, TURN, TOLD], [ADD]) == Continue(1, [TOLD])
+
+
+def test_half_of_a_surrogate_pair_is_compared_as_other_texts():
+    turn = {**TURN, "tool_calls": [{**CALL, "function": {"name": "add", "arguments": '{"a": "\\ud800"}'}}]}
+    made = Contexts([SYSTEM, FIRST], [ADD])
+    made.answered(0, [SYSTEM, FIRST], turn, 0)
+    assert made.place([SYSTEM, FIRST, turn, TOLD], [ADD]) == Continue(0, [TOLD])
+    assert made.place([SYSTEM, FIRST, TURN, TOLD], [ADD]) == Begin("message 2 has changed")

@@ -132,8 +132,11 @@ def _tools(tools: Sequence[Tool]) -> bytes:
 
 
 def _digest(value: Any) -> bytes:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    try:
+        text = msgspec.json.encode(value, order="sorted")
+    except UnicodeEncodeError:  # a text with half of a surrogate pair
+        text = json.dumps(value, sort_keys=True).encode()
+    return hashlib.blake2b(text, digest_size=16).digest()
 
 
 def _plain(message: Message, ids: dict[str, int]) -> list[Any]:

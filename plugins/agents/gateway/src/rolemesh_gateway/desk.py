@@ -61,6 +61,11 @@ class Desk:
         self._ended: Any = None
         self._closed = False
 
+    @property
+    def waits(self) -> int:
+        """The number of requests that wait for their turn."""
+        return len(self._waiting)
+
     async def ask(self, work: Work) -> Any:
         """Return the answer to `work`. Raises `RefusedError`, also if too many requests wait or nobody answers."""
         if self._closed:

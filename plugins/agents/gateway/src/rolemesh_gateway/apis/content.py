@@ -30,7 +30,7 @@ def checked(body: Mapping[str, Any], form: type[T]) -> T:
 
 def unknown_of(body: Mapping[str, Any], form: type[msgspec.Struct], harmless: Sequence[str]) -> list[str]:
     """Return the keys of `body` that have an effect in the API and none here. Values of null have no effect."""
-    known = {each.encode_name for each in msgspec.structs.fields(form)} | set(harmless)
+    known = {*form.__struct_encode_fields__, *harmless}
     return sorted(key for key, value in body.items() if key not in known and value is not None)
 
 

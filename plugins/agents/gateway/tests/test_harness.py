@@ -1,0 +1,134 @@
+"""The harness before unchanged programs: their turns, rewards and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rolemesh import RankContext
+from rolemesh_agents import ConversationFailedError, EndReached, Reward, Start, ToolCall
+from rolemesh_gateway import ProcessHarness
+
+PROGRAMS = Path(__file__).parent / "programs"
+BODY = '{"model": "m", "messages": [{"role": "user", "content": "go"}]}'
+ASK = f"curl -s -H \"x-api-key: $OPENAI_API_KEY\" -d '{BODY}' $OPENAI_BASE_URL/chat/completions"
+QUESTION = Start([{"role": "user", "content": "1 + 2 + 4?"}])
+
+
+@pytest.fixture
+def held(scripted, tmp_path):
+    """`held(model, **options)`: hold one conversation, and return it."""
+
+    def hold(model, start=QUESTION, **options):
+        async def main():
+            talk = scripted(model, start)
+            harness = ProcessHarness(ProcessHarness.Options.model_validate(options))
+            await harness.setup(RankContext(options=None, base=PROGRAMS, tmp_dir=tmp_path))
+            try:
+                with pytest.raises(EndReached):
+                    await harness.run(talk)
+            finally:
+                await harness.close()
+                assert not list(tmp_path.iterdir())
+            return talk
+
+        return asyncio.run(main())
+
+    return hold
+
+
+@pytest.fixture
+def adder(says):
+    """A model that adds step by step with a tool, and then says the sum."""
+
+    def model(messages):
+        answers = [each["content"] for each in messages if each["role"] == "tool"]
+        steps = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+        if len(answers) < len(steps):
+            return says("", ToolCall("add", steps[len(answers)], f"call{len(answers)}"))
+        return says(f"The sum is {answers[-1]}.")
+
+    return model
+
+
+@pytest.mark.parametrize("program", ["openai_chat.py", "openai_responses.py", "anthropic_messages.py"])
+def test_an_unchanged_program_adds_with_a_tool(held, adder, program):
+    talk = held(adder, command=["{python}", f"{{base}}/{program}"])
+    (used,) = [each for each in talk.samples if each[-1]["role"] == "assistant"]
+    assert [each["role"] for each in used] == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+    assert [each["content"] for each in used if each["role"] == "tool"] == ["3", "7"]
+    assert (talk.replies, talk.truncated, talk.reward) == (["The sum is 7."], "", None)
+
+
+def test_a_shell_script_with_curl_sets_its_reward(held, says):
+    talk = held(lambda messages: says("ok"), command=["sh", "{base}/shell.sh"], reward="call")
+    assert talk.reward == Reward(1.0)
+
+
+def test_the_exit_status_and_the_output_are_rewards(held, says):
+    shell = ["sh", "-c", f"{ASK} >/dev/null; echo 0.25; exit 0"]
+    assert held(lambda messages: says("ok"), command=shell, reward="stdout").reward == Reward(0.25)
+    assert held(lambda messages: says("ok"), command=["false"], reward="exit").reward == Reward(0.0, success=False)
+
+
+def test_a_program_that_crashes_fails_its_conversation_with_its_last_words(held, says):
+    with pytest.raises(ConversationFailedError, match=r"(?s)exit status 1.*ZeroDivisionError"):
+        held(lambda messages: says("ok"), command=["{python}", "-c", "1 / 0"])
+
+
+def test_a_slow_program_is_truncated_and_ended(held, says):
+    talk = held(lambda messages: says("ok"), command=["sleep", "600"], seconds=0.3)
+    assert talk.truncated == "the program ran longer than its limit in seconds"
+
+
+def test_a_cancelled_conversation_ends_its_program(scripted, says, tmp_path):
+    async def main():
+        harness = ProcessHarness(ProcessHarness.Options(command=["sh", "-c", "touch $HOME/up; sleep 600"]))
+        await harness.setup(RankContext(options=None, base=PROGRAMS, tmp_dir=tmp_path))
+        task = asyncio.ensure_future(harness.run(scripted(lambda messages: says("ok"))))
+        async with asyncio.timeout(20):
+            while not list(tmp_path.glob("*/*/up")):
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert not list(tmp_path.glob("*/*"))
+        await harness.close()
+
+    asyncio.run(main())
+
+
+def test_an_error_of_the_conversation_ends_the_program_and_passes(scripted, says, tmp_path):
+    class Lost(Exception):
+        pass
+
+    def model(messages):
+        raise Lost
+
+    async def main():
+        harness = ProcessHarness(ProcessHarness.Options(command=["{python}", "{base}/openai_chat.py"]))
+        await harness.setup(RankContext(options=None, base=PROGRAMS, tmp_dir=tmp_path))
+        with pytest.raises(Lost):
+            await harness.run(scripted(model, QUESTION))
+        assert not list(tmp_path.glob("*/*"))
+        await harness.close()
+
+    asyncio.run(main())
+
+
+def test_a_program_may_end_in_good_order_after_a_limit(scripted, says, tmp_path):
+    script = f"{ASK}; {ASK}; exit 0"
+
+    async def main():
+        options = ProcessHarness.Options(command=["sh", "-c", script], reward="exit", grace_s=60)
+        harness = ProcessHarness(options)
+        await harness.setup(RankContext(options=None, base=PROGRAMS, tmp_dir=tmp_path))
+        talk = scripted(lambda messages: says("ok"), turns=1)
+        with pytest.raises(EndReached, match="truncated"):
+            await harness.run(talk)
+        assert talk.reward == Reward(1.0, success=True)
+        await harness.close()
+
+    asyncio.run(main())

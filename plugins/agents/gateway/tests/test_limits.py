@@ -1,0 +1,194 @@
+"""The gateway before odd and hostile clients: long bodies, wrong keys, disconnects, and parallel requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+
+import aiohttp
+import pytest
+
+from rolemesh_agents import Reward
+
+QUESTION = {"model": "m", "messages": [{"role": "user", "content": "begin"}]}
+
+
+def session(door) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(headers={"Authorization": f"Bearer {door.key}"})
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_a_body_of_100_mb_is_refused_before_it_is_in_memory(gateway, says):
+    async def body():
+        for _ in range(100):
+            yield b"x" * 1_000_000
+
+    async def main():
+        async with gateway(lambda messages: says("no")) as here, session(here.door) as client:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            try:
+                async with client.post(f"{here.door.url}/v1/messages", data=body()) as answer:
+                    assert answer.status == 413
+                    assert (await answer.json())["error"]["type"] == "request_too_large"
+            except aiohttp.ClientConnectionError:
+                pass  # the gateway closed the connection before the client had sent everything
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000
+            async with client.post(f"{here.door.url}/v1/chat/completions", json=QUESTION) as answer:
+                assert answer.status == 200
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("data", [b"", b"[1]", b"{", b'{"a": NaN}', b"\xff\xfe", b"[" * 5000])
+def test_a_body_that_is_no_json_object_is_refused(gateway, says, data):
+    async def main():
+        async with gateway(lambda messages: says("no")) as here, session(here.door) as client:
+            answer = await client.post(f"{here.door.url}/v1/responses", data=data)
+            assert (answer.status, (await answer.json())["error"]["type"]) == (400, "invalid_request_error")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_disconnected_client_cancels_the_sampling_and_may_ask_again(gateway, says, stream):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
+            here.talk.hang = asyncio.Event()
+            url, told = f"{here.door.url}/v1/chat/completions", {**QUESTION, "stream": stream}
+            asked = asyncio.ensure_future(client.post(url, json=told))
+            await until(lambda: here.talk.asked)
+            asked.cancel()
+            await until(lambda: here.dialogue.counts.cancelled)
+            here.talk.hang.set()
+            async with client.post(url, json=QUESTION) as answer:
+                assert (await answer.json())["choices"][0]["message"]["content"] == "yes"
+            assert here.talk.samples == [[QUESTION["messages"][0], {"role": "assistant", "content": "yes"}]]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_client_does_not_end_a_request_that_waits_behind_it(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
+            here.talk.hang = asyncio.Event()
+            url = f"{here.door.url}/v1/chat/completions"
+            first = asyncio.ensure_future(client.post(url, json=QUESTION))
+            await until(lambda: here.talk.asked)
+            second = asyncio.ensure_future(client.post(url, json=QUESTION))
+            await until(lambda: here.door.desk.waits)
+            first.cancel()
+            here.talk.hang.set()
+            assert (await second).status == 200
+
+    asyncio.run(main())
+
+
+def test_parallel_requests_are_answered_one_after_the_other_and_too_many_are_refused(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
+            here.talk.hang = asyncio.Event()
+            url = f"{here.door.url}/v1/chat/completions"
+            asked = [asyncio.ensure_future(client.post(url, json=QUESTION))]
+            await until(lambda: here.talk.asked)
+            asked += [asyncio.ensure_future(client.post(url, json=QUESTION)) for _ in range(7)]
+            await until(lambda: sum(each.done() for each in asked) == 3)
+            refused = [(await each).status for each in asked if each.done()]
+            here.talk.hang.set()
+            statuses = sorted([(await each).status for each in asked])
+            assert (refused, statuses) == ([429] * 3, [200] * 5 + [429] * 3)
+            assert len(here.talk.params) == 5
+
+    asyncio.run(main())
+
+
+def test_a_repeated_request_of_a_client_gets_the_same_answer(gateway, says):
+    answers = iter(["one", "two"])
+
+    async def main():
+        async with gateway(lambda messages: says(next(answers))) as here, session(here.door) as client:
+            found = []
+            for retry in ("0", "1", "0"):
+                headers = {"x-stainless-retry-count": retry}
+                async with client.post(
+                    f"{here.door.url}/v1/chat/completions", json=QUESTION, headers=headers
+                ) as answer:
+                    found.append((await answer.json())["choices"][0]["message"]["content"])
+            assert found == ["one", "one", "two"]
+            assert here.dialogue.counts.repeated == 1
+
+    asyncio.run(main())
+
+
+def test_requests_after_the_end_of_a_conversation_say_so_but_the_reward_counts(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes"), turns=1) as here, session(here.door) as client:
+            url = f"{here.door.url}/v1/chat/completions"
+            for status in (200, 400, 400):
+                async with client.post(url, json=QUESTION) as answer:
+                    assert answer.status == status
+                    assert answer.headers.get("x-should-retry", "false") == "false"
+                    told = await answer.json()
+            assert told["error"]["code"] == "conversation_over"
+            async with client.post(f"{here.door.url}/reward", json={"reward": 0.5}) as answer:
+                assert answer.status == 200
+            assert here.dialogue.reward == Reward(0.5)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("body", [{"reward": "1"}, {"reward": True}, {}, {"reward": 1, "success": 1}])
+def test_a_reward_must_be_a_number(gateway, says, body):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
+            answer = await client.post(f"{here.door.url}/reward", json=body)
+            assert answer.status == 400
+
+    asyncio.run(main())
+
+
+def test_a_program_calls_the_tools_of_the_environment_and_may_not_judge_itself(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes"), may_judge=False) as here, session(here.door) as client:
+            async with client.post(f"{here.door.url}/call", json={"name": "add", "arguments": {"a": 1}}) as answer:
+                assert await answer.json() == {"content": "add done", "done": False}
+            async with client.get(f"{here.door.url}/start") as answer:
+                assert await answer.json() == {"messages": QUESTION["messages"], "tools": []}
+            async with client.post(f"{here.door.url}/reward", json={"reward": 1e9}) as answer:
+                assert answer.status == 409
+
+    asyncio.run(main())
+
+
+def test_the_key_of_one_conversation_opens_no_other_one(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
+            other = here.server.open(here.talk.start)
+            async with client.get(f"{other.url}/v1/models") as answer:
+                mine = await answer.json()
+            async with client.get(f"{here.door.url}999/v1/models") as answer:
+                assert (answer.status, await answer.json()) == (401, mine)
+
+    asyncio.run(main())
+
+
+def test_the_end_of_a_conversation_closes_its_connections(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here:
+            host, port = here.door.url.split("/")[2].split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            body = json.dumps(QUESTION).encode()
+            head = f"POST /{here.door.number}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nx-api-key: {here.door.key}\r\n"
+            writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            await reader.readuntil(b"\r\n\r\n")
+            here.server.close(here.door)
+            async with asyncio.timeout(10):
+                await reader.read()
+            writer.close()
+
+    asyncio.run(main())
