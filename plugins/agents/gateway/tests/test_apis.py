@@ -13,7 +13,7 @@ from anthropic.types import message_create_params
 from openai.types.chat import completion_create_params
 from openai.types.responses import response_create_params
 
-from rolemesh_agents import ToolCall
+from rolemesh_agents import AgentError, ToolCall
 from rolemesh_gateway.apis import chat, messages, responses
 
 CALL = ToolCall("add", {"a": 1, "b": 2}, "call00000")
@@ -146,6 +146,25 @@ def test_messages_call_a_tool_and_go_on_in_the_same_sample(gateway, model, strea
     asyncio.run(main())
 
 
+def test_a_program_goes_back_to_its_first_sample_after_a_sub_agent(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says(f"turn {len(messages)}")) as here, openai_client(here.door) as client:
+
+            async def ask(history):
+                answer = await client.chat.completions.create(model="m", messages=history)
+                history += [{"role": "assistant", "content": answer.choices[0].message.content}]
+
+            first, second = [{"role": "user", "content": "plan"}], [{"role": "user", "content": "search"}]
+            for history in (first, second, first, second):
+                await ask(history)
+                history.append({"role": "user", "content": "go on"})
+            turns = [[each["content"] for each in sample[:4]] for sample in here.talk.samples[1:]]
+            assert turns == [["plan", "turn 1", "go on", "turn 3"], ["search", "turn 1", "go on", "turn 3"]]
+            assert not here.dialogue.breaks
+
+    asyncio.run(main())
+
+
 def test_a_stop_text_cuts_the_answer_and_the_limit_of_a_turn_shows(gateway, says):
     async def main():
         async with gateway(lambda messages: says("one STOP two", finish="length")) as here:
@@ -190,6 +209,26 @@ def test_a_request_that_the_gateway_cannot_serve_gets_an_error_with_the_paramete
                 )
             assert caught.value.param == param
             assert not here.talk.params
+
+    asyncio.run(main())
+
+
+def test_messages_that_the_template_refuses_are_an_error_of_the_request(gateway, says):
+    class TemplateError(AgentError):
+        pass
+
+    def model(messages):
+        if messages[0]["role"] == "system":
+            raise TemplateError("the template has no system message")
+        return says("yes")
+
+    async def main():
+        async with gateway(model) as here, openai_client(here.door) as client:
+            question = {"role": "user", "content": "a"}
+            with pytest.raises(openai.BadRequestError, match="no system message"):
+                await client.chat.completions.create(model="m", messages=[{"role": "system", "content": "b"}, question])
+            answer = await client.chat.completions.create(model="m", messages=[question])
+            assert answer.choices[0].message.content == "yes"
 
     asyncio.run(main())
 

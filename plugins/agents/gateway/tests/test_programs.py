@@ -96,10 +96,14 @@ def test_a_missing_program_says_so(tmp_path):
 
 
 def test_a_guard_that_is_killed_takes_the_program_along(tmp_path):
-    code = "import os, time; os.kill(os.getppid(), 9); time.sleep(600)"
+    pids = tmp_path.parent / "pids"
+    code = (
+        f"import os, time; open({str(pids)!r}, 'w').write(str(os.getpid())); os.kill(os.getppid(), 9); time.sleep(60)"
+    )
     found = asyncio.run(ran(code, tmp_path))
     assert found.ended == "guard"
     assert not list(tmp_path.iterdir())
+    assert not psutil.pid_exists(int(pids.read_text())) or psutil.Process(int(pids.read_text())).wait(10) is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -6,7 +6,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rolemesh_agents import AgentError, Conversation, EndReached, Message, Observation, Reward, ToolCall
+from rolemesh_agents import (
+    AgentError,
+    Conversation,
+    ConversationFailedError,
+    EndReached,
+    Message,
+    Observation,
+    Reward,
+    ToolCall,
+)
 from rolemesh_gateway.apis.responses import answer_id
 from rolemesh_gateway.contexts import Contexts, Continue, Repeat
 from rolemesh_gateway.desk import Counts, Desk, Exchange
@@ -119,7 +128,7 @@ class Dialogue:
                 self._begin(messages, ask, place.reason)
             turn = await self._talk.sample(params)
         except AgentError as error:
-            if type(error) is not AgentError:
+            if isinstance(error, ConversationFailedError):
                 raise
             # The chat template refuses the messages. This is the program's mistake, and its conversation goes on.
             raise RefusedError(400, error.what, param="messages") from error
