@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rolemesh_testing.kinds.conformance import KindConformance
     from rolemesh_testing.observers.conformance import ObserverConformance
     from rolemesh_testing.overriding import override
+    from rolemesh_testing.sandboxes.conformance import SandboxConformance
     from rolemesh_testing.scalers.conformance import ScalerConformance
     from rolemesh_testing.schedulers.conformance import SchedulerConformance
     from rolemesh_testing.sources.conformance import SourceConformance
@@ -58,6 +59,7 @@ __all__ = [
     "KindConformance",
     "ObserverConformance",
     "PluginConformance",
+    "SandboxConformance",
     "ScalerConformance",
     "SchedulerConformance",
     "SourceConformance",
@@ -81,6 +83,7 @@ _HOME = {
     "KindConformance": "kinds.conformance",
     "ObserverConformance": "observers.conformance",
     "PluginConformance": "conformance",
+    "SandboxConformance": "sandboxes.conformance",
     "ScalerConformance": "scalers.conformance",
     "SchedulerConformance": "schedulers.conformance",
     "SourceConformance": "sources.conformance",

@@ -1,0 +1,99 @@
+"""A process's own view of the machine: read-only files, a private /tmp, no devices, no network, no other processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from rolemesh_sandbox_process.guard.kernel import CLONE, mount, read_only, unshare
+
+__all__ = ["INSIDE", "enter", "prepare"]
+
+INSIDE: Final = "/tmp/sandbox"
+"""Path of the folder inside of the namespaces. It is fixed, so that outputs do not depend on the real path."""
+_HIDDEN: Final = ("/tmp", "/run", "/dev")
+"""Folders in whose place commands see an empty one: they have sockets of services, devices, and others' files."""
+_DEVICES: Final = ("null", "zero", "full", "random", "urandom")
+_LINKS: Final = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+_BIND, _RECURSIVE, _PRIVATE, _NOSUID, _NODEV = 4096, 16384, 1 << 18, 2, 4
+_PATH: Final = os.O_PATH | os.O_CLOEXEC
+_FIRST_PIDS = 300
+"""Process numbers that Linux does not use again."""
+
+
+def enter(network: bool) -> None:
+    """Move this process into new namespaces, as the same user without rights outside of them. Its next child is the
+    first process there, and calls `prepare`.
+    """
+    user, group = os.getuid(), os.getgid()
+    unshare(sum(flag for name, flag in CLONE.items() if not (network and name == "network")))
+    for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        _write(f"/proc/self/{file}", text)
+
+
+def prepare(folder: str, keep: Sequence[str], limits: Mapping[str, Any]) -> None:
+    """Build the view: only `folder`, which becomes `INSIDE`, and /tmp and /dev/shm are writable. `keep` stays visible,
+    even below a hidden folder. /tmp and /dev/shm are in memory, and end with the namespaces.
+    """
+    size = f"size={int(limits['disk_mb'] * 1e6)},mode=1777"
+    own, kept = os.open(folder, _PATH), {path: os.open(path, _PATH) for path in keep if _below(path, _HIDDEN)}
+    devices = {f"/dev/{name}": os.open(f"/dev/{name}", _PATH) for name in _DEVICES}
+    mount("none", "/", "", _RECURSIVE | _PRIVATE)
+    for path in _HIDDEN:
+        mount("tmpfs", path, "tmpfs", _NOSUID | _NODEV, size)
+    for path, opened in {**devices, **kept, INSIDE: own}.items():
+        _bind(opened, path)
+    for name, target in _LINKS.items():
+        os.symlink(f"/proc/self/{target}", f"/dev/{name}")
+    os.mkdir("/dev/shm")
+    mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, size)
+    mount("proc", "/proc", "proc", _NOSUID | _NODEV)
+    _restrict(limits)
+    read_only("/", recursive=True)
+    for path in ("/tmp", "/dev/shm", INSIDE):
+        read_only(path, on=False)
+    if not limits["network"]:
+        _loopback()
+
+
+def _restrict(limits: Mapping[str, Any]) -> None:
+    """Let commands make no namespaces of their own, and few processes.
+
+    Linux before 6.14 has one limit of process numbers for all namespaces, which only root of the machine may change.
+    """
+    _write("/proc/sys/user/max_user_namespaces", "0")
+    with suppress(OSError):
+        _write("/proc/sys/kernel/pid_max", str(_FIRST_PIDS + 4 * limits["processes"] + 64))
+
+
+def _bind(opened: int, path: str) -> None:
+    source = f"/proc/self/fd/{opened}"
+    if os.path.isdir(source):
+        os.makedirs(path, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    mount(source, path, "", _BIND | _RECURSIVE)
+
+
+def _loopback() -> None:
+    """Start the interface ``lo``, over which processes of the sandbox reach each other."""
+    with suppress(OSError), socket.socket() as asked:
+        fcntl.ioctl(asked, 0x8914, struct.pack("16sH14x", b"lo", 1))
+
+
+def _below(path: str, folders: Sequence[str]) -> bool:
+    return any(os.path.commonpath((path, folder)) == folder for folder in folders)
+
+
+def _write(path: str, text: str) -> None:
+    opened = os.open(path, os.O_WRONLY)
+    try:
+        os.write(opened, text.encode())
+    finally:
+        os.close(opened)

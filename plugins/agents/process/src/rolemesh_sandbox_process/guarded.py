@@ -1,0 +1,204 @@
+"""The base class of sandboxes whose commands a guard starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, Field
+
+from rolemesh_agents import AgentError, Limits, Result, Sandbox
+from rolemesh_sandbox_process.archive import pack, unpack
+from rolemesh_sandbox_process.client import PACKAGE, GuardProcess
+from rolemesh_sandbox_process.guard.emptying import empty
+
+__all__ = ["GuardedOptions", "GuardedSandbox", "Isolation"]
+
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class GuardedOptions(BaseModel, extra="forbid"):
+    """Options of all sandboxes with a guard."""
+
+    python: str = Field("", description="Python interpreter of `cell`, and `python` of commands; empty: the job's own")
+    shell: str = Field("/bin/sh", description="shell that runs command lines, with `-c`")
+    env: dict[str, str] = Field(
+        default_factory=dict, description="environment variables of commands, beyond the few standard ones"
+    )
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """How the guard starts a command.
+
+    - `kind`: "namespaces", "none", or "prefix": below the program and arguments in `prefix`, which must run the rest of
+      its command line as a child or in its own place, and pass on descriptor 9.
+    - `inside`: path of the folder as commands see it.
+    - `private`: whether commands have a /tmp of their own there. Otherwise they get a folder for temporary files.
+    - `own_users`: whether the kernel counts the processes of commands alone, because of a namespace of users.
+    - `user`: number of the user that commands run as; 0: that of this process.
+    - `unenforced`: see `Sandbox.unenforced`.
+    """
+
+    kind: Literal["namespaces", "prefix", "none"]
+    inside: str
+    private: bool
+    prefix: Sequence[str] = ()
+    own_users: bool = False
+    user: int = 0
+    unenforced: Sequence[str] = field(default_factory=tuple)
+
+
+class GuardedSandbox(Sandbox):
+    """Runs commands below a guard, a small process that enforces the limits and ends when the rank ends.
+
+    A subclass says in `isolation` how commands start. Its `Options` derive from `GuardedOptions`.
+    """
+
+    Options: ClassVar[type[BaseModel]] = GuardedOptions
+    options: GuardedOptions
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._setup: dict[str, Any] = {}
+        self._guards: dict[str, GuardProcess] = {}
+        self._unenforced: Sequence[str] = ()
+        self._used_cells = False
+
+    @abstractmethod
+    def isolation(self, folder: Path, limits: Limits) -> Isolation:
+        """Return how commands start on this machine. Raises `AgentError` if they cannot."""
+
+    def open(self, folder: Path, limits: Limits) -> None:
+        """See `Sandbox`."""
+        found = self.isolation(folder, limits)
+        self._unenforced = found.unenforced
+        self._setup = self.setup(folder, limits, found)
+
+    def refusal(self, folder: Path, limits: Limits, isolation: Isolation) -> str:
+        """Return why a command cannot start in this way here, or an empty text. Each process tries it once."""
+        key = (os.getpid(), type(self), isolation.kind, limits.network, self.options.model_dump_json())
+        if key not in _TRIED:
+            guard = GuardProcess(self.setup(folder, limits, isolation))
+            try:
+                found = guard.ask({"run": [self.python, "-I", "-S", "-c", ""], "stdin": "", "seconds": 30.0})
+            finally:
+                guard.close()
+            told = f"{found['output'].strip()} (exit status {found['code']})"
+            _TRIED[key] = found["error"] or ("" if found["code"] == 0 else told)
+        return _TRIED[key]
+
+    def setup(self, folder: Path, limits: Limits, isolation: Isolation) -> dict[str, Any]:
+        """Return the settings of a guard."""
+        temporary = "" if isolation.private else tempfile.mkdtemp(prefix="rolemesh-sandbox-")
+        return {
+            "owner": os.getpid(),
+            "package": PACKAGE,
+            "isolation": isolation.kind,
+            "prefix": list(isolation.prefix),
+            "user": isolation.user,
+            "alone": isolation.own_users or isolation.user != 0,
+            "folder": str(folder.resolve()),
+            "inside": isolation.inside,
+            "tmp": temporary,
+            "keep": self.visible(limits),
+            "limits": limits.model_dump(),
+            "env": self.environment(isolation.inside, temporary or "/tmp"),
+            "python": self.python,
+        }
+
+    @property
+    def python(self) -> str:
+        """Path of the interpreter."""
+        return self.options.python or sys.executable
+
+    def visible(self, limits: Limits) -> list[str]:
+        """Return the paths of Python and of this package, which commands need wherever they are. With a network, the
+        file with the name servers, too.
+        """
+        paths = {PACKAGE, sys.prefix, sys.base_prefix}
+        for python in (self.python, os.path.realpath(self.python), os.path.realpath(sys.executable)):
+            paths.add(os.path.dirname(os.path.dirname(python)))
+        if limits.network:
+            paths.add(os.path.realpath("/etc/resolv.conf"))
+        return sorted(path for path in paths if path not in ("/", "/usr") and os.path.exists(path))
+
+    def environment(self, home: str, temporary: str) -> Mapping[str, str]:
+        """Return all environment variables of commands: none of this process, which may have secrets."""
+        fixed = {
+            "PATH": f"{os.path.dirname(self.python)}:{_PATH}",
+            "HOME": home,
+            "TMPDIR": temporary,
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONHASHSEED": "0",
+        }
+        return fixed | self.options.env
+
+    def run(self, command: str | Sequence[str], *, stdin: str = "", seconds: float | None = None) -> Result:
+        """See `Sandbox`."""
+        arguments = [self.options.shell, "-c", command] if isinstance(command, str) else list(command)
+        return self._ask("run", {"run": arguments, "stdin": stdin}, seconds)
+
+    def cell(self, code: str, *, seconds: float | None = None) -> Result:
+        """See `Sandbox`."""
+        self._used_cells = True
+        return self._ask("cell", {"cell": code}, seconds)
+
+    def snapshot(self) -> bytes | None:
+        """Return a tar archive of the folder; None after a cell, since variables cannot be stored."""
+        if self._used_cells:
+            return None
+        try:
+            return pack(Path(self._setup["folder"]), self._setup["limits"]["disk_mb"])
+        except OSError as error:
+            raise AgentError(f"the folder of the sandbox cannot be stored: {error}") from error
+
+    def restore(self, state: bytes) -> None:
+        """See `Sandbox`."""
+        unpack(state, Path(self._setup["folder"]))
+
+    def unenforced(self) -> Sequence[str]:
+        """See `Sandbox`."""
+        return self._unenforced
+
+    def close(self) -> None:
+        """End all processes, and empty the folder, since commands may have made it hard to remove."""
+        while self._guards:
+            self._guards.popitem()[1].close()
+        if not self._setup:
+            return
+        for each in (self._setup["folder"], self._setup["tmp"]):
+            if each and os.path.isdir(each):
+                empty(each)
+        if self._setup["tmp"] and os.path.isdir(self._setup["tmp"]):
+            os.rmdir(self._setup["tmp"])
+        self._setup = {}
+
+    def _ask(self, which: str, request: dict[str, Any], seconds: float | None) -> Result:
+        if not self._setup:
+            raise AgentError("the sandbox is not open", remedy="call open first, and nothing after close")
+        limit = self._setup["limits"]["seconds"]
+        if which not in self._guards:
+            self._guards[which] = GuardProcess(self._setup)
+        try:
+            found = self._guards[which].ask({**request, "seconds": min(seconds or limit, limit)})
+        except AgentError:
+            del self._guards[which]
+            raise
+        if error := found.pop("error"):
+            raise AgentError(f"the sandbox cannot start commands: {error}", where=f"folder {self._setup['folder']}")
+        return Result(**found)
+
+
+_TRIED: dict[tuple[Any, ...], str] = {}
+"""The ways that this process has tried, and why each failed: an empty text if it did not."""

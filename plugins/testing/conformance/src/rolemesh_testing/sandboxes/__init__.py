@@ -1,0 +1,1 @@
+"""The standard tests of sandboxes."""
