@@ -125,6 +125,7 @@ NEW = {
 """Kinds whose templates are tested here, all in one process; tests/e2e installs those that people write most."""
 WITH_JOBS = {
     "engine": {("engines", "my-engine")},
+    "sandbox": {("sandboxes", "my-sandbox")},
     "store": {("stores", "my-store")},
     "backend": {("backends", "my-backend")},
 }

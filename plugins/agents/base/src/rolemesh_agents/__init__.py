@@ -26,4 +26,6 @@ ENVIRONMENTS = Kind(
 HARNESSES = Kind(
     "harnesses", "harness", "rolemesh_agents:Harness", ("rank",), conformance="rolemesh_testing:HarnessConformance"
 )
-SANDBOXES = Kind("sandboxes", "sandbox", "rolemesh_agents:Sandbox", ("rank",))
+SANDBOXES = Kind(
+    "sandboxes", "sandbox", "rolemesh_agents:Sandbox", ("rank",), conformance="rolemesh_testing:SandboxConformance"
+)

@@ -36,6 +36,7 @@ KINDS = {
     "backend": "where a job's processes live",
     "environment": "tasks that a model works on",
     "harness": "how a model works on them",
+    "sandbox": "where a model's commands run",
     "store": "where a job's journal is kept",
     "transport": "how values travel",
     "observer": "who watches a job",

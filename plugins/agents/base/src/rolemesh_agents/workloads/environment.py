@@ -20,6 +20,7 @@ from rolemesh_agents.environment import Environment, Task
 from rolemesh_agents.episodes.open_episode import OpenEpisode, SandboxPlace
 from rolemesh_agents.episodes.worker import LateError
 from rolemesh_agents.sandbox import Limits
+from rolemesh_agents.workloads.trial import try_sandbox
 
 __all__ = ["EnvironmentOptions", "EnvironmentWorkload", "check_listed"]
 
@@ -67,6 +68,8 @@ class EnvironmentWorkload(Workload):
         self._episodes: dict[str, tuple[int, OpenEpisode]] = {}
         """The open episodes and the steps in which they began, by session."""
         self._said = False
+        if ctx.options.sandbox is not None:
+            try_sandbox(ctx, ctx.options.sandbox, ctx.options.limits)
 
     # ------------------------------------------------------------------------------------------- what agents call
 

@@ -16,6 +16,7 @@ from rolemesh.api.workload import RankContext, Workload
 from rolemesh_agents.episodes.worker import Worker
 from rolemesh_agents.sandbox import Limits, Sandbox
 from rolemesh_agents.workloads.environment import EPISODES, check_listed
+from rolemesh_agents.workloads.trial import try_sandbox
 
 __all__ = ["SandboxOptions", "SandboxWorkload"]
 
@@ -62,6 +63,7 @@ class SandboxWorkload(Workload):
         """See `Workload.setup`."""
         self._ctx = ctx
         self._open: dict[str, _Open] = {}
+        try_sandbox(ctx, ctx.options.sandbox, ctx.options.limits)
 
     @service(concurrency=EPISODES, recorded=True)
     async def run(self, command: str | list[str], stdin: str = "", seconds: float | None = None) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+../../../../_shared/{{cookiecutter.__dist}}/src/{{cookiecutter.__pkg}}/conformance.py

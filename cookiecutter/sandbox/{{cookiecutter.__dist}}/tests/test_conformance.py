@@ -1,0 +1,1 @@
+../../../_shared/{{cookiecutter.__dist}}/tests/test_conformance.py
