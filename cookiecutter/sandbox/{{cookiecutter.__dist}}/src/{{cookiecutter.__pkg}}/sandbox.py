@@ -11,7 +11,7 @@ from rolemesh_sandbox_process import GuardedOptions, GuardedSandbox, Isolation
 __all__ = ["{{ cookiecutter.__class }}"]
 
 
-class Options(GuardedOptions, extra="forbid"):
+class UnshareOptions(GuardedOptions, extra="forbid"):
     """What a job file can say about it."""
 
     unshare: str = Field("unshare", description="The program: a name on the path, or a path.")
@@ -23,8 +23,8 @@ class {{ cookiecutter.__class }}(GuardedSandbox):
     Commands can write all files of this user: add what your machine has against that.
     """
 
-    Options: ClassVar[type[BaseModel]] = Options
-    options: Options
+    Options: ClassVar[type[BaseModel]] = UnshareOptions
+    options: UnshareOptions
 
     def isolation(self, folder: Path, limits: Limits) -> Isolation:
         """Return the program and arguments before each command, and what they do not protect against."""

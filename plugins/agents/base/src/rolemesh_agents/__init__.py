@@ -27,5 +27,9 @@ HARNESSES = Kind(
     "harnesses", "harness", "rolemesh_agents:Harness", ("rank",), conformance="rolemesh_testing:HarnessConformance"
 )
 SANDBOXES = Kind(
-    "sandboxes", "sandbox", "rolemesh_agents:Sandbox", ("rank",), conformance="rolemesh_testing:SandboxConformance"
+    "sandboxes",
+    "sandbox",
+    "rolemesh_agents.sandbox:Sandbox",
+    ("rank",),
+    conformance="rolemesh_testing:SandboxConformance",
 )

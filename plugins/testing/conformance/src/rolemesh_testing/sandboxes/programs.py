@@ -63,8 +63,8 @@ for _ in range(int(sys.argv[1])):
 DEEP: Final = """
 import os
 os.mkdir("closed", 0)
-for _ in range(60):
-    os.mkdir("d" * 200)
-    os.chdir("d" * 200)
+for _ in range(1200):
+    os.mkdir("deeper")
+    os.chdir("deeper")
 """
 """Makes a tree that is deeper than a path can be long, and a folder without permissions."""
