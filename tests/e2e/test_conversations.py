@@ -208,3 +208,82 @@ def test_each_turn_and_each_action_happens_once(job: Job, who: str) -> None:
         assert str(die["post"][0]) in uncertain <= {talk for talk in talks if int(talk) // 100 == die["post"][0] // 100}
     else:
         assert not uncertain
+
+
+GIVEN_UP = """
+import asyncio
+import os
+import signal
+
+from rolemesh import CallTimeoutError, service
+
+
+def note(name, *words):
+    out = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(out, (" ".join(map(str, words)) + "\\n").encode())
+    os.close(out)
+
+
+class Agent:
+    def __init__(self, ctx):
+        self.ctx = ctx
+
+    async def act(self) -> None:
+        ctx = self.ctx
+        waits = asyncio.create_task(ctx.call("box", "sleep", "in a cancelled task"))
+        try:
+            await ctx.call("box", "sleep", "late", timeout=0.2)
+        except CallTimeoutError as error:
+            note("heard", ctx.generation, error.what)
+        waits.cancel()
+        await ctx.call("box", "until_all_have_ended")
+        if ctx.generation == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Box:
+    def __init__(self, ctx):
+        self.running = 0
+
+    @service(concurrency=8, recorded=True)
+    async def sleep(self, who):
+        self.running += 1
+        note("slept", who)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            note("cancelled", who)
+            raise
+        finally:
+            self.running -= 1
+
+    @service(recorded=True)
+    async def until_all_have_ended(self):
+        while self.running:
+            await asyncio.sleep(0.01)
+"""
+CALLS = """
+from rolemesh import flow
+
+
+@flow
+def talking(job):
+    job.agent.act(calls=[job.box])
+"""
+
+
+def test_a_call_that_is_given_up_is_cancelled_and_a_timeout_is_heard_again(job: Job) -> None:
+    (job.folder / "roles.py").write_text(GIVEN_UP)
+    (job.folder / "flow.py").write_text(CALLS)
+    keeps = ("name", "flow", "steps", "roles", "  agent", "  box", "failover", "engine")
+    text = [line for line in JOB.splitlines() if line.startswith(keeps)]
+    (job.folder / "job.yaml").write_text("\n".join(text).replace("world_size: 2", "world_size: 1"))
+    ended = job.run("steps=1")
+    assert ended.returncode == 0, ended.stdout
+    late, task = ["late"], ["in", "a", "cancelled", "task"]
+    once = Counter([tuple(late), tuple(task)])
+    assert Counter(map(tuple, lines(job, "slept"))) == once, "the next life hears the timeout from its log at once"
+    assert Counter(map(tuple, lines(job, "cancelled"))) == once
+    heard = lines(job, "heard")
+    assert [each[0] for each in heard] == ["0", "1"]
+    assert heard[0][1:] == heard[1][1:]

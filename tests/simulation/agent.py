@@ -239,6 +239,7 @@ class SimAgent:
         self.memory.snaps.clear()
         self.memory.logs.clear()
         self.memory.decisions.clear()
+        self.memory.calls.clear()
         self.memory.copies.clear()
         self.memory.whole.clear()
         self.memory.items.clear()

@@ -34,6 +34,8 @@ UNHEARD = 3
 """If this number of reports with a line was lost, the master may write the line without the agent's part."""
 INVARIANTS = (
     "a bounded lag is kept",
+    "a call that is given up is cancelled",
+    "a conversation is repeated as it was",
     "a drain loses no step",
     "a failed job names the levels it tried",
     "a rehearsal holds ranks back",
@@ -44,6 +46,7 @@ INVARIANTS = (
     "a role keeps its granted memory",
     "a scaler waits after a resize",
     "a repeated step takes the same values",
+    "a turn that was heard is not asked again",
     "all consumers of a value agree",
     "all ranks end with the same step",
     "an extension gets no older message",
@@ -59,6 +62,8 @@ INVARIANTS = (
     "a shard is trained once",
     "generations grow",
     "an agent clears its memory once per timeline",
+    "no action comes twice",
+    "no answer of an older life is taken",
     "no call is lost",
     "a callee runs no call twice in one life",
     "no deadlock",
@@ -456,6 +461,10 @@ class Checks:
         if (rank.uid, key) in self._ran:
             self.world.fail("a callee runs no call twice in one life", f"{rank.name}: {key}")
         self._ran.add((rank.uid, key))
+
+    def cancelled(self, rank: SimRank, key: object) -> None:
+        """A rank has cancelled a call that its caller has given up, and may run it again."""
+        self._ran.discard((rank.uid, key))
 
     def stuck(self) -> None:
         """The job does not end: who waits for the answer to a call?"""

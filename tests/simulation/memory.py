@@ -11,7 +11,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_checkpoint.persisting import outlasting
 
-__all__ = ["Decision", "Disk", "Entry", "NodeMemory", "Snap"]
+__all__ = ["CallLog", "Decision", "Disk", "Entry", "NodeMemory", "Snap"]
 
 
 class Entry(NamedTuple):
@@ -44,6 +44,19 @@ class Decision(NamedTuple):
     body: bytes
 
 
+class CallLog:
+    """The decisions of a rank about its calls."""
+
+    def __init__(self) -> None:
+        self.decisions: list[Decision] = []
+        self.heard: dict[Any, tuple[bytes, Any]] = {}
+        """The witness's: the outcomes that the rank's operators have received, by place."""
+
+    def trim(self, committed: int) -> None:
+        """Drop the decisions that nobody needs any more."""
+        self.decisions = [each for each in self.decisions if each.step + each.hold > committed]
+
+
 class Snap:
     """A snapshot in memory: `pinned` ones wait for being persisted."""
 
@@ -72,8 +85,8 @@ class NodeMemory:
         self.copies: dict[RankRef, dict[int, Image]] = {}
         self.decisions: dict[RankRef, dict[tuple[str, int], Decision]] = {}
         """The decisions of each rank in this timeline, by scope and step."""
-        self.asked: dict[RankRef, dict[Any, int]] = {}
-        """Which rank each call of a rank was sent to, by its key."""
+        self.calls: dict[RankRef, CallLog] = {}
+        """The decisions of each rank about its calls, in this timeline."""
         self.whole: dict[RankRef, dict[tuple[int, int], int]] = {}
         """Edges and steps of which the log has all that the call has made, and the generation that made it."""
         self.items: dict[RankRef, dict[tuple[int, int], bytes]] = {}
@@ -133,7 +146,7 @@ class NodeMemory:
         self.snaps[key] = {}
         self.logs[key] = []
         self.lines[key] = {}
-        self.asked.pop(key, None)
+        self.calls.pop(key, None)
 
     def pins(self, key: RankRef) -> tuple[int, ...]:
         """The snapshots that wait for being persisted."""
@@ -144,6 +157,8 @@ class NodeMemory:
         decided = self.decisions.get(key, {})
         for at in [at for at, decision in decided.items() if decision.step + decision.hold <= committed]:
             del decided[at]
+        if key in self.calls:
+            self.calls[key].trim(committed)
         pins = self.pins(key)
         log = self.logs.get(key)
         if log:
@@ -173,7 +188,7 @@ class NodeMemory:
         """Make an image this node's own snapshot of the rank, as if it had been written here."""
         self.copies.pop(key, None)
         self.decisions.pop(key, None)
-        self.asked.pop(key, None)
+        self.calls.pop(key, None)
         self.snaps[key] = {step: Snap(image[0])}
         self.logs[key] = list(image[1])
         self.whole.pop(key, None)

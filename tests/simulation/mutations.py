@@ -21,6 +21,7 @@ from tests.simulation.patches import all_of, method
 from tests.simulation.run import run_seed
 
 from rolemesh.api.failures import Failure
+from rolemesh_durable.extensions.calls.history import CallHistory
 from rolemesh_durable.extensions.calls.states import CalleeState, CallerState
 from rolemesh_durable.extensions.checks.master import Checked, Checks
 from rolemesh_durable.extensions.hangs import culprit
@@ -178,6 +179,42 @@ def _keeps_nothing(original: Any) -> Any:
         original(self, *arguments, **options | {"keeps": False})
 
     return init
+
+
+def _only_sessions_are_lost(original: Any) -> Any:
+    return lambda self, call, life: call.life >= 0 and original(self, call, life)
+
+
+def _forgets_what_left(original: Any) -> Any:
+    def open_(self: Any, key: bytes, spec: Any, session: Any, role: str, item: Any) -> Any:
+        if not spec.repeatable:
+            self._left.pop(key, None)
+        return original(self, key, spec, session, role, item)
+
+    return open_
+
+
+def _asks_another_rank(original: Any) -> Any:
+    def open_(self: Any, key: bytes, spec: Any, session: Any, role: str, item: Any) -> Any:
+        if spec.repeatable and key in self._left:
+            rank, life = self._left[key]
+            self._left[key] = rank ^ 1, life
+        return original(self, key, spec, session, role, item)
+
+    return open_
+
+
+def _steals(original: Any) -> Any:
+    return lambda self, rank, size, resume=-1, *, steals=True: original(self, rank, size, resume)
+
+
+def _forgets_the_uncertain(original: Any) -> Any:
+    def take_back(self: Any, rank: Any, life: int) -> Any:
+        for call in [call for call in self.open.values() if call.ref == rank and call.uncertain]:
+            call.sent_to = 1 << 30
+        return original(self, rank, life)
+
+    return take_back
 
 
 def _knows_no_call(original: Any) -> Any:
@@ -1178,6 +1215,27 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(CalleeState, "asked", _knows_no_call)),
     Mutation("a caller does not repeat the calls of a dead callee", "no call is lost", "calls",
              method(CallerState, "_take_back", lambda original: lambda self, rank, life: [])),
+    Mutation("a restarted caller asks again for what it has heard", "a turn that was heard is not asked again",
+             "conversations", method(CallHistory, "outcome", lambda original: lambda self, key: None)),
+    Mutation("a restarted caller begins another session than before", "a conversation is repeated as it was",
+             "conversations", method(CallHistory, "session", lambda original: lambda self, key: None)),
+    Mutation("a call that may have run in a dead rank goes to another one", "no action comes twice",
+             "conversations", method(CallerState, "_is_lost", _only_sessions_are_lost)),
+    Mutation("a restarted caller makes a call again that may have run", "no action comes twice",
+             "conversations", method(CallHistory, "open", _forgets_what_left)),
+    Mutation("an item with conversations is taken by another rank", "no action comes twice",
+             "conversations", method(SharingState, "__init__", _steals)),
+    Mutation("a restarted caller asks another rank, and takes the answer of the one it had asked before",
+             "no answer of an older life is taken", "conversations", lambda: all_of(
+                 method(CallHistory, "open", _asks_another_rank)(),
+                 method(CallerState, "answered", lambda original: lambda self, key, *_: self.close(key))())),
+    Mutation("a call that may have run is forgotten without an error", "no call is lost",
+             "conversations", method(CallerState, "_take_back", _forgets_the_uncertain)),
+    Mutation("a callee does not hear that a call is given up", "a call that is given up is cancelled",
+             "conversations", method(CalleeState, "gives_up", lambda original: lambda self, *call: None)),
+    Mutation("a callee forgets a call that was given up and must not run again",
+             "a callee runs no call twice in one life", "conversations",
+             method(CalleeState, "_is_void", lambda original: lambda self, known: known.given_up)),
     Mutation("a call that waits for a commit blocks earlier calls", "no call is lost",
              "calls", method(CalleeState, "begins", _first_come)),
     Mutation("a job ends before its last state is on disk", "the last state is kept", "last",

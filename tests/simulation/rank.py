@@ -597,6 +597,7 @@ class SimRank:
         self.computes(op, step)
         if op.calls:
             inputs.append(self.calls.ask(op, step))
+            self.calls.talk(op, step, f".{self.key[1]}")
             self.at(COMPUTING)
         group: tuple[int, ...] = ()
         if self.launch.collective and self.mind.kind != "apart":

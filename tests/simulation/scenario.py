@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from tests.configs import master_config
 from tests.simulation.calls import with_calls
+from tests.simulation.conversations import with_conversations
 from tests.simulation.graphs import (
     apart_job,
     chain_job,
@@ -77,6 +78,7 @@ FAMILIES: dict[str, dict[str, float]] = {
     "checks": {"rank": 1, "agent": 2, "master": 2, "freeze_agent": 0.5, "freeze_master": 0.5},
     "checks calm": {},
     "calls": {"rank": 4, "ranks": 2, "agent": 1, "node": 0.5, "master": 1, "stall": 0.3},
+    "conversations": {"rank": 5, "ranks": 5, "agent": 1, "node": 1.5, "master": 1, "stall": 0.3},
     "shared": {"rank": 5, "ranks": 3, "agent": 0.5, "node": 0.5, "master": 0.5},
     "shared calm": {},
     "shared first": {"rank": 5, "ranks": 3, "agent": 0.5, "node": 0.5, "master": 0.5},
@@ -111,7 +113,7 @@ FAMILIES: dict[str, dict[str, float]] = {
 MOVING = (
     "nodes", "lost", "back", "all", "leaving", "finish", "calls", "resize", "shrink", "shared", "shared first",
     "versions", "versions group", "versions shared", "drain", "drain calm", "memory", "shared resize", "calls resize",
-    "apart",
+    "apart", "conversations",
 )  # fmt: skip
 """Those in which ranks find another node."""
 MOST_MEMORY = 3.5
@@ -126,7 +128,7 @@ TURNS = (
     "master", "nodes", "all", "storm", "calm", "hang", "all", "poison", "storm", "nodes", "master", "endless",
     "lost", "lost", "agents", "storm", "back", "back", "stall", "stalls", "passing",
     "slow", "leave", "leaving", "finish", "finish", "finish calm", "shrink", "adopt", "memory",
-    "checks", "checks calm", "calls",
+    "checks", "checks calm", "calls", "conversations",
     "shared", "shared", "shared calm", "shared first",
     "resize", "resize", "resize calm", "shared resize", "calls resize",
     "drain", "drain", "drain calm",
@@ -164,6 +166,11 @@ class Scenario:
         if kind == "calls":
             chance = random.Random(seed * 15485863 + 7)
             self.job, self.call_bytes = with_calls(self.job, chance, own=resizes), chance.choice((2, 8, 1 << 30))
+        if kind == "conversations":
+            chance = random.Random(seed * 15485863 + 7)
+            if seed % 3:
+                self.is_grpo, self.job = True, shared_job(rng, self.steps)
+            self.job, self.call_bytes = with_conversations(self.job, chance), chance.choice((2, 8, 1 << 30))
         if kind == "shared":
             first = self.family == "shared first" or (resizes and seed // 5 % 3 == 0)
             behind = seed // 7 % 3 if resizes and not first else 0
@@ -243,6 +250,7 @@ class Scenario:
             "passing": 3,
             "endless": 10_000,
             "versions": 5,
+            "conversations": 6,
             "versions group": 5,
             "versions shared": 5,
             "room": 5,
@@ -254,11 +262,11 @@ class Scenario:
         if self.family == "poison":
             self.raises = {(rng.choice(self.job.keys), rng.randrange(self.steps))}
         until = rng.choice((1.0, 3.0, 6.0))
-        if kind == "versions" or self.family in (
+        if kind in ("versions", "conversations") or self.family in (
             "room",
             "room group",
         ):  # steps that take as long as restarts, so that they are hit
-            self.pace, until = rng.choice((0.1, 0.3)), 6.0
+            self.pace, until = rng.choice((0.03, 0.08) if kind == "conversations" else (0.1, 0.3)), 6.0
         self.nemesis = Nemesis(random.Random(seed * 104729 + 2), weights, faults, until, spares)
         if self.family in ("lost", "back"):
             self.nemesis.at_commit = rng.randrange(self.steps - 1)

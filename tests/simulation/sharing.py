@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.model import Shape, Value, made_of, rows_of, value_of
+from tests.simulation.model import Shape, Value, answers_of, made_of, rows_of, value_of
 
 from rolemesh.api.partition import Balanced
 from rolemesh.graph.logical import Edge, OpCall
@@ -54,7 +54,7 @@ def _items(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> Ite
     how = mates.edge.dst_partition
     assert isinstance(how, Balanced)
     rows = rows_of(given[mates.edge.param])
-    others = [value for param, value in given.items() if param != mates.edge.param]
+    others = [value for param, value in given.items() if param != mates.edge.param] + answers_of(op, step, 0)
     total, count = items.apart(rows, how.rows)
     while not mates.is_made(step):
         rank.hear()
@@ -62,6 +62,7 @@ def _items(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> Ite
             break
         world.checks.works(rank, op, step, item)
         rank.computes(op, step, 1 if world.chance(0.8) else 4)
+        rank.calls.talk(op, step, f".{item}")
         made = [made_of(rank.mind, op, step, row, others) for row in rows[item * how.rows : (item + 1) * how.rows]]
         if op.role in rank.job.varying:
             nonce = world.nonce()

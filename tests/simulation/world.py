@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.checks import INVARIANTS, Checks
 from tests.simulation.memory import Disk, NodeMemory
 from tests.simulation.model import Reference
+from tests.simulation.outcomes import Witness
 
 from rolemesh.api.rank_ref import RankRef
 
@@ -46,6 +47,7 @@ class World:
         self.scenario = scenario
         self.job = scenario.job
         self.rng = random.Random(scenario.seed)
+        self.witness = Witness()
         self.now = 0.0
         self.clock = 0.0
         """Seconds by which the monotonic clock of the newest master's machine is ahead of `now`."""

@@ -177,3 +177,9 @@ def test_a_consumer_asks_a_restarted_source_again_for_all_that_it_has_not_used()
     assert port.peek(1) == [["b1"], []]
     assert not port.ready(2)
     assert port.restart_source(0, 1) == 2
+
+
+def test_a_rank_that_steals_nothing_takes_its_own_section_only() -> None:
+    me = SharingState(1, 3, steals=False)
+    assert [me.take(0, 9) for _ in range(4)] == [3, 4, 5, None]
+    assert not me.may_collide(0, 9)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.calls.states import OPEN, CalleeState, CallerState, Known, OpenCall
 
 A0, A1 = ("a", 0), ("a", 1)
@@ -14,7 +17,7 @@ def caller(*lives: int) -> CallerState[str]:
     return state
 
 
-def call(number: int, **more: int) -> OpenCall[str]:
+def call(number: int, **more: Any) -> OpenCall[str]:
     return OpenCall(b"%d" % number, "box", f"call {number}", 1, **more)
 
 
@@ -167,3 +170,72 @@ def test_no_more_calls_of_a_method_run_at_once_than_it_says() -> None:
     for key in (b"a", b"b", b"c"):
         asks(state, key)
     assert [state.begins() is not None for _ in range(3)] == [True, True, False]
+
+
+def test_a_call_that_is_not_repeatable_is_lost_with_the_life_that_may_have_run_it() -> None:
+    state = caller(0, 0)
+    state.ask(call(1, once=True))
+    state.ask(call(2))
+    assert left(state) == [("call 1", 0), ("call 2", 1)]
+    (lost,) = state.died(RankRef("box", 0), 0)
+    assert (lost.item, lost.uncertain) == ("call 1", True)
+    assert state.died(RankRef("box", 1), 0) == [], "the other call is repeated"
+    state.ask(call(3, once=True))
+    state.lives(RankRef("box", 0), 1)
+    assert left(state) == [("call 2", 0), ("call 3", 0)], "a call that did not leave may go to any rank"
+
+
+def test_a_call_that_a_former_life_sent_and_that_is_not_repeatable_asks_no_other_life() -> None:
+    again = call(1, once=True, left=True, rank=0, life=0)
+    assert caller(0).ask(again)
+    assert not caller(1).ask(again)
+    assert again.uncertain
+
+
+def test_only_the_rank_and_life_that_have_a_call_may_answer_it() -> None:
+    state = caller(3, 0)
+    state.ask(call(1))
+    assert left(state) == [("call 1", 0)]
+    assert state.answered(b"1", 1, 0) is None
+    assert state.answered(b"1", 0, 2) is None
+    assert state.answered(b"1", 0, 3) is not None
+
+
+def test_a_callee_forgets_a_call_that_is_given_up_and_runs_it_again_if_it_is_asked_again() -> None:
+    state = callee()
+    asks(state, b"runs")
+    asks(state, b"waits")
+    known = state.begins()
+    assert known is not None
+    assert state.gives_up(A0, 0, b"waits") is None
+    assert state.gives_up(A0, 0, b"runs") is known
+    asks(state, b"runs", generation=1)
+    assert not state.done(known, "cancelled", 1)
+    assert runs(state) == b"runs"
+    assert state.begins() is None
+    state.met(A0, 1)
+    repeated = asks(state, b"runs", generation=1)
+    assert repeated is not None
+    assert repeated.answer == "answer"
+
+
+def test_a_callee_keeps_a_call_that_is_given_up_and_must_not_run_again() -> None:
+    state: CalleeState[str, str] = CalleeState([A0], {"run": 1}, keeps=True, every=1, max_bytes=9, once=["run"])
+    state.met(A0, 0)
+    asks(state, b"runs")
+    known = state.begins()
+    assert known is not None
+    assert state.has_finished(A0, 0, 0) == [known]
+    state.done(known, "uncertain", 1)
+    assert asks(state, b"runs") is known
+    assert state.begins() is None
+
+
+def test_a_late_message_of_a_dead_caller_gives_up_nothing_that_its_successor_asks() -> None:
+    state = callee()
+    asks(state, b"runs")
+    known = state.begins()
+    asks(state, b"runs", generation=1)
+    assert state.gives_up(A0, 0, b"runs") is None
+    assert known is not None
+    assert not known.given_up
