@@ -75,6 +75,8 @@ class Agent:
     def after(self, talk, what, number):
         if [talk, what, number] == self.die:
             dies("agent")
+        if self.die == ["everywhere"]:
+            dies(f"{talk}-{what}-{number}")
 
 
 class Model:
@@ -208,6 +210,23 @@ def test_each_turn_and_each_action_happens_once(job: Job, who: str) -> None:
         assert str(die["post"][0]) in uncertain <= {talk for talk in talks if int(talk) // 100 == die["post"][0] // 100}
     else:
         assert not uncertain
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_caller_that_dies_after_each_of_its_calls_makes_none_twice(job: Job) -> None:
+    most = "failover=[{use: process, options: {max_attempts: 1000}}]"
+    ended = job.run('roles.agent.options.kwargs.die=["everywhere"]', most, "steps=1", timeout=400)
+    assert ended.returncode == 0, ended.stdout
+    talks = [str(n) for n in range(TALKS)]
+    kills = list(job.folder.glob("killed-*"))
+    assert len(kills) == len(talks) * (2 * TURNS + 1)
+    turns = Counter((talk, turn) for talk, turn, _ in lines(job, "sampled"))
+    assert turns == {(talk, str(turn)): 1 for talk in talks for turn in range(TURNS)}
+    assert set(Counter(map(tuple, lines(job, "acted"))).values()) == {1}
+    assert len(lines(job, "acted")) == len(talks) * TURNS, "no action in another session, either"
+    assert Counter(talk for (talk,) in lines(job, "sent")) == dict.fromkeys(talks, 1)
 
 
 GIVEN_UP = """

@@ -113,6 +113,8 @@ class CallerState(Generic[T]):
         if call.life >= 0 and self._gone(call):
             return False
         self.open[call.key] = call
+        if call.once and call.rank < 0:  # a caller that has lost its log finds the same rank
+            call.rank = int.from_bytes(call.key[:4], "little") % len(self._ranks[call.role])
         if call.life < 0 and self.life(call.ref) < 0:
             call.rank = -1
         self._queue(call).append(call)
