@@ -181,6 +181,14 @@ class RankContext(Generic[O]):
         """
         return self.port.progress(int(done), int(total))
 
+    def wait_for_callers(self) -> None:
+        """In a ``def`` operator of a role with services: answer calls until all callers have
+        finished this step. The callers must not need the operator's result for that.
+
+        Returns at once if the call of the operator repeats one of an earlier life.
+        """
+        self.port.wait_for_callers()
+
     async def call(
         self, role: str, method: str, *args: Any, session: str = "", timeout: float | None = None
     ) -> Any:

@@ -40,6 +40,9 @@ class RankPort(Caller, Protocol):
     def progress(self, done: int, total: int) -> bool:
         """See `RankContext.progress`."""
 
+    def wait_for_callers(self) -> None:
+        """See `RankContext.wait_for_callers`."""
+
 
 class LocalPort:
     """A port that keeps the reports of the workload until an engine or a test takes them.
@@ -72,17 +75,15 @@ class LocalPort:
 
     def metric(self, values: Mapping[str, float], item: int | None) -> None:
         """See `RankPort`."""
-        means = self.means if item is None else self._of(item)[0]
+        means = self.means if item is None else self.by_item.setdefault(item, ({}, {}))[0]
         for name, value in values.items():
             slot = means.setdefault(name, [0.0, 0.0])
-            slot[0] += float(value)
-            slot[1] += 1.0
+            slot[:] = slot[0] + float(value), slot[1] + 1.0
 
     def count(self, values: Mapping[str, float], item: int | None) -> None:
         """See `RankPort`."""
-        sums = self.sums if item is None else self._of(item)[1]
-        for name, value in values.items():
-            sums[name] = sums.get(name, 0.0) + float(value)
+        sums = self.sums if item is None else self.by_item.setdefault(item, ({}, {}))[1]
+        sums.update({name: sums.get(name, 0.0) + float(value) for name, value in values.items()})
 
     def record(self, values: Mapping[str, Any]) -> None:
         """See `RankPort`."""
@@ -96,6 +97,9 @@ class LocalPort:
         """See `RankPort`."""
         return self.on_progress(done, total)
 
+    def wait_for_callers(self) -> None:
+        """See `RankPort`. Nobody calls, so this returns at once."""
+
     async def call(self, *args: Any, **named: Any) -> Any:
         """See `Caller`. Raises `RolemeshError` in a role that makes no calls."""
         return await self._caller().call(*args, **named)
@@ -107,9 +111,6 @@ class LocalPort:
     def session(self, role: str) -> str:
         """See `Caller`. Raises as `call` does."""
         return self._caller().session(role)
-
-    def _of(self, item: int) -> Report:
-        return self.by_item.setdefault(item, ({}, {}))
 
     def _caller(self) -> Caller:
         if self.caller is None:

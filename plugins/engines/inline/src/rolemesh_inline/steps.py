@@ -96,6 +96,8 @@ class InlineSteps:
 
     def _step(self, step: int) -> None:
         """Run every call that is active at `step`, on every rank of its role."""
+        for ctx in self._contexts.values():
+            ctx.step = step  # services of roles without an operator in this step look at it, too
         for op in self._order:
             if self._activity.active(op.id, step):
                 for rank in range(self._sizes[op.role]):
@@ -121,7 +123,6 @@ class InlineSteps:
         key = RankRef(op.role, rank)
         ctx = self._contexts[key]
         line = self._lines[key]
-        ctx.step = step
         try:
             arguments = dict(op.constants)
             for edge in self._graph.inputs(op.id):

@@ -296,6 +296,8 @@ class VLLMWorkload(EngineWorkload):
 
     def settle(self) -> None:
         """Let running calls of `sample` end with the old weights, unless they may go on with the new ones."""
+        if self.ctx.options.update == "drain":
+            self.ctx.wait_for_callers()
         if self.ctx.options.update != "between_tokens":
             self.engine.sampler.finish()
         if self._loaded is not None and not self._loaded.done():

@@ -15,6 +15,8 @@ __all__ = ["EnginePort", "port_of"]
 class EnginePort(LocalPort):
     """The port of a rank. The parts of the rank that serve a workload register here."""
 
+    _wait: Callable[[], None] | None = None
+
     def carry(self, caller: Caller) -> None:
         """Let `caller` carry out the calls of the workload from now on."""
         self.caller = caller
@@ -22,6 +24,15 @@ class EnginePort(LocalPort):
     def observe(self, on_progress: Callable[[int, int], bool]) -> None:
         """Let `on_progress(done, total)` answer `RankContext.progress` from now on."""
         self.on_progress = on_progress
+
+    def attend_callers(self, wait: Callable[[], None]) -> None:
+        """Let `wait()` wait for callers (`RankContext.wait_for_callers`) from now on."""
+        self._wait = wait
+
+    def wait_for_callers(self) -> None:
+        """See `RankPort`."""
+        if self._wait is not None:
+            self._wait()
 
     def take_finish(self) -> str:
         """Return the reason that the workload gave to `RankContext.finish`, once; "" if it gave none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
+from time import monotonic_ns
 from typing import Any
 
 from rolemesh.errors import RolemeshError
@@ -14,8 +15,10 @@ from rolemesh_durable.extensions.calls.calling import Calling
 from rolemesh_durable.extensions.calls.serving import Serving
 from rolemesh_durable.extensions.calls.states import ways
 from rolemesh_durable.protocol.messages import Watermarks
+from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.extension import RankExtension
 from rolemesh_durable.rank.event_loop import CallSequence
+from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
 
 __all__ = ["Calls", "RankCalls"]
@@ -51,7 +54,9 @@ class RankCalls(RankExtension):
         self._calling = calling
         self._serving = serving
         self._only_called = not rank.job.graph.of_role(rank.ctx.role)
-        self._open = self._running = False
+        self._open = self._running = self._begun = False
+        if serving is not None:
+            port_of(rank.ctx).attend_callers(partial(self._wait_for_callers, serving))
 
     def wrap(self, op: OpCall, method: Callable[..., Any]) -> Callable[..., Any]:
         """Run calling operators, coroutines, and all operators of a called role by `_run`."""
@@ -69,7 +74,7 @@ class RankCalls(RankExtension):
         if self._calling is not None:
             self._calling.finished(resume)
         self.rewired()
-        self._open = True
+        self._open = self._begun = True
 
     def rewired(self) -> None:
         """Meet the new lives of callers and callees."""
@@ -117,6 +122,21 @@ class RankCalls(RankExtension):
     def close(self) -> None:
         """Answer nobody any more."""
         self._open = False
+
+    def _wait_for_callers(self, serving: Serving) -> None:
+        """See `RankContext.wait_for_callers`. The engine repeats calls of operators before it answers."""
+        if not self._begun:
+            return
+        page = self._rank.status_page.fields
+        before = {name: page[name] for name in (status.OP, status.EDGE, status.PHASE)}
+        self._open = True
+        try:
+            serving.follow(self._rank.ctx.step)
+        finally:
+            self._open = False
+            page[status.SINCE_NS] = monotonic_ns()
+            for name, value in before.items():
+                page[name] = value
 
     def _run(self, op: OpCall, method: Callable[..., Any], /, **arguments: Any) -> Any:
         """Run an operator. A coroutine runs to its end, and the rank answers calls meanwhile."""
