@@ -187,6 +187,20 @@ def test_an_answer_without_an_id_gets_one():
     )
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("answers", [0, 1, 3])
+def test_a_template_takes_any_number_of_answers_after_any_turn(name, answers):
+    template, tokenizer = template_of(name), tokenizer_of(name)
+    calls = [ToolCall("add", {}), ToolCall("a name<|im_end|>", {"a": None})]
+    given = [{"role": "tool", "tool_call_id": "", "name": "", "content": f"ANSWER{n}"} for n in range(answers)]
+    given += [{"role": "user", "content": "USER"}] * (2 - min(answers, 2))
+
+    for text in ("hm", "", template.form.write(calls[:1]), template.form.write(calls)):
+        for turn in (tokenizer.encode(text, add_special_tokens=False), sampled(name, text)):
+            found = tokenizer.decode(template.increment(turn, given, ADD))
+            assert all(message["content"] in found for message in given)
+
+
 def test_messages_that_the_template_refuses_are_an_error_with_its_words():
     with pytest.raises(TemplateRefusedError, match="alternate"):
         template_of("gemma").opening([{"role": "assistant", "content": "Hello"}])
