@@ -42,7 +42,8 @@ def _package(name: str) -> griffe.Module:
 
 def _found(path: str) -> Any:
     package, _, rest = path.partition(".")
-    return _package(package)[rest]
+    found: Any = _package(package)[rest]
+    return found.final_target if found.is_alias else found
 
 
 def _described(shown: str, what: Any, level: int) -> Iterator[str]:

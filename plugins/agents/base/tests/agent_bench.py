@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from rolemesh import service
 from rolemesh_agents import Environment, Episode, Observation, Outcome, Reward, Start, Task, ToolCall, ToolEpisode, tool
 from rolemesh_agents.conversations.tokens import ParsedTurn
+from rolemesh_agents.conversations.tool_loop import ToolLoop
 
 END = 256
 """The token that ends a turn."""
@@ -75,7 +76,8 @@ class Model:
             with self.count.open("a") as file:
                 print(params["seed"], zlib.crc32(text.encode()), file=file)
         await asyncio.sleep(self.sleep)
-        turn = RULES[self.rule](text, params)
+        rule = text.rpartition("rule: ")[2].partition(".")[0] if self.rule == "told" else self.rule
+        turn = RULES[rule](text, params)
         ids = [*turn.encode(), END]
         finish = "stop"
         if len(ids) > params["max_tokens"]:
@@ -105,16 +107,28 @@ def add(text, params):
     return call("answer", value=total + (params["seed"] % 3 == 0))
 
 
+def documented(text, params):
+    """Solve the task of the page "Agents" with its tools."""
+    numbers = [int(each) for each in re.findall(r"\d+", text.partition("[")[2].partition("]")[0])]
+    sums = [int(each) for each in re.findall(r"<tool>(\d+)", text)]
+    if len(sums) == 2:
+        return call("answer", value=sums[-1])
+    return call("add", a=sums[-1] if sums else numbers[0], b=numbers[len(sums) + 1])
+
+
 RULES = {
+    "documented": documented,
     "add": add,
+    "forever": lambda text, params: call("add", a=1, b=2),
     "empty": lambda text, params: "",
     "nothing": lambda text, params: "nothing",
     "long": lambda text, params: "x" * 10_000,
     "garbage": lambda text, params: '{"name": "add", "arguments": {"a": 1' if "<tool>" not in text else "done",
     "unknown": lambda text, params: call("fly", to="moon") if "<tool>" not in text else "done",
     "wrong": lambda text, params: call("add", a="many", c=2) if "<tool>" not in text else "done",
+    "slow": lambda text, params: call("hang", seconds=0.8) if "<tool>" not in text else "done",
     "hang": lambda text, params: call("hang", seconds=30) if "<tool>" not in text else "done",
-    "hang twice": lambda text, params: call("hang", seconds=30),
+    "nap": lambda text, params: call("nap", seconds=30) if "<tool>" not in text else "done",
     "flood": lambda text, params: call("flood", megabytes=50) if "<tool>" not in text else "done",
     "fork": lambda text, params: call("fork", now=True) if "<tool>" not in text else "done",
     "die": lambda text, params: call("die", how=9) if "<tool>" not in text else "done",
@@ -135,7 +149,9 @@ class SumEpisode(ToolEpisode):
         self.note("reset", task.number, seed)
         if self.options.broken == "reset" and task.number % 2:
             raise RuntimeError("no room for another episode")
-        return Start([{"role": "user", "content": f"Add {self.numbers}"}], self.tools())
+        rules = self.options.rules
+        text = f"Add {self.numbers}" + (f" rule: {rules[task.number % len(rules)]}." if rules else "")
+        return Start([{"role": "user", "content": text}], self.tools())
 
     def note(self, *words):
         if self.options.count:
@@ -147,6 +163,10 @@ class SumEpisode(ToolEpisode):
         """Add two numbers."""
         self.steps += 1
         self.note("add", *self.numbers, a, b)
+        marker = Path(self.options.count, "killed")
+        if self.options.broken == "add" and self.steps == 2 and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(self.options.sleep)
         return str(a + b)
 
@@ -168,6 +188,12 @@ class SumEpisode(ToolEpisode):
     def hang(self, seconds: float) -> str:
         """Hang."""
         time.sleep(seconds)
+        return "awake"
+
+    @tool
+    async def nap(self, seconds: float) -> str:
+        """Wait."""
+        await asyncio.sleep(seconds)
         return "awake"
 
     @tool
@@ -218,6 +244,33 @@ class SumEpisode(ToolEpisode):
         self.numbers, self.given, self.steps = json.loads(state)
 
 
+class KillerOptions(BaseModel, extra="forbid"):
+    at: int = -1
+    """The number of the turn, over all conversations of the rank, after which the rank ends in its first life."""
+
+
+class Killer(ToolLoop):
+    """The plain loop, in a rank that ends after a certain turn."""
+
+    Options = KillerOptions
+
+    async def setup(self, ctx):
+        self.ctx, self.turns = ctx, 0
+
+    async def run(self, talk):
+        sample = talk.sample
+
+        async def counted(params=None):
+            turn = await sample(params)
+            self.turns += 1
+            if self.turns == self.options.at and self.ctx.generation == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return turn
+
+        talk.sample = counted
+        await super().run(talk)
+
+
 class SumOptions(BaseModel, extra="forbid"):
     numbers: int = 3
     tasks: int = 64
@@ -225,6 +278,7 @@ class SumOptions(BaseModel, extra="forbid"):
     sleep: float = 0.0
     count: str = ""
     broken: str = ""
+    rules: list[str] = []
 
 
 class Sums(Environment):
@@ -246,8 +300,8 @@ class Sums(Environment):
 class Learner:
     """A trainer that only remembers: its state is a hash of all rows that it got."""
 
-    def __init__(self, ctx):
-        self.ctx, self.seen, self.rows = ctx, 0, 0
+    def __init__(self, ctx, out=""):
+        self.ctx, self.seen, self.rows, self.out = ctx, 0, 0, out
 
     def train(self, rows):
         for at in range(rows.rows):
@@ -256,6 +310,17 @@ class Learner:
             data += repr((float(rows["reward"][at]), float(rows["advantage"][at]), int(rows["group"][at]))).encode()
             data += json.dumps(rows["messages"][at], sort_keys=True).encode()
             self.seen = zlib.crc32(data, self.seen)
+            if self.out:
+                row = {
+                    name: rows[name][at]
+                    for name in ("turns", "ended", "reward", "advantage", "index", "group", "messages")
+                }
+                told = {"mask": "".join(map(str, rows["completion_mask"][at].tolist()))}
+                told |= {
+                    "text": bytes(t for t in rows["completion_ids"][at].tolist() if t < END).decode("utf-8", "replace")
+                }
+                with open(self.out, "a") as file:
+                    file.write(json.dumps({**row, **told}, default=lambda value: value.item()) + "\n")
         self.rows += rows.rows
 
     def snapshot(self):

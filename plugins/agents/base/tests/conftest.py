@@ -69,6 +69,10 @@ class AgentJob:
         """Return the last run's metrics, a line for each step."""
         return [json.loads(line) for line in (self.folder / "runs/talks/metrics.jsonl").read_text().splitlines()]
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all rows that the trainer got, in all lives."""
+        return [json.loads(line) for line in (self.folder / "rows.jsonl").read_text().splitlines()]
+
     def noted(self, pattern: str) -> list[str]:
         """Return the lines that environments or models have written to their files, of all processes."""
         return [line for path in sorted(self.folder.glob(pattern)) for line in path.read_text().splitlines()]
@@ -83,7 +87,9 @@ def agent_job(tmp_path: Path) -> Callable[..., AgentJob]:
         info = site / "agent_bench-0.1.0.dist-info"
         info.mkdir(parents=True, exist_ok=True)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: agent-bench\nVersion: 0.1.0\n")
-        (info / "entry_points.txt").write_text("[rolemesh.environments]\nsums = agent_bench:Sums\n")
+        (info / "entry_points.txt").write_text(
+            "[rolemesh.environments]\nsums = agent_bench:Sums\n[rolemesh.harnesses]\nkiller = agent_bench:Killer\n"
+        )
         shutil.copy(HERE / "agent_bench.py", site)
         (tmp_path / "flow.py").write_text(FLOW)
         small = {"cpu": 0.1}
@@ -97,7 +103,11 @@ def agent_job(tmp_path: Path) -> Callable[..., AgentJob]:
             "agent": {"use": "agent", "options": agent},
             "trainer": {
                 "use": "function",
-                "options": {"target": "agent_bench:Learner", "inputs": {"rows": "broadcast"}},
+                "options": {
+                    "target": "agent_bench:Learner",
+                    "inputs": {"rows": "broadcast"},
+                    "kwargs": {"out": str(tmp_path / "rows.jsonl")},
+                },
             },
         }
         job = {

@@ -60,7 +60,11 @@ class Episode(ABC):
 
     The episode is deterministic: the same task, seed and actions have the same answers. rolemesh calls `reset` once,
     and then `call` and `reply` in the order of the conversation. It calls no two methods of an episode at the same
-    time, but it may call each in another thread.
+    time. All ``def`` methods run in one thread of the episode, and coroutines in the event loop of the rank.
+
+    **Limits.** A coroutine that is late is cancelled. A ``def`` method cannot be ended: the model gets told that the
+    tool is late, and the conversation fails if the method still runs at the limit of the next action. Then `close` is
+    called beside it.
 
     **Restoring.** rolemesh logs each answer before the model sees it. If the process of the episode dies, rolemesh
     makes a new episode. It calls `restore` with the last value of `snapshot`. If `snapshot` returns None, it calls

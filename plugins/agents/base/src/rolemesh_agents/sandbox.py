@@ -46,7 +46,7 @@ class Sandbox(Plugin, ABC):
     """Base of sandboxes (entry-point group ``rolemesh.sandboxes``). One object is one sandbox with its own folder.
 
     `open` comes first and `close` last. Nothing that a command started outlives `close`, and nothing of it remains on
-    the disk outside the folder. No two methods run at the same time.
+    the disk outside the folder. No two methods run at the same time, and all but `close` in one thread.
     """
 
     @abstractmethod

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rolemesh.api.service import CallError, CallTimeoutError, SessionLostError
+from rolemesh.api.service import CallError, CallTimeoutError, CallUncertainError, SessionLostError
 from rolemesh.api.workload import RankContext
 from rolemesh_agents.actions import ToolCall
 from rolemesh_agents.conversations.action_log import ActionLog
@@ -86,22 +86,19 @@ class RemoteEpisode:
     async def _act(self, kind: str, given: Mapping[str, Any], repeatable: bool, limit: float) -> Mapping[str, Any]:
         self._log.unrepeatable |= not repeatable
         method = kind if repeatable else f"{kind}_once"
-        answer = await self._ask(method, limit, dict(given), limit, repeatable=repeatable)
+        answer = await self._ask(method, limit, dict(given), limit)
         self._log.answered(kind, given, limit, repeatable, answer)
         return answer
 
-    async def _ask(self, method: str, limit: float, *args: Any, repeatable: bool = True) -> Mapping[str, Any]:
+    async def _ask(self, method: str, limit: float, *args: Any) -> Mapping[str, Any]:
         """Call a service of the episode, and restore the episode as often as its rank dies."""
         for _ in range(MOST_LOSSES):
             try:
                 await self._connect()
                 return await self._answer(method, limit + PATIENCE, *args)
-            except SessionLostError:
+            except SessionLostError:  # a call that must not be repeated has not left then
                 self.losses += 1
                 self._session = None
-                if not repeatable:
-                    what = f"the rank of {self._role} died during a call of a tool that must not be repeated"
-                    raise ConversationFailedError(what) from None
         what = f"the rank of {self._role} died {MOST_LOSSES} times in a row during `{method}` of one conversation"
         raise ConversationFailedError(what, remedy="see its log: the environment or a tool may end the process")
 
@@ -127,6 +124,9 @@ class RemoteEpisode:
             answer = await self._ctx.call(self._role, method, *args, session=session, timeout=timeout)
         except SessionLostError:
             raise
+        except CallUncertainError:
+            what = f"the rank of {self._role} died during a call of a tool that must not be repeated"
+            raise ConversationFailedError(what) from None
         except CallTimeoutError as error:
             raise ConversationFailedError(f"role {self._role} is stuck: {error.what}") from None
         except CallError as error:

@@ -79,15 +79,14 @@ class Talk:
         if self.turns >= limits.turns:
             self._end("truncated", "turns")
         if left < 1:
-            if not self.turns:
-                what = f"the prompt has {len(transcript)} tokens, and limits.tokens is {limits.tokens}"
-                raise ConversationFailedError(what, remedy="raise limits.tokens, or leave such tasks out")
-            self._end("truncated", "tokens")
+            self._full(len(transcript), f"limits.tokens is {limits.tokens}")
         given = {**self._params, **(params or {}), "seed": stable_seed(self.seed, "turn", self.turns)}
         given["max_tokens"] = min(given.get("max_tokens") or limits.turn_tokens, limits.turn_tokens, left)
         given["stop_token_ids"] = [*self._template.stop_token_ids, *given.get("stop_token_ids", ())]
         prompt = np.concatenate([transcript.ids(), np.asarray(added, np.int32)])
         sampled = await self._sampler(prompt, given)
+        if not len(sampled.ids) and sampled.finish == "length":
+            self._full(len(prompt), "the longest prompt of the rollout is shorter")
         self._note(now, added, sampled, given)
         parsed = self._named(self._template.parse(now.turn, now.tools))
         transcript.messages.append(self._template.message(parsed))
@@ -166,6 +165,15 @@ class Talk:
         if self.ended:
             raise EndReached(self.ended)
 
+    def _full(self, tokens: int, why: str) -> NoReturn:
+        """End a conversation without room for another token. Without a turn of the model, it is a failure."""
+        if not self.turns:
+            what = f"the prompt has {tokens} tokens, and {why}"
+            raise ConversationFailedError(
+                what, remedy="raise limits.tokens and the rollout's limit, or leave such tasks out"
+            )
+        self._end("truncated", "tokens")
+
     def _end(self, how: str, reason: str = "") -> NoReturn:
         if not self.ended:
             self.ended, self.reason = how, reason
@@ -174,7 +182,7 @@ class Talk:
     def _note(self, now: _Sample, added: Sequence[int], sampled: SampledTurn, given: Mapping[str, Any]) -> None:
         now.transcript.add_context(added)
         now.transcript.add_sampled(sampled.ids.tolist(), sampled.logprobs.tolist(), sampled.versions.tolist())
-        now.transcript.sampling = dict(given)
+        now.transcript.sampled_with(given)
         now.turn, now.pending = sampled.ids.tolist(), []
         now.turns += 1
         self.turns += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,10 @@ import numpy as np
 from rolemesh_agents.actions import Message
 
 __all__ = ["Transcript"]
+
+
+_LIMITS = frozenset({"ignore_eos", "max_tokens", "seed", "stop", "stop_token_ids"})
+"""Parameters that end a turn, or select one of its outcomes, and do not shape the distribution."""
 
 
 class Transcript:
@@ -23,7 +27,7 @@ class Transcript:
         self.name = name
         self.messages: list[Message] = list(messages)
         self.sampling: dict[str, Any] = {}
-        """The parameters of the last turn."""
+        """The parameters that shape the distribution of the sampled tokens, such as `temperature`."""
         self._prompt = array("i", prompt)
         self._ids, self._mask = array("i"), bytearray()
         self._logprobs, self._versions = array("f"), array("q")
@@ -57,6 +61,17 @@ class Transcript:
         self._mask.extend(b"\1" * len(ids))
         self._logprobs.extend(float(each) for each in logprobs)
         self._versions.extend(int(each) for each in versions)
+
+    def sampled_with(self, params: Mapping[str, Any]) -> None:
+        """Note the sampling parameters of a turn.
+
+        If they differ between turns, `sampling` has `differs_by_turn`: no one distribution fits the row, and a policy
+        loss refuses it.
+        """
+        found = {name: value for name, value in params.items() if name not in _LIMITS}
+        if self.sampling and found != self.sampling:
+            found["differs_by_turn"] = True
+        self.sampling = found
 
     def row(self) -> dict[str, Any]:
         """Return the columns of this transcript, as arrays of one row."""

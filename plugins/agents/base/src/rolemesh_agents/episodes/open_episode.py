@@ -42,7 +42,7 @@ class OpenEpisode:
         """`content_bytes`: longest answer of a tool. `state_bytes`: largest snapshot that is kept."""
         self._episode, self._place = episode, place
         self._content_bytes, self._state_bytes = content_bytes, state_bytes
-        self._worker = Worker("episode")
+        self._worker = Worker()
         self._folder: Path | None = None
         self._task: Task | None = None
         self._closed = False
@@ -150,6 +150,8 @@ class OpenEpisode:
         return {"state": state, "seconds": time.monotonic() - began}
 
     async def _state(self, limit: float) -> bytes | None:
+        if type(self._episode).snapshot is Episode.snapshot:
+            return None
         own = await self._worker.run(limit, self._episode.snapshot)
         if own is None:
             return None

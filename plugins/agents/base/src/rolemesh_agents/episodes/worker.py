@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
 import inspect
 import os
 import queue
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,10 +25,9 @@ class Worker:
     and takes no other function. The thread does not keep the process alive.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._started = False
         self._running: asyncio.Future[Any] | None = None
 
     @property
@@ -93,9 +92,9 @@ class Worker:
                 loop.call_soon_threadsafe(settle, error, value)
 
         self._jobs.put(job)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
+        if not self._started:
+            self._started = True
+            _thread.start_new_thread(self._work, ())  # unlike threading.Thread it does not wait until the thread runs
         return future
 
     def _work(self) -> None:

@@ -99,7 +99,7 @@ class AgentWorkload(Workload):
                 rows = group_rows(held, task.number, group, options.advantages)
                 self._ctx.metric(informative_groups=float(bool(rows["advantage"].any())))
                 return rows
-            self._tell(found, task, group)
+            self._tell(found, task, f"{group}/{refill}")
         failed = next(each for each in found if isinstance(each, Failed))
         what = f"{options.refills + 1} tasks of group {group} have failed in a row; the last: {failed.reason}"
         raise AgentError(what, where=f"{self._ctx.role}, step {self._ctx.step}", remedy=failed.remedy)
@@ -114,7 +114,7 @@ class AgentWorkload(Workload):
         task, group = msgspec.convert(tasks["task"][0], Task), int(tasks["group"][0])
         (found,) = await self._group(task, group, 0, 1, options.evaluation)
         if isinstance(found, Failed):
-            self._tell([found], task, group)
+            self._tell([found], task, f"{group}/0")
             what = f"the conversation of held-out task {task.number} has failed: {found.reason}"
             raise AgentError(what, where=f"{self._ctx.role}, step {self._ctx.step}", remedy=found.remedy)
         self._report([found], "eval_")
@@ -163,7 +163,7 @@ class AgentWorkload(Workload):
             self._ctx.metric(**{f"{prefix}{name}": value for name, value in values.items()})
             self._ctx.count(**{f"{prefix}conversations": 1})
 
-    def _tell(self, found: list[Held | Failed], task: Task, group: int) -> None:
+    def _tell(self, found: list[Held | Failed], task: Task, group: str) -> None:
         """Count the failed conversations of a group, and say why they failed."""
         failed = {number: each for number, each in enumerate(found) if isinstance(each, Failed)}
         ctx = self._ctx
@@ -171,7 +171,7 @@ class AgentWorkload(Workload):
         for number, each in failed.items():
             text = f"conversation {number} of task {task.number}, {each.attempts} attempts: {each.reason}"
             ctx.log.warning("failed: %s", text)
-            ctx.record(**{f"failed conversation {task.split}/{group}/{task.number}/{number}": each.reason})
+            ctx.record(**{f"failed conversation {task.split}/{group}/{number}": text})
             if not self._warned:
                 self._warned = True
                 ctx.warn(f"{text}; the log has further ones")

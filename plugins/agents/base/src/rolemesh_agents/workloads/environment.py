@@ -84,7 +84,7 @@ class EnvironmentWorkload(Workload):
         """Run a call of a tool. Returns `content`, `done`, `state`, `seconds`, perhaps `late`; or `failed`."""
         return await self._answered(lambda: self._present().act("call", given, limit))
 
-    @service(concurrency=EPISODES, recorded=True)
+    @service(concurrency=EPISODES, recorded=True, repeatable=False)
     async def call_once(self, given: Mapping[str, Any], limit: float) -> dict[str, Any]:
         """As `call`, for a tool that must not be called twice."""
         return await self._answered(lambda: self._present().act("call", given, limit))

@@ -37,7 +37,7 @@ class _Open:
 
     def __init__(self, sandbox: Sandbox, folder: Path, step: int) -> None:
         self.sandbox, self.folder, self.step = sandbox, folder, step
-        self.worker = Worker("sandbox")
+        self.worker = Worker()
 
     def close(self) -> None:
         self.sandbox.close()
