@@ -184,6 +184,23 @@ def test_the_command_that_status_names_exports_a_model_that_transformers_loads(g
         assert torch.isfinite(model(**rows).logits).all()
 
 
+@pytest.mark.scenario("rolemesh run examples/agent/job.yaml")
+@pytest.mark.slow
+def test_the_agent_trains_what_was_sampled_in_every_turn(example: Any, smollm2: Path) -> None:
+    assert (smollm2 / "config.json").exists()
+    job = example("agent")
+    few = ("roles.tasks.options.groups=2", "roles.tasks.options.samples=4", "roles.agent.options.samples=4")
+    done = job.run("steps=2", "roles.tasks.options.held_out=4", *few, "roles.trainer.options.if_nothing_learned=done")
+    assert done.returncode == 0, done.stdout + done.stderr
+    metrics = job.metrics()
+    assert [line["step"] for line in metrics] == [0, 1]
+    assert all(line["logprob_diff"] < 1e-4 for line in metrics), [line["logprob_diff"] for line in metrics]
+    assert all(line["conversations"] == 8 and line["turns"] > 1 for line in metrics)
+    assert all("eval_success" in line for line in metrics)
+    assert not any(line.get("conversations_failed") for line in metrics)
+    assert not leftovers(job.ids())
+
+
 FEW_QUESTIONS = ("roles.data.options.eval_size=4",)
 LEAVES_A_MODEL = {
     "sft": ("steps=2",),
