@@ -14,7 +14,7 @@ KERNEL_NAMES = (
     "engines", "environment", "environments", "events", "extensions", "failover-job", "failover-more-memory",
     "failover-node", "failover-process", "failover-shrink", "files", "fsdp", "function", "gateway", "harnesses",
     "inline", "job", "jobs", "launch", "local", "lock", "logs", "mariadb", "matmul", "mcp", "memory", "more-memory",
-    "mysql", "nats", "network", "new", "node", "notebook", "pack", "pd", "plot", "postgresql", "process",
+    "mysql", "nats", "network", "new", "node", "notebook", "openenv", "pack", "pd", "plot", "postgresql", "process",
     "processes", "ray", "reasoning-gym", "reasoning-gym-reward", "redis", "rehearsal", "room", "runtime", "sandbox",
     "sandbox-bubblewrap", "sandbox-process", "sandboxes", "scale", "scaler-backlog", "scaler-bottleneck", "scalers",
     "schema", "script", "separation", "shm", "shrink", "source", "sources", "sql", "sqlite", "stage", "standard",

@@ -1,0 +1,113 @@
+"""The environment `openenv`: tasks and episodes of a class that derives from OpenEnv's ``Environment``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from rolemesh.errors import OptionsError
+from rolemesh_agents import Environment, Episode, Task
+from rolemesh_openenv.episode import OpenEnvEpisode
+
+__all__ = ["OpenEnvEnvironment", "OpenEnvOptions"]
+
+SEED_SPACING = 1_000_000
+"""Distance between the first seeds of two job seeds."""
+SEEDS = 2**31
+PATH = r"^[\w.]+:[\w.]+$"
+
+
+class OpenEnvOptions(BaseModel, extra="forbid"):
+    """Options of the environment `openenv`."""
+
+    environment: str = Field(pattern=PATH, description="module:Class of the environment, as its server makes it")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="arguments of the class")
+    reset: dict[str, Any] = Field(default_factory=dict, description="further arguments of each `reset`")
+    action: str | None = Field(
+        None,
+        pattern=PATH,
+        description="module:Class of the action, which becomes the tool `step`; null: the tools of an MCPEnvironment",
+    )
+    text: str | None = Field(
+        None, description="the action's field that takes turns without a call; null: such a turn ends the episode"
+    )
+    prompt: str = Field(
+        "{observation}", description="the first message of the user; {observation} is the first observation"
+    )
+    system: str | None = Field(None, description="system prompt; by default none, so the chat template's own is used")
+    observation: str | None = Field(
+        None, description="the observation's field that the model sees; null: all fields as JSON, but for the reward"
+    )
+    once: list[str] = Field(default_factory=list, description="tools with effects outside; rolemesh repeats no call")
+    rewards: Literal["sum", "last"] = Field("sum", description="how the steps' rewards become the episode's")
+    success: float | None = Field(None, description="reward from which on the task counts as solved; null: unknown")
+    splits: tuple[str, str] = Field(
+        ("train", "test"), description="the splits for training and for held-out tasks, if the environment lists tasks"
+    )
+    eval_size: int = Field(64, ge=0, description="held-out seeds, if the environment lists no tasks")
+
+
+class OpenEnvEnvironment(Environment):
+    """Runs an environment of OpenEnv in the ranks of the role `environment`, without its server.
+
+    If the class lists tasks (OpenEnv's ``TaskProvider``), these are the tasks. Otherwise a task is a seed for `reset`.
+    """
+
+    Options = OpenEnvOptions
+
+    def __init__(self, options: OpenEnvOptions) -> None:
+        super().__init__(options)
+        if options.text is not None and options.action is None:
+            raise OptionsError("text needs an action, of which it is a field", where="text", remedy="give `action`")
+        self._listing: Any = None
+
+    def size(self, split: Literal["train", "eval"]) -> int | None:
+        """See `Environment.size`."""
+        if self._lists:
+            return int(self._listing.num_tasks(self._split(split)))
+        return self.options.eval_size if split == "eval" else None
+
+    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
+        """See `Environment.task`. The data has the arguments of `reset`."""
+        if self._lists:
+            return Task(number, {"split": self._split(split), "index": number}, split)
+        first = 0 if split == "eval" else self.options.eval_size
+        return Task(number, {"seed": (SEED_SPACING * seed + first + number) % SEEDS}, split)
+
+    def episode(self) -> Episode:
+        """See `Environment.episode`."""
+        action = None if self.options.action is None else loaded("action", self.options.action)
+        return OpenEnvEpisode(self.options, self._made(), action)
+
+    def close(self) -> None:
+        """See `Environment.close`."""
+        if self._listing is not None:
+            self._listing.close()
+
+    @property
+    def _lists(self) -> bool:
+        if self._listing is None:
+            self._listing = self._made()
+        return hasattr(self._listing, "num_tasks")
+
+    def _split(self, split: Literal["train", "eval"]) -> str:
+        return str(self.options.splits[0 if split == "train" else 1])
+
+    def _made(self) -> Any:
+        return loaded("environment", self.options.environment)(**self.options.arguments)
+
+
+def loaded(option: str, path: str) -> Any:
+    """Return the object that ``module:Class`` names. Raises `OptionsError` if it cannot be imported."""
+    module, _, name = path.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        what = f"{path} cannot be imported: {error}"
+        remedy = "give the roles `tasks` and `environment` the package: runtime_env: {pip: [openenv==0.10.0, …]}"
+        raise OptionsError(what, where=option, remedy=remedy) from error
+    return found

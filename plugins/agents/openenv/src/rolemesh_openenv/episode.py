@@ -1,0 +1,128 @@
+"""An episode of an OpenEnv environment: steps become answers, and their rewards that of the episode."""
+
+from __future__ import annotations
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pydantic import ValidationError
+
+from rolemesh_agents import AgentError, Episode, Observation, Outcome, Reward, Start, Task, Tool, ToolCall
+
+__all__ = ["OpenEnvEpisode"]
+
+STEP = "step"
+HIDDEN = {"done", "reward", "metadata"}
+
+
+class OpenEnvEpisode(Episode):
+    """One episode. It is restored by repeating its actions.
+
+    All methods of the OpenEnv object run in one thread, since some environments demand it.
+    """
+
+    def __init__(self, options: Any, environment: Any, action: Any) -> None:
+        self._options, self._environment, self._action = options, environment, action
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="openenv")
+        self._tools: dict[str, Tool] = {}
+        self._rewards: list[float] = []
+
+    def reset(self, task: Task, seed: int) -> Start:
+        """See `Episode.reset`."""
+        own = {"seed": seed, "episode_id": f"{task.split}-{task.number}-{seed}", **task.data, **self._options.reset}
+        first = self._run(self._environment.reset, **own)
+        self._tools = {tool.name: tool for tool in self._run(self._listed)}
+        system = self._options.system
+        head = [] if system is None else [{"role": "system", "content": system}]
+        prompt = self._options.prompt.replace("{observation}", self._seen(first))
+        return Start([*head, {"role": "user", "content": prompt}], tuple(self._tools.values()))
+
+    def call(self, call: ToolCall) -> Observation:
+        """See `Episode.call`."""
+        if call.name not in self._tools:
+            return Observation(f"there is no tool {call.name!r}; there are {', '.join(self._tools) or 'none'}")
+        try:
+            if self._action is None:
+                from openenv.core.env_server.mcp_types import CallToolAction
+
+                action = CallToolAction(tool_name=call.name, arguments=dict(call.arguments))
+            else:
+                action = self._action.model_validate(dict(call.arguments))
+        except ValidationError as error:
+            return Observation(f"wrong arguments for {call.name}: {_wrong(error)}")
+        return self._stepped(action)
+
+    def reply(self, content: str) -> Outcome:
+        """See `Episode.reply`: the end, or a step with the text."""
+        if self._options.text is None:
+            return Outcome()
+        try:
+            action = self._action.model_validate({self._options.text: content})
+        except ValidationError as error:
+            answer = Observation(f"This cannot be taken: {_wrong(error)}")
+        else:
+            answer = self._stepped(action)
+        return Outcome([] if answer.done else [{"role": "user", "content": answer.content}], answer.done)
+
+    def reward(self) -> Reward:
+        """See `Episode.reward`."""
+        value = sum(self._rewards) if self._options.rewards == "sum" else [0.0, *self._rewards][-1]
+        if not math.isfinite(value):
+            raise AgentError(f"the environment has given the reward {value}", remedy="mend it: rewards are numbers")
+        success = None if self._options.success is None else value >= self._options.success
+        return Reward(value, {"steps": len(self._rewards)}, success=success)
+
+    def close(self) -> None:
+        """See `Episode.close`."""
+        self._run(self._environment.close)
+        self._thread.shutdown()
+
+    def _run(self, function: Any, *arguments: Any, **named: Any) -> Any:
+        return self._thread.submit(function, *arguments, **named).result()
+
+    def _listed(self) -> list[Tool]:
+        """Return the tools of the environment; or a tool for its action, unless turns without a call are the steps."""
+        if self._action is None:
+            from openenv.core.env_server.mcp_types import ListToolsAction
+
+            found = self._environment.step(ListToolsAction()).tools
+            return [self._tool(each.name, each.description, each.input_schema) for each in found]
+        if self._options.text is not None:
+            return []
+        schema = self._action.model_json_schema()
+        schema.get("properties", {}).pop("metadata", None)
+        return [self._tool(STEP, schema.pop("description", "") or "Take a step.", schema)]
+
+    def _tool(self, name: str, description: str, schema: dict[str, Any]) -> Tool:
+        return Tool(name, description or name, {"type": "object", **schema}, name not in self._options.once)
+
+    def _stepped(self, action: Any) -> Observation:
+        found = self._run(self._environment.step, action)
+        # No reward is none of its own: the environment has not judged this step.
+        self._rewards.append(float(found.reward) if found.reward is not None else 0.0)
+        return Observation(self._seen(found), bool(found.done))
+
+    def _seen(self, observation: Any) -> str:
+        """Return an observation as the model sees it."""
+        name = self._options.observation
+        if name is not None and hasattr(observation, name):
+            return _text(getattr(observation, name))
+        if hasattr(observation, "tool_name"):
+            return f"error: {observation.error.message}" if observation.error else _text(observation.result)
+        return json.dumps(observation.model_dump(mode="json", exclude=HIDDEN), ensure_ascii=False)
+
+
+def _text(value: Any) -> str:
+    """Return a value as text: text as it is, the texts of a tool's result, and JSON for anything else."""
+    if isinstance(value, str):
+        return value
+    if (content := getattr(value, "content", None)) is not None and isinstance(content, list):
+        return "\n".join(getattr(part, "text", f"[{part.type}]") for part in content)
+    plain = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+    return json.dumps(plain, ensure_ascii=False, default=str)
+
+
+def _wrong(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'action'}: {e['msg']}" for e in error.errors())

@@ -1,0 +1,116 @@
+"""The environment `openenv`. These tests need the package openenv, which must not be in the common environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from rolemesh.errors import OptionsError
+from rolemesh_agents import Observation, Start, Task, ToolCall
+from rolemesh_openenv import OpenEnvEnvironment
+from rolemesh_testing import EnvironmentConformance
+
+HERE = Path(__file__).parent
+needs_openenv = pytest.mark.skipif(find_spec("openenv") is None, reason="needs openenv; the soak installs it apart")
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+
+
+def made(**options: Any) -> OpenEnvEnvironment:
+    return OpenEnvEnvironment(OpenEnvEnvironment.Options.model_validate(options))
+
+
+@needs_openenv
+class TestTools(EnvironmentConformance):
+    plugin = "openenv"
+    options = {"environment": "echoing:Tools", "eval_size": 3}
+    bad_options = ({"environment": "echoing"}, {"rewards": "mean"}, {"text": "word"})
+    preload = ("openenv.core.env_server",)
+
+
+@needs_openenv
+class TestSums(EnvironmentConformance):
+    plugin = "openenv"
+    options = {"environment": "echoing:Sums", "action": "echoing:Add", "success": 1.0}
+    preload = ("openenv.core.env_server",)
+
+    def act(self, task: Task, start: Start, answers: Sequence[Any], random: Random) -> ToolCall | str | None:
+        return ToolCall("step", {"number": 1 + len(answers)}) if len(answers) < 3 else None
+
+
+@needs_openenv
+def test_steps_are_rewarded_as_the_environment_itself_does() -> None:
+    import echoing  # type: ignore[import-not-found]
+
+    judge, environment = echoing.Sums(), made(environment="echoing:Sums", action="echoing:Add", success=1.0)
+    task, episode = environment.task("train", 3, seed=0), environment.episode()
+    start = episode.reset(task, seed=9)
+    judge.reset(seed=task.data["seed"])
+    assert start.messages[0]["content"] == f'{{"sum": {judge.sum}}}'
+    total = 0.0
+    for number in (-5, 10, 45 - judge.sum):
+        found = judge.step(echoing.Add(number=number))
+        total += found.reward
+        answer = episode.call(ToolCall("step", {"number": number}))
+        assert answer == Observation(f'{{"sum": {found.sum}}}', found.done)
+    assert episode.reward().value == total
+    assert "wrong arguments" in episode.call(ToolCall("step", {"number": "many"})).content
+    episode.close()
+
+
+@needs_openenv
+def test_texts_are_steps_and_listed_tasks_are_the_tasks() -> None:
+    environment = made(environment="echoing:Words", action="echoing:Say", text="word", rewards="last", prompt="Say it.")
+    assert (environment.size("train"), environment.size("eval")) == (5, 2)
+    assert environment.task("eval", 1, seed=3).data == {"split": "test", "index": 1}
+    episode = environment.episode()
+    assert episode.reset(environment.task("train", 0, seed=3), seed=3) == Start(
+        [{"role": "user", "content": "Say it."}]
+    )
+    assert episode.reply("a word").messages == [{"role": "user", "content": "{}"}]
+    assert not episode.reply("a word that is too long").done
+    assert episode.reply("end").done
+    assert episode.reward().value == 3.0
+    episode.close()
+    environment.close()
+
+
+@needs_openenv
+def test_tools_of_an_mcp_environment_are_tools_of_the_model() -> None:
+    environment = made(environment="echoing:Tools")
+    episode = environment.episode()
+    start = episode.reset(environment.task("train", 0, seed=0), seed=0)
+    assert [(tool.name, tool.description) for tool in start.tools] == [("count", "Count.")]
+    assert start.tools[0].parameters["properties"]["by"]["type"] == "integer"
+    assert episode.call(ToolCall("count", {"by": 2})).content == "2"
+    assert "error" in episode.call(ToolCall("count", {"by": "two"})).content
+    episode.close()
+
+
+def test_without_the_package_the_error_names_the_roles_environment() -> None:
+    with pytest.raises(OptionsError, match="cannot be imported") as raised:
+        made(environment="no_such_package:Environment").episode()
+    assert "runtime_env" in str(raised.value.remedy)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_these_tests_pass_where_openenv_is_installed(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path / "own"), "openenv==0.10.0"]
+    subprocess.run(pip, check=True, timeout=600)
+    path = os.pathsep.join([str(tmp_path / "own"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=300", __file__]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "skipped" not in done.stdout.splitlines()[-1] or find_spec("openenv"), done.stdout[-3000:]
