@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -53,6 +53,8 @@ class EnvironmentWorkload(Workload):
 
     Options = EnvironmentOptions
     deterministic = True
+    env: ClassVar[Mapping[str, str]] = {"PYTHONHASHSEED": "0"}
+    """Some packages make tasks from sets of strings; the roles `tasks` and `environment` must see the same ones."""
 
     @classmethod
     def check_flow(cls, options: EnvironmentOptions, role: str, job: Any) -> None:

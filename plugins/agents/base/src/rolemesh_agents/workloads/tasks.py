@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -35,6 +36,8 @@ class TasksWorkload(Workload):
 
     Options = TasksOptions
     deterministic = True
+    env: ClassVar[Mapping[str, str]] = {"PYTHONHASHSEED": "0"}
+    """Some packages make tasks from sets of strings; the roles `tasks` and `environment` must see the same ones."""
 
     @classmethod
     def check_flow(cls, options: TasksOptions, role: str, job: Any) -> None:
