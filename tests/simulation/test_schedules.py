@@ -63,6 +63,20 @@ def test_the_parts_of_an_extension_hear_each_other_in_every_schedule() -> None:
     assert sum(result.faults for result in results) > KEEPING
 
 
+@pytest.mark.parametrize(
+    "schedules",
+    [KEEPING // 2, pytest.param(2 * MANY, marks=[pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(7200)])],
+)
+def test_every_conversation_is_repeated_as_it_was(schedules: int) -> None:
+    if schedules > FEW:
+        results = list(run_many(range(schedules), family="conversations", processes=os.cpu_count() or 2))
+    else:
+        results = [run_seed(seed, family="conversations") for seed in range(schedules)]
+    broken = [f"{result.seed}: {result.broken}" for result in results if result.broken]
+    assert not broken, "\n".join(broken)
+    assert sum(result.recoveries for result in results) > 3 * schedules
+
+
 def test_a_schedule_is_played_again_event_by_event() -> None:
     for seed in (3, 8, 11):
         first, second = (run_seed(seed, traced=True) for _ in range(2))
