@@ -1,0 +1,77 @@
+"""The role `environment`: episodes are restored as they were, and none is left open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+from agent_bench import SumOptions, Sums
+
+from rolemesh import CalledBy, RankContext
+from rolemesh_agents.conversations.action_log import ActionLog
+from rolemesh_agents.workloads.environment import EnvironmentWorkload
+
+TASK = msgspec.to_builtins(Sums(SumOptions()).task("train", 3, 0))
+ADD = {"name": "add", "arguments": {"a": 1, "b": 2}, "id": "x"}
+
+
+def rank(**sums: Any) -> EnvironmentWorkload:
+    made = EnvironmentWorkload()
+    plugins = {("environments", "sums"): lambda: Sums(SumOptions(**sums))}
+    options = EnvironmentWorkload.Options(environment="sums")
+    made.setup(RankContext(options=options, plugins=plugins))
+    return made
+
+
+async def asked(role: EnvironmentWorkload, call: Coroutine[Any, Any, Any], session: str = "s", step: int = 0) -> Any:
+    with role._ctx.serving(CalledBy("agent", 0, step, session)):
+        return await call
+
+
+def test_an_action_with_another_answer_than_before_fails_the_restore() -> None:
+    async def restores() -> None:
+        log, first, second = ActionLog(), rank(), rank()
+        await asked(first, first.begin(TASK, 1, 5.0))
+        answer = await asked(first, first.call(ADD, 5.0))
+        log.answered("call", ADD, 5.0, True, answer)
+        good = [msgspec.to_builtins(action) for action in log.plan().actions]
+        assert await asked(second, second.resume(TASK, 1, None, good)) == {}
+        log.answered("call", ADD, 5.0, True, {**answer, "content": "4"})
+        bad = [msgspec.to_builtins(action) for action in log.plan().actions]
+        failed = (await asked(second, second.resume(TASK, 1, None, bad), "t"))["failed"]
+        assert "repeated action 1 (add) of the episode has another answer than before" in failed
+
+    asyncio.run(restores())
+
+
+def test_a_state_replaces_the_actions() -> None:
+    async def restores() -> None:
+        first, second = rank(states=True), rank(states=True)
+        await asked(first, first.begin(TASK, 1, 5.0))
+        state = (await asked(first, first.call(ADD, 5.0)))["state"]
+        assert await asked(second, second.resume(TASK, 1, state, [])) == {}
+        assert (await asked(second, second.reward(5.0)))["parts"] == {"steps": 1.0}
+
+    asyncio.run(restores())
+
+
+def test_episodes_that_nobody_ends_are_closed_at_the_commit_of_their_step() -> None:
+    async def begins() -> EnvironmentWorkload:
+        role = rank()
+        for step in (0, 1, 2):
+            await asked(role, role.begin(TASK, 1, 5.0), f"s{step}", step)
+        return role
+
+    role = asyncio.run(begins())
+    role.committed(1)
+    assert list(role._episodes) == ["s2"]
+    role.teardown()
+    assert not role._episodes
+
+
+def test_a_call_without_an_episode_is_a_failure() -> None:
+    role = rank()
+    answer = asyncio.run(asked(role, role.call(ADD, 5.0)))
+    assert answer == {"failed": "the episode raised LookupError: there is no episode in this session"}
