@@ -232,7 +232,8 @@ class SumEpisode(ToolEpisode):
         if self.options.broken == "reward":
             return Reward(float("nan"))
         solved = self.given == sum(self.numbers)
-        return Reward(float(solved), {"steps": self.steps}, success=solved)
+        whole = self.steps == len(self.numbers) - 1  # an episode that has forgotten actions gets another reward
+        return Reward(float(solved) if whole else solved / 2, {"steps": self.steps}, success=solved)
 
     def snapshot(self):
         if not self.options.states:
