@@ -165,7 +165,7 @@ class SimCalls:
     def _answered(self, call: OpenCall[_Ask], heard: Heard) -> None:
         if heard.kind == LOST and call.once:
             heard = Heard(UNCERTAIN, 0)
-        if heard.kind == ANSWER and self._spec(call.role, call.item.method).logged:
+        if heard.kind != LOST and self._spec(call.role, call.item.method).logged:
             self._decide(ENDED, call.item, packed_outcome(call.key, heard))
         self._hear(call, heard)
 

@@ -17,8 +17,6 @@ from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.codec import Buffer, encode
 from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.extensions.calls.frames import (
-    ANSWER,
-    ERROR,
     GIVE_UP,
     LATE,
     LOST,
@@ -320,7 +318,7 @@ class Calling:
         waiting = call.item
         if answer.kind == LOST and call.once:
             answer = Answer(call.key, UNCERTAIN, b"")
-        if answer.kind in (ANSWER, ERROR):
+        if answer.kind != LOST:
             self._keep(waiting, answer, buffers, source, generation)
         if self._tasks.line is not self._line:
             self._line, self._answered = self._tasks.line, 0
