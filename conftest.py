@@ -146,5 +146,8 @@ def authors_environment(dist: Dist, whole_installed: Installed, tmp_path_factory
     also = ["rolemesh[test]", "mypy", "ruff", "setuptools"]
     folder = tmp_path_factory.mktemp("author") / "venv"
     return make_environment(
-        folder, dist.wheels("rolemesh", "rolemesh-sources", "rolemesh-testing"), base=whole_installed, also=also
+        folder,
+        dist.wheels("rolemesh", "rolemesh-agents", "rolemesh-sources", "rolemesh-testing"),
+        base=whole_installed,
+        also=also,
     )

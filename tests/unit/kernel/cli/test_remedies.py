@@ -19,7 +19,7 @@ from rolemesh_launch.remedies import for_launch
 OF_OTHERS = {
     "--editable": "pip", "--upgrade": "pip", "--force-reinstall": "pip", "--no-deps": "pip", "--no-index": "pip",
     "--shm-size": "docker", "--detail": "ray list", "--help": "vllm serve", "--index-url": "pip",
-    "--extra-index-url": "pip",
+    "--extra-index-url": "pip", "--security-opt": "docker",
 }  # fmt: skip
 """Options of other programs, which remedies name."""
 ONLY_RUN = {
@@ -34,6 +34,8 @@ FLOW = {"lag", "every", "at", "initial", "calls", "returns", "extra"}
 """Arguments of calls in Python."""
 NODES = {"cpu", "gpu", "custom", "label", "memory_gb", "kills", "key", "path"}
 """Keys of `--nodes` and `--chaos`, and words that stand for a key."""
+KEYS_OF_OTHERS = {"kernel": "sysctl", "seccomp": "docker --security-opt"}
+"""Keys of other programs, which remedies name."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 KEY = re.compile(r"(?<![\w./-])([a-z_]+)(?:[.\[][^\s=:]*)?:?=(?!=)")
 
@@ -80,7 +82,9 @@ def wrong(message: Message) -> Iterator[str]:
             if verb == "check":
                 continue  # its keys are CHECK.OPTION
             overrides = verb != "launch" or remedy[: found.start()].rstrip("'\"").endswith("--set ")
-            if found[1] not in FLOW | NODES and not (found[1] in JobSpec.model_fields and overrides):
+            if found[1] not in FLOW | NODES | KEYS_OF_OTHERS.keys() and not (
+                found[1] in JobSpec.model_fields and overrides
+            ):
                 yield f"{message.file}: {verb} takes no {found[0]}: {remedy}"
 
 

@@ -20,14 +20,14 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
         print("usage: python -m rolemesh_agents.templates FOLDER\n\nFOLDER is a model's, with its tokenizer.")
         return 2
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(arguments[0])
     try:
         template = Template.load(arguments[0])
     except AgentError as error:
         print(error)
         return 1
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(arguments[0])
     can = template.abilities
     print(f"calls of tools: format {template.form.name}")
     print(f"tools: {'by the template' if can.tools else 'listed in the system message'}")

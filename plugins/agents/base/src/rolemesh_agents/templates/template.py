@@ -76,8 +76,15 @@ class Template:
 
     @classmethod
     def load(cls, folder: Path | str, **options: Any) -> Template:
-        """Return the template of a model's folder. The model's ``generation_config.json`` adds stop tokens."""
-        from transformers import AutoTokenizer
+        """Return the template of a model's folder. The model's ``generation_config.json`` adds stop tokens.
+
+        Raises `AgentError` if transformers is not installed.
+        """
+        try:
+            from transformers import AutoTokenizer
+        except ModuleNotFoundError as error:
+            what = f"transformers, which reads a model's chat template, is not installed: {error}"
+            raise AgentError(what, remedy='pip install "rolemesh-agents[transformers]"') from None
 
         stops = list(options.pop("stop_token_ids", ()))
         config = Path(folder) / "generation_config.json"
