@@ -155,13 +155,13 @@ class AgentWorkload(Workload):
     def _report(self, held: list[Held], prefix: str) -> None:
         for each in held:
             tokens = sum(transcript.sampled for transcript in each.transcripts)
-            values = {"reward": each.reward.value, "turns": each.turns, "sampled_tokens": tokens}
+            values = {"reward": each.reward.value, "turns": each.turns}
             values |= {"truncated": float(each.ended == "truncated")}
             if each.reward.success is not None:
                 values["success"] = float(each.reward.success)
             values |= {f"reward_{name}": value for name, value in each.reward.parts.items()}
             self._ctx.metric(**{f"{prefix}{name}": value for name, value in values.items()})
-            self._ctx.count(**{f"{prefix}conversations": 1})
+            self._ctx.count(**{f"{prefix}conversations": 1, f"{prefix}sampled_tokens": tokens})
 
     def _tell(self, found: list[Held | Failed], task: Task, group: str) -> None:
         """Count the failed conversations of a group, and say why they failed."""
