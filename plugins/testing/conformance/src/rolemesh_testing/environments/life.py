@@ -46,6 +46,7 @@ from rolemesh_testing.environments.wire import (
     SetUp,
     Together,
 )
+from rolemesh_testing.serving import serve_requests
 from rolemesh_testing.subprocess_probe import still_running
 from rolemesh_testing.workloads.listed import Listed, made
 
@@ -56,23 +57,9 @@ T = TypeVar("T")
 
 def serve(connection: Connection, _: int | None) -> NoReturn:
     """Serve requests until the connection closes."""
-    life, code = _Life(), 0
+    life, loop = _Life(), asyncio.new_event_loop()
     decode = msgspec.msgpack.Decoder(Request).decode
-    loop = asyncio.new_event_loop()
-    try:
-        connection.send_bytes(str(os.getpid()).encode())
-        while True:
-            request = decode(connection.recv_bytes())
-            connection.send_bytes(loop.run_until_complete(_encoded(life, request)))
-    except (EOFError, OSError):
-        pass
-    except BaseException:
-        traceback.print_exc()
-        code = 70
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    serve_requests(connection, lambda request: loop.run_until_complete(_encoded(life, decode(request))))
 
 
 async def _encoded(life: _Life, request: Request) -> bytes:

@@ -21,6 +21,7 @@ from rolemesh.api.workload import RankContext
 from rolemesh_agents import ConversationFailedError, EndReached, Harness
 from rolemesh_testing.harnesses.scripted import ScriptedConversation
 from rolemesh_testing.harnesses.wire import End, Ended, Failed, Held, Hold, Order, Ready, Reply, Request, SetUp, Talked
+from rolemesh_testing.serving import serve_requests
 from rolemesh_testing.subprocess_probe import still_running
 
 __all__ = ["serve"]
@@ -28,23 +29,9 @@ __all__ = ["serve"]
 
 def serve(connection: Connection, _: int | None) -> NoReturn:
     """Serve requests until the connection closes."""
-    life, code = _Life(), 0
-    decode = msgspec.msgpack.Decoder(Request).decode
-    loop = asyncio.new_event_loop()
-    try:
-        connection.send_bytes(str(os.getpid()).encode())
-        while True:
-            request = decode(connection.recv_bytes())
-            connection.send_bytes(msgspec.msgpack.encode(loop.run_until_complete(life.answer(request))))
-    except (EOFError, OSError):
-        pass
-    except BaseException:
-        traceback.print_exc()
-        code = 70
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    life, loop = _Life(), asyncio.new_event_loop()
+    decode, encode = msgspec.msgpack.Decoder(Request).decode, msgspec.msgpack.encode
+    serve_requests(connection, lambda request: encode(loop.run_until_complete(life.answer(decode(request)))))
 
 
 class _Life:

@@ -25,6 +25,7 @@ from rolemesh.api.service import CalledBy
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh_runtime.digest import digest
 from rolemesh_runtime.values import join_chunks
+from rolemesh_testing.serving import serve_requests
 from rolemesh_testing.subprocess_probe import still_running
 from rolemesh_testing.workloads.items import made_items
 from rolemesh_testing.workloads.listed import made
@@ -55,20 +56,8 @@ __all__ = ["serve"]
 def serve(connection: Connection, meeting_fd: int | None) -> NoReturn:
     """Serve requests until the connection closes. `meeting_fd` is the group's socket, for rank 0."""
     rank = _Rank(connection, meeting_fd)
-    decode, code = msgspec.msgpack.Decoder(Request).decode, 0
-    try:
-        connection.send_bytes(str(os.getpid()).encode())
-        while True:
-            connection.send_bytes(msgspec.msgpack.encode(rank.answer(decode(connection.recv_bytes()))))
-    except (EOFError, OSError):
-        pass
-    except BaseException:
-        traceback.print_exc()
-        code = 70
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    decode, encode = msgspec.msgpack.Decoder(Request).decode, msgspec.msgpack.encode
+    serve_requests(connection, lambda request: encode(rank.answer(decode(request))))
 
 
 class _Rank:

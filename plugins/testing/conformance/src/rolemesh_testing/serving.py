@@ -1,0 +1,33 @@
+"""The loop of a process under test: it answers requests until the kit's process closes the connection."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import NoReturn
+
+__all__ = ["serve_requests"]
+
+
+def serve_requests(connection: Connection, answer: Callable[[bytes], bytes]) -> NoReturn:
+    """Send this process's id, then the `answer` to each request, and end the process when the connection closes.
+
+    An exception of `answer` is a fault of the kit: it is printed, and the process ends with the exit code 70.
+    """
+    code = 0
+    try:
+        connection.send_bytes(str(os.getpid()).encode())
+        while True:
+            connection.send_bytes(answer(connection.recv_bytes()))
+    except (EOFError, OSError):
+        pass
+    except BaseException:
+        traceback.print_exc()
+        code = 70
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
