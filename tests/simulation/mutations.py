@@ -939,7 +939,7 @@ MUTATIONS: tuple[Mutation, ...] = (
                     lambda original: lambda self, mate, generation: self._silent.discard(mate) or [])),
     Mutation("a step takes rows that have come before rows that are due", "a bounded lag is kept", "shared first",
              method(FirstChoice, "_choice", lambda original: lambda self, due: list(self._ready)[: self._each])),
-    Mutation("a restarted rank chooses its rows anew", "a repeated step takes the same values", "shared first",
+    Mutation("a restarted rank makes another choice of rows", "a repeated step takes the same values", "shared first",
              lambda: patch.object(first_delivery, "FirstChoice", partial(_first_anew, FirstChoice))),
     Mutation("a restarted rank forgets the rows that it had taken", "no row comes twice", "shared first",
              lambda: patch.object(first_delivery, "FirstChoice", partial(_first_forgets, FirstChoice))),

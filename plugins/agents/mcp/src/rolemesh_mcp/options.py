@@ -46,7 +46,11 @@ class McpOptions(BaseModel, extra="forbid"):
         description="a tool that returns the reward as its text. The model does not see it; its arguments are the "
         "`judge` of the task. Without `reward` and `judge`, the model's last text must be the task's `answer`",
     )
-    call_s: float = Field(30.0, gt=0, description="limit of one call of a tool, in seconds; the model is told")
+    call_s: float = Field(
+        30.0,
+        gt=0,
+        description="limit of one call of a tool, in seconds; after it, the model reads that the tool timed out",
+    )
     start_s: float = Field(60.0, gt=0, description="limit of the start of a server, in seconds")
 
     @field_validator("tasks", "held_out")

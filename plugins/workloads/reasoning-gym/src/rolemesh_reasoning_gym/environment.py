@@ -14,7 +14,7 @@ from rolemesh_reasoning_gym.tasks import check_task, extracted, make_dataset
 
 __all__ = ["EnvironmentOptions", "ReasoningGymEnvironment"]
 
-_PROBES = 1000  # items looked at for a new question, before the task is said to have too few of them
+_PROBES = 1000  # the environment looks at 1,000 items for a new question; then it raises an error
 
 
 class EnvironmentOptions(BaseModel, extra="forbid"):
