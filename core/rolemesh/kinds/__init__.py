@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -125,13 +124,9 @@ KERNEL = MappingProxyType({kind.name: kind for kind in BUILTIN})
 """The kernel's own kinds by name."""
 
 
-def kind_names(installed: Iterable[EntryPoint] | None = None) -> tuple[str, ...]:
-    """Return the names of all kinds, the kernel's first. No declaring distribution is imported.
-
-    `installed`: the result of `entry_points`, if the caller has it; None to read it here.
-    """
-    points = entry_points() if installed is None else installed
-    declared = {point.name for point in points if point.group == DECLARED}
+def kind_names() -> tuple[str, ...]:
+    """Return the names of all kinds, the kernel's first. No declaring distribution is imported."""
+    declared = {point.name for point in entry_points() if point.group == DECLARED}
     return (*KERNEL, *sorted(declared - KERNEL.keys()))
 
 

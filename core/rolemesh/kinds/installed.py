@@ -7,8 +7,9 @@ import csv
 import os
 import re
 import shlex
-from collections.abc import Iterator
+import sys
 from contextlib import suppress
+from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
 from typing import NamedTuple
@@ -52,18 +53,31 @@ def version(name: str) -> str:
     return distribution(name).version
 
 
-def entry_points() -> Iterator[EntryPoint]:
-    """Yield the entry points in rolemesh's groups, of all distributions with usable metadata."""
+def entry_points() -> tuple[EntryPoint, ...]:
+    """Return the entry points in rolemesh's groups, of all distributions with usable metadata.
+
+    The metadata are read again only if ``sys.path`` or the time of change of a folder on it differs
+    from the last call, as after an installation.
+    """
+    return _entry_points(tuple((each, _changed_ns(each)) for each in sys.path))
+
+
+@lru_cache(maxsize=1)
+def _entry_points(_: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    points: list[EntryPoint] = []
     for found in _by_name().values():
         with suppress(Exception):  # of a damaged file: `leftovers` names it
             if not any(GROUPS in (each.read_text("entry_points.txt") or "") for each in found):
                 continue  # most of what is installed: parsing all of it would take long
         if best := _best(found)[0]:
-            yield from (
-                point
-                for point in best.distribution.entry_points
-                if point.group.startswith(GROUPS[1:])
-            )
+            points += best.distribution.entry_points
+    return tuple(point for point in points if point.group.startswith(GROUPS[1:]))
+
+
+def _changed_ns(folder: str) -> int:
+    with suppress(OSError):
+        return os.stat(folder or ".").st_mtime_ns
+    return 0
 
 
 def leftovers(of: str = "") -> list[PluginError]:
@@ -113,9 +127,8 @@ def _by_name() -> dict[str, list[Distribution]]:
     found: dict[str, list[Distribution]] = {}
     for each in Distribution.discover():
         named = re.fullmatch(r"(.+?)(-[^-]*(-py[^-]*)?)?\.(dist|egg)-info", _path(each).name)
-        found.setdefault(
-            normalized(named[1] if named else each.metadata["Name"] or "?"), []
-        ).append(each)
+        name = named[1] if named else each.metadata["Name"] or "?"
+        found.setdefault(normalized(name), []).append(each)
     return found
 
 
@@ -130,11 +143,8 @@ def _best(found: list[Distribution]) -> tuple[_Found | None, list[_Found]]:
 
     def rank(each: _Found) -> tuple[int, int, list[int]]:
         numbers = [-int(digits) for digits in re.findall(r"\d+", each.version)]
-        return (
-            each.state,
-            [one.path.parent for one in judged].index(each.path.parent),
-            [*numbers, 1],
-        )
+        position = [one.path.parent for one in judged].index(each.path.parent)
+        return each.state, position, [*numbers, 1]
 
     best = min((each for each in judged if each.state != UNUSABLE), key=rank, default=None)
     return best, judged

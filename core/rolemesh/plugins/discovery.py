@@ -107,14 +107,13 @@ def discover(
     complete metadata counts.
     """
     environ = os.environ if environ is None else environ
-    installed = [*entry_points()]
-    order = kind_names(installed)
+    order = kind_names()
     for kind in set(only or ()).difference(order):
         kind_named(kind)  # says why there is none
     disabled = _names(environ.get(DISABLED, ""))
     allowed = _names(environ.get(ALLOWED, ""))
     wanted = order if only is None else only
-    records = [_judged(record, disabled, allowed) for record in _records(installed, wanted)]
+    records = [_judged(record, disabled, allowed) for record in _records(wanted)]
     offers: dict[tuple[str, str], list[PluginRecord]] = {}
     for record in records:
         if record.status == "available":
@@ -137,9 +136,9 @@ def _offering(records: Iterable[PluginRecord]) -> str:
     return " and ".join(sorted(f"{each.distribution} {each.version}" for each in records))
 
 
-def _records(installed: Sequence[EntryPoint], only: Iterable[str]) -> Iterator[PluginRecord]:
+def _records(only: Iterable[str]) -> Iterator[PluginRecord]:
     for kind in only:
-        for point in (point for point in installed if point.group == f"rolemesh.{kind}"):
+        for point in (point for point in entry_points() if point.group == f"rolemesh.{kind}"):
             assert point.dist is not None  # of what `entry_points` finds it never is
             metadata = point.dist.metadata
             target = point.value.partition("[")[0].strip()  # what follows are extras that it needs
