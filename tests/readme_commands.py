@@ -34,6 +34,7 @@ _VERBS = ("rolemesh ", "make ", "pip ", "python ")
 SHORTER = {
     "examples/pretrain/": "steps=2",
     "examples/grpo/": "steps=1",
+    "examples/async-grpo/": "steps=1",
     "examples/agent/": "steps=1",
     "examples/ppo/": "steps=1",
     "examples/dapo/": "steps=1",

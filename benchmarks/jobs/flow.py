@@ -47,3 +47,13 @@ def balanced(job, operator="shared", lag=0):
     """Rows that take some time each, shared out by demand or in fixed parts; with a `lag`, what is finished first."""
     rows = getattr(job.work, operator)(job.source.next())
     job.sink.take(rows, lag=AtMost(lag)) if lag else job.sink.take(rows)
+
+
+@flow
+def short_grpo(job, lag=0, every=2):
+    """GRPO with weights that are at most `lag` updates old, and an evaluation every `every` steps beside it."""
+    job.trainer.train(job.verifier.score(job.rollout.generate(job.questions.next())))
+    job.rollout.load_weights(job.trainer.weights(), lag=AtMost(lag))
+    job.examiner.load_weights(job.trainer.weights(every=every, at=0), every=every, at=0)
+    answers = job.examiner.evaluate(job.questions.held_out(every=every, at=0), every=every, at=0)
+    job.judge.evaluate(answers, every=every, at=0)

@@ -62,7 +62,7 @@ def _mermaid(graph: LogicalGraph, world_sizes: dict[str, int]) -> str:
         when = "" if op.every == 1 else f"<br>every {op.every}, at {op.at}"
         lines.append(f'    c{op.id}["{ranks}<br>{op.operator}{when}"]')
     for edge in graph.edges:
-        lag = f", lag {edge.lag}" if edge.lag else ""
+        lag = f", lag {edge.lag_shown}" if edge.lag else ""
         arrow = "-.->" if edge.lag else "-->"
         lines.append(f'    c{edge.src} {arrow}|"{edge.param}{lag}"| c{edge.dst}')
     return "\n".join(lines)

@@ -184,6 +184,22 @@ def test_the_command_that_status_names_exports_a_model_that_transformers_loads(g
         assert torch.isfinite(model(**rows).logits).all()
 
 
+@pytest.mark.soak
+@pytest.mark.scenario("rolemesh run examples/async-grpo/job.yaml")
+def test_asynchronous_grpo_trains_rows_that_are_at_most_two_updates_old(example: Any, smollm2: Path) -> None:
+    assert (smollm2 / "config.json").exists()
+    job = example("async-grpo")
+    done = job.run("steps=7", *SMALL_GRPO[1:])
+    assert done.returncode == 0, done.stdout + done.stderr
+    trained = [line["operators"]["trainer.train"] for line in job.metrics()]
+    assert max(line["staleness"] for line in trained) <= 2
+    assert all(line["stale_rows"] == 0 for line in trained)
+    on_policy = [line["logprob_diff"] for line in trained if line.get("lag_0") == 1]
+    assert on_policy
+    assert max(on_policy) < 1e-4
+    assert [line["step"] for line in job.metrics() if "eval_accuracy" in line] == [0, 3, 6]
+
+
 @pytest.mark.scenario("rolemesh run examples/agent/job.yaml")
 @pytest.mark.slow
 def test_the_agent_trains_what_was_sampled_in_every_turn(example: Any, smollm2: Path) -> None:

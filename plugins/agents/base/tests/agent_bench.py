@@ -63,10 +63,14 @@ def load_template(folder):
 
 
 class Model:
-    """A rollout: asks `add` for the sum, and answers with what it got. With another seed it answers something else."""
+    """A rollout: asks `add` for the sum, and answers with what it got. With another seed it answers something else.
 
-    def __init__(self, ctx, rule="add", sleep=0.0, count=""):
+    With `wait_for` it answers only once this file is there.
+    """
+
+    def __init__(self, ctx, rule="add", sleep=0.0, count="", wait_for=""):
         self.ctx, self.rule, self.sleep, self.version = ctx, rule, sleep, 0
+        self.wait_for = Path(wait_for) if wait_for else None
         self.count = Path(count, f"model-{ctx.rank}-{ctx.generation}-{os.getpid()}") if count else None
 
     @service(concurrency=256, recorded=True)
@@ -76,6 +80,8 @@ class Model:
             with self.count.open("a") as file:
                 print(params["seed"], zlib.crc32(text.encode()), file=file)
         await asyncio.sleep(self.sleep)
+        while self.wait_for is not None and not self.wait_for.exists():
+            await asyncio.sleep(0.01)
         rule = text.rpartition("rule: ")[2].partition(".")[0] if self.rule == "told" else self.rule
         turn = RULES[rule](text, params)
         ids = [*turn.encode(), END]
@@ -299,12 +305,18 @@ class Sums(Environment):
 
 
 class Learner:
-    """A trainer that only remembers: its state is a hash of all rows that it got."""
+    """A trainer that only remembers: its state is a hash of all rows that it got.
 
-    def __init__(self, ctx, out=""):
+    It makes the file `mark` in step `mark_at`.
+    """
+
+    def __init__(self, ctx, out="", mark="", mark_at=0):
         self.ctx, self.seen, self.rows, self.out = ctx, 0, 0, out
+        self.mark, self.mark_at = mark, mark_at
 
     def train(self, rows):
+        if self.mark and self.ctx.step == self.mark_at:
+            Path(self.mark).touch()
         for at in range(rows.rows):
             told = [rows[name][at] for name in ("prompt_ids", "completion_ids", "completion_mask", "logprobs")]
             data = b"".join(np.ascontiguousarray(each).tobytes() for each in told)

@@ -18,7 +18,7 @@ import yaml
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-FLOW = """from rolemesh import flow
+FLOW = """from rolemesh import AtMost, flow
 
 
 @flow
@@ -30,6 +30,18 @@ def talk(job):
 @flow
 def judge(job):
     job.agent.evaluate(job.tasks.held_out(), calls=[job.rollout, job.environment])
+
+
+@flow
+def beside(job):
+    talk.function(job)
+    job.examiner.evaluate(job.tasks.held_out(every=20, at=0), every=20, at=0, calls=[job.proctor, job.environment])
+
+
+@flow
+def first(job, most=2):
+    rows = job.agent.converse(job.tasks.next(), calls=[job.rollout, job.environment])
+    job.trainer.train(rows, lag=AtMost(most))
 """
 
 

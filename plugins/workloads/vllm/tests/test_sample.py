@@ -146,7 +146,9 @@ def test_with_drain_a_call_waits_for_the_weights_of_its_step(
         rollout.ctx.step += 1
         return await call
 
-    assert asyncio.run(ahead())["versions"].tolist() == [121] * 60
+    answer = asyncio.run(ahead())
+    assert answer["versions"].tolist() == [121] * 60
+    assert answer["waited"] >= 20 * 0.002
     rollout.ctx.step -= 1
 
 

@@ -280,14 +280,16 @@ class VLLMWorkload(EngineWorkload):
         - `versions`: int64, the version of the weights that made the token.
         - `finish`: "stop", or "length" at `max_tokens` and at the end of the engine's context.
         - `seconds`: the time in the engine; absent if there was no room.
+        - `waited`: the seconds until the weights of the caller's step were loaded; 0 unless `update` is drain.
 
         A prompt that leaves no room has no tokens and the end "length". Raises `ValueError` for an empty prompt and for
         parameters that vLLM refuses, `RuntimeError` for weights that are not numbers.
         """
-        caller = self.ctx.called_by
+        caller, asked = self.ctx.called_by, time.monotonic()
         while caller is not None and self.ctx.options.update == "drain" and caller.step > self.ctx.step:
             await self._next_step()
-        return await self.engine.sample(prompt_ids, params)
+        waited = time.monotonic() - asked
+        return await self.engine.sample(prompt_ids, params) | {"waited": waited}
 
     async def _next_step(self) -> None:
         """Wait until new weights are loaded, or for a moment: the step may also pass without."""

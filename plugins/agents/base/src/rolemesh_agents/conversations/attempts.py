@@ -65,11 +65,13 @@ class Attempts:
 
     async def _attempt(self, episode: RemoteEpisode, number: int, seed: int) -> Held:
         options = self._options
-        waited = {"tools": 0.0, "engine": 0.0}
+        waited = {"engine": 0.0, "trainer": 0.0}
         began = time.monotonic()
 
         async def part(prompt: np.ndarray[Any, np.dtype[Any]], params: Mapping[str, Any]) -> SampledTurn:
-            return await sample_turn(self._ctx, options.rollout, prompt, params, options.limits.turn_s)
+            made = await sample_turn(self._ctx, options.rollout, prompt, params, options.limits.turn_s)
+            waited["trainer"] += made.waited
+            return made
 
         async def sampler(prompt: np.ndarray[Any, np.dtype[Any]], params: Mapping[str, Any]) -> SampledTurn:
             asked = time.monotonic()
@@ -97,6 +99,11 @@ class Attempts:
         reward = talk.reward if talk.reward is not None else await episode.reward(BEGIN_S)
         await episode.end()
         took = max(time.monotonic() - began, 1e-9)
-        self._ctx.metric(waiting_engine=waited["engine"] / took, waiting_tools=episode.waited / took)
+        trainer = min(waited["trainer"], waited["engine"])  # a logged answer took no time, but says for what it waited
+        self._ctx.metric(
+            waiting_engine=(waited["engine"] - trainer) / took,
+            waiting_trainer=trainer / took,
+            waiting_tools=episode.waited / took,
+        )
         self._ctx.count(unparsed_calls=talk.unparsed)
         return Held(talk.transcripts, reward, talk.ended, talk.reason, talk.turns)

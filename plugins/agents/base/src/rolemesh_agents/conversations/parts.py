@@ -52,4 +52,5 @@ async def in_parts(sampler: Sampler, prompt: Ids, params: Mapping[str, Any], par
                 np.concatenate([each.versions for each in done]),
                 made.finish,
                 sum(each.seconds for each in done),
+                sum(each.waited for each in done),
             )

@@ -14,7 +14,7 @@ from rolemesh_agents.conversations.advantages import AdvantageKind, advantages
 from rolemesh_agents.conversations.transcript import Transcript
 from rolemesh_agents.environment import Reward
 
-__all__ = ["RAGGED", "Failed", "Held", "group_rows", "unrolled"]
+__all__ = ["RAGGED", "Failed", "Held", "failed_row", "group_rows", "unrolled"]
 
 RAGGED = ("prompt_ids", "completion_ids", "completion_mask", "logprobs", "weight_versions")
 """The columns with one value per token."""
@@ -59,6 +59,12 @@ def group_rows(held: Sequence[Held], index: int, group: int, kind: AdvantageKind
             "others": [[_sample(other) for other in each.transcripts[:-1]] for each in held],
         }
     )
+
+
+def failed_row(failed: Failed, index: int, group: int) -> Batch:
+    """Return the row of a conversation that failed: no tokens, `ended` "failed", NaN as reward and as advantage."""
+    nothing = Held([Transcript([], [])], Reward(float("nan")), "failed", failed.reason, 0)
+    return group_rows([nothing], index, group, "none")
 
 
 def unrolled(rows: Batch) -> Batch:

@@ -23,7 +23,8 @@ Ints = np.ndarray[Any, np.dtype[Any]]
 class SampledTurn(msgspec.Struct, frozen=True):
     """The answer of the rollout: tokens, and for each its log-probability and the version of the weights.
 
-    `finish`: "stop" or "length". `seconds`: time for which the rollout has worked, 0 if it does not say.
+    `finish`: "stop" or "length". `seconds`: time for which the rollout has worked. `waited`: seconds for which the call
+    waited for the trainer's weights. Both are 0 if the rollout does not say.
     """
 
     ids: Ints
@@ -31,6 +32,7 @@ class SampledTurn(msgspec.Struct, frozen=True):
     versions: Ints
     finish: str
     seconds: float = 0.0
+    waited: float = 0.0
 
 
 async def sample_turn(
@@ -53,4 +55,5 @@ async def sample_turn(
         raise ConversationFailedError(f"role {role} returned a turn of {told}")
     if not np.isfinite(logprobs).all():
         raise ConversationFailedError(f"role {role} returned a log-probability that is not finite")
-    return SampledTurn(ids, logprobs, versions, str(answer["finish"]), float(answer.get("seconds", 0.0)))
+    seconds, waited = (float(answer.get(name, 0.0)) for name in ("seconds", "waited"))
+    return SampledTurn(ids, logprobs, versions, str(answer["finish"]), seconds, waited)

@@ -15,7 +15,7 @@ from rolemesh.api.partition import Balanced, Split
 from rolemesh.api.workload import OperatorSpec, RankContext, Workload, operator, stable_seed
 from rolemesh.errors import OptionsError
 from rolemesh_agents.conversations.attempts import Attempts
-from rolemesh_agents.conversations.results import Failed, Held, group_rows, unrolled
+from rolemesh_agents.conversations.results import Failed, Held, failed_row, group_rows, unrolled
 from rolemesh_agents.conversations.tokens import TokenTemplate
 from rolemesh_agents.conversations.tool_loop import ToolLoop
 from rolemesh_agents.environment import Task
@@ -76,7 +76,8 @@ class AgentWorkload(Workload):
         listed = ctx.plugins.get(("harnesses", options.harness))
         self._harness: Harness = listed() if listed is not None else ToolLoop(ToolLoop.Options())
         self._ready: asyncio.Event | None = None
-        self._warned = False
+        self._warned: set[str] = set()
+        """The prefixes of metrics for which a failed conversation was a warning."""
 
     @operator(tasks=Balanced(), returns=Split())
     async def converse(self, tasks: Batch) -> Batch:
@@ -108,15 +109,15 @@ class AgentWorkload(Workload):
     async def evaluate(self, tasks: Batch) -> Batch:
         """Hold one conversation for each held-out task. Report `eval_reward`, `eval_success` and more.
 
-        Returns rows as `converse` does. Raises `AgentError` for a conversation that failed for good.
+        Returns rows as `converse` does. A conversation that failed for good counts as `eval_conversations_failed` and
+        in no other metric. Its row has `ended` "failed", no tokens, and NaN as reward.
         """
         options = self._ctx.options
         task, group = msgspec.convert(tasks["task"][0], Task), int(tasks["group"][0])
         (found,) = await self._group(task, group, 0, 1, options.evaluation)
         if isinstance(found, Failed):
-            self._tell([found], task, f"{group}/0")
-            what = f"the conversation of held-out task {task.number} has failed: {found.reason}"
-            raise AgentError(what, where=f"{self._ctx.role}, step {self._ctx.step}", remedy=found.remedy)
+            self._tell([found], task, f"{group}/0", "eval_")
+            return failed_row(found, task.number, group)
         self._report([found], "eval_")
         return group_rows([found], task.number, group, "none")
 
@@ -163,18 +164,20 @@ class AgentWorkload(Workload):
             self._ctx.metric(**{f"{prefix}{name}": value for name, value in values.items()})
             self._ctx.count(**{f"{prefix}conversations": 1, f"{prefix}sampled_tokens": tokens})
 
-    def _tell(self, found: list[Held | Failed], task: Task, group: str) -> None:
+    def _tell(self, found: list[Held | Failed], task: Task, group: str, prefix: str = "") -> None:
         """Count the failed conversations of a group, and say why they failed."""
         failed = {number: each for number, each in enumerate(found) if isinstance(each, Failed)}
         ctx = self._ctx
-        ctx.count(conversations_failed=len(failed))
+        ctx.count(**{f"{prefix}conversations_failed": len(failed)})
         for number, each in failed.items():
-            text = f"conversation {number} of task {task.number}, {each.attempts} attempts: {each.reason}"
+            kind = "held-out task" if prefix else "task"
+            text = f"conversation {number} of {kind} {task.number}, {each.attempts} attempts: {each.reason}"
             ctx.log.warning("failed: %s", text)
             ctx.record(**{f"failed conversation {task.split}/{group}/{number}": text})
-            if not self._warned:
-                self._warned = True
-                ctx.warn(f"{text}; the log has further ones")
+            if prefix not in self._warned:
+                self._warned.add(prefix)
+                left_out = f"; {prefix}* are means over the others" if prefix else ""
+                ctx.warn(f"{text}{left_out}; the log has further ones")
 
     def teardown(self) -> None:
         """See `Workload.teardown`."""
