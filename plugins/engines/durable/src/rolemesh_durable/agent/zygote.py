@@ -26,7 +26,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
@@ -34,13 +34,15 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.kinds.installed import distribution
 from rolemesh_durable.agent import parcels
 from rolemesh_durable.protocol.refs import StartRef
-from rolemesh_durable.protocol.starts import RankStart
 from rolemesh_durable.refusals import refused
 from rolemesh_processes import openmp
 from rolemesh_processes.beginning import die_with_parent
 from rolemesh_processes.ending import disown_finalizers, end_program, flush_files, release_modules
 from rolemesh_processes.output import write_to
 from rolemesh_processes.signals import pass_over
+
+if TYPE_CHECKING:  # most modules are imported by `main`, which first switches the garbage collector off
+    from rolemesh_durable.protocol.starts import RankStart
 
 __all__ = [
     "ADOPT",

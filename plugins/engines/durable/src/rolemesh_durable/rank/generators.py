@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import numpy as np
+import numpy.random  # numpy itself would import it on first use, once more in each rank
 
 from rolemesh.api.workload import RankContext
 
@@ -20,4 +20,4 @@ def seed_generators(ctx: RankContext[Any], resume: int) -> None:
     """
     seed = ctx.seed_for("generators", ctx.role, ctx.rank, resume)
     random.seed(seed)
-    np.random.seed(seed % 2**32)
+    numpy.random.seed(seed % 2**32)
