@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from rolemesh.kinds.installed import distribution
 from rolemesh.runs.run import LOGS_DIR
 from rolemesh_durable.api.hosting import MasterConfig, give_up
 from rolemesh_local.messages import SupervisorStart
@@ -33,6 +34,7 @@ def main() -> int:
     pass_over(signal.SIGINT)
     for module in PRELOAD:
         importlib.import_module(module)
+    distribution("rolemesh")  # what is installed is listed once, not by every master and agent
     logs = Path(bundle.job.run_dir, LOGS_DIR)
     guard = ResourceGuard(bundle.job.job_id, "supervisor")
     try:
