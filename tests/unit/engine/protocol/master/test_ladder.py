@@ -72,7 +72,7 @@ def test_ranks_that_die_without_a_new_step_wait_longer_and_longer_whichever_leve
 
 @pytest.mark.parametrize(
     ("lived_s", "finished", "expected"),
-    [(60.0, 8, 0.0), (SOON_S, 8, 0.0), (SOON_S / 2, 500, 0.5), (60.0, 7, 0.5), (60.0, 3, 0.5)],
+    [(60.0, 8, 0.0), (SOON_S, 8, 0.0), (0.25, 500, 0.25), (0.125, 7, 0.375), (0.0, 3, 0.5)],
 )
 def test_a_rank_that_has_finished_a_new_step_and_lived_a_while_starts_again_at_once(
     lived_s: float, finished: int, expected: float
@@ -80,11 +80,23 @@ def test_a_rank_that_has_finished_a_new_step_and_lived_a_while_starts_again_at_o
     assert delay(asked([attempt("process", 10.0, 7, 11.0)], 11.0 + lived_s, finished)) == expected
 
 
+@pytest.mark.parametrize(("lived_s", "expected"), [(0.0, 4.0), (3.0, 1.0), (60.0, 0.0)])
+def test_time_for_which_the_ranks_have_lived_counts_as_waiting(lived_s: float, expected: float) -> None:
+    tried = [attempt("process", 10.0 * n, 7, 10.0 * n + 1.0) for n in range(4)]
+    proposal = asked(tried, 31.0 + lived_s, 7)
+    assert (delay(proposal), proposal.attempt) == (expected, 5)
+
+
+def test_a_delay_counts_from_the_failure_if_the_last_attempt_did_not_succeed() -> None:
+    tried = [msgspec.structs.replace(attempt("process", 10.0, 7, 11.0), outcome=end) for end in ("recovered", "failed")]
+    assert delay(asked(tried, 60.0, 7)) == 1.0
+
+
 def test_only_what_came_since_the_last_progress_counts_and_only_of_the_same_ranks() -> None:
     tried = [attempt("process", 10.0, 7, 10.2), attempt("process", 11.0, 7, 11.2), attempt("process", 20.0, 9, 20.2)]
-    assert delay(asked(tried, 30.0, 9)) == 0.5
-    others = [attempt("process", 29.0, 7, 29.2, OTHER)] * 3
-    assert delay(asked([*tried, *others], 30.0, 9)) == 0.5
+    assert delay(asked(tried, 20.2, 9)) == 0.5
+    others = [attempt("process", 20.1, 7, 20.2, OTHER)] * 3
+    assert delay(asked([*tried, *others], 20.2, 9)) == 0.5
 
 
 def test_attempts_in_vain_count_however_long_ago_they_were_and_others_within_the_window() -> None:
@@ -102,7 +114,7 @@ def test_attempts_in_vain_count_however_long_ago_they_were_and_others_within_the
 def test_a_level_may_ask_for_a_delay_itself() -> None:
     slow = (level("slow", delay_s=3.0),)
     assert delay(asked([], 10.0, 7, slow)) == 3.0
-    assert delay(asked([attempt("slow", float(n), 7, n + 0.1) for n in range(4)], 10.0, 7, slow)) == 4.0
+    assert delay(asked([attempt("slow", float(n), 7, n + 0.1) for n in range(4)], 3.1, 7, slow)) == 4.0
 
 
 def test_the_next_level_after_a_plan_that_could_not_be_carried_out_is_immediate() -> None:

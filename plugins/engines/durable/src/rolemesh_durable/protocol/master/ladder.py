@@ -1,7 +1,8 @@
 """The failover ladder: from failures to one recovery plan, or to the reasons why there is none. Pure.
 
 Repeated recoveries without progress are delayed exponentially, whichever level makes them: a disturbance may pass, and
-must not use up every budget in a second. The first recovery after progress is immediate.
+must not use up every budget in a second. The first recovery after progress is immediate. A delay counts from the moment
+at which the ranks were ready again, so ranks that have lived longer than that do not wait.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.protocol.failures import weight
 
-__all__ = ["Diagnose", "Ladder", "LadderLevel", "Proposal", "Refuse", "Tried", "backoff", "diagnosed", "escalated"]
-__all__ += ["in_vain", "propose"]
+__all__ = ["Diagnose", "Ladder", "LadderLevel", "Proposal", "Refuse", "Tried", "backoff", "delay_of", "diagnosed"]
+__all__ += ["escalated", "in_vain", "propose"]
 
 Diagnose: TypeAlias = Callable[[Failure, JobView], Verdict | None]
 """The hook `diagnose` of one plugin."""
@@ -26,7 +27,7 @@ Refuse: TypeAlias = Callable[[Mapping[str, int]], str]
 """Returns why the job cannot have these world sizes on any cluster; "" if it may."""
 
 FIRST_DELAY_S = 0.5
-"""Seconds before the second attempt; each further one waits twice as long."""
+"""Minimum seconds between the end of the first recovery and the second attempt; twice as many for each further one."""
 MAX_DELAY_S = 30.0
 SOON_S = 1.0
 """Ranks that fail again within this many seconds after a recovery made no progress, whatever steps they finished."""
@@ -97,8 +98,17 @@ def escalated(
 
 
 def backoff(attempt: int) -> float:
-    """Return the seconds to wait before attempt number `attempt` (from 1) in a row."""
+    """Return the minimum seconds between attempt number `attempt` (from 1) in a row and the one before."""
     return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempt - 2, 16)) if attempt > 1 else 0.0
+
+
+def delay_of(vain: Sequence[Attempt], now: float) -> float:
+    """Return the seconds to wait before the next attempt after those in `vain`, newest first.
+
+    The time for which the ranks have lived since counts. It counts as none if the newest attempt did not succeed.
+    """
+    lived = now - vain[0].ended_at if vain and vain[0].outcome == "recovered" else 0.0
+    return max(0.0, backoff(len(vain) + 1) - max(0.0, lived))
 
 
 def in_vain(lost: Collection[RankRef], view: JobView) -> list[Attempt]:
@@ -170,7 +180,7 @@ def propose(
         if plan is None:
             return Proposal(None, tuple(trail), tuple(verdicts))
         if not floors:  # the next level's turn, after a plan that could not be carried out, is no repetition
-            plan = msgspec.structs.replace(plan, delay_s=max(plan.delay_s, backoff(len(vain) + 1)))
+            plan = msgspec.structs.replace(plan, delay_s=max(plan.delay_s, delay_of(vain, view.now)))
         attempts = max(attempts, len(vain) + 1)
         plans.append(plan)
         tried[index] = Tried(plan.level, bool(plan.avoid or plan.resize or plan.resources))
