@@ -217,6 +217,23 @@ def _forgets_the_uncertain(original: Any) -> Any:
     return take_back
 
 
+def _changes_a_token(original: Any) -> Any:
+    def outcome(self: Any, key: bytes) -> bytes | None:
+        found = original(self, key)
+        return None if found is None else found[:-8] + bytes([found[-8] ^ 1]) + found[-7:]
+
+    return outcome
+
+
+def _loses_turns(original: Any) -> Any:
+    def take_back(self: Any, rank: Any, life: int) -> Any:
+        for call in [call for call in self.open.values() if call.ref == rank and call.life < 0 and not call.once]:
+            call.sent_to = 1 << 30
+        return original(self, rank, life)
+
+    return take_back
+
+
 def _knows_no_call(original: Any) -> Any:
     def asked(self: Any, caller: Any, generation: int, key: Any, *rest: Any) -> Any:
         if (known := self._known.get((caller, key))) is not None and known.answer is None:
@@ -1217,6 +1234,10 @@ MUTATIONS: tuple[Mutation, ...] = (
              method(CallerState, "_take_back", lambda original: lambda self, rank, life: [])),
     Mutation("a restarted caller asks again for what it has heard", "a turn that was heard is not asked again",
              "conversations", method(CallHistory, "outcome", lambda original: lambda self, key: None)),
+    Mutation("a turn comes back from the log with another token", "a conversation is repeated as it was",
+             "conversations", method(CallHistory, "outcome", _changes_a_token)),
+    Mutation("a turn is lost with the rank that samples it", "no call is lost",
+             "conversations", method(CallerState, "_take_back", _loses_turns)),
     Mutation("a restarted caller begins another session than before", "a conversation is repeated as it was",
              "conversations", method(CallHistory, "session", lambda original: lambda self, key: None)),
     Mutation("a call that may have run in a dead rank goes to another one", "no action comes twice",

@@ -7,6 +7,7 @@ the bytes of its text, so a test can read a row.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from rolemesh import service
 from rolemesh_agents import Environment, Episode, Observation, Outcome, Reward, Start, Task, ToolCall, ToolEpisode, tool
 from rolemesh_agents.conversations.tokens import ParsedTurn
 from rolemesh_agents.conversations.tool_loop import ToolLoop
+from rolemesh_processes.facts import children
 
 END = 256
 """The token that ends a turn."""
@@ -153,6 +155,8 @@ class SumEpisode(ToolEpisode):
     def reset(self, task, seed):
         self.numbers, self.given, self.steps = task.data, None, 0
         self.note("reset", task.number, seed)
+        if self.options.broken == "short" and self.first():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self.options.broken == "reset" and task.number % 2:
             raise RuntimeError("no room for another episode")
         rules = self.options.rules
@@ -164,16 +168,26 @@ class SumEpisode(ToolEpisode):
             with open(Path(self.options.count, f"environment-{os.getpid()}"), "a") as file:
                 print(*words, file=file)
 
+    def first(self):
+        """Return whether nothing has been broken so far."""
+        marker = Path(self.options.count, "killed")
+        broken = marker.exists()
+        marker.touch()
+        return not broken
+
     @tool
     def add(self, a: int, b: int) -> str:
         """Add two numbers."""
         self.steps += 1
         self.note("add", *self.numbers, a, b)
-        marker = Path(self.options.count, "killed")
-        if self.options.broken == "add" and self.steps == 2 and not marker.exists():
-            marker.touch()
+        if self.options.broken == "add" and self.steps == 2 and self.first():
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(self.options.sleep)
+        if self.sandbox is not None:
+            if self.options.broken == "sandbox" and self.steps == 2 and self.first():
+                for guard in children(os.getpid()):
+                    os.kill(guard, signal.SIGKILL)
+            return self.sandbox.run(f"echo {a} >> said; echo $(({a} + {b}))").output.strip()
         return str(a + b)
 
     @tool

@@ -77,9 +77,9 @@ class AgentJob:
         found: dict[str, Any] = json.loads((self.folder / "runs/talks/result.json").read_text())
         return found
 
-    def lines(self) -> list[dict[str, Any]]:
-        """Return the last run's metrics, a line for each step."""
-        return [json.loads(line) for line in (self.folder / "runs/talks/metrics.jsonl").read_text().splitlines()]
+    def lines(self, name: str = "talks") -> list[dict[str, Any]]:
+        """Return the metrics of the last run with this name, a line for each step."""
+        return [json.loads(line) for line in (self.folder / f"runs/{name}/metrics.jsonl").read_text().splitlines()]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all rows that the trainer got, in all lives."""

@@ -78,6 +78,31 @@ def test_a_killed_environment_restores_its_episodes(agent_job: Callable[..., Any
     assert job.result()["state_sha256"] == undisturbed(job)
 
 
+def test_the_episodes_of_lost_sandboxes_are_restored(agent_job: Callable[..., Any]) -> None:
+    job = agent_job(steps=1, broken="sandbox")
+    job.set(roles__environment__options__sandbox="process", plugins__sandboxes=[{"use": "process"}])
+    job.set(roles__agent__options__limits__call_s=60.0)
+    done = job.run("--engine", "inline")
+    assert done.returncode == 0, done.stdout + done.stderr
+    turns = job.noted("model-*")
+    assert len(turns) == len(set(turns)) == 3 * 12, "no turn was sampled twice"
+    assert 0 < total(job, "episodes_restored") <= 12
+    assert total(job, "attempts_failed") == 0
+    assert job.result()["state_sha256"] == undisturbed(job)
+
+
+@pytest.mark.soak
+def test_conversations_wait_while_the_machine_refuses_what_they_need(agent_job: Callable[..., Any]) -> None:
+    job = agent_job(steps=1, broken="short")
+    done = job.run("--engine", "inline")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = "conversations wait for role environment, rank 0: the machine refuses what an episode needs ([Errno 28]"
+    assert said in done.stdout + done.stderr
+    assert total(job, "episodes_restored") == 1
+    assert total(job, "attempts_failed") == 0
+    assert job.result()["state_sha256"] == undisturbed(job)
+
+
 def restarted(job: Any) -> set[str]:
     """Return the ranks that were restarted in the last run."""
     return {rank for each in job.result()["recoveries"] for rank in each["restarted"]}

@@ -70,6 +70,14 @@ def test_an_episode_is_restored_from_its_last_state_and_the_actions_after_it() -
     assert log.plan().forbidden is None
 
 
+def test_a_late_action_may_have_another_answer_when_it_is_repeated() -> None:
+    log = ActionLog()
+    log.begun(None)
+    log.answered("call", {"name": "look"}, 1.0, True, {"content": "the tool look did not answer", "late": True})
+    log.answered("call", {"name": "look"}, 1.0, True, {"content": "a river"})
+    assert [bool(action.expected) for action in log.plan().actions] == [False, True]
+
+
 def test_the_digest_of_an_answer_depends_on_its_words_only() -> None:
     assert digest(answer("1", None, 0.5)) == digest(answer("1", b"x", 0.7))
     assert digest(answer("1")) != digest(answer("2"))

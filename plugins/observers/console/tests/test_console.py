@@ -259,6 +259,17 @@ def test_a_recovery_shows_the_verdict_unless_the_failure_shows_it(
     assert f"recovery 1 by level process: {told}" in out.getvalue().replace("\n", " ").strip() + "\n"
 
 
+def test_a_return_to_disk_names_the_calls_that_may_be_made_twice() -> None:
+    data = {"step": 3, "folder": "", "lost_steps": 2, "timeline": 1}
+    said = "the whole job goes on after step 3; up to 2 steps are run again"
+    assert sentence(Event(1, 1, 0.0, "rolled_back", data)) == said
+    again = f"{said}; calls that must not be repeated may be made again: mail.send, bank.pay"
+    assert sentence(Event(1, 1, 0.0, "rolled_back", {**data, "calls": ["mail.send", "bank.pay"]})) == again
+    moved = {"moves": [{"role": "agent", "rank": 1}], "calls": ["mail.send"]}
+    assert sentence(Event(1, 1, 0.0, "replanned", {**moved, "calls": []})) is None
+    assert (sentence(Event(1, 1, 0.0, "replanned", moved)) or "").startswith("agent/1 start in other places; calls")
+
+
 def test_each_sentence_is_about_a_kind_of_event_that_there_is() -> None:
     assert _SENTENCES.keys() <= KINDS.keys()
 

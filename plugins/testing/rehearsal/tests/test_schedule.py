@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from rolemesh.api.observer import AgentStatus, JobStatus, RankStatus
-from rolemesh_rehearsal.account import account
+from rolemesh_rehearsal.account import account, work
 from rolemesh_rehearsal.injector import Injector, RehearsalError, _Pending
-from rolemesh_rehearsal.schedule import Fault, has_hit, is_told, moments, next_fault, progress
+from rolemesh_rehearsal.schedule import Fault, children_killed, has_hit, is_told, moments, next_fault, progress
 from rolemesh_rehearsal.spec import Rehearsal
 
 
@@ -49,6 +49,7 @@ def test_a_rehearsal_hits_only_living_unfinished_processes(state: str) -> None:
         ("work/*", {"kill", "exit", "raise"}, {"work/0", "work/1"}),
         ("stop:work/1", {"stop"}, {"work/1"}),
         ("full:work/*", {"full"}, {"work/0", "work/1"}),
+        ("child:work/*", {"child"}, {"work/0", "work/1"}),
         ("agent:node0", {"kill"}, {"agent:node0"}),
         ("zygote:node0", {"zygote"}, {"agent:node0"}),
         ("disk:node0", {"disk"}, {"agent:node0"}),
@@ -122,6 +123,22 @@ def test_a_failure_has_hit_when_its_target_is_another_one() -> None:
     assert has_hit(Fault("disk", "agent:node0"), before, before)
     assert not has_hit(Fault("zygote", "agent:node0"), before, status(rank(0), rank(1), pid=8))
     assert has_hit(Fault("zygote", "agent:node0"), before, again)
+
+
+def test_a_killed_child_shows_in_the_events_only() -> None:
+    fault, before = Fault("child", "work/0"), status(rank(0))
+    assert not has_hit(fault, before, status(rank(0, generation=1)))
+    injected = {"kind": "injected", "data": {"kind": "child", "target": "work/0"}}
+    killed = {"kind": "child_killed", "data": {"target": "work/0", "pid": 9, "name": "python"}}
+    assert children_killed([injected, killed]) == {"work/0": 1}
+    assert is_told(fault, [injected, killed])
+    assert not is_told(fault, [killed, injected])
+
+
+def test_the_work_of_two_runs_is_compared_by_the_calls_that_ran() -> None:
+    found = work({"calls": {"rollout": 52, "box": 3}}, {"calls": {"rollout": 50, "box": 0}})
+    assert found == ["calls of rollout that ran: 52, 1.04 × undisturbed (50)", "calls of box that ran: 3"]
+    assert work({}, {}) == []
 
 
 def test_fewer_failures_than_were_asked_for_are_an_error(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ def test_targets_are_separated_by_commas_as_everything_is() -> None:
 
 
 def test_targets_may_name_the_failing_rank() -> None:
-    found = parse("kills=2,targets=agent/1,trainer/*,stop:box/0,node:n1,zygote:node-0,disk")
-    assert found.kinds == {"rank", "stop", "node", "zygote", "disk"}
-    assert found.ranks == [("agent", 1), ("trainer", None), ("box", 0)]
+    found = parse("kills=2,targets=agent/1,trainer/*,stop:box/0,node:n1,zygote:node-0,disk,child:box/*")
+    assert found.kinds == {"rank", "stop", "node", "zygote", "disk", "child"}
+    assert found.ranks == [("agent", 1), ("trainer", None), ("box", 0), ("box", None)]
 
 
 def test_missing_options_have_defaults() -> None:
@@ -33,6 +33,8 @@ def test_missing_options_have_defaults() -> None:
         ("targets=master:work/1", "names no process"),
         ("targets=stop:node0", "names no process"),
         ("targets=agent:", "names no process"),
+        ("targets=child", "needs the name of the rank"),
+        ("targets=child:node0", "names no process"),
     ],
 )
 def test_a_mistake_is_named(text: str, what: str) -> None:

@@ -7,14 +7,14 @@ A job file lists plugins of the three kinds under ``plugins.environments``, ``pl
 from rolemesh.kinds import Kind
 from rolemesh_agents.actions import Message, Tool, ToolCall
 from rolemesh_agents.environment import Environment, Episode, Observation, Outcome, Reward, Start, Task
-from rolemesh_agents.errors import AgentError, ConversationFailedError, EndReached
+from rolemesh_agents.errors import AgentError, ConversationFailedError, EndReached, SandboxLostError
 from rolemesh_agents.harness import Conversation, Harness, Turn
 from rolemesh_agents.sandbox import Limits, Result, Sandbox
 from rolemesh_agents.tools import ToolEpisode, tool
 
 __all__ = ["ENVIRONMENTS", "HARNESSES", "SANDBOXES", "AgentError", "Conversation", "ConversationFailedError"]
 __all__ += ["EndReached", "Environment", "Episode", "Harness", "Limits", "Message", "Observation", "Outcome", "Result"]
-__all__ += ["Reward", "Sandbox", "Start", "Task", "Tool", "ToolCall", "ToolEpisode", "Turn", "tool"]
+__all__ += ["Reward", "Sandbox", "SandboxLostError", "Start", "Task", "Tool", "ToolCall", "ToolEpisode", "Turn", "tool"]
 
 ENVIRONMENTS = Kind(
     "environments",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rolemesh.errors import RolemeshError
 
-__all__ = ["AgentError", "ConversationFailedError", "EndReached"]
+__all__ = ["AgentError", "ConversationFailedError", "EndReached", "SandboxLostError"]
 
 
 class AgentError(RolemeshError):
@@ -19,6 +19,13 @@ class ConversationFailedError(AgentError):
 
     The workload `agent` retries the conversation with a fresh environment, and then drops its group. It never makes a
     reward of zero of it.
+    """
+
+
+class SandboxLostError(AgentError):
+    """A sandbox is gone with its content, and nobody has closed it: a process was killed, or memory ran out.
+
+    rolemesh then begins the episode again in a new sandbox and restores it, as after the death of its rank.
     """
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rolemesh_agents import AgentError
+from rolemesh_agents import SandboxLostError
 from rolemesh_sandbox_process.guard.spawn import BOOT
 
 __all__ = ["PACKAGE", "GuardProcess"]
@@ -42,7 +42,7 @@ class GuardProcess:
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request with its limit `seconds`, and wait for the answer.
 
-        Raises `AgentError` if the guard is gone.
+        Raises `SandboxLostError` if the guard is gone.
         """
         try:
             self._socket.settimeout(request["seconds"] + _GRACE_S)
@@ -51,7 +51,9 @@ class GuardProcess:
         except (OSError, EOFError) as error:
             self.close()
             what = f"the guard of the sandbox has ended with {self._process.returncode}: {error}"
-            raise AgentError(what, remedy="look into the rank's log; perhaps the machine had no memory left") from None
+            raise SandboxLostError(
+                what, remedy="look into the rank's log; perhaps the machine had no memory left"
+            ) from None
         return answer
 
     def close(self) -> None:

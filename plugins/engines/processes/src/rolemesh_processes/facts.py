@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["is_stopped", "start_time", "worked_s"]
+__all__ = ["children", "is_stopped", "start_time", "worked_s"]
 
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -18,6 +19,18 @@ def start_time(pid: int) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return -1
     return -1 if fields[0] in "ZX" else int(fields[19])
+
+
+def children(pid: int) -> list[int]:
+    """Return the pids of the living processes that the process (any thread) has started itself."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError, IndexError, ValueError):
+                fields = _fields(int(entry.name))
+                if int(fields[1]) == pid and fields[0] not in "ZX":
+                    found.append(int(entry.name))
+    return sorted(found)
 
 
 def is_stopped(pid: int) -> bool:

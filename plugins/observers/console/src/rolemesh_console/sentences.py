@@ -63,7 +63,17 @@ def _recovered(data: _Data) -> str:
 
 def _rolled_back(data: _Data) -> str:
     where = f"after step {data['step']}" if data["step"] >= 0 else "from the beginning"
-    return f"the whole job goes on {where}; up to {data['lost_steps']} steps are run again"
+    return f"the whole job goes on {where}; up to {data['lost_steps']} steps are run again{_again(data)}"
+
+
+def _replanned(data: _Data) -> str | None:
+    moved = ", ".join(f"{move['role']}/{move['rank']}" for move in data["moves"])
+    return f"{moved} start in other places{_again(data)}" if data.get("calls") else None
+
+
+def _again(data: _Data) -> str:
+    calls = ", ".join(data.get("calls", ()))
+    return f"; calls that must not be repeated may be made again: {calls}" if calls else ""
 
 
 def _ladder_exhausted(data: _Data) -> str:
@@ -144,6 +154,7 @@ _SENTENCES: dict[str, str | Callable[[_Data], str | None]] = {
     "recovered": _recovered,
     "recovery_failed": "recovery {number} by level {level} failed: {why}",
     "recovery_planned": _recovery_planned,
+    "replanned": _replanned,
     "resize_asked": _resize_asked,
     "resize_refused": "resize {number} is given up: {why}",
     "resized": _resized,

@@ -7,7 +7,7 @@ from typing import Any
 
 from rolemesh_rehearsal.schedule import Fault
 
-__all__ = ["account", "differences"]
+__all__ = ["account", "differences", "work"]
 
 
 def account(injected: Sequence[Fault], asked: int, result: Mapping[str, Any]) -> str:
@@ -32,6 +32,19 @@ def account(injected: Sequence[Fault], asked: int, result: Mapping[str, Any]) ->
         lines.append(f"  goodput {goodput['share']:.1%} of {result['wall_s']:.1f} s; lost: {lost}")
         lines.append(f"  without a master for {goodput['master_down_s']:.2f} s in all, in which ranks went on")
     return "\n".join(lines)
+
+
+def work(disturbed: Mapping[str, Any], undisturbed: Mapping[str, Any]) -> list[str]:
+    """Return for each called role how many of its services' calls ran in two results. Calls that ran again count again.
+
+    An example: ``calls of rollout that ran: 392, 1.04 × undisturbed (377)``.
+    """
+    found = []
+    for role, most in undisturbed.get("calls", {}).items():
+        ran = disturbed.get("calls", {}).get(role, 0)
+        ratio = f", {ran / most:.2f} × undisturbed ({most})" if most else ""
+        found.append(f"calls of {role} that ran: {ran}{ratio}")
+    return found
 
 
 def differences(disturbed: Mapping[str, Any], undisturbed: Mapping[str, Any]) -> list[str]:

@@ -25,7 +25,8 @@ class ChaosOptions(BaseModel, extra="forbid"):
         default=None,
         description="Rehearse: inject seeded failures, e.g. 'kills=10,seed=7,targets=rank,agent,master'. Targets: "
         "rank, agent, master, node, stop (SIGSTOP), disk, zygote, full, stall, clock; also trainer/1 (one rank), "
-        "trainer/* (a rank of the role), stop:trainer/1, agent:NAME, node:NAME. A report follows at the end.",
+        "trainer/* (a rank of the role), stop:trainer/1, child:box/* (a process that the rank started), agent:NAME, "
+        "node:NAME. A report follows at the end.",
         json_schema_extra={"metavar": "SPEC"},
     )
     chaos_compare: bool = Field(
@@ -41,7 +42,7 @@ class Chaos(RunOption):
 
     def run(self, run: JobRun) -> int:
         """Run the job with failures, and then without them for comparison."""
-        from rolemesh_rehearsal.account import account, differences
+        from rolemesh_rehearsal.account import account, differences, work
         from rolemesh_rehearsal.injector import Injector
         from rolemesh_rehearsal.spec import parse
 
@@ -78,6 +79,7 @@ class Chaos(RunOption):
         if unequal:
             print("error: the run with failures ended differently:\n  " + "\n  ".join(unequal), file=sys.stderr)
             return EXIT_FAILED
+        print("".join(f"{line}\n" for line in work(result, other)), end="")
         if not any(result["state_sha256"].values()):
             print(
                 "warning: both runs have ended, and nothing was compared: no role keeps a state\n"

@@ -26,7 +26,17 @@ from rolemesh_durable.api.jobs import (
     RefusedError,
     Release,
 )
-from rolemesh_rehearsal.schedule import AGAIN_S, Fault, Moment, has_hit, is_told, moments, next_fault, progress
+from rolemesh_rehearsal.schedule import (
+    AGAIN_S,
+    Fault,
+    Moment,
+    children_killed,
+    has_hit,
+    is_told,
+    moments,
+    next_fault,
+    progress,
+)
 from rolemesh_rehearsal.spec import Rehearsal
 
 __all__ = ["Injector", "RehearsalError"]
@@ -40,7 +50,8 @@ LEAD = 8
 FIND_S = 60.0
 """Maximum seconds that a failure waits for a suitable target."""
 HIT_S, STOP_HIT_S, LOST_S = 30.0, 150.0, 5.0
-"""Maximum seconds until a failure shows. A stopped process shows after `hang.after_s`. If a master has died since, the
+"""Maximum seconds until a failure shows. A stopped process shows after `hang.after_s`, and a killed child when there is
+one. If a master has died since, the
 failure may be lost with it; then it is injected again soon."""
 ENDLESS_PER_KILL = 8
 """In a job without an end, number of steps per failure."""
@@ -62,10 +73,12 @@ class _Pending(NamedTuple):
     before: JobStatus
     moment: Moment
     since: float
+    killed: int = 0
+    """The number of the target's children that had been killed before."""
 
     def limit_s(self, now: JobStatus) -> float:
         """Return how many seconds the injector waits for it."""
-        if self.fault.kind == "stop":
+        if self.fault.kind in ("stop", "child"):
             return STOP_HIT_S
         return LOST_S if now.epoch > self.before.epoch else HIT_S
 
@@ -101,10 +114,7 @@ class Injector:
         self._over.set()
         self._thread.join()
         self._master.close()
-        events: list[dict[str, Any]] = []
-        with suppress(OSError, msgspec.DecodeError):  # the last line, of a master that has died, may not be whole
-            for line in (self._run_dir / EVENTS_FILE).read_bytes().splitlines():
-                events.append(msgspec.json.decode(line))
+        events = self._events()
         self.injected += [each.fault for each in self._pending if is_told(each.fault, events)]
         self._pending = []
         return self.injected
@@ -156,7 +166,8 @@ class Injector:
         """Return the status when a rank has passed `step`, for which it is released; None if the job ended first."""
         # The last step is for when everything has been injected.
         last = status.steps - 2 if status.steps is not None else 1 << 60
-        self._released = max(self._released, min(step + LEAD + int(LEAD_S / max(pace, 1e-3)), last))
+        lead = 1 if "child" in self.rehearsal.kinds else LEAD
+        self._released = max(self._released, min(step + lead + int(LEAD_S / max(pace, 1e-3)), last))
         return self._until(lambda status: status.state == "running" and progress(status) >= min(step + 1, last))
 
     def _until(self, ready: Callable[[JobStatus], bool], limit_s: float = float("inf")) -> JobStatus | None:
@@ -183,6 +194,7 @@ class Injector:
                 pending = [each.fault for each in self._pending]
                 fault = next_fault(self._rng, moment.target, status, self._released, pending, left)
             if status is not None and fault is not None:
+                killed = self._killed(fault)
                 with suppress(MasterGoneError):  # the master itself was meant, or it has died of the failure before
                     try:
                         self._master.ask(InjectFault(*fault))
@@ -191,7 +203,7 @@ class Injector:
                 if fault is not None:
                     if fault.kind == "stall":
                         threading.Thread(target=self._stall_store, name="stall", daemon=True).start()
-                    self._pending.append(_Pending(fault, status, moment, time.monotonic()))
+                    self._pending.append(_Pending(fault, status, moment, time.monotonic(), killed))
                     return
             self._over.wait(LOOK_S)
 
@@ -216,13 +228,26 @@ class Injector:
         """Count the failures that took effect. Give up those whose time limit has passed."""
         now, waiting = time.monotonic(), []
         for each in self._pending:
-            if has_hit(each.fault, each.before, status):
+            if has_hit(each.fault, each.before, status) or self._killed(each.fault) > each.killed:
                 self.injected.append(each.fault)
             elif now - each.since > each.limit_s(status):
                 self._missed.append(each.moment)
             else:
                 waiting.append(each)
         self._pending = waiting
+        if any(each.fault.kind == "child" for each in waiting) and progress(status) >= self._released:
+            self._released += 1  # a rank that waits for its next step starts no process
+
+    def _killed(self, fault: Fault) -> int:
+        """Return how many children of the target of a fault `child` have been killed; 0 for another fault."""
+        return children_killed(self._events())[fault.target] if fault.kind == "child" else 0
+
+    def _events(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        with suppress(OSError, msgspec.DecodeError):  # the last line, of a master that has died, may not be whole
+            for line in (self._run_dir / EVENTS_FILE).read_bytes().splitlines():
+                found.append(msgspec.json.decode(line))
+        return found
 
     @property
     def _nodes_left(self) -> int | None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rolemesh.api.observer import JobStatus
 from rolemesh_durable.api.jobs import FaultKind
 from rolemesh_rehearsal.spec import Rehearsal, kind_of
 
-__all__ = ["Fault", "Moment", "has_hit", "is_told", "moments", "next_fault", "progress"]
+__all__ = ["Fault", "Moment", "children_killed", "has_hit", "is_told", "moments", "next_fault", "progress"]
 
-KILLING = ("kill", "stop", "exit", "raise", "zygote")
+KILLING = ("kill", "stop", "exit", "raise", "zygote", "child")
 ALIVE = ("up", "ready", "running")
 AGAIN = 0.25
 """Share of the failures that follow the previous one at once, while the job is still recovering."""
 AGAIN_S = 0.4
 """Maximum seconds between such two failures."""
+
+
+CHILDREN = 0.6
+"""Share of the steps in which children of ranks are killed: the first ones."""
 
 
 class Fault(NamedTuple):
@@ -47,8 +52,12 @@ def moments(rehearsal: Rehearsal, steps: int) -> list[Moment]:
     targets: list[str] = []
     while len(targets) < rehearsal.kills:
         targets += rng.sample(rehearsal.targets, len(rehearsal.targets))
+    # A rank starts processes while it works, and must have steps left for it.
+    early = [
+        (int(step * CHILDREN) if kind_of(each)[0] == "child" else step) for step, each in zip(at, targets, strict=False)
+    ]
     found: list[Moment] = []
-    for step, target in zip(at, targets, strict=False):
+    for step, target in sorted(zip(early, targets, strict=False), key=lambda each: each[0]):
         again = bool(found) and rng.random() < AGAIN
         found.append(Moment(found[-1].step if again else step, rng.random(), again, target))
     return found
@@ -62,10 +71,12 @@ def progress(status: JobStatus) -> int:
 def has_hit(fault: Fault, before: JobStatus, now: JobStatus) -> bool:
     """Return whether the target differs from its state `before`: it has restarted, or is about to.
 
-    A fault that kills nothing has taken effect when the master has accepted it.
+    A fault that kills nothing has taken effect when the master has accepted it. No status shows a killed child.
     """
     if fault.kind not in KILLING:
         return True
+    if fault.kind == "child":
+        return False
     what, _, name = fault.target.partition(":")
     if fault.target == "master":
         return now.epoch > before.epoch
@@ -85,12 +96,19 @@ def is_told(fault: Fault, events: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the events of an ended job show the effect of a failure that no status could show."""
     asked = {"kind": fault.kind, "target": fault.target}
     at = [n for n, event in enumerate(events) if event["kind"] == "injected" and event["data"] == asked]
-    return bool(at) and any(fault.target in _failed(event) for event in events[at[-1] :])
+    return bool(at) and any(fault.target in _failed(event, fault.kind) for event in events[at[-1] :])
 
 
-def _failed(event: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the failed processes of an event, as targets of faults."""
+def children_killed(events: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Return how many children of each rank events report as killed."""
+    return Counter(event["data"]["target"] for event in events if event["kind"] == "child_killed")
+
+
+def _failed(event: Mapping[str, Any], kind: FaultKind) -> tuple[str, ...]:
+    """Return the processes of an event that have failed as after a fault of this kind, as targets of faults."""
     data: Mapping[str, Any] = event["data"]
+    if kind == "child":
+        return (data["target"],) if event["kind"] == "child_killed" else ()
     match event["kind"]:
         case "agent_lost" | "agent_died":
             return f"agent:{data['agent']}", f"node:{data['node']}"
@@ -143,7 +161,7 @@ def next_fault(
     nodes = sorted({a.node for a in status.agents if a.state == "up"})
     nodes_left = len(nodes) if nodes_left is None else nodes_left
     free = [node for node in nodes if f"node:{node}" not in taken and who in ("", node)]
-    if who and kind in ("stop", "full"):
+    if who and kind in ("stop", "full", "child"):
         return Fault(kind, rng.choice(ranks)) if ranks else None
     match kind:
         case "master" | "stop" if "master" in taken:

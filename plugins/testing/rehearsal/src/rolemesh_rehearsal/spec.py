@@ -11,11 +11,13 @@ from rolemesh.errors import JobFileError, nearest
 
 __all__ = ["Kind", "Rehearsal", "kind_of", "parse"]
 
-Kind: TypeAlias = Literal["rank", "agent", "master", "node", "stop", "disk", "zygote", "full", "stall", "clock"]
+Kind: TypeAlias = Literal[
+    "rank", "agent", "master", "node", "stop", "disk", "zygote", "full", "stall", "clock", "child"
+]
 TARGETS: tuple[str, ...] = get_args(Kind)
 RANK = re.compile(r"(\w+)/(\d+|\*)")
 """A rank, ``ROLE/RANK``, or any rank of a role, ``ROLE/*``."""
-OF_RANKS, OF_NAMES = ("rank", "stop", "full"), ("agent", "node", "disk", "zygote")
+OF_RANKS, OF_NAMES = ("rank", "stop", "full", "child"), ("agent", "node", "disk", "zygote")
 """Kinds of failures of a rank, and kinds of failures of a named agent or node."""
 WHERE = "--chaos"
 
@@ -32,10 +34,11 @@ class Rehearsal(msgspec.Struct, frozen=True):
     - full: for 3 s, no file of the master, an agent or a rank can grow, on disk or in shared memory.
     - stall: for 3 s, the journal's database and the file system of the run's folder accept no writes.
     - clock: the wall clock of the master or an agent jumps by an hour.
+    - child: SIGKILL of a process that a rank has started itself, as soon as it has one. It needs the name of the rank.
 
-    A target may name the process: ``trainer/1`` is a rank and ``trainer/*`` any rank of a role; ``stop:trainer/1`` and
-    ``full:trainer/1`` are other failures of it. ``agent:NAME``, ``disk:NAME`` and ``zygote:NAME`` concern one agent,
-    ``node:NAME`` one node.
+    A target may name the process: ``trainer/1`` is a rank and ``trainer/*`` any rank of a role; ``stop:trainer/1``,
+    ``full:trainer/1`` and ``child:trainer/1`` are other failures of it. ``agent:NAME``, ``disk:NAME`` and
+    ``zygote:NAME`` concern one agent, ``node:NAME`` one node.
     """
 
     kills: int = 5
@@ -83,8 +86,13 @@ def parse(text: str) -> Rehearsal:
         if kind not in TARGETS:
             remedy = f"{nearest(kind, TARGETS)}; ROLE/RANK is one rank"
             raise JobFileError(f"there is no target {target!r}", where=WHERE, remedy=remedy)
+        if target == "child":
+            what = "the target 'child' needs the name of the rank that starts processes"
+            raise JobFileError(
+                what, where=WHERE, remedy="write child:environment/* for any rank of the role environment"
+            )
         if ":" in target and not ((who and kind in OF_NAMES) or (RANK.fullmatch(who) and kind in OF_RANKS)):
-            remedy = "name a rank (trainer/1, stop:trainer/1, full:trainer/*), an agent (agent:NAME, disk:NAME, "
-            remedy += "zygote:NAME) or a node (node:NAME)"
+            remedy = "name a rank (trainer/1, stop:trainer/1, full:trainer/*, child:box/*), an agent "
+            remedy += "(agent:NAME, disk:NAME, zygote:NAME) or a node (node:NAME)"
             raise JobFileError(f"target {target!r} names no process that it fits", where=WHERE, remedy=remedy)
     return Rehearsal(**values)

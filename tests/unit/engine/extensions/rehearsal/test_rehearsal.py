@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
+from tests.unit.engine.extensions.agent_process import FakeAgent
 from tests.unit.engine.extensions.master_shell import FakeShell, running, told
 
+from rolemesh_durable.extensions.rehearsal.agent import AgentInjector
 from rolemesh_durable.extensions.rehearsal.master import InjectAsked, Injected, Released
+from rolemesh_durable.extensions.rehearsal.messages import ChildKilled, Inject
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault, Release
 from rolemesh_durable.extensions.rehearsal.shell import Injector
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.machine import MasterMachine
+from rolemesh_processes.facts import children
 
 
 def test_ranks_run_as_far_as_the_rehearsal_lets_them() -> None:
@@ -43,6 +51,30 @@ def test_requests_become_events_and_what_hits_the_master_is_journalled() -> None
     assert [answers[type(each)](each) for each in wanted] == [""] * 4
     assert shell.events == [InjectAsked("kill", role="work", rank=0), InjectAsked("kill", agent="a0"), Released(4)]
     assert shell.records == [Injected("kill", "master")]
+
+
+def test_a_child_of_a_rank_is_killed_when_there_is_one_and_the_master_hears_of_it(tmp_path: Path) -> None:
+    agent = FakeAgent(tmp_path)
+    injector = AgentInjector(agent.process)
+    before = set(children(os.getpid()))
+    injector.messages()[Inject](Inject("child", "work", 0))
+    child = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
+    try:
+        assert before | {child.pid} == set(children(os.getpid()))
+        injector.look()
+        killed = agent.sent(ChildKilled)
+        assert killed.pid in before | {child.pid}
+        assert (killed.role, killed.rank) == ("work", 0)
+        injector.look()
+        assert agent.events.empty(), "one order kills one process"
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_the_death_of_a_child_is_journalled() -> None:
+    effects = running().handle(ChildKilled("work", 0, 7, "python"), 0.5)
+    assert effects[0] == e.JournalEntry("child_killed", {"target": "work/0", "pid": 7, "name": "python"})
 
 
 def test_a_failure_that_hits_nobody_is_refused() -> None:

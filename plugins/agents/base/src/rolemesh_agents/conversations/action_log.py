@@ -14,7 +14,10 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class LoggedAction(msgspec.Struct, frozen=True):
-    """One answered action. `kind`: "call" or "reply". `expected`: the digest of its answer. `limit`: its seconds."""
+    """One answered action. `kind`: "call" or "reply". `limit`: its seconds.
+
+    `expected`: the digest of its answer; "" if it was late, since it may be in time when it is repeated.
+    """
 
     kind: str
     given: Mapping[str, Any]
@@ -56,7 +59,8 @@ class ActionLog:
         if state is not None:
             self._state, self._actions = state, []
         else:
-            self._actions.append(LoggedAction(kind, given, digest(answer), limit, repeatable))
+            expected = "" if answer.get("late") else digest(answer)
+            self._actions.append(LoggedAction(kind, given, expected, limit, repeatable))
 
     def plan(self) -> RestorePlan:
         """Return how the episode is restored after the last answered action."""

@@ -42,6 +42,7 @@ class Attempts:
     ) -> None:
         self._ctx, self._options, self._template, self._harness = ctx, options, template, harness
         self._params = params
+        self._told = False
 
     async def conversation(self, task: Task, group_seed: int, number: int, seed: int) -> Held | Failed:
         """Hold conversation `number` of a group, and try again if it fails.
@@ -49,7 +50,7 @@ class Attempts:
         An attempt that has begun an action that must not be repeated is the last one: another would do it again.
         """
         for attempt in range(self._options.retries + 1):
-            episode = RemoteEpisode(self._ctx, self._options.environment, task, group_seed)
+            episode = RemoteEpisode(self._ctx, self._options.environment, task, group_seed, self._tell)
             try:
                 return await self._attempt(episode, number, seed)
             except ConversationFailedError as error:
@@ -62,6 +63,12 @@ class Attempts:
             if episode.unrepeatable:
                 break
         return failed
+
+    def _tell(self, text: str) -> None:
+        """Warn the user, once for each group."""
+        if not self._told:
+            self._told = True
+            self._ctx.warn(text)
 
     async def _attempt(self, episode: RemoteEpisode, number: int, seed: int) -> Held:
         options = self._options

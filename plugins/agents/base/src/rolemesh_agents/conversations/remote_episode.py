@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -18,12 +18,27 @@ from rolemesh_agents.errors import ConversationFailedError
 
 __all__ = ["RemoteEpisode"]
 
-MOST_LOSSES: Final = 3
-"""Number of ranks that one action may lose before it counts as the reason."""
+MOST_DEATHS: Final = 3
+"""Number of ranks that may die while they have one action before it counts as the reason."""
+MOST_LOSSES: Final = 10
+"""As `MOST_DEATHS`, but also with ranks that die before they have begun or restored the episode, and with machines that
+refuse what it needs."""
 PATIENCE: Final = 60.0
 """Seconds on top of an action's own limit until its rank counts as stuck."""
 RESTORE_S: Final = 600.0
 """Seconds until a restored episode must be there."""
+
+
+ONCE: Final = "_once"
+"""End of the names of services that never run twice."""
+
+
+class _EpisodeLostError(Exception):
+    """The episode is gone, and may be restored. The text says why. `blames`: the action may be the reason."""
+
+    def __init__(self, why: str, blames: bool) -> None:
+        super().__init__(why)
+        self.blames = blames
 
 
 class RemoteEpisode:
@@ -34,8 +49,11 @@ class RemoteEpisode:
     actions. Methods raise `ConversationFailedError` if that is not possible.
     """
 
-    def __init__(self, ctx: RankContext[Any], role: str, task: Task, seed: int) -> None:
-        self._ctx, self._role, self._task, self._seed = ctx, role, task, seed
+    def __init__(
+        self, ctx: RankContext[Any], role: str, task: Task, seed: int, tell: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """`tell` is called with a sentence for the user when the episode has to wait."""
+        self._ctx, self._role, self._task, self._seed, self._tell = ctx, role, task, seed, tell
         self._session: str | None = None
         self._log = ActionLog()
         self._restorable = self.closed = False
@@ -85,21 +103,25 @@ class RemoteEpisode:
 
     async def _act(self, kind: str, given: Mapping[str, Any], repeatable: bool, limit: float) -> Mapping[str, Any]:
         self._log.unrepeatable |= not repeatable
-        method = kind if repeatable else f"{kind}_once"
+        method = kind if repeatable else f"{kind}{ONCE}"
         answer = await self._ask(method, limit, dict(given), limit)
         self._log.answered(kind, given, limit, repeatable, answer)
         return answer
 
     async def _ask(self, method: str, limit: float, *args: Any) -> Mapping[str, Any]:
         """Call a service of the episode, and restore the episode as often as its rank dies."""
-        for _ in range(MOST_LOSSES):
+        losses = deaths = 0
+        while losses < MOST_LOSSES and deaths < MOST_DEATHS:
+            begun = False
             try:
                 await self._connect()
+                begun = self._restorable
                 return await self._answer(method, limit + PATIENCE, *args)
-            except SessionLostError:  # a call that must not be repeated has not left then
-                self.losses += 1
-                self._session = None
-        what = f"the rank of {self._role} died {MOST_LOSSES} times in a row during `{method}` of one conversation"
+            except _EpisodeLostError as error:
+                self._session, why = None, str(error)
+                losses, self.losses = losses + 1, self.losses + 1
+                deaths += begun and error.blames
+        what = f"{why}, {losses} times in a row during `{method}` of one conversation"
         raise ConversationFailedError(what, remedy="see its log: the environment or a tool may end the process")
 
     async def _connect(self) -> None:
@@ -122,8 +144,8 @@ class RemoteEpisode:
         try:
             session = self._session or ""
             answer = await self._ctx.call(self._role, method, *args, session=session, timeout=timeout)
-        except SessionLostError:
-            raise
+        except SessionLostError:  # a call that must not be repeated has not left then
+            raise _EpisodeLostError(f"the rank of {self._role} died", True) from None
         except CallUncertainError:
             what = f"the rank of {self._role} died during a call of a tool that must not be repeated"
             raise ConversationFailedError(what) from None
@@ -133,6 +155,13 @@ class RemoteEpisode:
             raise ConversationFailedError(f"role {self._role} failed: {error.what}") from None
         finally:
             self.waited += time.monotonic() - asked
+        if "lost" in answer and method.endswith(ONCE):
+            what = f"{answer['lost']}, during a call of a tool that must not be repeated"
+            raise ConversationFailedError(what)
+        if answer.get("short"):
+            self._tell(f"conversations wait for {answer['lost']}")
+        if "lost" in answer:
+            raise _EpisodeLostError(answer["lost"], not answer.get("short"))
         if "failed" in answer:
             raise ConversationFailedError(answer["failed"])
         self.seconds += answer.get("seconds", 0.0) if count else 0.0

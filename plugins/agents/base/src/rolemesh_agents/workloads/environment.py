@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from rolemesh_agents.conversations.action_log import LoggedAction
 from rolemesh_agents.environment import Environment, Task
 from rolemesh_agents.episodes.open_episode import OpenEpisode, SandboxPlace
 from rolemesh_agents.episodes.worker import LateError
+from rolemesh_agents.errors import SandboxLostError
 from rolemesh_agents.sandbox import Limits
 from rolemesh_agents.workloads.trial import try_sandbox
 
@@ -26,6 +28,12 @@ __all__ = ["EnvironmentOptions", "EnvironmentWorkload", "check_listed"]
 
 EPISODES = 1024
 """Maximum number of calls that run at once in a rank."""
+
+
+SHORTAGES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+"""Numbers of the errors with which a machine refuses what an episode needs. They may pass."""
+PAUSE_S = 3.0
+"""Seconds after such an error until the agent hears of it, and begins the episode again."""
 
 
 class EnvironmentOptions(BaseModel, extra="forbid"):
@@ -172,13 +180,26 @@ class EnvironmentWorkload(Workload):
         return found[1]
 
     async def _answered(self, action: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        """Return the answer of `action`, or the reason why it failed: an answer is logged, an exception is not."""
+        """Return the answer of `action`, or why there is none: an answer is logged, an exception is not.
+
+        `lost`: the episode's sandbox is gone, or the machine refuses what the episode needs (`short`). The agent may
+        begin it again, here or elsewhere. `failed`: anything else.
+        """
         try:
             return await action()
+        except SandboxLostError as error:
+            self._ctx.log.warning("an episode is lost: %s", error)
+            await self._close(self._session)
+            return {"lost": str(error)}
         except LateError:
             reason = "the episode hangs: a method has not returned within its limit"
         except Exception as error:
             self._ctx.log.warning("an episode failed", exc_info=error)
+            if isinstance(error, OSError) and error.errno in SHORTAGES:
+                await self._close(self._session)
+                await asyncio.sleep(PAUSE_S)
+                where = f"role {self._ctx.role}, rank {self._ctx.rank}"
+                return {"lost": f"{where}: the machine refuses what an episode needs ({error})", "short": True}
             reason = f"the episode raised {type(error).__name__}: {error}"
         return {"failed": reason}
 

@@ -82,6 +82,7 @@ class Sampler:
             done=at.done,
             total=at.total,
             layout=at.layout,
+            calls=at.calls,
             times=self._times(launch, at, since) if self._edges else {},
         )
 

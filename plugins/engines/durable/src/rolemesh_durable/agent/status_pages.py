@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.protocol.messages import AgentToRank, RankLaunch, Watermarks
-from rolemesh_durable.protocol.rank.page import GRANTED, STOPPING
+from rolemesh_durable.protocol.rank.page import CALLS, GRANTED, STOPPING
 from rolemesh_durable.protocol.refs import StartRef
 from rolemesh_durable.rank.status_page import Position, StatusPage
 from rolemesh_processes.reserve import Reserve
@@ -29,7 +29,9 @@ class StatusPages:
         """Create the status page of a rank before it is forked. Raises `OSError` if there is no room for it."""
         key = launch.ref
         path = self._path(launch.start)
+        before = self._earlier(launch.start)
         status_page = StatusPage.create(path, self._reserve.make)
+        status_page.fields[CALLS] = before.calls if before is not None else 0
         old = self._status_pages.get(key)
         self._status_pages[key] = status_page, launch
         if old is not None:
@@ -64,10 +66,19 @@ class StatusPages:
             fields = self._status_pages[ref][0].fields
             fields[GRANTED] = max(message.granted, fields[GRANTED])
 
+    def _earlier(self, start: StartRef) -> Position | None:
+        """Return the last content of the newest page of the rank's former lives here, whichever incarnation made it."""
+        pages = self._folder.glob(f"status-{start.role}-{start.rank}-*")
+        numbers = [int(page.name.rpartition("-")[2]) for page in pages]
+        return self._content(start._replace(generation=max(numbers))) if numbers else None
+
     def left(self, launch: RankLaunch) -> Position | None:
         """Return the last content of the page of a rank that an earlier incarnation started, if the page exists."""
+        return self._content(launch.start)
+
+    def _content(self, start: StartRef) -> Position | None:
         try:
-            page = StatusPage.open(str(self._path(launch.start)))
+            page = StatusPage.open(str(self._path(start)))
         except OSError:
             return None
         try:

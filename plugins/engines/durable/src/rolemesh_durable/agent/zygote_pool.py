@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -212,10 +213,10 @@ class ZygotePool:
                     os.kill(pid, signal.SIGSTOP)
 
     def kill_zygote(self) -> None:
-        """Rehearsal: send SIGKILL to a zygote, preferably one that has ranks."""
-        homes = sorted(self._zygotes.values(), key=lambda home: len(home.ranks))
+        """Rehearsal: send SIGKILL to one of the zygotes that have ranks, or to any if none has."""
+        homes = [home for home in self._zygotes.values() if home.ranks] or list(self._zygotes.values())
         if homes:
-            homes[-1].kill()
+            random.choice(homes).kill()
 
     def pids(self) -> list[int]:
         """Return the pids of the zygotes."""

@@ -134,6 +134,7 @@ def result_of(
         **described(kept, state, config, machine.troubles),
         "lost_nodes": sorted({agent.place.node for agent in state.agents.values() if agent.node_lost}),
         "refused_connections": sum(state.refused.values()),
+        "calls": _calls(state, config.job.graph),
         "recoveries": account.recoveries(),
         "goodput": account.goodput(wall_s),
     }
@@ -141,6 +142,15 @@ def result_of(
         result["failure"] = msgspec.to_builtins(primary(state.last_failures))
         result["failures"] = [describe(failure) for failure in state.last_failures]
     return result
+
+
+def _calls(state: JobState, graph: LogicalGraph) -> dict[str, int]:
+    """Return the number of calls that each called role has begun to run, in all lives of its ranks."""
+    found = dict.fromkeys((callee for _, callee in graph.callers), 0)
+    for (role, _), record in state.ranks.items():
+        if role in found and record.report is not None:
+            found[role] += record.report.calls
+    return found
 
 
 def _digests(state: JobState) -> dict[str, str | None]:

@@ -11,7 +11,7 @@ from rolemesh_durable.protocol.error_texts import raised_lines
 
 __all__ = ["FaultKind", "describe_exit", "is_echo", "primary", "weight"]
 
-FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk", "zygote", "full", "stall", "clock"]
+FaultKind: TypeAlias = Literal["kill", "stop", "exit", "raise", "disk", "zygote", "full", "stall", "clock", "child"]
 """The faults that a rehearsal may inject; `rolemesh_rehearsal.spec.Rehearsal` describes each.
 
 - kill: SIGKILL.

@@ -91,6 +91,7 @@ class RankProgress(OfStart, frozen=True, kw_only=True):
     - `busy_s`: seconds in operators since its start.
     - `worked_s`: processor seconds of a collective role's process in operators.
     - `done`, `total`: the operator's own progress; -1 if it reports none, and a total of 0 if it is unknown.
+    - `calls`: number of calls that it has begun to run, in all its lives on this node.
     - `times`: only if the job has scalers. Seconds since its start in operators (key -1) and waiting on each edge,
       including the present wait.
     """
@@ -108,6 +109,7 @@ class RankProgress(OfStart, frozen=True, kw_only=True):
     done: int = -1
     total: int = 0
     layout: int = 0
+    calls: int = 0
     times: dict[int, float] = msgspec.field(default_factory=dict)
 
 

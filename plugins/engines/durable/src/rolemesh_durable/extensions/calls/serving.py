@@ -130,6 +130,7 @@ class Serving:
         fields = self._fields
         before = fields[status.PHASE], fields[status.SINCE_NS]
         fields[status.PHASE], fields[status.SINCE_NS] = status.SERVING, monotonic_ns()
+        fields[status.CALLS] += 1
         try:
             arguments = decode(words.arguments, buffers)
             with self._ctx.serving(CalledBy(*known.caller, known.step, words.session)):

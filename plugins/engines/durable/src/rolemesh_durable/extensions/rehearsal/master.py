@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh_durable.extensions.rehearsal.messages import Inject
+from rolemesh_durable.extensions.rehearsal.messages import ChildKilled, Inject
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.failures import FaultKind
 from rolemesh_durable.protocol.master import events as e
@@ -18,7 +18,7 @@ from rolemesh_durable.protocol.master.extension import ExtensionRecord, MasterEx
 from rolemesh_durable.protocol.master.hooks import Handler
 from rolemesh_durable.protocol.master.state import AgentRecord, RankRecord
 
-__all__ = ["InjectAsked", "Injected", "Rehearsal", "Released"]
+__all__ = ["InjectAsked", "Injected", "KilledChild", "Rehearsal", "Released"]
 
 ALIVE = ("up", "ready", "running")
 
@@ -45,10 +45,18 @@ class Injected(ExtensionRecord, frozen=True, tag="injected"):
     target: str
 
 
+class KilledChild(ExtensionRecord, frozen=True, tag="child_killed"):
+    """The rehearsal has killed process `pid`, which the rank `target` had started."""
+
+    target: str
+    pid: int
+    name: str
+
+
 class Rehearsal(MasterExtension):
     """Limits how far ranks run, and sends agents the failures to inject."""
 
-    records = (Injected,)
+    records = (Injected, KilledChild)
 
     def __init__(self, parts: MasterParts) -> None:
         super().__init__(parts)
@@ -56,8 +64,8 @@ class Rehearsal(MasterExtension):
         self._released = config.origin_step if config.rehearsed else config.job.steps
 
     def handlers(self) -> Mapping[type, Handler]:
-        """The requests of a rehearsal."""
-        return {Released: self._release, InjectAsked: self._inject}
+        """The requests of a rehearsal, and what its parts in agents report."""
+        return {Released: self._release, InjectAsked: self._inject, ChildKilled: self._killed}
 
     def limit(self) -> int:
         """The newest step that the rehearsal lets ranks run to; without a rehearsal the job's last step."""
@@ -79,6 +87,9 @@ class Rehearsal(MasterExtension):
 
     def _release(self, event: Released) -> None:
         self._released = max(self._released, event.step)
+
+    def _killed(self, killed: ChildKilled) -> None:
+        self._context.tell(KilledChild(str(killed.ref), killed.pid, killed.name))
 
     def _inject(self, event: InjectAsked) -> None:
         record, home = self._target(event.agent, event.role, event.rank)

@@ -66,7 +66,10 @@ class CarryingOut:
         elif event.why:
             return self._no_place(recovery, event.why)
         else:
-            self._context.tell(t.RanksMoved(event.moves, event.places, event.plan, event.wanted.resources))
+            state = self._context.state
+            lost = {move.role for move in event.moves if state.agents[state.ranks[move.ref].agent].state == "lost"}
+            calls = self._unrepeatable(lost)
+            self._context.tell(t.RanksMoved(event.moves, event.places, event.plan, event.wanted.resources, calls))
             recovery.asked = None  # the layout may have to change, too
         return ""
 
@@ -123,10 +126,19 @@ class CarryingOut:
         for text in found.damaged:
             context.tell(t.SnapshotDamaged(text))
         lost = max((rank.finished for rank in state.ranks.values()), default=-1) - found.step
-        context.tell(t.RolledBack(found.step, found.folder, max(0, lost), state.timeline + 1))
+        calls = self._unrepeatable(context.config.job.graph.roles)
+        context.tell(t.RolledBack(found.step, found.folder, max(0, lost), state.timeline + 1, calls))
         self._checkpoints.roll_back()
         self._progress.roll_back(found.step)
         self._enter(recovery, "placing")
+
+    def _unrepeatable(self, callers: Collection[str]) -> tuple[str, ...]:
+        """Return the services with `repeatable=False` that these roles call: ``("mail.send",)``."""
+        graph = self._context.config.job.graph
+        called = dict.fromkeys(callee for caller, callee in graph.callers if caller in callers)
+        return tuple(
+            f"{role}.{name}" for role in called for name, spec in graph.services[role].items() if not spec.repeatable
+        )
 
     # --------------------------------------------------------------------------------------------- places and agents
 

@@ -303,12 +303,16 @@ class SnapshotDamaged(Transition, frozen=True, tag="snapshot_damaged"):
 
 
 class RolledBack(Transition, frozen=True, tag="rolled_back"):
-    """The whole job goes back to a persisted snapshot."""
+    """The whole job goes back to a persisted snapshot.
+
+    `calls`: the services with `repeatable=False` whose calls in the lost steps may be made again.
+    """
 
     step: int
     folder: str
     lost_steps: int
     timeline: int
+    calls: tuple[str, ...] = ()
 
 
 class Move(OfRank, frozen=True):
@@ -328,12 +332,16 @@ class Move(OfRank, frozen=True):
 
 
 class RanksMoved(Transition, frozen=True, tag="replanned"):
-    """Ranks have new places, by `plan`. `resources` holds what the ranks of some roles now get there."""
+    """Ranks have new places, by `plan`. `resources` holds what the ranks of some roles now get there.
+
+    `calls`: the services with `repeatable=False` whose calls by these ranks may be made again, if their log is lost.
+    """
 
     moves: tuple[Move, ...]
     places: tuple[AgentPlace, ...]
     plan: PlacementPlan
     resources: dict[str, dict[str, float]] = {}
+    calls: tuple[str, ...] = ()
 
 
 class LayoutChanged(Transition, frozen=True, tag="layout_changed"):

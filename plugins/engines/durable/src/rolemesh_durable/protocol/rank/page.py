@@ -11,6 +11,7 @@ __all__ = [
     "BLOCKED",
     "BUSY_NS",
     "CALLING",
+    "CALLS",
     "COMPUTED_NS",
     "COMPUTING",
     "DONE",
@@ -62,9 +63,9 @@ FOLLOWING: Final = 8
 """The rank waits until the roles that call it have finished the step."""
 
 PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, REFUSED, SHORT = range(12)
-STOPPING, DONE, TOTAL, GRANTED, LAYOUT, COMPUTED_NS = range(12, 18)
+STOPPING, DONE, TOTAL, GRANTED, LAYOUT, COMPUTED_NS, CALLS = range(12, 19)
 """The fields by their place."""
-FIELDS: Final = 18
+FIELDS: Final = 19
 
 
 class Fields(Protocol):

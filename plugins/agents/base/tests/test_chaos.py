@@ -1,0 +1,91 @@
+"""Conversations under many kills: ranks of every role, agents, zygotes, sandboxes and the master.
+
+To see a seed again, add ``-k 'local and 3'``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+KILLS = 20
+STEPS = 10
+CONVERSATIONS = 12 * STEPS
+TARGETS = "rank,agent,zygote,child:environment/*,master"
+PATIENT = [{"use": "process", "options": {"max_attempts": 1000}}, {"use": "job"}]
+"""The ladder. Its first level has a larger budget than the default, which 20 kills would use up."""
+
+
+def chaotic(agent_job: Callable[..., Any]) -> Any:
+    """Return a job of short steps whose tools run in sandboxes."""
+    job = agent_job(steps=STEPS, numbers=4, sleep=0.02)
+    job.job["roles"]["rollout"]["options"]["kwargs"]["sleep"] = 0.05  # so kills come while turns are sampled
+    for role in ("agent", "environment", "rollout"):
+        job.set(**{f"roles__{role}__world_size": 2})
+    job.set(roles__agent__options__limits__call_s=60.0)  # how late a tool is differs from run to run
+    job.set(roles__environment__options__sandbox="process", plugins__sandboxes=[{"use": "process"}])
+    return job.set(failover=PATIENT, engine__options={"lease_s": 20, "stop_grace_s": 2, "snapshots": {"every": 1}})
+
+
+def rehearsed(job: Any, seed: int, *args: str) -> dict[str, float]:
+    """Play one seed. Return how many calls ran by role, as multiples of the undisturbed run."""
+    spec = f"kills={KILLS},seed={seed},targets={TARGETS}"
+    done = job.run("--chaos", spec, "--chaos-compare", *args, timeout=600)
+    said = done.stdout + done.stderr
+    print(*re.findall(r"(?:rehearsal: .*|calls of .*|  goodput .*)", said), sep="\n")
+    assert done.returncode == 0, said
+    assert "exactly as the undisturbed one" in done.stdout
+    assert f"rehearsal: {KILLS} failures injected" in done.stdout
+    lines = job.lines()
+    assert sum(line["conversations"] for line in lines) == CONVERSATIONS
+    assert sum(line.get("conversations_failed", 0) for line in lines) == 0
+    assert sum(line.get("attempts_failed", 0) for line in lines) == 0
+    assert [(line["step"], line["reward"]) for line in lines] == rewards(job)
+    return {role: float(ratio) for role, ratio in re.findall(r"calls of (\w+) that ran: \d+, ([\d.]+) ×", said)}
+
+
+def rewards(job: Any) -> list[tuple[int, float]]:
+    """Return step and mean reward of the undisturbed run."""
+    return [(line["step"], line["reward"]) for line in job.lines("talks-undisturbed")]
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_conversations_wait_for_disks_stores_and_clocks(agent_job: Callable[..., Any], seed: int) -> None:
+    job = chaotic(agent_job)
+    targets = "full:agent/*,full:trainer/0,full,stall,clock,disk"
+    done = job.run("--chaos", f"kills=8,seed={seed},targets={targets}", "--chaos-compare", timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sum(line["conversations"] for line in job.lines()) == CONVERSATIONS
+    assert sum(line.get("attempts_failed", 0) for line in job.lines()) == 0
+
+
+@pytest.mark.soak
+def test_a_return_to_disk_names_the_calls_that_may_be_made_again(agent_job: Callable[..., Any]) -> None:
+    job = agent_job(steps=2, broken="add")
+    job.set(failover=[{"use": "job"}])
+    done = job.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = "steps are run again; calls that must not be repeated may be made again: environment.call_once"
+    assert said in (done.stdout + done.stderr).replace("\n", " ")
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_many_kills_change_no_conversation(agent_job: Callable[..., Any], seed: int) -> None:
+    job = chaotic(agent_job)
+    assert rehearsed(job, seed, "--backend", "local")["rollout"] <= 1.1
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_many_kills_change_no_conversation_on_ray(agent_job: Callable[..., Any], ray_address: str, seed: int) -> None:
+    job = chaotic(agent_job)
+    assert rehearsed(job, seed, "--address", ray_address)["rollout"] <= 1.1
