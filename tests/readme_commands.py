@@ -36,6 +36,7 @@ SHORTER = {
     "examples/grpo/": "steps=1",
     "examples/async-grpo/": "steps=1",
     "examples/agent/": "steps=1",
+    "examples/harness/": "steps=1",
     "examples/ppo/": "steps=1",
     "examples/dapo/": "steps=1",
     "examples/dpo/": "steps=2",

@@ -217,6 +217,23 @@ def test_the_agent_trains_what_was_sampled_in_every_turn(example: Any, smollm2: 
     assert not leftovers(job.ids())
 
 
+@pytest.mark.scenario("rolemesh run examples/harness/job.yaml")
+@pytest.mark.slow
+def test_a_program_with_the_client_of_openai_is_trained_with_what_was_sampled(example: Any, smollm2: Path) -> None:
+    assert (smollm2 / "config.json").exists()
+    job = example("harness")
+    few = ("roles.tasks.options.groups=2", "roles.tasks.options.samples=2", "roles.agent.options.samples=2")
+    done = job.run("steps=1", "roles.tasks.options.held_out=2", *few, "roles.trainer.options.if_nothing_learned=done")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = job.metrics()
+    assert line["logprob_diff"] < 1e-4
+    held = line["operators"]["agent.converse"]
+    assert held["gateway_turns"] > held["gateway_samples"] == held["conversations"] == 4
+    assert "eval_success" in line
+    assert not line.get("conversations_failed")
+    assert not leftovers(job.ids())
+
+
 FEW_QUESTIONS = ("roles.data.options.eval_size=4",)
 LEAVES_A_MODEL = {
     "sft": ("steps=2",),

@@ -70,6 +70,24 @@ def tokenizer_of(name: str) -> PreTrainedTokenizerFast:
 
 
 @cache
+def _all() -> Tokenizer:
+    tokenizer = Tokenizer.from_str(_trained())
+    sources = [(FOLDER / f"{name}.jinja").read_text() for name in NAMES]
+    special = sorted({text for source in sources for text in _SPECIAL.findall(source)} | {*ENDS.values(), "<|im_end|>"})
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in [*special, "<s>"]])
+    plain = sorted({text for source in sources for text in _PLAIN.findall(source)})
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in plain])
+    return tokenizer
+
+
+def tokenizer_of_all(name: str) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with the template `name` and the control tokens of all templates: one model reads them all."""
+    source = (FOLDER / f"{name}.jinja").read_text()
+    end = ENDS.get(name, "<|im_end|>")
+    return PreTrainedTokenizerFast(tokenizer_object=_all(), bos_token="<s>", eos_token=end, chat_template=source)
+
+
+@cache
 def template_of(name: str) -> Template:
     """Return the template `name` with its tokenizer."""
     return Template(tokenizer_of(name))

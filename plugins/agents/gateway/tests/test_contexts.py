@@ -118,3 +118,14 @@ def test_half_of_a_surrogate_pair_is_compared_as_other_texts():
     made.answered(0, [SYSTEM, FIRST], turn, 0)
     assert made.place([SYSTEM, FIRST, turn, TOLD], [ADD]) == Continue(0, [TOLD])
     assert made.place([SYSTEM, FIRST, TURN, TOLD], [ADD]) == Begin("message 2 has changed")
+
+
+@pytest.mark.parametrize(
+    ("restored", "continues"), [("x = 1\n", True), ("x = 1\n</code>", True), ("x = 1\n</b>", False)]
+)
+def test_a_client_may_put_the_stop_text_back_at_the_end_of_a_turn(restored, continues):
+    made = Contexts([FIRST], [])
+    made.answered(0, [FIRST], {"role": "assistant", "content": "x = 1\n"}, 0, "</code>")
+    more = {"role": "user", "content": "Go on."}
+    found = made.place([FIRST, {"role": "assistant", "content": restored}, more], [])
+    assert isinstance(found, Continue if continues else Begin)

@@ -10,6 +10,9 @@ from rolemesh_gateway.rewards import Failed, Verdict, verdict
 
 DONE = ProgramResult(0, "", "4\n0.5\n")
 WRONG = ProgramResult(1, "", "", "AssertionError")
+TRACE = 'Traceback (most recent call last):\n  File "agent.py", line 1, in <module>\n'
+UNCAUGHT = TRACE + "pydantic.ValidationError: 1 error\nfield\n  required\n"
+
 LATE = ProgramResult(None, "seconds")
 
 
@@ -41,6 +44,15 @@ def test_each_source_gives_the_reward(result, source, reward):
         (ProgramResult(0, "", ""), "stdout", "no number"),
         (DONE, "call", "set no reward"),
         (ProgramResult(-9, ""), "exit", "signal 9"),
+        (ProgramResult(137, ""), "exit", "exit status 137"),
+        (ProgramResult(2, ""), "exit", "exit status 2"),
+        (ProgramResult(1, "", "", UNCAUGHT), "exit", "pydantic.ValidationError"),
+        (
+            ProgramResult(1, "", "", TRACE + "KeyError: 1\n\nDuring handling …:\n\n" + TRACE + "MemoryError"),
+            "exit",
+            "Memory",
+        ),
+        (ProgramResult(1, "", "", "Error: x\n    at main.js:1\n\nNode.js v22.1.0\n"), "exit", "Node.js"),
         (ProgramResult(127, "", "", "cannot run x"), "exit", "cannot run x"),
         (ProgramResult(None, "processes"), "exit", "more processes"),
         (ProgramResult(None, "guard"), "environment", "guard"),
@@ -68,3 +80,22 @@ def test_the_environment_judges_a_truncated_program():
 
 def test_a_reward_that_was_set_before_a_limit_counts():
     assert judged(LATE, "call", Reward(0.75)).reward == Reward(0.75)
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        TRACE + "AssertionError: 4 is not 5",
+        TRACE + "KeyError: 1\n\nRan 1 test in 0.001s\n\nFAILED (errors=1)\n",
+        "ERROR:root:a call has failed\n" + TRACE + "KeyError: 1\n\nI give up.",
+        "wrong\n",
+    ],
+)
+def test_status_1_is_a_reward_of_0_unless_stderr_ends_with_an_uncaught_exception(errors):
+    assert judged(ProgramResult(1, "", "", errors), "exit") == Verdict(Reward(0.0, success=False))
+
+
+def test_the_job_file_names_the_exit_statuses_that_mean_wrong():
+    found = verdict(ProgramResult(3, ""), "exit", None, over=False, if_truncated=None, wrong=(3, 4))
+    assert found == Verdict(Reward(0.0, success=False))
+    assert isinstance(verdict(ProgramResult(1, ""), "exit", None, False, None, wrong=(3,)), Failed)

@@ -42,7 +42,8 @@ class Contexts:
     Two messages are equal if role, text, and calls of tools are equal. These differences are ignored, because clients
     make them and no sampled token depends on them: white space at both ends of the text; null, missing and empty
     content; one text or its parts; the ids of calls, as long as each answer refers to the same call; the order of keys
-    and the white space in arguments; ``developer`` for ``system``; all other keys of a message.
+    and the white space in arguments; ``developer`` for ``system``; all other keys of a message; the text of `stop` at
+    the end of a turn, which the API leaves out and some clients put back.
     """
 
     def __init__(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
@@ -77,10 +78,14 @@ class Contexts:
         mine = self._samples[sample]
         mine.digests, mine.turn = _digests(messages), None
 
-    def answered(self, sample: int, messages: Sequence[Message], answer: Message, number: int) -> None:
-        """Note turn `number`: the `answer` to all `messages` of `sample`, as the client has received it."""
+    def answered(self, sample: int, messages: Sequence[Message], answer: Message, number: int, stop: str = "") -> None:
+        """Note turn `number`: the `answer` to all `messages` of `sample`, as the client has received it.
+
+        `stop`: the text at which the answer was cut. It is a part of the sampled turn.
+        """
         mine = self._samples[sample]
         mine.digests, mine.turn, mine.turns = _digests([*messages, answer]), number, mine.turns + 1
+        mine.whole = _digests([*messages, {**answer, "content": answer["content"] + stop}])[-1]
 
     def _difference(self, given: Sequence[bytes], offered: bytes) -> str:
         nearest = max(
@@ -101,11 +106,15 @@ class _Sample(msgspec.Struct):
     turn: int | None = None
     """The number of the turn at the end; None if the last message is no turn of the model."""
     turns: int = 0
+    whole: bytes = b""
+    """The digest of the turn at the end, with the stop text."""
 
 
 def _continues(sample: _Sample, given: Sequence[bytes], messages: Sequence[Message]) -> bool:
     size = len(sample.digests)
-    if list(given[:size]) != sample.digests:
+    same = list(given[:size]) == sample.digests
+    restored = sample.turn is not None and list(given[:size]) == [*sample.digests[:-1], sample.whole]
+    if not (same or restored):
         return False
     new = messages[size:]
     if sample.turn is None:

@@ -138,7 +138,7 @@ class Dialogue:
         answer = Answer(number, content, turn.calls, finish, stop, turn.prompt_tokens, len(turn.ids))
         self._answers.append(answer)
         self.counts.turns += 1
-        self._contexts.answered(self._sample, messages, answer.as_message(), number)
+        self._contexts.answered(self._sample, messages, answer.as_message(), number, stop)
         if ask.keep:
             self._keep(answer_id(number), [*earlier, *ask.messages, answer.as_message()])
         return answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import resource
 import shutil
 import sys
@@ -70,7 +71,11 @@ class ProcessHarness(Harness):
 
     def _program(self, door: Door, start: Start, seed: int) -> Program:
         options: ProcessOptions = self.options
-        places = {"{base}": str(Path(self._ctx.base).resolve()), "{python}": sys.executable}
+        places = {
+            "{base}": str(Path(self._ctx.base).resolve()),
+            "{python}": sys.executable,
+            "{question}": _question(start),
+        }
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         own = {"NO_PROXY": "127.0.0.1", "PYTHONHASHSEED": "0", "ROLEMESH_SEED": str(seed)}
         told = {"messages": list(start.messages), "tools": [tool.as_function() for tool in start.tools], "seed": seed}
@@ -100,7 +105,7 @@ class ProcessHarness(Harness):
         """End the conversation. Raises `EndReached`, or `ConversationFailedError`."""
         options: ProcessOptions = self.options
         over = dialogue.ended is not None
-        found = verdict(result, options.reward, dialogue.reward, over, options.reward_if_truncated)
+        found = verdict(result, options.reward, dialogue.reward, over, options.reward_if_truncated, options.wrong)
         if isinstance(found, Failed):
             raise ConversationFailedError(found.reason)
         if found.reward is not None:
@@ -138,9 +143,15 @@ class ProcessHarness(Harness):
 
 
 def _replaced(text: str, places: Mapping[str, str]) -> str:
-    for name, value in places.items():
-        text = text.replace(name, value)
-    return text
+    """Replace the names in one pass, so that a question with the text `{base}` stays as it is."""
+    return re.sub("|".join(map(re.escape, places)), lambda found: places[found[0]], text)
+
+
+def _question(start: Start) -> str:
+    """Return the text of the environment's last message, without the null characters that no argument can have."""
+    content = start.messages[-1].get("content") if start.messages else ""
+    text = content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content or ())
+    return text.replace("\0", "")
 
 
 def _parent(ctx: RankContext[Any]) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from rolemesh_gateway.rewards import RewardFrom
+from rolemesh_gateway.rewards import WRONG, RewardFrom
 
 __all__ = ["ProcessOptions"]
 
@@ -14,15 +14,23 @@ class ProcessOptions(BaseModel, extra="forbid"):
 
     command: list[str] = Field(
         min_length=1,
-        description="the program and its arguments; {base} is the job file's folder, {python} the rank's interpreter",
+        description="the program and its arguments; {base} is the job file's folder, {python} the rank's interpreter, "
+        "{question} the text of the environment's last message",
     )
     env: dict[str, str] = Field(
-        default_factory=dict, description="more environment variables; the program inherits PATH, LANG and TZ only"
+        default_factory=dict,
+        description="more environment variables, with the same names in braces; the program inherits PATH, LANG and TZ "
+        "only",
     )
     reward: RewardFrom = Field(
         "environment",
-        description="environment: it judges the last turn; exit: 1 for exit status 0, else 0; stdout: the number in "
-        "the last line; call: the program sends it to $ROLEMESH_URL/reward",
+        description="environment: it judges the last turn; exit: 1 for exit status 0, 0 for those in `wrong`; stdout: "
+        "the number in the last line; call: the program sends it to $ROLEMESH_URL/reward",
+    )
+    wrong: list[int] = Field(
+        default_factory=lambda: list(WRONG),
+        description="with exit: the exit statuses that mean a reward of 0; the conversation fails with all others, and "
+        "with an uncaught exception",
     )
     reward_if_truncated: float | None = Field(
         None,
@@ -43,4 +51,4 @@ class ProcessOptions(BaseModel, extra="forbid"):
     )
     output_kb: int = Field(64, ge=1, description="kept end of stdout and of stderr, in 10^3 bytes each")
     request_mb: float = Field(8.0, gt=0, description="maximum length of the body of a request, in 10^6 bytes")
-    waiting: int = Field(16, ge=1, description="requests of one conversation that may wait; the gateway refuses more")
+    waiting: int = Field(128, ge=1, description="requests of one conversation that may wait; the gateway refuses more")

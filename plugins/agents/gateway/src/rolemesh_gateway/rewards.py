@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from rolemesh_agents import Reward
+from rolemesh_gateway.exits import meaning
 from rolemesh_gateway.programs import ProgramResult
 
 __all__ = ["Failed", "RewardFrom", "Verdict", "verdict"]
@@ -15,8 +17,8 @@ __all__ = ["Failed", "RewardFrom", "Verdict", "verdict"]
 RewardFrom: TypeAlias = Literal["environment", "exit", "stdout", "call"]
 SHOWN = 500
 """Number of characters of stderr in the reason of a failure."""
-NOT_STARTED = (126, 127)
-"""Exit statuses with which shells and the guard say that a program could not start."""
+WRONG = (1,)
+"""Exit statuses that mean a reward of 0."""
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -33,12 +35,18 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def verdict(
-    result: ProgramResult, source: RewardFrom, judged: Reward | None, over: bool, if_truncated: float | None
+    result: ProgramResult,
+    source: RewardFrom,
+    judged: Reward | None,
+    over: bool,
+    if_truncated: float | None,
+    wrong: Collection[int] = WRONG,
 ) -> Verdict | Failed:
     """Judge a conversation whose program has ended.
 
     `judged`: the reward that the program has set. `over`: whether a limit of the conversation, or the environment,
-    ended it before the program did. `if_truncated`: the reward of a truncated conversation that has none.
+    ended it before the program did. `if_truncated`: the reward of a truncated conversation that has none. `wrong`: the
+    exit statuses that mean a reward of 0.
     """
     if result.ended in ("processes", "guard"):
         return Failed(_crash(result))
@@ -46,29 +54,30 @@ def verdict(
     stopped = bool(limit) or (over and result.ended == "asked")
     if source == "environment":
         return Failed(_crash(result)) if _crashed(result) and not over and not stopped else Verdict(None, limit)
-    reward = judged if source == "call" else None if stopped else _judged(result, source, over)
+    reward = judged if source == "call" else None if stopped else _judged(result, source, over, wrong)
     if reward is None and (stopped or over):
         if if_truncated is None:
             return Failed(f"the conversation was truncated before the program set its reward. {_tail(result)}")
         reward = Reward(if_truncated)
     if reward is None:
-        missing = {"call": "set no reward", "stdout": "printed no number in its last line", "exit": "crashed"}[source]
+        missing = {"call": "set no reward", "stdout": "printed no number in its last line", "exit": "did not judge"}[
+            source
+        ]
         return Failed(f"the program {missing}: {_crash(result)}")
     return Verdict(reward, limit)
 
 
-def _judged(result: ProgramResult, source: RewardFrom, over: bool) -> Reward | None:
+def _judged(result: ProgramResult, source: RewardFrom, over: bool, wrong: Collection[int]) -> Reward | None:
     """The reward that the exit status or the output gives. After an error of the gateway, only success counts."""
     if over and result.code != 0:
         return None
-    return _printed(result) if source == "stdout" else _exited(result)
+    return _printed(result) if source == "stdout" else _exited(result, wrong)
 
 
-def _exited(result: ProgramResult) -> Reward | None:
-    """1 for exit status 0, 0 for others. A signal, or a program that could not start, is no judgement."""
-    if result.code is None or result.code < 0 or result.code in NOT_STARTED:
-        return None
-    return Reward(float(result.code == 0), success=result.code == 0)
+def _exited(result: ProgramResult, wrong: Collection[int]) -> Reward | None:
+    """1 or 0 by the exit status; None if it says nothing of the model's work."""
+    found = meaning(result.code, result.errors, wrong)
+    return None if found == "failed" else Reward(float(found == "right"), success=found == "right")
 
 
 def _printed(result: ProgramResult) -> Reward | None:
