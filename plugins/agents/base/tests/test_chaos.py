@@ -57,7 +57,12 @@ def rewards(job: Any) -> list[tuple[int, float]]:
 @pytest.mark.parametrize("seed", range(3))
 def test_conversations_wait_for_disks_stores_and_clocks(agent_job: Callable[..., Any], seed: int) -> None:
     job = chaotic(agent_job)
-    targets = "full:agent/*,full:trainer/0,full,stall,clock,disk"
+    job.job["plugins"]["environments"][0]["options"]["count"] = (
+        ""  # these notes of the test could not be written either
+    )
+    for role in ("rollout", "trainer"):
+        job.job["roles"][role]["options"]["kwargs"] |= {"count": ""} if role == "rollout" else {"out": ""}
+    targets = "full:agent/*,full:environment/*,full,stall,clock,disk"
     done = job.run("--chaos", f"kills=8,seed={seed},targets={targets}", "--chaos-compare", timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sum(line["conversations"] for line in job.lines()) == CONVERSATIONS

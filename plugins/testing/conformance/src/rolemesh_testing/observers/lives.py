@@ -40,6 +40,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     "snapshot_damaged": {"message": "step 1 is damaged"},
     "connections_refused": {"agent": "node-0/0", "node": "node-0", "count": 2},
     "injected": {"kind": "kill", "target": "actor/1"},
+    "child_killed": {"target": "actor/1", "pid": 7, "name": "python"},
     "hang": {"text": "actor/1 has been in sample for 60 s", "stacks": "Thread 1", "roles": ["actor"]},
     "slow_operator": {"role": "actor", "rank": 1, "step": 3, "operator": "actor.act", "seconds": 70.0, "allowed_s": 90},
     "straggler": {"role": "actor", "rank": 1, "message": "actor/1 takes 3 times as long as the others"},
@@ -69,7 +70,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     "recovery_failed": {"number": 1, "level": "process", "why": "no place"},
     "recovered": {"number": 2, "restarted": ["actor/1"], "seconds": 0.7, "at": 3.0},
     "regained": {"number": 2, "at": 3.5},
-    "rolled_back": {"step": -1, "folder": "", "lost_steps": 3, "timeline": 1},
+    "rolled_back": {"step": -1, "folder": "", "lost_steps": 3, "timeline": 1, "calls": ["mail.send"]},
     "master_recovered": {"epoch": 2, "phase": "running", "at": 3.6},
     "node_checked": {
         "agent": "node0",
