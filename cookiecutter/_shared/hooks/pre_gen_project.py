@@ -19,7 +19,7 @@ KERNEL_NAMES = (
     "sandbox-bubblewrap", "sandbox-process", "sandboxes", "scale", "scaler-backlog", "scaler-bottleneck", "scalers",
     "schema", "script", "separation", "shm", "shrink", "source", "sources", "sql", "sqlite", "stage", "standard",
     "status", "stop", "stores", "subgraph", "submit", "tasks", "tcp", "testing", "tools", "torch", "training",
-    "transports", "vllm", "vllm-decode", "vllm-prefill",
+    "transports", "verifiers", "vllm", "vllm-decode", "vllm-prefill",
 )  # fmt: skip
 """Names of rolemesh's own plugins and, without ``rolemesh-``, of their distributions."""
 VERBS = ("plan", "plugins", "run", "validate")

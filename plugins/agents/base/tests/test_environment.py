@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
 from agent_bench import SumOptions, Sums
 
 from rolemesh import CalledBy, RankContext
+from rolemesh_agents import Episode, Observation, Reward, Start, Task, ToolCall
 from rolemesh_agents.conversations.action_log import ActionLog
 from rolemesh_agents.workloads.environment import EnvironmentWorkload
 
@@ -17,9 +18,9 @@ TASK = msgspec.to_builtins(Sums(SumOptions()).task("train", 3, 0))
 ADD = {"name": "add", "arguments": {"a": 1, "b": 2}, "id": "x"}
 
 
-def rank(**sums: Any) -> EnvironmentWorkload:
+def rank(cls: type[Sums] = Sums, **sums: Any) -> EnvironmentWorkload:
     made = EnvironmentWorkload()
-    plugins = {("environments", "sums"): lambda: Sums(SumOptions(**sums))}
+    plugins = {("environments", "sums"): lambda: cls(SumOptions(**sums))}
     options = EnvironmentWorkload.Options(environment="sums")
     made.setup(RankContext(options=options, plugins=plugins))
     return made
@@ -42,6 +43,42 @@ def test_an_action_with_another_answer_than_before_fails_the_restore() -> None:
         bad = [msgspec.to_builtins(action) for action in log.plan().actions]
         failed = (await asked(second, second.resume(TASK, 1, None, bad), "t"))["failed"]
         assert "repeated action 1 (add) of the episode has another answer than before" in failed
+
+    asyncio.run(restores())
+
+
+class Hearing(Episode):
+    """Answers with the turn of which a call is the first one."""
+
+    heard: tuple[str, int] = ("", 0)
+
+    def reset(self, task: Task, seed: int) -> Start:
+        return Start([{"role": "user", "content": "Go on."}])
+
+    def reward(self) -> Reward:
+        return Reward(0.0)
+
+    def hear(self, content: str, calls: Sequence[ToolCall]) -> None:
+        self.heard = content, len(calls)
+
+    def call(self, call: ToolCall) -> Observation:
+        return Observation(f"{self.heard}")
+
+
+def test_an_episode_hears_a_whole_turn_before_its_first_call_and_again_when_it_is_restored() -> None:
+    class Heard(Sums):
+        def episode(self) -> Episode:
+            return Hearing()
+
+    async def restores() -> None:
+        log, first, second = ActionLog(), rank(cls=Heard), rank(cls=Heard)
+        assert (await asked(first, first.begin(TASK, 1, 5.0)))["hears"]
+        given = {**ADD, "turn": ["I add.", [ADD, ADD]]}
+        answer = await asked(first, first.call(given, 5.0))
+        assert answer["content"] == "('I add.', 2)"
+        log.answered("call", given, 5.0, True, answer)
+        actions = [msgspec.to_builtins(action) for action in log.plan().actions]
+        assert await asked(second, second.resume(TASK, 1, None, actions)) == {}
 
     asyncio.run(restores())
 

@@ -59,8 +59,8 @@ class Episode(ABC):
     """One attempt at one task. All methods may be ``def`` or ``async def``.
 
     The episode is deterministic: the same task, seed and actions have the same answers. rolemesh calls `reset` once,
-    and then `call` and `reply` in the order of the conversation. It calls no two methods of an episode at the same
-    time. All ``def`` methods run in one thread of the episode, and coroutines in the event loop of the rank.
+    and then `hear`, `call` and `reply` in the order of the conversation. It calls no two methods of an episode at the
+    same time. All ``def`` methods run in one thread of the episode, and coroutines in the event loop of the rank.
 
     **Limits.** A coroutine that is late is cancelled. A ``def`` method cannot be ended: the model gets told that the
     tool is late, and the conversation fails if the method still runs at the limit of the next action. Then `close` is
@@ -82,6 +82,14 @@ class Episode(ABC):
     @abstractmethod
     def reset(self, task: Task, seed: int) -> Start:
         """Begin with `task`. All chance comes from `seed`."""
+
+    def hear(self, content: str, calls: Sequence[ToolCall]) -> None:  # noqa: B027 (a hook for few)
+        """Take note of a turn that calls tools, before `call` gets the first of its calls.
+
+        `content`: the turn's text without the calls. `call` may then carry out all calls of the turn at the first one:
+        rolemesh repeats the first call only if all tools of the turn are `repeatable`. A call that no turn of the model
+        asked for, such as one of a program, comes without it.
+        """
 
     def call(self, call: ToolCall) -> Observation:
         """Run one call of a tool. The name may be unknown, and the arguments may be wrong: tell the model."""

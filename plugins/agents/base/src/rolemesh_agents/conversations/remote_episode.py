@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -57,6 +57,8 @@ class RemoteEpisode:
         self._session: str | None = None
         self._log = ActionLog()
         self._restorable = self.closed = False
+        self.hears = False
+        """Whether the episode wants whole turns, see `Episode.hear`."""
         self.losses = self.late_calls = 0
         self.seconds = 0.0
         """Seconds that the environment has worked on this episode, without those that were repeated."""
@@ -74,11 +76,16 @@ class RemoteEpisode:
         answer = await self._ask("begin", limit, msgspec.to_builtins(self._task), self._seed, limit)
         self._log.begun(answer.get("state"))
         self._restorable = True
+        self.hears = bool(answer.get("hears"))
         return msgspec.convert({"messages": answer["messages"], "tools": answer["tools"]}, Start)
 
-    async def call(self, call: ToolCall, repeatable: bool, limit: float) -> Observation:
-        """Run one call of a tool, within `limit` seconds."""
-        given = {"name": call.name, "arguments": dict(call.arguments), "id": call.id}
+    async def call(
+        self, call: ToolCall, repeatable: bool, limit: float, turn: tuple[str, Sequence[ToolCall]] | None = None
+    ) -> Observation:
+        """Run one call of a tool, within `limit` seconds. `turn`: see `Episode.hear`."""
+        given: dict[str, Any] = {"name": call.name, "arguments": dict(call.arguments), "id": call.id}
+        if turn is not None:
+            given["turn"] = [turn[0], [msgspec.to_builtins(each) for each in turn[1]]]
         answer = await self._act("call", given, repeatable, limit)
         self.late_calls += bool(answer.get("late"))
         return Observation(answer["content"], answer["done"])

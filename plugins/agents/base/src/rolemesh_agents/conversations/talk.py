@@ -59,6 +59,8 @@ class Talk:
         self.turns = self.unparsed = 0
         self.engine_s = 0.0
         self.reward: Reward | None = None
+        self._unheard: ParsedTurn | None = None
+        """The last turn, if the episode is to hear it with the first of its calls."""
         self._episode, self._template, self._sampler = episode, template, sampler
         self._limits, self._params = limits, dict(params)
         self._samples: list[_Sample] = []
@@ -89,6 +91,7 @@ class Talk:
             self._full(len(prompt), "the longest prompt of the rollout is shorter")
         self._note(now, added, sampled, given)
         parsed = self._named(self._template.parse(now.turn, now.tools))
+        self._unheard = parsed if self._episode.hears else None
         transcript.messages.append(self._template.message(parsed))
         ids = sampled.ids.tolist()
         return Turn(parsed.content, parsed.calls, parsed.unparsed, ids, sampled.finish, len(prompt))
@@ -96,8 +99,10 @@ class Talk:
     async def call(self, call: ToolCall) -> Observation:
         """See `Conversation.call`."""
         self._check()
-        repeatable = all(tool.repeatable for tool in self.start.tools if tool.name == call.name)
-        found = await self._episode.call(call, repeatable, self._limits.call_s)
+        turn = self._heard(call)
+        names = {call.name} if turn is None else {each.name for each in turn[1]}
+        repeatable = all(tool.repeatable for tool in self.start.tools if tool.name in names)
+        found = await self._episode.call(call, repeatable, self._limits.call_s, turn)
         if found.done:
             self.ended = "finished"
         return found
@@ -157,6 +162,14 @@ class Talk:
             used.remove(self._now)
             used.append(self._now)
         return [each.transcript for each in used]
+
+    def _heard(self, call: ToolCall) -> tuple[str, Sequence[ToolCall]] | None:
+        """Return the text and the calls of the last turn, once, if `call` is one of its calls."""
+        turn = self._unheard
+        if turn is None or all(each.id != call.id for each in turn.calls):
+            return None
+        self._unheard = None
+        return turn.content, turn.calls
 
     def _check(self) -> None:
         limit = self._limits.conversation_s

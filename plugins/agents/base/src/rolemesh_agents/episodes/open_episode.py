@@ -58,7 +58,8 @@ class OpenEpisode:
         self._task = task
         await self._open(limit)
         start = await self._worker.run(limit, self._episode.reset, task, seed)
-        return as_start(start) | await self._about(began, limit)
+        hears = {"hears": True} if type(self._episode).hear is not Episode.hear else {}
+        return as_start(start) | hears | await self._about(began, limit)
 
     async def act(self, kind: str, given: Mapping[str, Any], limit: float) -> dict[str, Any]:
         """Carry out an action. A late call of a tool has an answer, too, and the episode goes on."""
@@ -69,6 +70,9 @@ class OpenEpisode:
         call = ToolCall(given["name"], given["arguments"], given["id"])
         before = self._worker.busy
         try:
+            if (turn := given.get("turn")) is not None:
+                calls = msgspec.convert(turn[1], list[ToolCall])
+                await self._worker.run(limit, self._episode.hear, turn[0], calls)
             found = await self._worker.run(limit, self._episode.call, call)
         except LateError:
             if before:

@@ -1,0 +1,64 @@
+"""A conversation as a harness sees it: what the environment gets with a call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from agent_bench import ByteTemplate
+
+from rolemesh_agents import Observation, Start, Tool, ToolCall
+from rolemesh_agents.conversations.limits import ConversationLimits
+from rolemesh_agents.conversations.sampling import SampledTurn
+from rolemesh_agents.conversations.talk import Talk
+
+TOOLS = (Tool("look", "", {}), Tool("pay", "", {}, repeatable=False))
+
+
+class Notes:
+    """Writes down the calls that an episode gets."""
+
+    seconds = 0.0
+
+    def __init__(self, hears: bool) -> None:
+        self.hears, self.calls = hears, list[tuple[Any, ...]]()
+
+    async def call(
+        self, call: ToolCall, repeatable: bool, limit: float, turn: tuple[str, Sequence[ToolCall]] | None
+    ) -> Observation:
+        heard = None if turn is None else (turn[0], [each.name for each in turn[1]])
+        self.calls.append((call.name, repeatable, heard))
+        return Observation("")
+
+
+async def sampled(prompt: Any, params: Any) -> SampledTurn:
+    text = "So: " + "".join(json.dumps({"name": name, "arguments": {"a": 1}}) for name in ("look", "pay"))
+    ids = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+    return SampledTurn(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int64), "stop", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("hears", "calls"),
+    [
+        (False, [("look", True, None), ("pay", False, None), ("look", True, None)]),
+        (True, [("look", False, ("So: ", ["look", "pay"])), ("pay", False, None), ("look", True, None)]),
+    ],
+)
+def test_an_episode_that_hears_turns_gets_them_with_their_first_call(hears: bool, calls: list[Any]) -> None:
+    """Such an episode may carry out all calls at the first one, so this one is as repeatable as all of them."""
+
+    async def talks() -> list[tuple[Any, ...]]:
+        episode: Any = Notes(hears)
+        start = Start([{"role": "user", "content": "hello"}], TOOLS)
+        limits = ConversationLimits(tokens=1000)
+        talk = Talk(0, 0, start, episode, ByteTemplate(), sampled, limits, {})
+        turn = await talk.sample()
+        for call in (*turn.calls, ToolCall("look", {}, "of a program")):
+            await talk.call(call)
+        return list(episode.calls)
+
+    assert asyncio.run(talks()) == calls

@@ -1,0 +1,58 @@
+"""The environment `verifiers`: the tasks of a taskset, and episodes of the environment that plays them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from rolemesh.errors import OptionsError
+from rolemesh_agents import Environment, Episode, Task
+from rolemesh_verifiers.episode import VerifiersEpisode
+from rolemesh_verifiers.options import VerifiersOptions
+from rolemesh_verifiers.serving import Serving
+
+__all__ = ["VerifiersEnvironment"]
+
+
+class VerifiersEnvironment(Environment):
+    """Runs an environment of verifiers in the ranks of the role `environment`. The model is rolemesh's.
+
+    All code of verifiers and of the taskset runs in one thread, since some environments use global random numbers.
+    """
+
+    Options = VerifiersOptions
+
+    def __init__(self, options: VerifiersOptions) -> None:
+        super().__init__(options)
+        self._serving = Serving(options)
+
+    def size(self, split: Literal["train", "eval"]) -> int:
+        """See `Environment.size`. Raises `OptionsError` if the taskset has no task for training."""
+        options: VerifiersOptions = self.options
+        count = self._serving.run(self._serving.counted(split)).result()
+        held = min(options.eval_size, count)
+        if split == "eval":
+            return held
+        if options.held_out is not None:
+            return count
+        if count <= options.eval_size:
+            what = f"the taskset has {count} tasks, and {held} of them are held out"
+            raise OptionsError(
+                what, where="eval_size", remedy="make it smaller, or give `held_out` a taskset of its own"
+            )
+        return count - held
+
+    def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
+        """See `Environment.task`. The data is the task's number in the taskset, and verifiers' hash of it."""
+        options: VerifiersOptions = self.options
+        first = options.eval_size if split == "train" and options.held_out is None else 0
+        index = first + number
+        found = self._serving.run(self._serving.task(split, index)).result()
+        return Task(number, {"index": index, "hash": found.hash}, split)
+
+    def episode(self) -> Episode:
+        """See `Environment.episode`."""
+        return VerifiersEpisode(self._serving, self.options.success)
+
+    def close(self) -> None:
+        """See `Environment.close`."""
+        self._serving.close()

@@ -1,0 +1,37 @@
+"""The reward of an episode that verifiers has judged. A failure is an error, never a reward. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rolemesh_agents import AgentError, Reward
+
+__all__ = ["judged"]
+
+
+def judged(episode: Any, trace: Any, success: float | None) -> Reward:
+    """Return the reward of `trace`, which is the model's in a judged `episode` of verifiers.
+
+    Parts are the weighted rewards and the metrics. Raises `AgentError` if anything in the episode has failed, if its
+    judgement is incomplete, and if the task has no reward at all.
+    """
+    if not episode.ok:
+        errors = [*episode.errors, *(error for each in episode.traces for error in each.errors)]
+        what = "; ".join(f"{error.type}: {error.message}" for error in errors[:1]) or "the episode has failed"
+        raise AgentError(f"verifiers: {what}", remedy="see the log of this rank")
+    if trace is None:
+        raise AgentError("the environment has let the model play no part", remedy="look at the option `agent`")
+    if trace.is_timeout:
+        raise AgentError(
+            f"verifiers: {trace.stop_condition}", remedy="raise the agent's timeout in config, or the task's own"
+        )
+    missing = [name for name, reward in trace.rewards.items() if reward is None]
+    if missing:
+        raise AgentError(f"verifiers has not computed the reward {missing[0]}", remedy="see the log of this rank")
+    if not trace.rewards:
+        remedy = "name a function in config: taskset: {task: {rewards: {name: {fn: module:function}}}}"
+        raise AgentError("the task has no reward", remedy=remedy)
+    parts = {name: float(value) for name, value in trace.metrics.items() if value is not None}
+    parts |= {name: float(reward.value) for name, reward in trace.rewards.items()}
+    value = float(trace.reward)
+    return Reward(value, parts, success=None if success is None else value >= success)
