@@ -33,8 +33,8 @@ class VerifiersEpisode(Episode):
         self._turns = 0
         self._over = self._late = False
         self._heard: tuple[str, Sequence[ToolCall]] | None = None
-        self._answers: list[Observation] = []
-        """The answers to the further calls of the last turn."""
+        self._answers: dict[str, Observation] = {}
+        """The answers to the further calls of the last turn, by the ids of these."""
 
     async def reset(self, task: Task, seed: int) -> Start:
         """See `Episode.reset`."""
@@ -43,15 +43,16 @@ class VerifiersEpisode(Episode):
     def hear(self, content: str, calls: Sequence[ToolCall]) -> None:
         """See `Episode.hear`."""
         self._heard = content, calls
-        self._answers = []
+        self._answers = {}
 
     async def call(self, call: ToolCall) -> Observation:
         """See `Episode.call`. It ends the episode if the environment asks for no other turn."""
-        if not self._answers:
+        if call.id not in self._answers:
             content, calls = self._heard or ("", [call])
             self._heard = None
-            self._answers = await self._in_thread(self._called(content, calls))
-        return self._answers.pop(0)
+            answers = await self._in_thread(self._called(content, calls))
+            self._answers |= {each.id: answer for each, answer in zip(calls, answers, strict=True)}
+        return self._answers.pop(call.id)
 
     async def reply(self, content: str) -> Outcome:
         """See `Episode.reply`."""
