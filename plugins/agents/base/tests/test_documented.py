@@ -1,4 +1,4 @@
-"""The environment and the job of the page "Agents" run."""
+"""The examples of the pages "Agents" and "Write a harness" run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-PAGE = (Path(__file__).parents[4] / "docs" / "agents.md").read_text()
+DOCS = Path(__file__).parents[4] / "docs"
+PAGE = (DOCS / "agents.md").read_text()
 
 
 def block(language: str, number: int = 0) -> str:
@@ -32,3 +33,15 @@ def test_the_first_agent_of_the_page_runs_with_a_model_of_rules(agent_job: Calla
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = job.lines()
     assert (line["reward"], line["success"], line["turns"]) == (1, 1, 3)
+
+
+def test_the_harness_with_several_samples_lets_the_model_check_its_answer(agent_job: Callable[..., Any]) -> None:
+    job = agent_job("unknown", steps=1)
+    site, page = job.folder / "site", (DOCS / "write-a-harness.md").read_text()
+    (site / "checked.py").write_text(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[1])
+    with (site / "agent_bench-0.1.0.dist-info" / "entry_points.txt").open("a") as points:
+        points.write("checked = checked:Checked\n")
+    job.set(roles__agent__options__harness="checked", plugins__harnesses=[{"use": "checked"}])
+    done = job.run("--engine", "inline")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {(row["turns"], row["ended"]) for row in job.rows()} == {(3, "finished")}
