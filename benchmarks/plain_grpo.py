@@ -7,9 +7,12 @@ prompt is computed once, when its completions are sampled and when they are trai
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the job's roles: spinning threads slow what runs beside them
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -17,6 +17,7 @@ from benchmarks.running import JOBS, ROOT, BenchmarkError, run_job
 
 JOB = JOBS / "short_grpo.yaml"
 TASKS = ("reverse", "larger", "plus")
+KINDS = ("asynchronous", "lag 0", "hand-written")
 TARGET, EVERY = 0.8, 2
 ASYNCHRONOUS = ("params.lag=2",)
 """Rollout and trainer work at the same time, with one thread each."""
@@ -54,26 +55,30 @@ def measure(quick: bool) -> Report:
                 found.setdefault((kind, task), []).append(job(task, seed, steps, *overrides))
             if task == tasks[0]:
                 found.setdefault(("hand-written", task), []).append(hand_written(task, seed, steps))
-    for kind in ("asynchronous", "lag 0", "hand-written"):
-        runs = found[kind, tasks[0]]
-        report.row(f"{tasks[0]}: {kind}", "s/step", [each.seconds_per_step for each in runs])
-    _times(report, {kind: runs for (kind, task), runs in found.items() if task == tasks[0]})
-    for task in tasks:
-        ours, theirs = ([each.late_reward for each in found[kind, task]] for kind in ("asynchronous", "lag 0"))
-        report.row(f"{task}: reward of the last third, asynchronous", "reward", ours)
-        report.row(f"{task}: reward of the last third, lag 0", "reward", theirs)
-        apart = [abs(fmean(theirs) - fmean(ours))]
-        report.claim(f"{task}: |lag 0 - asynchronous|, means over the seeds", apart, at_most=0.03, unit="reward")
+    fill(report, found, tasks)
     report.settings = {
         "steps": steps,
         "samples of a step": 48,
         "seeds": len(seeds),
         "evaluated every": f"{EVERY} steps",
     }
-    report.notes.append(
-        "start-up is not in the figures; the hand-written loop has two threads, and so have both roles of lag 0"
-    )
     return report
+
+
+def fill(report: Report, found: Mapping[tuple[str, str], list[Trained]], tasks: Sequence[str]) -> None:
+    """Add the rows and claims of the runs, which are there by kind and task, a run for each seed."""
+    for kind in KINDS:
+        runs = found[kind, tasks[0]]
+        report.row(f"{tasks[0]}: {kind}", "s/step", [each.seconds_per_step for each in runs])
+    _times(report, {kind: found[kind, tasks[0]] for kind in KINDS})
+    for task in tasks:
+        ours, theirs = ([each.late_reward for each in found[kind, task]] for kind in KINDS[:2])
+        report.row(f"{task}: reward of the last third, asynchronous", "reward", ours)
+        report.row(f"{task}: reward of the last third, lag 0", "reward", theirs)
+        apart = [abs(fmean(theirs) - fmean(ours))]
+        report.claim(f"{task}: |lag 0 - asynchronous|, means over the seeds", apart, at_most=0.03, unit="reward")
+    report.notes.append("start-up is not in the figures")
+    report.notes.append("the hand-written loop has two threads, and so have both roles of lag 0")
 
 
 def _times(report: Report, runs: dict[str, list[Trained]]) -> None:
