@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,45 @@ def test_an_unchanged_program_adds_with_a_tool(held, adder, program):
     assert [each["role"] for each in used] == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
     assert [each["content"] for each in used if each["role"] == "tool"] == ["3", "7"]
     assert (talk.replies, talk.truncated, talk.reward) == (["The sum is 7."], "", None)
+
+
+OTHERS = {
+    "langchain_chat.py": ("langchain_openai", ["", "stream", "responses", "responses stream"]),
+    "openai_agents.py": ("agents", ["", "stream", "chat", "chat stream"]),
+    "litellm_chat.py": ("litellm", ["", "stream", "anthropic", "anthropic stream"]),
+}
+"""Programs with libraries that our requirements do not have, the module that each needs, and arguments."""
+
+
+def python_with(module):
+    """The interpreter that PROGRAMS_PYTHON names, or this one, if it has `module`."""
+    python = os.environ.get("PROGRAMS_PYTHON", sys.executable)
+    if subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode:
+        pytest.skip(f"{python} has no {module}; PROGRAMS_PYTHON names another interpreter")
+    return python
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("program", "args"), [(name, each) for name, (_, args) in OTHERS.items() for each in args])
+def test_a_program_with_a_library_of_others_adds_in_one_sample(held, adder, program, args):
+    command = [python_with(OTHERS[program][0]), f"{{base}}/{program}", *args.split()]
+    talk = held(adder, command=command, seconds=250)
+    (used,) = [each for each in talk.samples if each[-1]["role"] == "assistant"]
+    assert [each["content"] for each in used if each["role"] == "tool"] == ["3", "7"]
+    assert (talk.replies, talk.truncated) == (["The sum is 7."], "")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("args", [[], ["stream"]])
+def test_each_turn_of_smolagents_is_a_sample_because_it_adds_text_to_the_turn_before(held, says, args):
+    def model(messages):
+        code = "final_answer(3)" if len(messages) > 2 else "print(1 + 2)"
+        return says(f"Thought: I add.\n<code>\n{code}\n</code>")
+
+    command = [python_with("smolagents"), "{base}/smolagents_code.py", *args]
+    talk = held(model, command=command, seconds=250)
+    used = [each for each in talk.samples if each[-1]["role"] == "assistant"]
+    assert [len(each) for each in used] == [3, 5]
 
 
 def test_a_shell_script_with_curl_sets_its_reward(held, says):

@@ -223,6 +223,7 @@ def engine(tiny) -> Any:
 
     set_num_threads = torch.set_num_threads  # vllm's worker replaces it for the whole process
     found = Engine(tiny, EngineOptions(model=str(tiny), engine={"max_model_len": 4096}), seed=0, cpus=1)
+    found.label(0)
     yield found
     found.close()
     torch.set_num_threads = set_num_threads
