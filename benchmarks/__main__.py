@@ -35,6 +35,7 @@ NAMES = (
     "pretrain",
     "deepspeed_step",
     "gateway",
+    "long_tails",
 )
 UNPUBLISHED = ("staleness",)
 """Benchmarks without committed results: they run if they are named."""

@@ -151,9 +151,9 @@ class Disturbed:
 
         self._until(f"{kind} {target}", ask)
 
-    def result(self) -> dict[str, Any]:
-        """Wait for the job's end. Raises `BenchmarkError` if it is not done."""
-        found = self._until("the job's end", self.run.result, 600.0)
+    def result(self, limit_s: float = 600.0) -> dict[str, Any]:
+        """Wait for the job's end, at most `limit_s`. Raises `BenchmarkError` if it is not done."""
+        found = self._until("the job's end", self.run.result, limit_s)
         if found["status"] != "done":
             raise BenchmarkError(f"the job {found['status']}: {found['message']}")
         return found

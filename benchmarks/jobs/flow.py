@@ -57,3 +57,11 @@ def short_grpo(job, lag=0, every=2):
     job.examiner.load_weights(job.trainer.weights(every=every, at=0), every=every, at=0)
     answers = job.examiner.evaluate(job.questions.held_out(every=every, at=0), every=every, at=0)
     job.judge.evaluate(answers, every=every, at=0)
+
+
+@flow
+def long_tails(job, lag=0):
+    """Conversations for a trainer; with a `lag`, it takes those that are finished first."""
+    rows = job.agent.converse(job.tasks.next(), calls=[job.rollout, job.environment])
+    job.trainer.train(rows, lag=AtMost(lag)) if lag else job.trainer.train(rows)
+    job.rollout.load(job.trainer.weights())
