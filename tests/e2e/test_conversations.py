@@ -51,7 +51,7 @@ class Agent:
     def __init__(self, ctx, die=()):
         self.ctx, self.die = ctx, list(die)
 
-    @operator(talks=Balanced(rows=1, concurrency=4), returns=Split())
+    @operator(talks=Balanced(rows=1, concurrency=4, ahead=AHEAD), returns=Split())
     async def talk(self, talks):
         ctx, talk = self.ctx, talks["talk"][0]
         said, box, acted = [], ctx.session("box"), []
@@ -156,7 +156,12 @@ JOB = "\n".join(
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
     job = Job(tmp_path, "talking", ("--backend", "local"))
-    roles = ROLES.replace("TALKS", str(TALKS)).replace("TURNS", str(TURNS)).replace("STEPS", str(STEPS))
+    roles = (
+        ROLES.replace("AHEAD", "0")
+        .replace("TALKS", str(TALKS))
+        .replace("TURNS", str(TURNS))
+        .replace("STEPS", str(STEPS))
+    )
     for name, text in {"roles.py": roles, "flow.py": FLOW, "job.yaml": JOB}.items():
         (tmp_path / name).write_text(text)
     yield job
@@ -177,7 +182,8 @@ DEATHS = {
     "a callee in a letter": {"post": [101]},
     "caller and callees": {"agent": [102, "act", 1], "model": [101, 1], "box": [102, 2], "post": [203]},
 }
-QUICK = ("the caller after an action", "caller and callees")
+DEATHS["caller and callees, and items begin early"] = DEATHS["caller and callees"]
+QUICK = ("the caller after an action", "caller and callees, and items begin early")
 
 
 @pytest.mark.parametrize(
@@ -185,6 +191,10 @@ QUICK = ("the caller after an action", "caller and callees")
 )
 def test_each_turn_and_each_action_happens_once(job: Job, who: str) -> None:
     die = DEATHS[who]
+    early = who.endswith("early")
+    if early:
+        roles = job.folder / "roles.py"
+        roles.write_text(roles.read_text().replace("ahead=0", "ahead=2"))
     ended = job.run(*(f"roles.{role}.options.kwargs.die={json.dumps(at)}" for role, at in die.items()))
     assert ended.returncode == 0, ended.stdout
     for role in die:
@@ -207,7 +217,9 @@ def test_each_turn_and_each_action_happens_once(job: Job, who: str) -> None:
     assert {talk for talk, letter in seen.items() if letter == "sent"} <= sent.keys()
     uncertain = {talk for talk, letter in seen.items() if letter == "uncertain"}
     if "post" in die:  # letters of the same step may have been under way, too
-        assert str(die["post"][0]) in uncertain <= {talk for talk in talks if int(talk) // 100 == die["post"][0] // 100}
+        step = die["post"][0] // 100
+        may_be = {talk for talk in talks if step <= int(talk) // 100 <= step + 2 * early}
+        assert str(die["post"][0]) in uncertain <= may_be
     else:
         assert not uncertain
 
@@ -306,3 +318,67 @@ def test_a_call_that_is_given_up_is_cancelled_and_a_timeout_is_heard_again(job: 
     heard = lines(job, "heard")
     assert [each[0] for each in heard] == ["0", "1"]
     assert heard[0][1:] == heard[1][1:]
+
+
+EARLY = '''
+import asyncio
+
+from rolemesh import Balanced, Batch, Split, operator, service
+
+
+class Data:
+    def __init__(self, ctx):
+        self.ctx = ctx
+
+    @operator(returns=Split())
+    def next(self):
+        return Batch({"talk": [10 * self.ctx.step, 10 * self.ctx.step + 1]})
+
+
+class Agent:
+    """Its first talk ends when the last one of step 2 has ended."""
+
+    def __init__(self, ctx):
+        self.ctx, self.later = ctx, asyncio.Event()
+
+    @operator(talks=Balanced(rows=1, concurrency=2, ahead=2), returns=Split())
+    async def talk(self, talks):
+        ctx, talk = self.ctx, talks["talk"][0]
+        turn = await ctx.call("model", "sample", talk)
+        if talk == 0:
+            await self.later.wait()
+        if talk == 21:
+            self.later.set()
+        ctx.count(**{f"of_step_{ctx.step}": 1})
+        return Batch({"talk": [turn], "step": [ctx.step]})
+
+
+class Model:
+    @service(recorded=True, concurrency=8)
+    async def sample(self, talk):
+        return talk
+
+
+class Sink:
+    def __init__(self, ctx):
+        self.ctx = ctx
+
+    def add(self, talks) -> None:
+        self.ctx.record(talks=list(talks["talk"]), steps=list(talks["step"]))
+'''
+
+
+def test_items_of_later_steps_begin_while_the_longest_of_a_step_goes_on(job: Job) -> None:
+    (job.folder / "roles.py").write_text(EARLY)
+    flow = job.folder / "flow.py"
+    flow.write_text(flow.read_text().replace("job.model, job.box, job.post", "job.model"))
+    text = [line for line in JOB.splitlines() if not line.startswith(("  box", "  post"))]
+    (job.folder / "job.yaml").write_text("\n".join(text).replace("world_size: 2", "world_size: 1"))
+    ended = job.run("metrics.every=1")
+    assert ended.returncode == 0, ended.stdout
+    found = job.metrics()
+    assert [line["records"] for line in found] == [
+        {"talks": [10 * step, 10 * step + 1], "steps": [step, step]} for step in range(STEPS)
+    ]
+    counts = [{name: line[name] for name in line if name.startswith("of_step")} for line in found]
+    assert counts == [{f"of_step_{step}": 2} for step in range(STEPS)], "metrics belong to the step of their item"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
-from tests.simulation.conversations import Line, hold_conversations
+from tests.simulation.conversations import Line, Talks, hold_conversations
 from tests.simulation.memory import CallLog, Decision
 from tests.simulation.model import Job, Value, answer_of, asked_by
 from tests.simulation.outcomes import Heard, Place, packed_outcome, unpacked_outcome
@@ -87,6 +87,8 @@ class SimCalls:
         self._given_up: dict[tuple[Any, bytes], int] = {}
         """The generation in which a caller gave up a call, by caller and key."""
         self._cancelled: set[Known[_Ask, Heard]] = set()
+        self.early: dict[tuple[int, int, str], Talks] = {}
+        """The conversations of items whose step has not begun, by operator, step and path."""
         self.heard: dict[bytes, Heard] = {}
         """The outcomes that operators have not taken yet, by key."""
 
@@ -216,7 +218,8 @@ class SimCalls:
 
     def drop(self) -> None:
         """Forget the calls for which no conversation waits: their operator ends."""
-        for key in list(self._calling.open):
+        kept = {key for talks in self.early.values() for key in talks.waits.values()}
+        for key in [key for key in self._calling.open if key not in kept]:
             self._calling.close(key)
 
     def _give_up(self, key: bytes, cancelled: bool) -> None:

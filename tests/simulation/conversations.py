@@ -7,21 +7,28 @@ The answers of services are never the same twice, so a repeated, lost or changed
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
-from tests.simulation.model import Job
+from tests.simulation.model import Job, Value, rows_of
 from tests.simulation.outcomes import Heard
 
+from rolemesh.api.partition import Balanced
 from rolemesh.api.service import ServiceSpec
 from rolemesh.graph.logical import OpCall
 from rolemesh_durable.extensions.calls.frames import LOST
+from rolemesh_runtime import items
 
 if TYPE_CHECKING:
     from tests.simulation.calls import SimCalls
+    from tests.simulation.rank import SimRank
 
-__all__ = ["Line", "hold_conversations", "with_conversations"]
+    from rolemesh_durable.extensions.sharing.mates import Mates
+
+__all__ = ["Line", "Talks", "begin_early", "hold_conversations", "with_conversations"]
 
 AT_ONCE = 2
 TURNS = 2
@@ -32,7 +39,7 @@ Talk: TypeAlias = Generator[bytes, Heard, None]
 
 
 class Line:
-    """The numbers of one conversation's calls, as those of `rolemesh_durable.rank.event_loop.CallSequence`."""
+    """The numbers of one conversation's calls, as those of `rolemesh_durable.rank.call_sequence.CallSequence`."""
 
     def __init__(self, op: OpCall, step: int, path: str) -> None:
         self.op, self.step, self.path, self._count = op, step, path, 0
@@ -78,20 +85,59 @@ def _talk(calls: SimCalls, line: Line) -> Talk:
     yield calls.begin(line, "turn", hash(tuple(said)))
 
 
+class Talks:
+    """The conversations of an operator, or of one of its items, from their first calls on."""
+
+    def __init__(self, calls: SimCalls, op: OpCall, step: int, path: str, rows: Sequence[Value] = ()) -> None:
+        """`rows`: the rows of the item, if it begins before its step."""
+        self.rows = list(rows)
+        self._heard = calls.heard
+        self._talks = {n: _talk(calls, Line(op, step, f"{path}.{n}")) for n in range(AT_ONCE)}
+        self.waits = {n: key for n, talk in self._talks.items() if (key := next(talk, None)) is not None}
+        """The keys of the calls for which conversations wait."""
+
+    @property
+    def ready(self) -> list[tuple[Talks, int]]:
+        """The conversations that have heard something."""
+        return [(self, n) for n, key in self.waits.items() if key in self._heard]
+
+    def go_on(self, number: int) -> None:
+        """Let a conversation that has heard something go on to its next call."""
+        heard: Any = self._heard.pop(self.waits.pop(number))
+        with suppress(StopIteration):
+            self.waits[number] = self._talks[number].send(heard)
+
+
+def _any_ready(talks: Sequence[Talks]) -> bool:
+    return any(each.ready for each in talks)
+
+
 def hold_conversations(calls: SimCalls, op: OpCall, step: int, path: str = "") -> None:
     """Hold the conversations of an operator, or of one of its items, and wait until all have ended.
 
-    Which of several that have heard something goes on first is chance, as in an event loop.
+    Which of several that have heard something goes on first is chance, as in an event loop. Those of later steps that
+    have begun go on, too.
     """
-    talks = {n: _talk(calls, Line(op, step, f"{path}.{n}")) for n in range(AT_ONCE)}
-    waits = {n: key for n, talk in talks.items() if (key := next(talk, None)) is not None}
-    while waits:
-        calls.wait(lambda: any(key in calls.heard for key in waits.values()))
-        ready = [n for n, key in waits.items() if key in calls.heard]
-        number = calls.world.rng.choice(ready)
-        heard: Any = calls.heard.pop(waits.pop(number))
-        try:
-            waits[number] = talks[number].send(heard)
-        except StopIteration:
-            continue
+    present = calls.early.pop((op.id, step, path), None) or Talks(calls, op, step, path)
+    while present.waits:
+        talks = [present, *calls.early.values()]
+        calls.wait(partial(_any_ready, talks))
+        which, number = calls.world.rng.choice([one for each in talks for one in each.ready])
+        which.go_on(number)
     calls.drop()
+
+
+def begin_early(rank: SimRank, op: OpCall, step: int, mates: Mates) -> None:
+    """Begin the conversations of an item of the next step, if its rows have come."""
+    calls, port = rank.calls, dict(rank.ports.inputs[op.id])[mates.edge.param] if rank.ports is not None else None
+    later, how = step + op.every, mates.edge.dst_partition
+    assert isinstance(how, Balanced)
+    if port is None or mates.sharing.steals or mates.is_made(later) or (value := port.early(later)) is None:
+        return
+    rows = rows_of(value)
+    section = mates.sharing.section(items.apart(rows, how.rows)[1])
+    left = [item for item in section if (op.id, later, f".{item}") not in calls.early]
+    if left and calls.world.chance(0.7):
+        item = left[0]
+        begun = Talks(calls, op, later, f".{item}", rows[item * how.rows : (item + 1) * how.rows])
+        calls.early[op.id, later, f".{item}"] = begun

@@ -1246,6 +1246,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              "conversations", method(CallHistory, "open", _forgets_what_left)),
     Mutation("an item with conversations is taken by another rank", "no action comes twice",
              "conversations", method(SharingState, "__init__", _steals)),
+    Mutation("a rank begins items of other ranks early", "no action comes twice",
+             "conversations", method(SharingState, "section", lambda original: lambda self, count: range(count))),
     Mutation("a restarted caller asks another rank, and takes the answer of the one it had asked before",
              "no answer of an older life is taken", "conversations", lambda: all_of(
                  method(CallHistory, "open", _asks_another_rank)(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.conversations import begin_early
 from tests.simulation.model import Shape, Value, answers_of, made_of, rows_of, value_of
 
 from rolemesh.api.partition import Balanced
@@ -62,8 +63,14 @@ def _items(rank: SimRank, op: OpCall, step: int, given: dict[str, Value]) -> Ite
             break
         world.checks.works(rank, op, step, item)
         rank.computes(op, step, 1 if world.chance(0.8) else 4)
+        mine = rows[item * how.rows : (item + 1) * how.rows]
+        early = rank.calls.early.get((op.id, step, f".{item}"))
+        if early is not None and early.rows != mine:
+            world.fail("a conversation is repeated as it was", f"{rank.name} began item {item} of step {step} early")
+        if any("turn" in rank.job.graph.services[role] for role in op.calls):
+            begin_early(rank, op, step, mates)
         rank.calls.talk(op, step, f".{item}")
-        made = [made_of(rank.mind, op, step, row, others) for row in rows[item * how.rows : (item + 1) * how.rows]]
+        made = [made_of(rank.mind, op, step, row, others) for row in mine]
         if op.role in rank.job.varying:
             nonce = world.nonce()
             made = [Value(hash((row.h, nonce)), row.shards, nonce) for row in made]

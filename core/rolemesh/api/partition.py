@@ -50,6 +50,9 @@ class Balanced(msgspec.Struct, frozen=True, tag=True):
     `rows` rows, and each rank takes the next item when it is free; ``async def`` operators may
     process `concurrency` items at once.
 
+    If the operator calls services whose outcomes are logged, a rank makes its own items only. It
+    may then begin items of up to `ahead` later steps while it makes fewer than `concurrency`.
+
     The operator is called once per item (`rolemesh.api.workload.RankContext.item`), returns one row
     per row, and declares ``returns=Split()``. Consumers get the rows in the order of the source,
     whichever ranks made them.
@@ -63,6 +66,7 @@ class Balanced(msgspec.Struct, frozen=True, tag=True):
     rows: int = 1
     concurrency: int = 1
     on_error: Literal["fail", "drop"] = "fail"
+    ahead: int = 0
 
 
 Partition: TypeAlias = Split | Broadcast | Partial | Sharded | Balanced

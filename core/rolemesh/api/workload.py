@@ -145,9 +145,7 @@ def _balanced(
         return returns
     param, shared = found[0]
     others = [p for p, _ in found[1:]]
-    others += [
-        p for p, partition in inputs.items() if not isinstance(partition, (Balanced, Broadcast))
-    ]
+    others += [p for p, each in inputs.items() if not isinstance(each, (Balanced, Broadcast))]
     wrong = ""
     if others:
         wrong = f"{others[0]!r} goes with one balanced input only as Broadcast()"

@@ -492,3 +492,12 @@ def test_a_step_that_is_made_again_needs_no_credit_while_a_later_one_is_under_wa
     out.sent(1, 0, True, (0,), "from the log", 1)
     assert not out.credit
     assert [out.admits(step) for step in (0, 1, 2)] == [True, True, False]
+
+
+@pytest.mark.parametrize("revocable", [False, True])
+def test_a_value_is_settled_when_it_has_come_unless_its_producer_may_make_another(revocable):
+    edge = InEdgeState([0], revocable=revocable)
+    edge.accept(0, 0, 0, 0, False, "half of it")
+    assert not edge.settled(0)
+    edge.accept(0, 0, 0, 1, True, "the rest")
+    assert edge.settled(0) is not revocable

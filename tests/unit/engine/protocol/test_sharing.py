@@ -183,3 +183,9 @@ def test_a_rank_that_steals_nothing_takes_its_own_section_only() -> None:
     me = SharingState(1, 3, steals=False)
     assert [me.take(0, 9) for _ in range(4)] == [3, 4, 5, None]
     assert not me.may_collide(0, 9)
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 3), (2, 5), (4, 3)])
+def test_the_sections_of_all_ranks_are_all_items_once(size, count):
+    sections = [SharingState(rank, size).section(count) for rank in range(size)]
+    assert [item for section in sections for item in section] == list(range(count))

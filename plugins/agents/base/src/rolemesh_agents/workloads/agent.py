@@ -43,9 +43,9 @@ class AgentWorkload(Workload):
     def operators(cls, options: AgentOptions) -> Mapping[str, OperatorSpec]:
         """See `Workload.operators`: an item of `converse` is a group, and of `evaluate` a task."""
         found = dict(super().operators(options))
-        for name, rows in (("converse", options.samples), ("evaluate", 1)):
+        for name, rows, ahead in (("converse", options.samples, options.ahead), ("evaluate", 1, 0)):
             several = max(1, options.conversations // rows)
-            shared = Balanced(rows=rows, concurrency=several)
+            shared = Balanced(rows=rows, concurrency=several, ahead=ahead)
             found[name] = msgspec.structs.replace(found[name], inputs={"tasks": shared}, returns=shared)
         return found
 

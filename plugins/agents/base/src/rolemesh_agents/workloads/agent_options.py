@@ -26,6 +26,12 @@ class AgentOptions(BaseModel, extra="forbid"):
     conversations: int = Field(
         64, ge=1, description="conversations that a rank holds at once, rounded to whole groups, at least one group"
     )
+    ahead: int = Field(
+        0,
+        ge=0,
+        description="steps whose conversations may begin early: a rank holds fewer than `conversations` while the "
+        "longest ones of a step go on, and begins those of later steps meanwhile",
+    )
     sampling: dict[str, Any] = Field(
         default_factory=lambda: {"temperature": 1.0},
         description="sampling parameters of each turn: temperature, top_p, top_k, min_p, stop, and more of the rollout",

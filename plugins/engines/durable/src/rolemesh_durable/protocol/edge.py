@@ -358,6 +358,10 @@ class InEdgeState(Generic[T]):
         """Return True if the last chunk of every producer is there."""
         return self._ended.get(step) == len(self.sources)
 
+    def settled(self, step: int) -> bool:
+        """Return True if the value is ready and cannot change before a step uses it."""
+        return not self.revocable and self.ready(step)
+
     def take(self, step: int) -> list[list[T]]:
         """Return the chunks of `step`, one list per source, and forget them."""
         del self._ended[step]

@@ -6,54 +6,20 @@ import asyncio
 import selectors
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import zmq
 
 from rolemesh.graph.logical import OpCall
 from rolemesh_durable.protocol.rank.effects import Stopping
+from rolemesh_durable.rank.call_sequence import CallSequence
 from rolemesh_durable.rank.endpoint import IDLE_MS, Endpoint
 
-__all__ = ["CallSequence", "EventLoop", "Tasks"]
+__all__ = ["EventLoop", "Tasks"]
 
 T = TypeVar("T")
-
-
-class CallSequence:
-    """The sequence of calls that one task of an operator makes.
-
-    Each task numbers its own calls, so they have the same numbers in each life of the rank, whichever task gets its
-    answers first. `path` names the task: the numbers of its parents, then its own.
-    """
-
-    __slots__ = ("_count", "op", "path", "step")
-
-    def __init__(self, op: OpCall, step: int, path: str = "") -> None:
-        self.op, self.step, self.path, self._count = op, step, path, 0
-
-    def next(self) -> str:
-        """Return the path of the task's next call or child."""
-        self._count += 1
-        return f"{self.path}.{self._count - 1}"
-
-    @staticmethod
-    def present() -> CallSequence | None:
-        """Return the line of the task that runs; None if the task is not an operator's."""
-        return _LINE.get(None)
-
-
-_LINE: ContextVar[CallSequence] = ContextVar("line")
-
-
-def _new_task(
-    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], context: Context | None = None
-) -> asyncio.Task[T]:
-    parent = _LINE.get(None)
-    context = context if context is not None else copy_context()
-    if parent is not None:
-        context.run(_LINE.set, CallSequence(parent.op, parent.step, parent.next()))
-    return asyncio.Task(coroutine, loop=loop, context=context)
 
 
 class Tasks:
@@ -118,8 +84,10 @@ class EventLoop:
         self._endpoint = endpoint
         self._selector = _Selector(endpoint)
         self._loop = asyncio.SelectorEventLoop(self._selector)
-        self._loop.set_task_factory(_new_task)  # type: ignore[arg-type]
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop.set_task_factory(self._new_task)  # type: ignore[arg-type]
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._lines = WeakKeyDictionary[asyncio.Task[Any], CallSequence]()
+        """The lines of the tasks that tasks of operators have begun."""
 
     def on_block(self, told: Callable[[bool], None]) -> None:
         """Call `told(True)` before all coroutines of an operator wait, and `told(False)` after."""
@@ -136,6 +104,22 @@ class EventLoop:
         """Return a future for a coroutine to wait for."""
         return self._loop.create_future()
 
+    def begin(self, coroutine: Coroutine[Any, Any, T], line: CallSequence) -> asyncio.Task[T]:
+        """Start a task of an operator that also goes on while the rank waits for something else, and return it."""
+        task = self._task(coroutine, line)
+        self._tasks.add(task)
+        self._selector.woken = True
+        task.add_done_callback(self._ended)
+        return task
+
+    def until_one_ends(self, tasks: Collection[asyncio.Task[Any]]) -> None:
+        """Run until one of `tasks` has ended, and handle incoming messages meanwhile. Raises `Stopping`."""
+        self._selector.inside = True
+        try:
+            self._loop.run_until_complete(asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))
+        finally:
+            self._selector.inside = False
+
     def run(self, coroutine: Coroutine[Any, Any, T], line: CallSequence) -> T:
         """Run an operator's coroutine to its end, and handle incoming messages meanwhile. Raises `Stopping`."""
         task = self._task(coroutine, line)
@@ -144,8 +128,8 @@ class EventLoop:
             return self._loop.run_until_complete(task)
         finally:
             self._selector.inside = False
-            if left := asyncio.all_tasks(self._loop) - self._tasks:
-                self._cancel(left)
+            if left := [each for each in asyncio.all_tasks(self._loop) - self._tasks if not self._is_later(each, line)]:
+                self.cancel(left)
 
     def each(self, begun: Iterator[tuple[Coroutine[Any, Any, T], CallSequence] | None], several: int) -> Iterator[T]:
         """Yield what the coroutines return, as each one finishes. Raises `Stopping`.
@@ -174,11 +158,29 @@ class EventLoop:
                         self._selector.inside = False
                     yield from [task.result() for task in done]
         finally:
-            self._cancel([task for task in tasks if not task.done()])
+            self.cancel([task for task in tasks if not task.done()])
+
+    def _is_later(self, task: asyncio.Task[Any], line: CallSequence) -> bool:
+        """Return True if `task` belongs to an item of a later step than `line`."""
+        own = self._lines.get(task)
+        return own is not None and own.step > line.step
+
+    def _new_task(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], context: Context | None = None
+    ) -> asyncio.Task[T]:
+        parent = CallSequence.present()
+        context = context if context is not None else copy_context()
+        if parent is None:
+            return asyncio.Task(coroutine, loop=loop, context=context)
+        line = CallSequence(parent.op, parent.step, parent.next())
+        context.run(line.enter)
+        task = asyncio.Task(coroutine, loop=loop, context=context)
+        self._lines[task] = line
+        return task
 
     def _task(self, coroutine: Coroutine[Any, Any, T], line: CallSequence) -> asyncio.Task[T]:
         context = copy_context()
-        context.run(_LINE.set, line)
+        context.run(line.enter)
         return asyncio.Task(coroutine, loop=self._loop, context=context)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -210,15 +212,15 @@ class EventLoop:
     def close(self) -> None:
         """Cancel the tasks. Idempotent."""
         if not self._loop.is_closed():
-            self._cancel(set(self._tasks))
+            self.cancel(set(self._tasks))
             self._loop.close()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()
 
-    def _cancel(self, tasks: Collection[asyncio.Task[Any]]) -> None:
+    def cancel(self, tasks: Collection[asyncio.Task[Any]]) -> None:
         """Cancel `tasks`, and give them half a second to clean up."""
         self._selector.quiet = True
         try:

@@ -32,6 +32,7 @@ from rolemesh_durable.protocol.rank.page import GENERATION, LAYOUT, PID, REFUSED
 from rolemesh_durable.protocol.snapshot_plan import known
 from rolemesh_durable.protocol.starts import RankStart
 from rolemesh_durable.rank.breakpoints import explain_breakpoints
+from rolemesh_durable.rank.context import StepContext
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.generators import seed_generators
 from rolemesh_durable.rank.life import Life
@@ -205,7 +206,7 @@ class _Rank:
         use = job.roles[launch.role]
         cls = load_exact(msgspec.convert(use.record, PluginRecord))
         options = cls.Options.model_validate(use.options, context={"base": job.base})
-        ctx: RankContext[Any] = RankContext(
+        ctx = StepContext(
             options=options,
             job=job.name,
             role=launch.role,

@@ -8,6 +8,7 @@ from typing import Any
 from rolemesh.api.port import LocalPort, Report
 from rolemesh.api.service import Caller
 from rolemesh.api.workload import RankContext
+from rolemesh_durable.rank.call_sequence import CallSequence
 
 __all__ = ["EnginePort", "port_of"]
 
@@ -16,6 +17,11 @@ class EnginePort(LocalPort):
     """The port of a rank. The parts of the rank that serve a workload register here."""
 
     _wait: Callable[[], None] | None = None
+
+    def __init__(self) -> None:
+        self._by_step: dict[int, dict[int, Report]] = {}
+        """The reports that have an item, by step and item; step -1: made outside of tasks, in the present step."""
+        super().__init__()
 
     def carry(self, caller: Caller) -> None:
         """Let `caller` carry out the calls of the workload from now on."""
@@ -39,10 +45,19 @@ class EnginePort(LocalPort):
         reason, self.finishing = self.finishing, ""
         return reason
 
-    def take_items(self) -> dict[int, Report]:
-        """Return the workload's reports that have an item, by item, once."""
-        found, self.by_item = self.by_item, {}
-        return found
+    @property
+    def by_item(self) -> dict[int, Report]:
+        """The reports by item: in a task those of its step, elsewhere those of the present step."""
+        line = CallSequence.present()
+        return self._by_step.setdefault(line.step if line is not None else -1, {})
+
+    @by_item.setter
+    def by_item(self, reports: dict[int, Report]) -> None:
+        self._by_step[-1] = reports
+
+    def take_items(self, step: int) -> dict[int, Report]:
+        """Return the workload's reports of `step` that have an item, by item, once."""
+        return {**self._by_step.pop(-1, {}), **self._by_step.pop(step, {})}
 
     def keep(self, notes: MutableMapping[str, Any]) -> None:
         """Make `notes` the `RankContext.notes` from now on."""

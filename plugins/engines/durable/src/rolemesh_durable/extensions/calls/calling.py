@@ -36,7 +36,7 @@ from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.rank.arrived import Arrived
-from rolemesh_durable.rank.event_loop import CallSequence
+from rolemesh_durable.rank.call_sequence import CallSequence
 from rolemesh_durable.rank.frames import CREDIT, CREDITS
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank

@@ -17,7 +17,7 @@ from rolemesh_durable.extensions.calls.states import ways
 from rolemesh_durable.protocol.messages import Watermarks
 from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.extension import RankExtension
-from rolemesh_durable.rank.event_loop import CallSequence
+from rolemesh_durable.rank.call_sequence import CallSequence
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
 
@@ -114,7 +114,7 @@ class RankCalls(RankExtension):
 
     def wait(self, wait_ms: int) -> bool:
         """Let services that are coroutines go on, if there are any."""
-        if not self._open or self._running or not self._tasks.busy:
+        if not self._open or self._running or not self._tasks.busy or self._tasks.here():
             return False
         self._tasks.loop.wait(wait_ms)
         return True

@@ -10,10 +10,11 @@ from typing import Any
 from rolemesh.graph.logical import OpCall
 from rolemesh.graph.routes import by_demand
 from rolemesh_durable.extensions.sharing.mates import Mates
+from rolemesh_durable.extensions.sharing.own_items import OwnItems
 from rolemesh_durable.protocol.item_reports import reports_record
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.page import DONE
-from rolemesh_durable.rank.event_loop import CallSequence
+from rolemesh_durable.rank.call_sequence import CallSequence
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
 from rolemesh_runtime.items import Items, apart
@@ -28,7 +29,7 @@ class SharedRows:
     """The rows of one edge. Each rank of the role makes some of them."""
 
     def __init__(self, mates: Mates, rank: Rank) -> None:
-        self._edge, self._mates = mates.edge, mates
+        self._edge, self._mates, self._rank = mates.edge, mates, rank
         self._ctx, self._endpoint, self._tasks = rank.ctx, rank.endpoint, rank.tasks
         self._fields, self._record = rank.status_page.fields, rank.record
 
@@ -51,6 +52,10 @@ class SharedRows:
                 return self._counted(items.run(method, arguments, chosen), op, count)
 
             return call
+
+        if how.ahead and not self._mates.sharing.steals:
+            own = OwnItems(self._mates, self._rank, method, op, items)
+            return lambda **arguments: self._counted(own.made(arguments), op, apart(arguments[param], how.rows)[1])
 
         def call_several(**arguments: Any) -> Iterator[tuple[Any, ...]]:
             finished = 0
@@ -105,6 +110,6 @@ class SharedRows:
             if fields[DONE] == (done or -1):
                 fields[DONE] = done + 1
             yield item
-        reports = port_of(ctx).take_items()
+        reports = port_of(ctx).take_items(ctx.step)
         found = self._mates.made(ctx.step, count, reports)
         self._record(reports_record(op.label, ctx.step, ctx.rank, *found))

@@ -32,7 +32,7 @@ class SharingState:
 
     def __init__(self, rank: int, size: int, resume: int = -1, *, steals: bool = True) -> None:
         """Rank `rank` of `size` continues after step `resume`. Only with `steals` it takes items of other sections."""
-        self._rank, self._size, self._from, self._steals = rank, size, resume + 1, steals
+        self._rank, self._size, self._from, self.steals = rank, size, resume + 1, steals
         self._generations = {mate: -1 for mate in range(size) if mate != rank}
         self._silent = set(self._generations)
         self._listeners: dict[int, int] = {}
@@ -106,6 +106,10 @@ class SharingState:
 
     # ------------------------------------------------------------------------------------------------------- of items
 
+    def section(self, count: int) -> range:
+        """Return the items of this rank's section, out of `count`."""
+        return range(count * self._rank // self._size, count * (self._rank + 1) // self._size)
+
     def own(self, step: int) -> list[int]:
         """Return the items of `step` that this rank has taken."""
         return sorted(self._claims.get(step, {}).get(self._rank, ()))
@@ -143,7 +147,7 @@ class SharingState:
         size, count = self._size, len(taken)
         sections = [(count * rank // size, count * (rank + 1) // size) for rank in range(size)]
         own = taken.find(0, *sections[self._rank])
-        if own >= 0 or not self._steals:
+        if own >= 0 or not self.steals:
             return own
         after = sections[self._rank + 1 :] + sections[: self._rank]
         return taken.rfind(0, *max(after, key=lambda section: taken.count(0, *section))) if after else -1

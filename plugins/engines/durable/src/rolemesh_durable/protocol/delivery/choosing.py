@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from rolemesh.graph.schedule import Period
 from rolemesh_durable.protocol.delivery.exact import InPort
@@ -39,6 +39,9 @@ class ChoosingPort(InPort):
     """One input of an operator call. The first caller that needs the choice of a step makes it, once."""
 
     _choice: _Choice
+
+    def early(self, step: int) -> Any:
+        """Return None: the step itself chooses its value."""
 
     def await_all(self, step: int) -> None:
         """Wait until `step` can choose."""

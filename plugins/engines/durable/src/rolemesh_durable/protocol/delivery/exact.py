@@ -121,6 +121,13 @@ class InPort:
             self._wait_ready(made)
         return self._read(made, state.take(made))
 
+    def early(self, step: int) -> Any:
+        """Return the value for a later `step` if it has come and will not change, else None. The step takes it again.
+
+        A value of the same step shows that its producers have finished that step. So no rank stops before it.
+        """
+        return self._read(step, self.state.peek(step)) if not self._lag and self.state.settled(step) else None
+
     def await_all(self, step: int) -> None:
         """Wait until the value for `step` has come, with all its chunks. From then on it counts as used."""
         made = step - self._lag

@@ -38,6 +38,10 @@ class ItemsIn(InEdgeState[T]):
             head.generation, head.step, head.chunk = generation, self._first, 0
         return head.step
 
+    def settled(self, step: int) -> bool:
+        """Return False: a restarted producer may share the step out in another way."""
+        return False
+
     def take(self, step: int) -> list[list[T]]:
         """Return the chunks of `step`, which are used now."""
         self._first = step + 1
