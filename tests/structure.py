@@ -134,7 +134,7 @@ def limits() -> Iterator[Limit]:
         path.relative_to(KERNEL).parts[0] for path in KERNEL.glob("*/**/*") if path.suffix != ".pyc" and path.is_file()
     }
     rooms = [path.parent for path in ENGINE.glob("*/**/__init__.py") if path.parents[1].name != "extensions"]
-    yield Limit("code lines of the kernel", sum(kernel.values()), 6_400, 6_400)
+    yield Limit("code lines of the kernel", sum(kernel.values()), 6_410, 6_410)
     yield Limit("code lines of the longest file of the kernel", max(kernel.values()), 300, 300)
     yield Limit("lines of the longest function of the kernel", max(bodies), 60, 60)
     yield Limit("parameters of a constructor of the kernel", max(parameters), 8, 8)

@@ -109,7 +109,7 @@ def select(
     }
     declared = {
         key: each
-        for kind, uses in spec.plugins.items()
+        for kind, uses in chooser.listed().items()
         for key, each in chooser.declared(kind, uses)
     }
     runs = chooser.engine(engine)
@@ -154,6 +154,15 @@ class _Chooser:
         if written and self._same(kind, written[-1].use, default):
             return written
         return [*written, Use(use=default)]
+
+    def listed(self) -> dict[str, Sequence[Use]]:
+        """The plugins of declared kinds. A kind's default comes first, unless the job lists it."""
+        listed: dict[str, Sequence[Use]] = dict(self.job.spec.plugins)
+        for kind in sorted(kinds().keys() - KERNEL.keys()):
+            default, uses = default_plugin(kind, self.records), listed.get(kind, ())
+            if default and not any(self._same(kind, use.use, default) for use in uses):
+                listed[kind] = [Use(use=default), *uses]
+        return listed
 
     def declared(
         self, kind: str, uses: Sequence[Use]

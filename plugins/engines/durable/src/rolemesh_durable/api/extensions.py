@@ -1,10 +1,10 @@
 """For extensions: their base class, the hooks of a rank, an agent and the master, and the parts that they use.
 
 An extension derives from `Extension` (entry-point group ``rolemesh.extensions``), and a job lists it under
-``plugins.extensions``. Of a `Rank` it uses `ctx`, `workload`, `job`, `record`, `open_channel` and `tell_master`. Of a
-`RankRecord` it uses `launch.ref` and `launch.start`, and of an `AgentProcess` `config`, `folder`, `logs`, `environ` and
-`send`. The other attributes, and those of `MasterParts`, belong to the engine's own extensions and change without
-notice.
+``plugins.extensions``. Of a `Rank` it uses `ctx`, `workload`, `job`, `record`, `totals`, `open_channel` and
+`tell_master`. Of a `RankRecord` it uses `launch.ref` and `launch.start`, and of an `AgentProcess` `config`, `folder`,
+`logs`, `environ` and `send`. The other attributes, and those of `MasterParts`, belong to the engine's own extensions
+and change without notice.
 
 The parts of an extension send each other messages. Those between ranks go over a channel (`open_channel`). Those
 between a rank and the master are of classes that derive from `ExtensionMessage`: `Rank.tell_master` and
@@ -33,11 +33,14 @@ if TYPE_CHECKING:
     from rolemesh_durable.protocol.messages import Report as Report
     from rolemesh_durable.protocol.part_messages import ToPart as ToPart
     from rolemesh_durable.protocol.rank.extension import RankExtension as RankExtension
+    from rolemesh_durable.protocol.rank.page import PHASES as PHASES
     from rolemesh_durable.protocol.rank.shape import JobShape as JobShape
+    from rolemesh_durable.protocol.rank.span import Span as Span
     from rolemesh_durable.rank.channel import Receive as Receive
     from rolemesh_durable.rank.channel import Send as Send
     from rolemesh_durable.rank.services import Rank as Rank
     from rolemesh_durable.rank.services import RankPlace as RankPlace
+    from rolemesh_durable.rank.services import Totals as Totals
 
 _HOMES = {
     "extensions": "Extension",
@@ -49,9 +52,11 @@ _HOMES = {
     "protocol.messages": "Report",
     "protocol.part_messages": "ToPart",
     "protocol.rank.extension": "RankExtension",
+    "protocol.rank.page": "PHASES",
     "protocol.rank.shape": "JobShape",
+    "protocol.rank.span": "Span",
     "rank.channel": "Receive Send",
-    "rank.services": "Rank RankPlace",
+    "rank.services": "Rank RankPlace Totals",
 }
 __all__ = names(_HOMES)
 __getattr__ = importer(__name__, _HOMES)

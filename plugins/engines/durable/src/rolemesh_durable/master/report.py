@@ -21,14 +21,12 @@ from rolemesh_durable.protocol.failures import primary
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.master.state import AgentRecord, JobState, RankRecord
 from rolemesh_durable.protocol.master_config import MasterConfig
+from rolemesh_durable.protocol.rank.page import PHASES
 from rolemesh_durable.protocol.snapshot_plan import known
 from rolemesh_durable.runs import ControlFile
 from rolemesh_processes.boot import boot_id
 
 __all__ = ["control_of", "result_of", "status_of"]
-
-PHASES = ("idle", "computing", "waiting", "blocked", "turn", "gathering", "calling", "serving", "following")
-"""The names of a rank's phases, as `rolemesh_durable.rank.status_page` numbers them."""
 
 
 def status_of(

@@ -22,10 +22,11 @@ from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.extension import RankHooks
 from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
 from rolemesh_durable.protocol.rank.origin import restore_inputs
-from rolemesh_durable.protocol.rank.page import SNAPSHOT
+from rolemesh_durable.protocol.rank.page import OP, SNAPSHOT
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.restoring import Former, restore_edges
 from rolemesh_durable.protocol.rank.snapshots import GroupSnapshots, SnapshotTaker, omission_of
+from rolemesh_durable.protocol.rank.span import Span
 from rolemesh_durable.protocol.starts import RankStart
 from rolemesh_durable.rank.channel import Channels
 from rolemesh_durable.rank.event_loop import Tasks
@@ -68,7 +69,7 @@ class Life:
         start, endpoint, status_page, barrier = place.start, place.endpoint, place.status_page, place.barrier
         job, launch = start.job, start.launch
         self._start, self._endpoint, self._status_page, self._control = start, endpoint, status_page, control
-        self._workload, self._barrier = workload, barrier
+        self._workload, self._barrier, self._ctx = workload, barrier, ctx
         self._keeps = job.snapshots.enabled
         self._stateful = launch.role in job.stateful
         self._shortage = Shortage(endpoint, status_page)
@@ -86,6 +87,8 @@ class Life:
         rank = Rank(ctx, workload, endpoint, status_page, self._meter, ports, log, self._tasks, channels, master)
         found = (extension.in_rank(rank) for extension in extensions)
         self._hooks = hooks = RankHooks([part for part in found if part is not None])
+        if hooks.spent:
+            self._meter.attend(self._spent)
         boundary = self._restore(log) if log is not None else None
         self._boundary = boundary
         crossing = LayoutChanges(
@@ -159,6 +162,11 @@ class Life:
         for close in self._hooks.close:
             close()
         self._tasks.close()
+
+    def _spent(self, phase: int, edge: int, began: int, ended: int) -> None:
+        span = Span(phase, self._status_page.fields[OP], edge, self._ctx.step, began, ended)
+        for spent in self._hooks.spent:
+            spent(span)
 
     def _wired(self, wire: Connect) -> None:
         self._ports.rewire(wire.peers)

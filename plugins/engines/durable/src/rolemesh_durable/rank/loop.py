@@ -18,6 +18,7 @@ from rolemesh_durable.protocol.rank.layout_changes import LayoutChanges
 from rolemesh_durable.protocol.rank.machine import Driver, RankMachine
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.snapshots import SnapshotTaker
+from rolemesh_durable.protocol.rank.span import LONG_NS
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
 from rolemesh_runtime.operator_failure import OperatorFailed
@@ -202,6 +203,8 @@ class Loop:
             busy = ended - began + apart - meter.waiting - meter.blocked
             meter.computing += busy
             meter.busy += busy
+            if ended - began >= LONG_NS:
+                meter.span(status.COMPUTING, -1, began, ended)
             fields[status.COMPUTED_NS] = meter.busy
             if (reports.means or reports.sums or reports.records) and not repeated:
                 meter.collect(call.label)

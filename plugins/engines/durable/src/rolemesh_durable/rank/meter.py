@@ -12,6 +12,7 @@ import msgspec
 from rolemesh.api.workload import RankContext
 from rolemesh_durable.protocol.line_cuts import Cuts, line_end
 from rolemesh_durable.protocol.messages import RankMetrics
+from rolemesh_durable.protocol.rank.span import LONG_NS
 from rolemesh_durable.rank.port import port_of
 from rolemesh_runtime.metrics import Metrics, collect
 
@@ -35,6 +36,7 @@ class Meter:
     """Gathers a rank's lines: they end at the steps that `cuts` names, and at the last step.
 
     `computing`, `waiting` and `blocked` are nanoseconds in the current line, `busy` is the computing time of all lines.
+    `idling` and `saving` are the rank's nanoseconds in waits for grants and in snapshots.
     The loop and the ports add to them.
     """
 
@@ -50,10 +52,13 @@ class Meter:
         "_part",
         "_report",
         "_sent_ns",
+        "_spent",
         "_step",
         "blocked",
         "busy",
         "computing",
+        "idling",
+        "saving",
         "waiting",
     )
 
@@ -64,7 +69,8 @@ class Meter:
 
         `report` takes the lines for the agent. With `log`, the meter writes them there before each snapshot.
         """
-        self.computing = self.waiting = self.blocked = self.busy = 0
+        self.computing = self.waiting = self.blocked = self.busy = self.idling = self.saving = 0
+        self._spent: Callable[[int, int, int, int], None] | None = None
         self._log = log
         self._logged = -1
         """Lines up to this step are in the log."""
@@ -100,6 +106,15 @@ class Meter:
     def waited(self, ns: int) -> None:
         """Count `ns` as time in which the rank waited."""
         self.waiting += ns
+
+    def attend(self, spent: Callable[[int, int, int, int], None]) -> None:
+        """Call ``spent(phase, edge, began, ended)`` for each span: see `Span`."""
+        self._spent = spent
+
+    def span(self, phase: int, edge: int, began: int, ended: int) -> None:
+        """The rank was in `phase` from `began` to `ended`. Short stretches are no spans."""
+        if self._spent is not None and ended - began >= LONG_NS:
+            self._spent(phase, edge, began, ended)
 
     def record(self, values: Mapping[str, Any]) -> None:
         """Add JSON values to the records of the present line."""

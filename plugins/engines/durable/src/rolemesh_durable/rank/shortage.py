@@ -69,6 +69,7 @@ class Shortage:
             fields[PHASE], fields[EDGE], fields[SINCE_NS], fields[SHORT] = *before, now, 0
             if self._meter is not None:
                 self._meter.blocked += now - began
+                self._meter.span(BLOCKED, -1, began, now)
 
     def _answer(self) -> None:
         self._endpoint.idle()

@@ -7,6 +7,7 @@ from time import monotonic_ns
 
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.page import EDGE, IDLE, PHASE, SINCE_NS, WAITING
+from rolemesh_durable.protocol.rank.span import LONG_NS
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.status_page import StatusPage
@@ -37,7 +38,11 @@ class ProcessWaits:
         now = monotonic_ns()
         if phase == WAITING:
             meter.waiting += now - began
-        elif phase != IDLE:
+        elif phase == IDLE:
+            meter.idling += now - began
+        else:
             meter.blocked += now - began
+        if now - began >= LONG_NS:
+            meter.span(phase, edge, began, now)
         self._page.waited(edge, now - began)
         fields[PHASE], fields[EDGE], fields[SINCE_NS] = *before, now

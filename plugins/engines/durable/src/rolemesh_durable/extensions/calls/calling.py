@@ -261,8 +261,10 @@ class Calling:
                 self._late(waiting, limit)
             elif not endpoint.pump(min(left, POLL_S)) and endpoint.stopping:
                 raise Stopping
-        self._meter.waiting += monotonic_ns() - began
-        fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = before, -1, monotonic_ns()
+        now = monotonic_ns()
+        self._meter.waiting += now - began
+        self._meter.span(status.CALLING, fields[status.EDGE], began, now)
+        fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = before, -1, now
 
     def _blocks(self, begins: bool) -> None:
         """Note that all of the operator's coroutines wait, or that they no longer do."""
@@ -271,6 +273,7 @@ class Calling:
         elif self._blocked_at:
             now, fields = monotonic_ns(), self._fields
             self._meter.waiting += now - self._blocked_at
+            self._meter.span(status.CALLING, fields[status.EDGE], self._blocked_at, now)
             self._blocked_at = 0
             fields[status.PHASE], fields[status.EDGE], fields[status.SINCE_NS] = status.COMPUTING, -1, now
 

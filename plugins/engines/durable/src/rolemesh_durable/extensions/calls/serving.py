@@ -50,7 +50,7 @@ class Serving:
     def __init__(self, rank: Rank) -> None:
         job, role = rank.job, rank.ctx.role
         ends = [way for way in ways(job.graph) if way.callee == role]
-        self._ctx = rank.ctx
+        self._ctx, self._span = rank.ctx, rank.meter.span
         self._endpoint, self._fields, self._tasks = rank.endpoint, rank.status_page.fields, rank.tasks
         services = job.graph.services[role]
         self._methods = {name: getattr(rank.workload, name) for name in services}
@@ -100,13 +100,19 @@ class Serving:
             self._shows()
             endpoint.wait()
         self._following = False
-        fields[status.PHASE], fields[status.SINCE_NS] = status.IDLE, monotonic_ns()
+        self._shows_next(status.IDLE)
 
     def _shows(self) -> None:
         """Show on the status page if a call runs here, or the rank waits for its callers."""
         phase = status.SERVING if self._state.running else status.FOLLOWING
         if self._fields[status.PHASE] != phase:
-            self._fields[status.PHASE], self._fields[status.SINCE_NS] = phase, monotonic_ns()
+            self._shows_next(phase)
+
+    def _shows_next(self, phase: int) -> None:
+        fields, now = self._fields, monotonic_ns()
+        if (before := fields[status.PHASE]) in (status.SERVING, status.FOLLOWING):
+            self._span(before, -1, fields[status.SINCE_NS], now)
+        fields[status.PHASE], fields[status.SINCE_NS] = phase, now
 
     def serve(self) -> None:
         """Run the waiting calls. Raises `Stopping`."""
@@ -129,7 +135,8 @@ class Serving:
             return
         fields = self._fields
         before = fields[status.PHASE], fields[status.SINCE_NS]
-        fields[status.PHASE], fields[status.SINCE_NS] = status.SERVING, monotonic_ns()
+        began = monotonic_ns()
+        fields[status.PHASE], fields[status.SINCE_NS] = status.SERVING, began
         fields[status.CALLS] += 1
         try:
             arguments = decode(words.arguments, buffers)
@@ -142,6 +149,8 @@ class Serving:
                     self._answer(known, result)
         except Exception as error:
             self._raised(known, error)
+        if before[0] != status.SERVING:
+            self._span(status.SERVING, -1, began, monotonic_ns())
         fields[status.PHASE], fields[status.SINCE_NS] = before
 
     async def _finish(self, known: _Known, result: Coroutine[Any, Any, Any]) -> None:

@@ -38,10 +38,11 @@ class TurnAdmission:
         self._loaded = self._claimed = self._held = False
         self._workload: Workload | None = None
         self._spent = 0
+        self._span: Callable[[int, int, int, int], None] | None = None
 
-    def set_up(self, workload: Workload) -> None:
-        """Take the workload, which is loaded: its setup was the first turn."""
-        self._workload, self._loaded = workload, True
+    def set_up(self, workload: Workload, span: Callable[[int, int, int, int], None]) -> None:
+        """Take the workload, which is loaded: its setup was the first turn. Give `span` the waits from now on."""
+        self._workload, self._loaded, self._span = workload, True, span
 
     def next(self, position: int) -> None:
         """End the call that was taken last. The next one is at `position`."""
@@ -121,8 +122,8 @@ class TurnAdmission:
     def _wait(self, condition: Callable[[], bool], phase: int) -> None:
         if condition():
             return
-        fields = self._status_page.fields
-        fields[PHASE], fields[EDGE], fields[SINCE_NS] = phase, -1, monotonic_ns()
+        fields, began = self._status_page.fields, monotonic_ns()
+        fields[PHASE], fields[EDGE], fields[SINCE_NS] = phase, -1, began
         while not condition():
             if self._page is None:
                 self._endpoint.wait()
@@ -130,6 +131,8 @@ class TurnAdmission:
                 self._endpoint.pump(LOOK_S)
             if self._endpoint.stopping:
                 raise Stopping
+        if self._span is not None:
+            self._span(phase, -1, began, monotonic_ns())
 
     def _is_before(self) -> bool:
         return self._page is not None and is_before(self._page.read(), self._page.row(self._member))

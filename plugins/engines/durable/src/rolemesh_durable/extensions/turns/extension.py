@@ -43,7 +43,7 @@ class Turns(Extension):
         admission = self._admission
         if admission is None:
             return None
-        admission.set_up(rank.workload)
+        admission.set_up(rank.workload, rank.meter.span)
         if not admission.turns and not type(rank.workload).lockstep:
             return None
         return RankTurns(rank, admission)

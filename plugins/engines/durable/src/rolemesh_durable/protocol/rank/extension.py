@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from rolemesh.graph.logical import OpCall
 from rolemesh_durable.protocol.extension_message import ExtensionMessage, Sealed
 from rolemesh_durable.protocol.messages import Watermarks
+from rolemesh_durable.protocol.rank.span import Span
 
 __all__ = ["RankExtension", "RankHooks", "overriding"]
 
@@ -70,6 +71,11 @@ class RankExtension:
         """Wait for messages instead of the rank, at most `wait_ms`; return False to leave the wait to the rank."""
         return False
 
+    # ------------------------------------------------------------------------------------------- where time went
+
+    def spent(self, span: Span) -> None:
+        """An operator, a wait or a snapshot has ended that took `LONG_NS` or longer. The hook must return at once."""
+
     # -------------------------------------------------------------------------------------------- news of the job
 
     def rewired(self) -> None:
@@ -117,6 +123,7 @@ class RankHooks:
         self.before_snapshot = overriding(RankExtension, parts, "before_snapshot")
         self.idle = overriding(RankExtension, parts, "idle")
         self.wait = overriding(RankExtension, parts, "wait")
+        self.spent = overriding(RankExtension, parts, "spent")
         self.rewired = overriding(RankExtension, parts, "rewired")
         self.relaid = overriding(RankExtension, parts, "relaid")
         self.advanced = overriding(RankExtension, parts, "advanced")

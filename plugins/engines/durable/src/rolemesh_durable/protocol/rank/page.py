@@ -26,8 +26,10 @@ __all__ = [
     "LAYOUT",
     "OP",
     "PHASE",
+    "PHASES",
     "PID",
     "REFUSED",
+    "SAVING",
     "SERVING",
     "SHORT",
     "SINCE_NS",
@@ -61,6 +63,13 @@ SERVING: Final = 7
 """The rank runs a call of another role."""
 FOLLOWING: Final = 8
 """The rank waits until the roles that call it have finished the step."""
+SAVING: Final = 9
+"""The rank takes a snapshot. Only spans have this phase, status pages do not."""
+
+PHASES: Final = (
+    "idle", "computing", "waiting", "blocked", "turn", "gathering", "calling", "serving", "following", "saving",
+)  # fmt: skip
+"""The names of the phases by their number."""
 
 PID, GENERATION, FINISHED, STEP, OP, PHASE, EDGE, SINCE_NS, SNAPSHOT, BUSY_NS, REFUSED, SHORT = range(12)
 STOPPING, DONE, TOTAL, GRANTED, LAYOUT, COMPUTED_NS, CALLS = range(12, 19)

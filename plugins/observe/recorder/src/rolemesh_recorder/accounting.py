@@ -1,0 +1,124 @@
+"""From the totals and spans of a rank to the lines of its record. No I/O."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from rolemesh_durable.api.extensions import PHASES, Span, Totals
+from rolemesh_recorder.lines import Account, Stretch
+
+__all__ = ["Accounts", "Spans", "Wall"]
+
+COMPUTING, IDLE, SAVING = "computing", "idle", "saving"
+COUNTED: Final = frozenset(("turn", "gathering", "calling", "serving", "following"))
+"""Phases that only spans tell of."""
+ENCLOSING: Final = frozenset(("idle", "waiting", "blocked", "saving"))
+"""Phases whose totals contain the phases within them."""
+BETWEEN: Final = frozenset(("idle", "saving"))
+"""Phases between two operators."""
+MANY: Final = 100
+"""Spans in one account above which the recorder leaves out more of the short ones."""
+
+
+class Wall:
+    """Converts ns of the monotonic clock to µs since 1970, with the clocks' distance at its creation."""
+
+    def __init__(self, wall_ns: int, monotonic_ns: int) -> None:
+        self._distance = wall_ns - monotonic_ns
+
+    def __call__(self, monotonic_ns: int) -> int:
+        return (monotonic_ns + self._distance) // 1000
+
+
+class Spans:
+    """Turns spans into lines, and adds up those times that a rank's totals lack.
+
+    At most about twice `MANY` spans get a line per account: the minimum duration doubles after an account with more,
+    and halves after one with few.
+    """
+
+    def __init__(self, wall: Wall) -> None:
+        self._wall = wall
+        self._inner: deque[tuple[int, int]] = deque(maxlen=1000)
+        """Begin and duration of spans that no later span encloses yet."""
+        self.own: dict[str, int] = {}
+        """ns by name, to add to the rank's totals; negative if a total counts time twice."""
+        self.least_ns = 1_000_000
+        self._told = 0
+
+    def take(self, span: Span) -> Stretch | None:
+        """Count a span; return its line, or None if it is too short for one."""
+        phase, took, inner = PHASES[span.phase], span.ended - span.began, 0
+        while self._inner and self._inner[-1][0] >= span.began:
+            inner += self._inner.pop()[1]
+        self._inner.append((span.began, took))
+        if phase in COUNTED:
+            self._add(phase, took - inner)
+        elif phase in ENCLOSING:
+            at = bucket(phase, span.edge)
+            self._add(at, -inner if at != "memory" else took - inner)
+        if took < self.least_ns:
+            return None
+        self._told += 1
+        op = -1 if phase in BETWEEN else span.op
+        return Stretch(phase, self._wall(span.began), took // 1000, span.step, op, span.edge)
+
+    def turn(self) -> int:
+        """An account ends: return the minimum duration of its spans in µs, and set that of the next one."""
+        least, told = self.least_ns // 1000, self._told
+        self._told = 0
+        if told > MANY:
+            self.least_ns *= 2
+        elif told < MANY // 4 and self.least_ns > 1_000_000:
+            self.least_ns //= 2
+        return least
+
+    def _add(self, name: str, ns: int) -> None:
+        if ns:
+            self.own[name] = self.own.get(name, 0) + ns
+
+
+class Accounts:
+    """Makes the accounts of a rank, one after the other without a gap, from its totals at their ends."""
+
+    def __init__(self, wall: Wall, spans: Spans, totals: Callable[[], Totals], now: int) -> None:
+        """The first account begins at `now`, in ns of the monotonic clock."""
+        self._wall, self._spans, self._totals, self._began = wall, spans, totals, now
+        first = totals()
+        self._booked = amounts(first, spans.own, now)
+        self._finished = first.finished
+
+    def next(self, now: int) -> Account:
+        """Return the account up to `now`."""
+        totals = self._totals()
+        found, spent = amounts(totals, self._spans.own, now), {}
+        for name, ns in found.items():
+            if (more := ns - self._booked.get(name, 0)) >= 1000:
+                spent[name] = more // 1000
+                self._booked[name] = self._booked.get(name, 0) + spent[name] * 1000
+        began, ended = self._wall(self._began), self._wall(now)
+        steps = max(0, totals.finished - self._finished)
+        self._began, self._finished = now, totals.finished
+        return Account(began, ended - began, totals.finished, steps, spent, self._spans.turn())
+
+
+def amounts(totals: Totals, own: dict[str, int], now: int) -> dict[str, int]:
+    """Return ns by name: the totals, the times of spans, and the present phase so far."""
+    found = {COMPUTING: totals.computing, IDLE: totals.idling, SAVING: totals.saving}
+    found |= {f"edge {edge}": ns for edge, ns in totals.edges.items() if ns}
+    for name, ns in own.copy().items():
+        found[name] = found.get(name, 0) + ns
+    number, edge, since = totals.now
+    if since:
+        name = bucket(PHASES[number], edge)
+        found[name] = found.get(name, 0) + max(0, now - since)
+    return found
+
+
+def bucket(phase: str, edge: int) -> str:
+    """Return the name under which an account counts a phase."""
+    if phase in ("waiting", "blocked"):
+        return f"edge {edge}" if edge >= 0 else "memory"
+    return phase

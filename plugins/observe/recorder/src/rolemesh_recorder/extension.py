@@ -1,0 +1,48 @@
+"""The extension `recorder`, which every job has unless it switches it off."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import ClassVar
+
+from pydantic import BaseModel
+
+from rolemesh_durable.api.extensions import Extension, MasterShell, Rank, RankPlace, ShellPart
+from rolemesh_recorder.flow_file import FlowWriter
+from rolemesh_recorder.options import RecorderOptions
+from rolemesh_recorder.rank_record import RankRecord
+
+__all__ = ["Recorder"]
+
+
+class Recorder(Extension):
+    """Records where the time of each rank went, and the job's flow. Each process of a rank has an instance."""
+
+    Options: ClassVar[type[BaseModel]] = RecorderOptions
+    options: RecorderOptions
+
+    def __init__(self, options: BaseModel) -> None:
+        super().__init__(options)
+        self._times: dict[str, int] = {}
+        self._node = ""
+
+    def started(self, place: RankPlace) -> None:
+        """Note the time."""
+        self._times["starting"] = time.monotonic_ns()
+        self._node = place.start.node
+
+    def before_setup(self, place: RankPlace) -> None:
+        """Note the time."""
+        self._times["setup"] = time.monotonic_ns()
+
+    def in_rank(self, rank: Rank) -> RankRecord | None:
+        """Take part in every rank."""
+        if not self.options.enabled:
+            return None
+        self._times["restoring"] = time.monotonic_ns()
+        return RankRecord(rank, self.options, self._node, os.getpid(), self._times)
+
+    def in_shell(self, shell: MasterShell) -> ShellPart | None:
+        """Write the flow, in the master's process."""
+        return FlowWriter(shell) if self.options.enabled else None

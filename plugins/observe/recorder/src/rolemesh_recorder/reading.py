@@ -1,0 +1,83 @@
+"""Reads the records in a run's folder, also while they are written. Needs no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from rolemesh.api.rank_ref import RankRef
+from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, FlowFile, Line, rank_folder
+from rolemesh_recorder.parts import part_files, read_part
+from rolemesh_recorder.rows import ROWS_DIR, Row
+
+__all__ = ["kept_rows", "read_flow", "read_record", "recorded_ranks"]
+
+
+def read_flow(run_dir: Path) -> FlowFile | None:
+    """Return the job's flow; None if the recorder has not written it, or wrote another version."""
+    try:
+        return msgspec.json.decode((run_dir / RECORD_DIR / FLOW_FILE).read_bytes(), type=FlowFile)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def recorded_ranks(run_dir: Path) -> list[RankRef]:
+    """Return the ranks that have a record, by role and number."""
+    return sorted(_ranks(run_dir / RECORD_DIR))
+
+
+def read_record(run_dir: Path, role: str, rank: int, after: int = 0) -> Iterator[Line]:
+    """Yield the lines of a rank's record, in the order in which they were written.
+
+    `after`: leave out parts whose successor begins before this time, in µs since 1970. A part that the recorder
+    replaces meanwhile is left out.
+    """
+    files = part_files(rank_folder(run_dir, role, rank))
+    if after:
+        begins = [_begin(path) for path in files]
+        files = files[max((at for at, begin in enumerate(begins) if begin <= after), default=0) :]
+    for path in files:
+        try:
+            yield from read_part(path)
+        except OSError:
+            continue
+
+
+def kept_rows(run_dir: Path) -> Iterator[tuple[RankRef, Row]]:
+    """Yield the kept rows of all ranks, rank by rank, the oldest first. Damaged lines are left out."""
+    folder, decoder = run_dir / RECORD_DIR / ROWS_DIR, msgspec.json.Decoder(Row)
+    for ref in sorted(_ranks(folder)):
+        for path in part_files(folder / f"{ref.role}-{ref.rank}"):
+            try:
+                with path.open("rb") as file:
+                    for raw in file:
+                        if raw.endswith(b"\n") and (row := _row(decoder, raw)) is not None:
+                            yield ref, row
+            except OSError:
+                continue
+
+
+def _row(decoder: msgspec.json.Decoder[Row], raw: bytes) -> Row | None:
+    try:
+        return decoder.decode(raw)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _ranks(folder: Path) -> Iterator[RankRef]:
+    if folder.is_dir():
+        for path in folder.iterdir():
+            role, _, number = path.name.rpartition("-")
+            if role and number.isdigit():
+                yield RankRef(role, int(number))
+
+
+def _begin(path: Path) -> int:
+    """Return the time of a part's first line with content; 0 if it cannot be read."""
+    try:
+        lines = (line for line in read_part(path) if not hasattr(line, "pid"))
+        return getattr(next(lines, None), "t", 0)
+    except OSError:
+        return 0
