@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,9 @@ class Sampling:
         def look(value: Any, first: int = 0) -> int:
             if not isinstance(value, Batch):
                 return first
-            for number in self._chosen(op.label, step(), first, len(value)):
+            for number in self._chosen(op.label, step(), first, value.rows):
                 keep(_row(op.label, step(), first + number, value, number))
-            return first + len(value)
+            return first + value.rows
 
         def chunks(values: Iterator[Any]) -> Iterator[Any]:
             first = 0
@@ -84,7 +84,8 @@ class Sampling:
     def _chosen(self, label: str, step: int, first: int, rows: int) -> Iterator[int]:
         for number in range(rows):
             key = f"{label} {step} {first + number}".encode()
-            if zlib.crc32(key) * self._share.denominator < self._share.numerator << 32:
+            found = int.from_bytes(blake2b(key, digest_size=4).digest())
+            if found * self._share.denominator < self._share.numerator << 32:
                 yield number
 
 

@@ -62,6 +62,7 @@ def endpoint() -> Endpoint:
         endpoint=found,
         workload=SimpleNamespace(run=lambda x: x),
         status_page=SimpleNamespace(fields=[0] * 16),
+        meter=SimpleNamespace(span=lambda *_: None),
         tasks=None,
     )
     Serving(rank)  # type: ignore[arg-type]

@@ -203,6 +203,7 @@ class Loop:
             busy = ended - began + apart - meter.waiting - meter.blocked
             meter.computing += busy
             meter.busy += busy
+            meter.ended = ended
             if ended - began >= LONG_NS:
                 meter.span(status.COMPUTING, -1, began, ended)
             fields[status.COMPUTED_NS] = meter.busy

@@ -36,7 +36,8 @@ class Meter:
     """Gathers a rank's lines: they end at the steps that `cuts` names, and at the last step.
 
     `computing`, `waiting` and `blocked` are nanoseconds in the current line, `busy` is the computing time of all lines.
-    `idling` and `saving` are the rank's nanoseconds in waits for grants and in snapshots.
+    `idling` and `saving` are the rank's nanoseconds in waits for grants and in snapshots. `ended` is the time at which
+    the last operator ended.
     The loop and the ports add to them.
     """
 
@@ -57,6 +58,7 @@ class Meter:
         "blocked",
         "busy",
         "computing",
+        "ended",
         "idling",
         "saving",
         "waiting",
@@ -70,6 +72,7 @@ class Meter:
         `report` takes the lines for the agent. With `log`, the meter writes them there before each snapshot.
         """
         self.computing = self.waiting = self.blocked = self.busy = self.idling = self.saving = 0
+        self.ended = 0
         self._spent: Callable[[int, int, int, int], None] | None = None
         self._log = log
         self._logged = -1

@@ -12,7 +12,7 @@ from rolemesh_durable.protocol.extension_message import ExtensionMessage
 from rolemesh_durable.protocol.rank.extension import RankExtension
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.master_mail import MasterMail
-from rolemesh_durable.protocol.rank.page import EDGE, FINISHED, PHASE, SINCE_NS
+from rolemesh_durable.protocol.rank.page import COMPUTING, EDGE, FINISHED, IDLE, PHASE, SINCE_NS
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.protocol.starts import RankStart
@@ -49,7 +49,7 @@ class Totals(NamedTuple):
     - `computing`: in operators that have ended.
     - `edges`: for each edge of the role, in waits for its values, or for consumers that take them.
     - `idling`: in waits for the master's grants. `saving`: in snapshots.
-    - `now`: the present phase, its edge, and the time at which it began.
+    - `now`: the present phase, its edge, and the time at which it began; 0 if the rank is between two phases.
     """
 
     finished: int
@@ -109,6 +109,8 @@ class Rank:
         page, meter = self.status_page, self.meter
         waits = page.waits(self.edges)
         phase, edge, since = page.fields[PHASE], page.fields[EDGE], page.fields[SINCE_NS]
+        if phase == COMPUTING and since < meter.ended:
+            phase, edge, since = IDLE, -1, 0  # the operator has ended, and the rank is on its way to the next phase
         return Totals(page.fields[FINISHED], meter.busy, waits, meter.idling, meter.saving, (phase, edge, since))
 
     @cached_property

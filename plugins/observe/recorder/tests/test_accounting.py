@@ -1,0 +1,76 @@
+"""From spans and totals to lines: pure decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rolemesh_durable.api.extensions import PHASES, Span, Totals
+from rolemesh_recorder.accounting import MANY, Accounts, Spans, Wall
+
+S = 1_000_000_000
+MS = 1_000_000
+WALL = Wall(0, 0)
+IDLE, COMPUTING, WAITING, CALLING, SERVING = (
+    PHASES.index(n) for n in ("idle", "computing", "waiting", "calling", "serving")
+)
+
+
+def span(phase: int, began: int, ended: int, edge: int = -1) -> Span:
+    return Span(phase, 0, edge, 3, began, ended)
+
+
+def totals(**given: Any) -> Totals:
+    nothing = Totals(finished=-1, computing=0, edges={}, idling=0, saving=0, now=(IDLE, -1, 0))
+    return nothing._replace(**given)
+
+
+def test_a_short_span_counts_and_has_no_line() -> None:
+    spans = Spans(WALL)
+    spans.least_ns = 4 * MS
+    assert spans.take(span(CALLING, 0, 3 * MS)) is None
+    assert spans.own == {"calling": 3 * MS}
+
+
+def test_time_in_a_call_that_runs_during_a_wait_counts_once() -> None:
+    spans = Spans(WALL)
+    spans.take(span(SERVING, 2 * S, 5 * S))
+    spans.take(span(WAITING, 1 * S, 7 * S, edge=4))
+    accounts = Accounts(WALL, spans, lambda: totals(edges={4: 6 * S}), 0)
+    assert accounts.next(7 * S).spent == {}, "counted before the first account"
+    spans = Spans(WALL)
+    found = totals()
+    accounts = Accounts(WALL, spans, lambda: found, 0)
+    spans.take(span(SERVING, 2 * S, 5 * S))
+    spans.take(span(WAITING, 1 * S, 7 * S, edge=4))
+    found = totals(edges={4: 6 * S})
+    assert accounts.next(8 * S).spent == {"serving": 3_000_000, "edge 4": 3_000_000}
+
+
+def test_the_present_phase_counts_up_to_the_end_of_the_account() -> None:
+    found = totals(now=(COMPUTING, -1, 1 * S))
+    accounts = Accounts(WALL, Spans(WALL), lambda: found, 1 * S)
+    first = accounts.next(3 * S)
+    found = totals(computing=4 * S, now=(IDLE, -1, 5 * S))
+    second = accounts.next(6 * S)
+    assert (first.spent, second.spent) == ({"computing": 2_000_000}, {"computing": 2_000_000, "idle": 1_000_000})
+    assert (second.t, second.d) == (3_000_000, 3_000_000)
+
+
+def test_accounts_add_up_to_the_totals_whatever_their_ends_are() -> None:
+    found = totals()
+    accounts = Accounts(WALL, Spans(WALL), lambda: found, 0)
+    summed = 0
+    for at in range(1, 2000):
+        found = totals(computing=at * 1_234_567, finished=at)
+        summed += accounts.next(at * 2 * MS).spent.get("computing", 0)
+    assert abs(summed * 1000 - 1999 * 1_234_567) < 1_300_000
+
+
+def test_after_many_spans_only_longer_ones_have_a_line() -> None:
+    spans = Spans(WALL)
+    for at in range(MANY + 1):
+        assert spans.take(span(COMPUTING, at * 10 * MS, at * 10 * MS + MS)) is not None
+    assert spans.turn() == 1000
+    assert spans.take(span(COMPUTING, 0, MS)) is None
+    assert spans.turn() == 2000
+    assert spans.take(span(COMPUTING, 0, MS)) is not None

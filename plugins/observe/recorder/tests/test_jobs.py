@@ -1,0 +1,116 @@
+"""Records of real jobs: complete, with what was asked for, and no burden when the disk is full."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rolemesh_recorder.lines import Account, Head, Life, Stretch
+from rolemesh_recorder.reading import kept_rows, read_flow, read_record, recorded_ranks
+
+ROLES = """
+import time
+import numpy as np
+from rolemesh import Batch, Split, Workload, operator
+
+class Source(Workload):
+    @operator(returns=Split())
+    def make(self):
+        time.sleep(0.02)
+        return Batch({"number": np.arange(10), "text": ["<b>"] * 10, "bad": np.full(10, np.nan)})
+
+class Sink(Workload):
+    @operator(batch=Split())
+    def take(self, batch):
+        time.sleep(0.05)
+"""
+SPOILS = """
+    def setup(self, ctx):
+        path = ctx.run_dir / "record" / f"{ctx.role}-{ctx.rank}"
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+"""
+FLOW = """
+from rolemesh import flow
+
+@flow
+def numbers(job):
+    job.sink.take(job.source.make())
+"""
+JOB = """
+name: recorded
+flow: flow.py:numbers
+steps: 20
+roles:
+  source: {use: "roles:Source"}
+  sink: {use: "roles:Sink"}
+failover: [{use: process}]
+"""
+ROWS = "plugins: {extensions: [{use: recorder, options: {rows: {source.make: 1/5, sink.take: 1/10}}}]}\n"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    for name, text in (("roles.py", ROLES), ("flow.py", FLOW), ("job.yaml", JOB)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def run(job: Path, *given: str) -> Path:
+    command = [
+        Path(sys.executable).with_name("rolemesh"),
+        "run",
+        "job.yaml",
+        "--backend",
+        "local",
+        "--runs-dir",
+        str(job / "runs"),
+        *given,
+    ]
+    done = subprocess.run(command, cwd=job, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return job / "runs" / "recorded"
+
+
+def test_a_rank_that_was_killed_has_a_record_that_adds_up(job: Path) -> None:
+    found = run(job, "--chaos", "kills=2")
+    flow = read_flow(found)
+    assert flow is not None
+    assert [op.label for op in flow.ops] == ["source.make", "sink.take"]
+    assert {str(ref) for ref in recorded_ranks(found)} == {"source/0", "sink/0"}
+    lives: list[list[object]] = []
+    for role in ("source", "sink"):
+        for line in read_record(found, role, 0):
+            if isinstance(line, Head):
+                lives.append([])
+            lives[-1].append(line)
+    assert len(lives) > 2, "no rank was killed"
+    for life in lives:
+        accounts = [line for line in life if isinstance(line, Account)]
+        wall = sum(account.d for account in accounts)
+        assert {line.what for line in life if isinstance(line, Life)} == {"starting", "setup", "restoring"}
+        if wall > 500_000:
+            assert sum(sum(account.spent.values()) for account in accounts) == pytest.approx(wall, rel=0.05)
+    spans = [line for line in lives[-1] if isinstance(line, Stretch) and line.phase == "computing"]
+    assert spans
+    assert all(span.d >= 50_000 and flow.ops[span.op].label == "sink.take" for span in spans)
+
+
+def test_it_keeps_the_rows_that_the_options_name(job: Path) -> None:
+    (job / "job.yaml").write_text(JOB + ROWS)
+    rows = list(kept_rows(run(job)))
+    made = [row for ref, row in rows if ref.role == "source"]
+    assert 10 < len(made) < 80
+    assert all(row.op == "source.make" and row.columns["number"] == row.row for row in made)
+    assert made[0].columns["bad"] == "nan"
+    assert {row.op for ref, row in rows if ref.role == "sink"} == {"sink.take"}
+
+
+def test_a_folder_that_cannot_be_written_costs_the_record_only(job: Path) -> None:
+    (job / "roles.py").write_text(ROLES.replace("(Workload):\n", "(Workload):\n" + SPOILS))
+    found = run(job)
+    assert "cannot be written" in "".join(path.read_text() for path in (found / "logs").glob("s*.log"))

@@ -1,0 +1,66 @@
+"""Parts of a record on disk: their size is bounded, and their sums stay exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rolemesh_recorder.lines import Account, Head, Life, Stretch, encode
+from rolemesh_recorder.parts import PARTS, Parts, part_files, read_part
+from rolemesh_recorder.reading import read_record, recorded_ranks
+
+HEAD = Head("trainer", 0, 0, 1, "node0", 0)
+
+
+def fill(folder: Path, seconds: int, max_bytes: int = 64_000) -> Parts:
+    parts = Parts(folder, HEAD, max_bytes)
+    parts.append([Life("setup", 0, 10)])
+    for at in range(seconds):
+        t = at * 1_000_000
+        spans = [Stretch("computing", t + n * 1000, 1000 + n, at, 2) for n in range(20)]
+        parts.append([*spans, Account(t, 1_000_000, at, 7, {"computing": 600_000 + at, "edge 1": 1})])
+        parts.tidy()
+    return parts
+
+
+def test_a_long_record_stays_small_and_its_sums_exact(tmp_path: Path) -> None:
+    fill(tmp_path / "record" / "trainer-0", 2000)
+    files = part_files(tmp_path / "record" / "trainer-0")
+    assert len(files) <= PARTS
+    assert sum(path.stat().st_size for path in files) < 1.3 * 64_000
+    accounts = [line for line in read_record(tmp_path, "trainer", 0) if isinstance(line, Account)]
+    assert sum(line.d for line in accounts) == 2000 * 1_000_000
+    assert sum(line.steps for line in accounts) == 14_000
+    assert sum(line.spent["computing"] for line in accounts) == sum(600_000 + at for at in range(2000))
+    assert [line.t for line in accounts] == sorted(line.t for line in accounts)
+
+
+def test_the_oldest_parts_are_the_coarsest_and_keep_the_longest_spans(tmp_path: Path) -> None:
+    fill(tmp_path, 2000)
+    files = part_files(tmp_path)
+    coarse = [next(read_part(path)).coarse for path in files]  # type: ignore[union-attr]
+    assert coarse == sorted(coarse, reverse=True)
+    assert coarse[0] > 1
+    assert coarse[-1] == 0
+    oldest = list(read_part(files[0]))
+    spans = [line for line in oldest if isinstance(line, Stretch)]
+    assert spans
+    assert all(account.least >= min(s.d for s in spans) for account in oldest if isinstance(account, Account))
+
+
+def test_the_next_process_of_a_rank_begins_a_new_part(tmp_path: Path) -> None:
+    fill(tmp_path, 3)
+    Parts(tmp_path, Head("trainer", 0, 1, 2, "node0", 9), 64_000)
+    heads = [line for path in part_files(tmp_path) for line in read_part(path) if isinstance(line, Head)]
+    assert [head.generation for head in heads] == [0, 1]
+
+
+@pytest.mark.parametrize("damage", [b"\x00\xff{]\n", b'{"k":"unknown"}\n', b"null\n", b'{"k":"span","t":"x"}\n'])
+def test_a_damaged_line_is_left_out(tmp_path: Path, damage: bytes) -> None:
+    folder = tmp_path / "record" / "a-b-0"
+    folder.mkdir(parents=True)
+    good = encode(Life("setup", 1, 2)) + b"\n"
+    (folder / "000000.jsonl").write_bytes(encode(HEAD) + b"\n" + damage + good + good[:-5])
+    assert list(read_record(tmp_path, "a-b", 0)) == [HEAD, Life("setup", 1, 2)]
+    assert [str(ref) for ref in recorded_ranks(tmp_path)] == ["a-b/0"]
