@@ -48,7 +48,8 @@ def test_every_use_is_resolved(toy: object, basics: object, tmp_path: Path) -> N
         "edges.local": "shm",
         "edges.remote": "tcp",
     }
-    assert [record.name for record in selection.records] == ["toy", "pack2", "pack", "standard", "shm", "tcp", "recorder"]
+    names = [record.name for record in selection.records]
+    assert names == ["toy", "pack2", "pack", "standard", "shm", "tcp", "recorder"]
 
 
 def test_only_selected_plugins_are_imported(
