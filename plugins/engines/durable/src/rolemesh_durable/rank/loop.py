@@ -201,9 +201,7 @@ class Loop:
                         pass
             ended = monotonic_ns()
             busy = ended - began + apart - meter.waiting - meter.blocked
-            meter.computing += busy
-            meter.busy += busy
-            meter.ended = ended
+            meter.computed(busy, ended)
             if ended - began >= LONG_NS:
                 meter.span(status.COMPUTING, -1, began, ended)
             fields[status.COMPUTED_NS] = meter.busy

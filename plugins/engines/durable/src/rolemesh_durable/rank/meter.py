@@ -106,6 +106,12 @@ class Meter:
             if self._end <= self._step:
                 self._line(self._step)
 
+    def computed(self, ns: int, ended: int) -> None:
+        """Count `ns` in an operator that ended at `ended`."""
+        self.computing += ns
+        self.busy += ns
+        self.ended = ended
+
     def waited(self, ns: int) -> None:
         """Count `ns` as time in which the rank waited."""
         self.waiting += ns
