@@ -1,4 +1,4 @@
-"""Records of real jobs: complete, with what was asked for, and no burden when the disk is full."""
+"""Records of real jobs are complete, have the rows that the options name, and survive a folder that fails."""
 
 from __future__ import annotations
 
