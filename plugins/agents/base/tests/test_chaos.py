@@ -1,6 +1,6 @@
 """Conversations under many kills: ranks of every role, agents, zygotes, sandboxes and the master.
 
-To see a seed again, add ``-k 'local and 3'``.
+To see a seed again: ``-m soak -k 'many_kills and not ray and 3'``.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rolemesh_agents import AgentError, Limits
+from rolemesh_agents import AgentError, Limits, SandboxLostError
 from rolemesh_sandbox_process import ProcessOptions, ProcessSandbox
 from rolemesh_testing import SandboxConformance
 
@@ -146,3 +147,15 @@ def test_a_refusal_of_the_kernel_is_an_error_with_a_remedy(tmp_path: Path) -> No
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert "the kernel refuses namespaces: unshare: No space left on device" in done.stderr
     assert "→" in done.stderr
+
+
+def test_a_guard_that_is_killed_loses_its_sandbox_and_no_more(tmp_path: Path) -> None:
+    sandbox = opened(tmp_path / "folder")
+    try:
+        sandbox.run("true")
+        os.kill(sandbox._guards["run"].pid, signal.SIGKILL)
+        with pytest.raises(SandboxLostError, match="the guard of the sandbox has ended"):
+            sandbox.run("true")
+        assert sandbox.run("echo again").output == "again\n"
+    finally:
+        sandbox.close()

@@ -25,6 +25,7 @@ class GuardProcess:
     """A running guard. It ends with this process, however this process ends."""
 
     def __init__(self, setup: Mapping[str, Any]) -> None:
+        """Start a guard. Raises `SandboxLostError` if it is gone before it has its settings."""
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-I", "-S", "-c", BOOT.format("main", "main"), PACKAGE]
@@ -32,7 +33,10 @@ class GuardProcess:
                 command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env={}, cwd="/", start_new_session=True
             )
         self._socket = ours
-        self._send(setup)
+        try:
+            self._send(setup)
+        except OSError as error:
+            raise self._lost(error) from None
 
     @property
     def pid(self) -> int:
@@ -49,11 +53,7 @@ class GuardProcess:
             self._send(request)
             answer: dict[str, Any] = json.loads(self._exactly(int.from_bytes(self._exactly(4), "little")))
         except (OSError, EOFError) as error:
-            self.close()
-            what = f"the guard of the sandbox has ended with {self._process.returncode}: {error}"
-            raise SandboxLostError(
-                what, remedy="look into the rank's log; perhaps the machine had no memory left"
-            ) from None
+            raise self._lost(error) from None
         return answer
 
     def close(self) -> None:
@@ -64,6 +64,12 @@ class GuardProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def _lost(self, error: Exception) -> SandboxLostError:
+        """Close the guard, and return the error that says so."""
+        self.close()
+        what = f"the guard of the sandbox has ended with {self._process.returncode}: {error}"
+        return SandboxLostError(what, remedy="look into the rank's log; perhaps the machine had no memory left")
 
     def _send(self, value: Mapping[str, Any]) -> None:
         body = json.dumps(value).encode()
