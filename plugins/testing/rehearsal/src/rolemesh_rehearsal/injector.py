@@ -50,9 +50,10 @@ LEAD = 8
 FIND_S = 60.0
 """Maximum seconds that a failure waits for a suitable target."""
 HIT_S, STOP_HIT_S, LOST_S = 30.0, 150.0, 5.0
-"""Maximum seconds until a failure shows. A stopped process shows after `hang.after_s`, and a killed child when there is
-one. If a master has died since, the
-failure may be lost with it; then it is injected again soon."""
+"""Maximum seconds until a failure shows. A stopped process shows after `hang.after_s`. If a
+master has died since, the failure may be lost with it; then it is injected again soon."""
+HELD_S = 2.0
+"""Seconds for which ranks wait for their next step until they get it, if one of them is to start a process."""
 ENDLESS_PER_KILL = 8
 """In a job without an end, number of steps per failure."""
 TRIES = 3
@@ -78,7 +79,7 @@ class _Pending(NamedTuple):
 
     def limit_s(self, now: JobStatus) -> float:
         """Return how many seconds the injector waits for it."""
-        if self.fault.kind in ("stop", "child"):
+        if self.fault.kind == "stop":
             return STOP_HIT_S
         return LOST_S if now.epoch > self.before.epoch else HIT_S
 
@@ -102,6 +103,8 @@ class Injector:
         self._released = -1
         self._pending: list[_Pending] = []
         self._missed: list[Moment] = []
+        self._held = 0.0
+        """The last time at which no rank waited for a step in which a child was to be killed."""
         self._rng = random.Random(f"faults {rehearsal.seed}")
         self._thread = threading.Thread(target=self._run, name="chaos", daemon=True)
 
@@ -154,6 +157,10 @@ class Injector:
             if begun is None or self._over.wait(moment.share * (AGAIN_S if moment.again else pace)):
                 return
             self._inject(moment)
+            early = [each for each in self._missed if each.target.startswith("child")]
+            for again in early:  # at the end no rank starts a process any more
+                self._missed.remove(again)
+                self._inject(again)
         for _ in range(TRIES):
             self._await_hits()
             missed, self._missed = self._missed, []
@@ -235,8 +242,18 @@ class Injector:
             else:
                 waiting.append(each)
         self._pending = waiting
-        if any(each.fault.kind == "child" for each in waiting) and progress(status) >= self._released:
-            self._released += 1  # a rank that waits for its next step starts no process
+        self._release_for_children(status, now)
+
+    def _release_for_children(self, status: JobStatus, now: float) -> None:
+        """Release another step if ranks have waited for it while a child is to be killed: they start no process then.
+
+        The last step stays for the end.
+        """
+        wanted = any(each.fault.kind == "child" for each in self._pending)
+        if not wanted or progress(status) < self._released:
+            self._held = now
+        elif now > self._held + HELD_S and (status.steps is None or self._released < status.steps - 2):
+            self._released, self._held = self._released + 1, now
 
     def _killed(self, fault: Fault) -> int:
         """Return how many children of the target of a fault `child` have been killed; 0 for another fault."""
