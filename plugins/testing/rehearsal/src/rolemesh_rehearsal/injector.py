@@ -103,6 +103,7 @@ class Injector:
         self._released = -1
         self._pending: list[_Pending] = []
         self._missed: list[Moment] = []
+        self._ending = False
         self._held = 0.0
         """The last time at which no rank waited for a step in which a child was to be killed."""
         self._rng = random.Random(f"faults {rehearsal.seed}")
@@ -161,6 +162,7 @@ class Injector:
             for again in early:  # at the end no rank starts a process any more
                 self._missed.remove(again)
                 self._inject(again)
+        self._ending = True
         for _ in range(TRIES):
             self._await_hits()
             missed, self._missed = self._missed, []
@@ -247,12 +249,13 @@ class Injector:
     def _release_for_children(self, status: JobStatus, now: float) -> None:
         """Release another step if ranks have waited for it while a child is to be killed: they start no process then.
 
-        The last step stays for the end.
+        The last step is for the end, when only children are left to be killed.
         """
-        wanted = any(each.fault.kind == "child" for each in self._pending)
+        kinds = {each.fault.kind for each in self._pending}
+        wanted, kept = "child" in kinds, 1 if self._ending and kinds == {"child"} else 2
         if not wanted or progress(status) < self._released:
             self._held = now
-        elif now > self._held + HELD_S and (status.steps is None or self._released < status.steps - 2):
+        elif now > self._held + HELD_S and (status.steps is None or self._released < status.steps - kept):
             self._released, self._held = self._released + 1, now
 
     def _killed(self, fault: Fault) -> int:
