@@ -8,7 +8,7 @@ import sys
 
 SCRIPT = """
 import errno, json, os, sys, tempfile, time
-from rolemesh_durable import faults
+from rolemesh_durable.extensions.rehearsal import faults
 
 faults.LASTING_S = 0.05
 seen = {}

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from rolemesh_durable.control.resume import find_source as find_source
     from rolemesh_durable.control.resume import unfinished as unfinished
     from rolemesh_durable.control.watch import ANSWER_S as ANSWER_S
+    from rolemesh_durable.extensions.rehearsal.faults import LASTING_S as LASTING_S
     from rolemesh_durable.extensions.rehearsal.requests import InjectFault as InjectFault
     from rolemesh_durable.extensions.rehearsal.requests import Release as Release
     from rolemesh_durable.extensions.relayout.requests import DrainNode as DrainNode
     from rolemesh_durable.extensions.relayout.requests import ResizeJob as ResizeJob
     from rolemesh_durable.extensions.relayout.requests import ResizeRequest as ResizeRequest
-    from rolemesh_durable.faults import LASTING_S as LASTING_S
     from rolemesh_durable.options import options_in as options_in
     from rolemesh_durable.protocol.failures import FaultKind as FaultKind
     from rolemesh_durable.runs import SCRIPT_RUNS as SCRIPT_RUNS
@@ -40,7 +40,7 @@ _HOMES = {
     "control.watch": "ANSWER_S",
     "extensions.rehearsal.requests": "InjectFault Release",
     "extensions.relayout.requests": "DrainNode ResizeJob ResizeRequest",
-    "faults": "LASTING_S",
+    "extensions.rehearsal.faults": "LASTING_S",
     "options": "options_in",
     "protocol.failures": "FaultKind",
     "runs": "SCRIPT_RUNS ControlFile Run find_run list_runs",

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rolemesh_durable import faults
+from rolemesh_durable.extensions.rehearsal import faults
 from rolemesh_durable.extensions.rehearsal.messages import ChildKilled, Inject
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent.part import AgentPart, AgentProcess, Seen

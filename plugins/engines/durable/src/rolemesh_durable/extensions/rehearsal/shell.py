@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 
-from rolemesh_durable import faults
+from rolemesh_durable.extensions.rehearsal import faults
 from rolemesh_durable.extensions.rehearsal.master import InjectAsked, Injected, Rehearsal, Released
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault, Release
 from rolemesh_durable.protocol.failures import FaultKind
