@@ -21,7 +21,12 @@ KINDS = ("asynchronous", "lag 0", "hand-written")
 TARGET, EVERY = 0.8, 2
 ASYNCHRONOUS = ("params.lag=2",)
 """Rollout and trainer work at the same time, with one thread each."""
-LAG_0 = ("params.lag=0", "roles.rollout.options.threads=2", "roles.trainer.resources.cpu=2")
+LAG_0 = (
+    "params.lag=0",
+    "roles.rollout.options.threads=2",
+    "roles.rollout.resources.cpu=0",
+    "roles.trainer.resources.cpu=2",
+)
 """They take turns, so each has both cores."""
 
 
