@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Self
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 import psutil
 import pytest
 
 from rolemesh_testing.hanging import Hung, Limit
+from rolemesh_testing.raising import Raised
 from rolemesh_testing.workloads.ranks import Stage
 
 __all__ = ["GONE_S", "Child", "PluginDied", "PluginRaised", "stage_of"]
 
+R = TypeVar("R", bound=msgspec.Struct)
 GONE_S = 5.0
 """Seconds in which the processes that a plugin has started must end after the plugin's process was killed."""
 _STAGES = pytest.StashKey[dict[tuple[str, ...], Stage]]()
@@ -51,23 +56,50 @@ def stage_of(request: pytest.FixtureRequest, serve: str, preload: Sequence[str],
 
 
 class Child:
-    """One process that is forked from `stage`. Raises `PluginDied`, or `Hung` if an answer does not come in time."""
+    """One process that is forked from `stage`, and a folder for its files.
+
+    Raises `PluginRaised`, `PluginDied`, or `Hung` if an answer does not come in time.
+    """
+
+    replies: ClassVar[Any]
+    """All types of answers: a union of structs, with `Raised`."""
 
     def __init__(self, stage: Stage) -> None:
         self._timeout_s = stage.timeout_s
-        self._connection: Connection = stage.fork()
+        self._folder = Path(tempfile.mkdtemp(prefix="rolemesh-conformance-"))
         self._process: psutil.Process | None = None
-        self._process = psutil.Process(int(self.receive("its start")))
-
-    def send(self, data: bytes, doing: str) -> None:
-        """Send a request. `doing` names it in messages."""
+        self._connection: Connection = stage.fork()
         try:
-            self._connection.send_bytes(data)
+            self._process = psutil.Process(int(self._receive("its start")))
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, request: msgspec.Struct, kind: type[R], doing: str) -> R:
+        """As `ask`, for the first request: an error ends the process."""
+        try:
+            return self.ask(request, kind, doing)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, request: msgspec.Struct, kind: type[R], doing: str) -> R:
+        """Send a request and return its answer, which is of this kind. `doing` names the request in messages."""
+        self.send(request, doing)
+        reply = msgspec.msgpack.decode(self._receive(doing), type=self.replies)
+        if isinstance(reply, Raised):
+            raise PluginRaised(f"{doing} raised {reply.error}\n{reply.trace}")
+        assert isinstance(reply, kind), f"the process answered {reply} to {request}"
+        return reply
+
+    def send(self, request: msgspec.Struct, doing: str) -> None:
+        """Send a request, and do not wait for its answer."""
+        try:
+            self._connection.send_bytes(msgspec.msgpack.encode(request))
         except OSError:
             raise PluginDied(f"the process had ended before {doing}") from None
 
-    def receive(self, doing: str) -> bytes:
-        """Return the next answer."""
+    def _receive(self, doing: str) -> bytes:
         limit = Limit(self._process.pid if self._process is not None else 0, self._timeout_s)
         try:
             while (left := limit.left_s) > 0:
@@ -106,9 +138,10 @@ class Child:
         return names
 
     def close(self) -> None:
-        """End the process and its descendants."""
+        """End the process and its descendants, and remove its files."""
         self.kill()
         self._connection.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self

@@ -1,15 +1,23 @@
-"""The loop of a process under test: it answers requests until the kit's process closes the connection."""
+"""The process of a plugin under test: its logging and its temporary folder, and the loop that answers requests."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-__all__ = ["serve_requests"]
+__all__ = ["prepare_process", "serve_requests"]
+
+
+def prepare_process(folder: str) -> None:
+    """Log to stdout, and let temporary files go to `folder`, which the kit removes also after a kill."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(name)s: %(message)s")
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
 
 
 def serve_requests(connection: Connection, answer: Callable[[bytes], bytes]) -> NoReturn:

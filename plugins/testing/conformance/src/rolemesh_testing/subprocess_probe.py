@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_testing.hanging import Hung, communicated
 
-__all__ = ["Subject", "ask_elsewhere", "still_running"]
+__all__ = ["Subject", "ask_elsewhere"]
 
 _MAIN = """
 import sys
@@ -74,13 +72,6 @@ def ask_elsewhere(
         raise Hung(f"{what}; {_tail(late.stderr or b'')}") from None
     assert process.returncode == 0, f"a process with the plugin ends with {process.returncode}; {_tail(said)}"
     return answer
-
-
-def still_running() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return threads that would keep this process from ending, and its child processes with their threads."""
-    threads = tuple(t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread())
-    children = psutil.Process().children(recursive=True)
-    return threads, tuple(" ".join(child.cmdline()) or child.name() for child in children)
 
 
 def _tail(said: bytes) -> str:

@@ -17,7 +17,8 @@ from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_durable.checks import Check, CheckedNode, CheckOptions
 from rolemesh_testing.conformance import PluginConformance, once
 from rolemesh_testing.guard import Guard
-from rolemesh_testing.subprocess_probe import Subject, ask_elsewhere, still_running
+from rolemesh_testing.leftovers import still_running
+from rolemesh_testing.subprocess_probe import Subject, ask_elsewhere
 
 __all__ = ["CheckConformance"]
 

@@ -172,7 +172,7 @@ class EnvironmentConformance(PluginConformance):
         """Chat templates take messages with a role and a text, and tools with a name, a description and a JSON
         schema."""
         for task in tasks:
-            start = life.begin(task, self.seed)
+            start = life.reset(task, self.seed)
             assert start.messages, "the begin has no message"
             for message in start.messages:
                 assert message.get("role") in ROLES, f"{message} has no role of {', '.join(ROLES)}"
@@ -286,13 +286,13 @@ class EnvironmentConformance(PluginConformance):
         Mistakes are unknown tools, missing and wrong arguments, and odd texts. Only tools that are `repeatable` are
         called.
         """
-        start = life.begin(tasks[0], self.seed)
+        start = life.reset(tasks[0], self.seed)
         mistakes: list[Action] = [*mistaken_calls(start.tools), *mistaken_replies()]
         for mistake in mistakes:
             if life.act(mistake).done:
                 life.judge()
                 life.close_episode()
-                life.begin(tasks[0], self.seed)
+                life.reset(tasks[0], self.seed)
         life.judge()
 
     def test_an_episode_closes_at_any_time(self, life: Life, tasks: Sequence[Task], choose: Choose) -> None:
@@ -339,7 +339,7 @@ class EnvironmentConformance(PluginConformance):
 
 def play_without_end(life: Life, task: Task, seed: int, like: Played, most: int) -> Played:
     """Repeat the first `most` actions of an episode, and leave it open."""
-    start = life.begin(task, seed)
+    start = life.reset(task, seed)
     return Played(start, like.actions[:most], tuple(life.act(action) for action in like.actions[:most]))
 
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import logging
 import math
 import os
-import sys
 import tempfile
 import threading
-import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -37,7 +34,6 @@ from rolemesh_testing.environments.wire import (
     Judged,
     Look,
     Looked,
-    Raised,
     Reply,
     Request,
     Restore,
@@ -46,8 +42,9 @@ from rolemesh_testing.environments.wire import (
     SetUp,
     Together,
 )
-from rolemesh_testing.serving import serve_requests
-from rolemesh_testing.subprocess_probe import still_running
+from rolemesh_testing.leftovers import files_below, still_running
+from rolemesh_testing.raising import as_raised
+from rolemesh_testing.serving import prepare_process, serve_requests
 from rolemesh_testing.workloads.listed import Listed, made
 
 __all__ = ["serve"]
@@ -67,10 +64,7 @@ async def _encoded(life: _Life, request: Request) -> bytes:
     try:
         return msgspec.msgpack.encode(await life.answer(request))
     except (Exception, SystemExit) as error:
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        printable = text.encode(errors="backslashreplace").decode()
-        trace = traceback.format_exc().encode(errors="backslashreplace").decode()
-        return msgspec.msgpack.encode(Raised(printable, trace))
+        return msgspec.msgpack.encode(as_raised(error))
 
 
 class _Life:
@@ -112,9 +106,7 @@ class _Life:
         return Done()
 
     def _set_up(self, order: SetUp) -> None:
-        logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(name)s: %(message)s")
-        # What a killed process leaves in the system's folder for such things goes with the kit's own.
-        os.environ["TMPDIR"] = tempfile.tempdir = order.folder
+        prepare_process(order.folder)
         cls: Any = ImportRef(order.target).resolve()
         self._folder, self._base, self._sandbox = Path(order.folder), order.base, order.sandbox
         self._environment = cls(cls.Options.model_validate(order.options, context={"base": order.base}))
@@ -165,8 +157,7 @@ class _Life:
         threads, children = still_running()
         daemons = tuple(t.name for t in threading.enumerate() if t.daemon and t is not threading.main_thread())
         opened = tuple(sorted({*_open_files()} - self._open)) if self._open else ()
-        files = tuple(sorted(str(path.relative_to(self._folder)) for path in self._folder.rglob("*")))
-        return Ended((*threads, *daemons), children, opened, files)
+        return Ended((*threads, *daemons), children, opened, files_below(self._folder))
 
 
 async def _run(method: Callable[..., T], *arguments: Any) -> T:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from rolemesh_agents import Reward, Start, Task, ToolCall
-from rolemesh_testing.children import Child, PluginRaised
+from rolemesh_testing.children import Child
 from rolemesh_testing.environments.wire import (
     Act,
     Acted,
@@ -27,9 +24,7 @@ from rolemesh_testing.environments.wire import (
     Judged,
     Look,
     Looked,
-    Raised,
     Reply,
-    Request,
     Restore,
     Save,
     Saved,
@@ -41,7 +36,6 @@ from rolemesh_testing.workloads.ranks import Stage
 
 __all__ = ["SERVE", "Life", "Subject", "told"]
 
-R = TypeVar("R", bound=Reply)
 SERVE = "rolemesh_testing.environments.life"
 
 
@@ -54,79 +48,53 @@ class Subject(msgspec.Struct, frozen=True):
     sandbox: Listed | None = None
 
 
-class Life:
+class Life(Child):
     """One process with the environment. Its methods raise `PluginRaised`, `PluginDied` or `Hung`."""
 
+    replies: ClassVar[Any] = Reply
+
     def __init__(self, stage: Stage, subject: Subject) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="rolemesh-conformance-"))
-        self._child = Child(stage)
-        try:
-            setup = SetUp(subject.target, subject.options, subject.base, str(self._folder), subject.sandbox)
-            self._ask(setup, Done, "its constructor")
-        except BaseException:
-            self.close()
-            raise
+        super().__init__(stage)
+        setup = SetUp(subject.target, subject.options, subject.base, str(self._folder), subject.sandbox)
+        self.begin(setup, Done, "its constructor")
 
     def look(self, split: str, numbers: Sequence[int], seed: int) -> Looked:
         """Return the size of a split and its tasks with these numbers, those below the size."""
-        return self._ask(Look(split, tuple(numbers), seed), Looked, f"size() and task() of {split!r}")
+        return self.ask(Look(split, tuple(numbers), seed), Looked, f"size() and task() of {split!r}")
 
-    def begin(self, task: Task, seed: int, episode: int = 0) -> Start:
+    def reset(self, task: Task, seed: int, episode: int = 0) -> Start:
         """Begin an episode."""
-        return self._ask(Begin(episode, task, seed), Began, f"reset() with task {task.number}").start
+        return self.ask(Begin(episode, task, seed), Began, f"reset() with task {task.number}").start
 
     def act(self, action: Action, episode: int = 0) -> Answer:
         """Take an action."""
-        return _answers(self._ask(_act(action, episode), Acted, told(action)))[0]
+        return _answers(self.ask(_act(action, episode), Acted, told(action)))[0]
 
     def act_together(self, actions: Mapping[int, Action]) -> dict[int, Answer]:
         """Take an action in each of several episodes, at the same time."""
         acts = Together(tuple(_act(action, episode) for episode, action in actions.items()))
-        found = _answers(self._ask(acts, Acted, "actions in several episodes at the same time"))
+        found = _answers(self.ask(acts, Acted, "actions in several episodes at the same time"))
         return dict(zip(actions, found, strict=True))
 
     def judge(self, episode: int = 0) -> Reward:
         """Return the reward."""
-        return self._ask(Judge(episode), Judged, "reward()").reward
+        return self.ask(Judge(episode), Judged, "reward()").reward
 
     def save(self, episode: int = 0) -> bytes | None:
         """Return a snapshot; None if the environment has none."""
-        return self._ask(Save(episode), Saved, "snapshot()").state
+        return self.ask(Save(episode), Saved, "snapshot()").state
 
     def restore(self, state: bytes, episode: int = 0) -> None:
         """Make the episode from a snapshot."""
-        self._ask(Restore(episode, state), Done, "restore()")
+        self.ask(Restore(episode, state), Done, "restore()")
 
     def close_episode(self, episode: int = 0, *, unused: bool = False) -> None:
         """Close an episode. With `unused`, make one first that is never reset."""
-        self._ask(Close(episode, unused), Done, "close()")
+        self.ask(Close(episode, unused), Done, "close()")
 
     def end(self) -> Ended:
         """Close everything, and return what is left."""
-        return self._ask(End(), Ended, "close()")
-
-    def kill(self) -> list[str]:
-        """See `Child.kill`."""
-        return self._child.kill()
-
-    def close(self) -> None:
-        """End the process, what it has started, and its temporary files."""
-        self._child.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _ask(self, request: Request, kind: type[R], doing: str) -> R:
-        self._child.send(msgspec.msgpack.encode(request), doing)
-        reply = msgspec.msgpack.decode(self._child.receive(doing), type=Reply)
-        if isinstance(reply, Raised):
-            raise PluginRaised(f"{doing} raised {reply.error}\n{reply.trace}")
-        assert isinstance(reply, kind), f"the process answered {reply} to {request}"
-        return reply
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return self.ask(End(), Ended, "close()")
 
 
 def _act(action: Action, episode: int) -> Act:

@@ -41,7 +41,7 @@ def play(
     life: Life, task: Task, seed: int, choose: Choose, episode: int = 0, *, most: int = 99, save: bool = False
 ) -> Played:
     """Play an episode to its end, or to `most` actions. With `save`, take a snapshot after each answer."""
-    played = Played(life.begin(task, seed, episode))
+    played = Played(life.reset(task, seed, episode))
     while len(played.actions) < most and (action := next_action(played, task, choose)) is not None:
         if save:
             life.save(episode)
@@ -75,7 +75,7 @@ def restored(life: Life, task: Task, seed: int, played: Played, state: bytes | N
     if state is not None:
         life.restore(state)
         return
-    again = Played(life.begin(task, seed))
+    again = Played(life.reset(task, seed))
     for action in played.actions:
         again = played_on(again, action, life.act(action))
     difference = again.differs(played)
@@ -90,7 +90,7 @@ def play_killed(start: Callable[[], Life], task: Task, seed: int, choose: Choose
     """
     kills, life = 0, start()
     try:
-        played = Played(life.begin(task, seed))
+        played = Played(life.reset(task, seed))
         while True:
             state = life.save()
             if state is not None or all(repeatable(played, action) for action in played.actions):
@@ -106,7 +106,7 @@ def play_killed(start: Callable[[], Life], task: Task, seed: int, choose: Choose
 
 def play_together(life: Life, tasks: Sequence[Task], seed: int, choose: Choose) -> list[Played]:
     """Play an episode for each task in one process, all at the same time."""
-    played = {n: Played(life.begin(task, seed, n)) for n, task in enumerate(tasks)}
+    played = {n: Played(life.reset(task, seed, n)) for n, task in enumerate(tasks)}
     while True:
         chosen = {n: next_action(one, tasks[n], choose) for n, one in played.items()}
         actions = {n: action for n, action in chosen.items() if action is not None}

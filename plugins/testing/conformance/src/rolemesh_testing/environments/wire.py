@@ -7,9 +7,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rolemesh_agents import Observation, Outcome, Reward, Start, Task, ToolCall
+from rolemesh_testing.raising import Raised
 from rolemesh_testing.workloads.listed import Listed
 
-__all__ = ["Act", "Action", "Answer", "Begin", "Close", "Done", "End", "Ended", "Judge", "Look", "Looked", "Raised"]
+__all__ = ["Act", "Action", "Answer", "Begin", "Close", "Done", "End", "Ended", "Judge", "Look", "Looked"]
 __all__ += ["Reply", "Request", "Restore", "Save", "Saved", "SetUp", "Together"]
 
 Action: TypeAlias = ToolCall | str
@@ -89,13 +90,6 @@ class End(msgspec.Struct, frozen=True, tag=True):
 
 class Done(msgspec.Struct, frozen=True, tag=True):
     """The request is served, and has no result."""
-
-
-class Raised(msgspec.Struct, frozen=True, tag=True):
-    """The environment raised an exception."""
-
-    error: str
-    trace: str
 
 
 class Looked(msgspec.Struct, frozen=True, tag=True):

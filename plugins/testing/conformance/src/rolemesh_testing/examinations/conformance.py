@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_doctor import Examination, Finding
 from rolemesh_testing.conformance import PluginConformance, once
-from rolemesh_testing.subprocess_probe import Subject, ask_elsewhere, still_running
+from rolemesh_testing.leftovers import still_running
+from rolemesh_testing.subprocess_probe import Subject, ask_elsewhere
 
 __all__ = ["ExaminationConformance"]
 

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import sys
-import tempfile
-import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -20,9 +15,10 @@ from rolemesh.api.port import LocalPort
 from rolemesh.api.workload import RankContext
 from rolemesh_agents import ConversationFailedError, EndReached, Harness
 from rolemesh_testing.harnesses.scripted import ScriptedConversation
-from rolemesh_testing.harnesses.wire import End, Ended, Failed, Held, Hold, Order, Ready, Reply, Request, SetUp, Talked
-from rolemesh_testing.serving import serve_requests
-from rolemesh_testing.subprocess_probe import still_running
+from rolemesh_testing.harnesses.wire import End, Ended, Held, Hold, Order, Ready, Reply, Request, SetUp, Talked
+from rolemesh_testing.leftovers import files_below, still_running
+from rolemesh_testing.raising import as_raised
+from rolemesh_testing.serving import prepare_process, serve_requests
 
 __all__ = ["serve"]
 
@@ -52,7 +48,7 @@ class _Life:
                 case End():
                     return await self._end()
         except (Exception, SystemExit) as error:
-            return Failed(f"{type(error).__name__}: {error}", traceback.format_exc())
+            return as_raised(error)
 
     @property
     def harness(self) -> Harness:
@@ -60,8 +56,7 @@ class _Life:
         return self._harness
 
     async def _set_up(self, order: SetUp) -> None:
-        logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(name)s: %(message)s")
-        os.environ["TMPDIR"] = tempfile.tempdir = order.folder
+        prepare_process(order.folder)
         self._folder, self._log = Path(order.folder), open(order.log, "a", buffering=1)  # noqa: SIM115 (of the process)
         cls: Any = ImportRef(order.target).resolve()
         self._harness = cls(cls.Options.model_validate(order.options, context={"base": order.base}))
@@ -90,7 +85,8 @@ class _Life:
         except asyncio.CancelledError:
             ended = "cancelled"
         except Exception as raised:
-            ended, error = "raised", f"{type(raised).__name__}: {raised}\n{traceback.format_exc()}"
+            told = as_raised(raised)
+            ended, error = "raised", f"{told.error}\n{told.trace}"
         return Talked(ended, error, tuple(talk.calls), talk.samples, tuple(talk.checked()))
 
     def _note(self, call: str) -> None:
@@ -103,5 +99,4 @@ class _Life:
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         await asyncio.get_running_loop().shutdown_default_executor()
         threads, children = still_running()
-        files = tuple(sorted(str(path.relative_to(self._folder)) for path in self._folder.rglob("*")))
-        return Ended((*threads, *(f"task {task.get_coro()}" for task in tasks)), children, files)
+        return Ended((*threads, *(f"task {task.get_coro()}" for task in tasks)), children, files_below(self._folder))

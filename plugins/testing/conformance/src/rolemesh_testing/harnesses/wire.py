@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rolemesh_testing.harnesses.scripts import Script
+from rolemesh_testing.raising import Raised
 
-__all__ = ["End", "Ended", "Failed", "Held", "Hold", "Order", "Ready", "Reply", "Request", "SetUp", "Talked"]
+__all__ = ["End", "Ended", "Held", "Hold", "Order", "Ready", "Reply", "Request", "SetUp", "Talked"]
 
 
 class SetUp(msgspec.Struct, frozen=True, tag=True):
@@ -51,13 +52,6 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """The harness is made and set up."""
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The harness could not be made, set up or closed."""
-
-    error: str
-    trace: str
-
-
 class Talked(msgspec.Struct, frozen=True):
     """A conversation that was held.
 
@@ -90,4 +84,4 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 Request: TypeAlias = SetUp | Hold | End
-Reply: TypeAlias = Ready | Failed | Held | Ended
+Reply: TypeAlias = Ready | Held | Ended | Raised

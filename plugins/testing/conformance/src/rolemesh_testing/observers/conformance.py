@@ -16,6 +16,7 @@ from rolemesh.api.observer import StepMetrics
 from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_testing.conformance import PluginConformance, needed
+from rolemesh_testing.leftovers import files_below
 from rolemesh_testing.observers.lives import HOOKS, Life, Outcome, Told, drawn_metrics, told, whole_life
 from rolemesh_testing.observers.watcher import Order, Seen, Trouble, Watcher, watch_there
 from rolemesh_testing.pools import Pool, pooled
@@ -143,7 +144,7 @@ class ObserverConformance(PluginConformance):
             (run_dir / name).mkdir()
             watcher.tell(told(str(run_dir / name), _six()))
         _calm(watcher)
-        assert _files(run_dir / "first") == _files(run_dir / "second"), "the second life has left other files"
+        assert files_below(run_dir / "first") == files_below(run_dir / "second"), "the second life has left other files"
 
     def test_two_jobs_in_one_process_do_not_mix(self, watcher: Watcher, another: Watcher, run_dir: Path) -> None:
         """This happens in a notebook, or in tests. Each job has its own instance and its own folder."""
@@ -156,7 +157,8 @@ class ObserverConformance(PluginConformance):
             another.tell([other])
         _calm(watcher)
         _calm(another)
-        assert _files(run_dir / "first") == _files(run_dir / "second"), "two jobs at once leave different files"
+        left = [files_below(run_dir / name) for name in ("first", "second")]
+        assert left[0] == left[1], "two jobs at once leave different files"
 
     def test_a_status_is_taken_many_times(self, watcher: Watcher, run_dir: Path) -> None:
         """A status comes several times per second, for days. None may cost a thread or a file descriptor."""
@@ -228,10 +230,6 @@ def _six() -> tuple[StepMetrics, ...]:
 def _calm(watcher: Watcher) -> None:
     found = watcher.fatal + watcher.raised
     assert not found, f"{found[0]}; the job goes on, but without this observer"
-
-
-def _files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 def _descriptors() -> int:

@@ -17,8 +17,9 @@ import pytest
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh_testing.guard import Guard
+from rolemesh_testing.leftovers import still_running
 from rolemesh_testing.observers.lives import Told, whole_life
-from rolemesh_testing.subprocess_probe import Subject, still_running
+from rolemesh_testing.subprocess_probe import Subject
 
 __all__ = ["Order", "Seen", "Trouble", "Watcher", "watch_there"]
 

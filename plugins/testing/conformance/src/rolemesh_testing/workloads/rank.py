@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
-import os
-import sys
-import tempfile
-import traceback
 from collections.abc import Mapping
 from functools import partial
 from hashlib import blake2b
@@ -25,8 +20,9 @@ from rolemesh.api.service import CalledBy
 from rolemesh.api.workload import RankContext, Rendezvous, Workload
 from rolemesh_runtime.digest import digest
 from rolemesh_runtime.values import join_chunks
-from rolemesh_testing.serving import serve_requests
-from rolemesh_testing.subprocess_probe import still_running
+from rolemesh_testing.leftovers import still_running
+from rolemesh_testing.raising import as_raised
+from rolemesh_testing.serving import prepare_process, serve_requests
 from rolemesh_testing.workloads.items import made_items
 from rolemesh_testing.workloads.listed import made
 from rolemesh_testing.workloads.outgoing import OutgoingCalls
@@ -36,7 +32,6 @@ from rolemesh_testing.workloads.wire import (
     Done,
     Offload,
     Onload,
-    Raised,
     Reply,
     Request,
     Restore,
@@ -91,12 +86,11 @@ class _Rank:
                     self._loop.run_until_complete(self._loop.shutdown_default_executor())
                     return TornDown(*still_running())
         except (Exception, SystemExit) as error:
-            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            return Raised(text, traceback.format_exc())
+            return as_raised(error)
         return Done()
 
     def _set_up(self, order: SetUp) -> None:
-        logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(name)s: %(message)s")
+        prepare_process(order.tmp_dir)
         cls: type[Any] = EntryPoint("it", order.target, "rolemesh.workloads").load()
         rendezvous = None
         if order.meeting is not None:
@@ -121,8 +115,6 @@ class _Rank:
             plugins={(each.kind, each.name): partial(made, each, order.base) for each in order.plugins},
             port=LocalPort(self._calls),
         )
-        # What a killed rank leaves in the system's folder for such things goes with the kit's own.
-        os.environ["TMPDIR"] = tempfile.tempdir = order.tmp_dir
         self._workload = cls()
         self._workload.setup(self._ctx)
 

@@ -20,6 +20,7 @@ import psutil
 from rolemesh.api.workload import Workload
 from rolemesh_processes.openmp import BASE_ENV
 from rolemesh_testing.hanging import Hung, Limit
+from rolemesh_testing.raising import Raised
 from rolemesh_testing.workloads.listed import Listed
 from rolemesh_testing.workloads.stage import Started
 from rolemesh_testing.workloads.wire import (
@@ -30,7 +31,6 @@ from rolemesh_testing.workloads.wire import (
     Done,
     Offload,
     Onload,
-    Raised,
     Reply,
     Request,
     Restore,

@@ -8,6 +8,7 @@ import msgspec
 
 from rolemesh.api.partition import Balanced
 from rolemesh_dataplane.codec import decode, encode, flat_buffers, flatten, unflatten
+from rolemesh_testing.raising import Raised
 from rolemesh_testing.workloads.listed import Listed
 
 __all__ = [
@@ -18,7 +19,6 @@ __all__ = [
     "Done",
     "Offload",
     "Onload",
-    "Raised",
     "Reply",
     "Request",
     "Restore",
@@ -145,13 +145,6 @@ class TornDown(msgspec.Struct, frozen=True, tag=True):
 
     threads: tuple[str, ...]
     children: tuple[str, ...]
-
-
-class Raised(msgspec.Struct, frozen=True, tag=True):
-    """The workload raised: the error in one line, and its traceback."""
-
-    error: str
-    trace: str
 
 
 Request: TypeAlias = SetUp | Call | Ask | Answer | Snapshot | Restore | Offload | Onload | TearDown
