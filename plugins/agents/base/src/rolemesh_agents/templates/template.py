@@ -265,8 +265,14 @@ class Template:
 
 
 def load_template(folder: Path | str) -> Template:
-    """Return the template in a model's folder, with the defaults of `Template`."""
-    return Template.load(folder)
+    """Return the template in a model's folder, with the defaults of `Template`.
+
+    Raises `TemplateRefusedError` if the template writes no message of the user or of a tool after a turn.
+    """
+    template = Template.load(folder)
+    for message in (_USER, {"role": "tool", "content": "x"}):
+        template.increment((), [message])
+    return template
 
 
 def _answering(messages: Sequence[Message], calls: Sequence[ToolCall]) -> tuple[list[Message], list[ToolCall]]:

@@ -23,6 +23,7 @@ from rolemesh_agents.errors import AgentError
 from rolemesh_agents.harness import Harness
 from rolemesh_agents.workloads.agent_options import AgentOptions
 from rolemesh_agents.workloads.environment import check_listed
+from rolemesh_agents.workloads.model_folder import check_model_folder
 
 __all__ = ["AgentWorkload"]
 
@@ -56,7 +57,10 @@ class AgentWorkload(Workload):
 
     @classmethod
     def check_flow(cls, options: AgentOptions, role: str, job: Any) -> None:
-        """See `Workload.check_flow`: the flow lets the agent call the rollout and the environment."""
+        """See `Workload.check_flow`: the model has a chat template, and the flow lets the agent call the rollout and
+        the environment."""
+        if options.template is None:
+            check_model_folder(Path(job.job.base, options.model))
         if options.harness != DEFAULT_HARNESS:
             check_listed(job, "harnesses", options.harness, "harness")
         for op in job.graph.ops:
