@@ -23,6 +23,19 @@ TOOLS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "verdict": (NUMBER, {}),
 }
 BAD = {"die": (NONE, {}), "hang": (NONE, {}), "leave": (NONE, {})}
+POINT = {
+    "type": "object",
+    "$defs": {"Point": {"type": "object", "properties": {"x": {"type": "number"}, "next": {"$ref": "#/$defs/Point"}}}},
+    "properties": {"at": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]}, "n": {"type": ["integer", "null"]}},
+}
+MANY = {f"tool-{number:03}": (POINT, {}) for number in range(130)}
+PAGE = 50
+PARTS: dict[str, dict[str, Any]] = {
+    "structured": {"content": [], "structuredContent": {"sum": 3}},
+    "resource": {"content": [{"type": "resource", "resource": {"uri": "file:///a", "text": "of a file"}}]},
+    "link": {"content": [{"type": "resource_link", "uri": "file:///a", "name": "a"}]},
+    "nothing": {"content": []},
+}
 
 
 def called(name: str, given: dict[str, Any]) -> str:
@@ -54,12 +67,17 @@ def answer(method: str, given: dict[str, Any]) -> dict[str, Any] | None:
             about = {"name": "counting", "version": "1"}
             return {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
         case "tools/list":
-            tools = TOOLS | (BAD if "bad" in sys.argv else {})
+            tools = TOOLS | (BAD if "bad" in sys.argv else {}) | (MANY if "many" in sys.argv else {})
+            tools |= {name: (NONE, {}) for name in PARTS} if "parts" in sys.argv else {}
             found = [
                 {"name": name, "description": f"Does {name}.", "inputSchema": schema, "annotations": hints}
                 for name, (schema, hints) in tools.items()
             ]
-            return {"tools": found}
+            first = int(given.get("cursor") or 0)
+            following = {"nextCursor": str(first + PAGE)} if first + PAGE < len(found) else {}
+            return {"tools": found[first : first + PAGE], **following}
+        case "tools/call" if given["name"] in PARTS:
+            return PARTS[given["name"]]
         case "tools/call":
             try:
                 return {"content": [{"type": "text", "text": called(given["name"], given.get("arguments") or {})}]}
@@ -72,6 +90,11 @@ if "deaf" in sys.argv:
     time.sleep(600)
 for line in sys.stdin:
     request = json.loads(line)
+    if "noisy" in sys.argv:
+        print("listening on stdin", '{"not": "a message"}', "[1, 2]", "null", "\x00\x1b[31m", sep="\n", flush=True)
+        os.write(1, b"\xff\xfe no UTF-8\n")
+        print(json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}), flush=True)
+        print(json.dumps({"jsonrpc": "2.0", "id": 99, "result": {}}), flush=True)
     if "id" in request:
         result = answer(request["method"], request.get("params") or {})
         told = {"result": result} if result else {"error": {"code": -32601, "message": "Method not found"}}

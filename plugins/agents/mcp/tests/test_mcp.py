@@ -137,6 +137,26 @@ def test_a_tool_that_hangs_is_an_answer(begun: Callable[..., Episode]) -> None:
     episode.close()
 
 
+def test_output_that_is_no_message_is_ignored(begun: Callable[..., Episode]) -> None:
+    episode = begun("noisy")
+    assert [episode.call(ToolCall("add", {"number": n})).content for n in (1, 2)] == ["the sum is 1", "the sum is 3"]
+
+
+def test_all_pages_of_tools_are_listed_with_their_schemas(made: Callable[..., McpEnvironment]) -> None:
+    environment = made("many")
+    episode = environment.episode()
+    tools = {tool.name: tool for tool in episode.reset(environment.task("train", 0, seed=0), seed=0).tools}
+    assert len(tools) == 134
+    assert tools["tool-129"].parameters["properties"]["at"]["anyOf"][0] == {"$ref": "#/$defs/Point"}
+    episode.close()
+
+
+def test_parts_that_are_no_text_are_shown_as_text(begun: Callable[..., Episode]) -> None:
+    episode = begun("parts")
+    found = {name: episode.call(ToolCall(name, {})).content for name in ("structured", "resource", "link", "nothing")}
+    assert found == {"structured": '{"sum": 3}', "resource": "of a file", "link": "[file:///a]", "nothing": ""}
+
+
 def test_a_server_that_does_not_start_is_no_mistake_of_the_model(made: Callable[..., McpEnvironment]) -> None:
     before = psutil.Process().children()
     for environment in (made("deaf", start_s=0.5), made(command=["no-such-server"]), made(tools=["no_such"])):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 import threading
@@ -114,7 +115,10 @@ class Server:
         from mcp.client.stdio import stdio_client
 
         arguments = ["-I", "-S", str(SUPERVISOR), str(os.getpid()), *self._command]
-        parameters = StdioServerParameters(command=sys.executable, args=arguments, env=env, cwd=folder)
+        # A server that prints a byte that is no UTF-8 must not end the connection.
+        parameters = StdioServerParameters(
+            command=sys.executable, args=arguments, env=env, cwd=folder, encoding_error_handler="replace"
+        )
         try:
             with open(os.dup(2), "w") as log:
                 async with Client(stdio_client(parameters, errlog=log)) as client:
@@ -146,6 +150,18 @@ def described(tool: Any, repeatable: Callable[[Any], bool]) -> Tool:
 
 
 def as_text(result: Any) -> str:
-    """Return the result of a call as the model sees it. Parts that are no text are named."""
-    parts = [part.text if part.type == "text" else f"[{part.type}]" for part in result.content]
-    return "\n".join(parts)
+    """Return the result of a call as the model sees it: its texts, or else its structured content as JSON.
+
+    Parts that have no text are named.
+    """
+    if not result.content and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    return "\n".join(map(_part, result.content))
+
+
+def _part(part: Any) -> str:
+    if part.type == "text":
+        return str(part.text)
+    if part.type == "resource":
+        return str(getattr(part.resource, "text", f"[{part.resource.uri}]"))
+    return f"[{part.uri}]" if part.type == "resource_link" else f"[{part.type}]"
