@@ -16,6 +16,7 @@ import time
 import zlib
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from pydantic import BaseModel
 
@@ -355,3 +356,89 @@ class Learner:
 
     def restore(self, state):
         self.seen, self.rows = state["seen"], state["rows"]
+
+
+FORKS = """
+import os, time
+made = 0
+for _ in range(20):
+    try:
+        if os.fork() == 0:
+            time.sleep(2)
+            os._exit(0)
+        made += 1
+    except OSError:
+        break
+time.sleep(0.5)
+print("made", made)
+"""
+"""Makes 20 processes, if it can. They end after 2 seconds."""
+PRINTS = "head -c 3000000 /dev/zero | tr '\\0' y"
+WORK = {
+    "cells": [("cell", "x = 6"), ("cell", "x * 7")],
+    "command": [("run", "echo hello > file; cat file")],
+    "forks": [("cell", FORKS)],
+    "prints": [("run", PRINTS)],
+}
+"""What a model does with a sandbox, by rule."""
+
+
+def told(result):
+    return f"code {result['code']}, ended {result['ended']!r}, cut {result['cut']}: {result['output'][-40:]}"
+
+
+class ShellEpisode(ToolEpisode):
+    """A sandbox, as a tool for commands and one for cells."""
+
+    def reset(self, task, seed):
+        return Start([{"role": "user", "content": f"Work. rule: {list(WORK)[task.number]}."}], self.tools())
+
+    @tool
+    def run(self, text: str) -> str:
+        """Run a command."""
+        return told(msgspec.to_builtins(self.sandbox.run(text)))
+
+    @tool
+    def cell(self, text: str) -> str:
+        """Run a cell."""
+        return told(msgspec.to_builtins(self.sandbox.cell(text)))
+
+    def reward(self):
+        return Reward(1.0)
+
+
+class Shells(Environment):
+    """Asks for something that runs in a sandbox."""
+
+    def size(self, split):
+        return len(WORK)
+
+    def task(self, split, number, seed):
+        return Task(number, split, split)
+
+    def episode(self) -> Episode:
+        return ShellEpisode()
+
+
+def working(rule):
+    turns = [*(call(method, text=text) for method, text in WORK[rule]), "done"]
+    return lambda text, params: turns[text.count("<tool>")]
+
+
+RULES |= {rule: working(rule) for rule in WORK}
+
+
+class SandboxUser:
+    """An operator that does the same in a sandbox of the role `sandbox`, and writes down the answers."""
+
+    def __init__(self, ctx, out):
+        self.ctx, self.out = ctx, Path(out)
+
+    def work(self, tasks):
+        found = {}
+        for rule, actions in WORK.items():
+            session = self.ctx.session("sandbox")
+            answers = [self.ctx.call_and_wait("sandbox", name, text, session=session) for name, text in actions]
+            self.ctx.call_and_wait("sandbox", "close", session=session)
+            found[rule] = told(answers[-1])
+        self.out.write_text(json.dumps(found))
