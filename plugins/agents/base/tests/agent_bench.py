@@ -380,7 +380,7 @@ WORK = {
     "forks": [("cell", FORKS)],
     "prints": [("run", PRINTS)],
 }
-"""What a model does with a sandbox, by rule."""
+"""The actions of a model with a sandbox, by rule."""
 
 
 def told(result):

@@ -22,7 +22,7 @@ EXPECTED = {
     "forks": r"code (None, ended 'processes'.*|0, ended '', cut 0: made [0-7]\n)",
     "prints": r"code \S+, ended '', cut 29\d\d\d\d\d: .*y.*",
 }
-"""What a sandbox of 8 processes and 64 kB of output says."""
+"""The answers of a sandbox of 8 processes and 64 kB of output, as patterns."""
 
 
 def test_cells_and_commands_run_within_limits_in_an_episode_and_for_an_operator(agent_job: Callable[..., Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a plugin leaves in its process: threads, child processes and files."""
+"""The leftovers of a plugin in its process: threads, child processes and files."""
 
 from __future__ import annotations
 
