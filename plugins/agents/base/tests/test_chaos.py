@@ -54,6 +54,7 @@ def rewards(job: Any) -> list[tuple[int, float]]:
 
 @pytest.mark.soak
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(3))
 def test_conversations_wait_for_disks_stores_and_clocks(agent_job: Callable[..., Any], seed: int) -> None:
     job = chaotic(agent_job)
@@ -81,6 +82,7 @@ def test_a_return_to_disk_names_the_calls_that_may_be_made_again(agent_job: Call
 
 @pytest.mark.soak
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(10))
 def test_many_kills_change_no_conversation(agent_job: Callable[..., Any], seed: int) -> None:
     job = chaotic(agent_job)
@@ -89,6 +91,7 @@ def test_many_kills_change_no_conversation(agent_job: Callable[..., Any], seed: 
 
 @pytest.mark.soak
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.ray
 @pytest.mark.parametrize("seed", range(10, 20))
 def test_many_kills_change_no_conversation_on_ray(agent_job: Callable[..., Any], ray_address: str, seed: int) -> None:
