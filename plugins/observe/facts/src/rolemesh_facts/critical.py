@@ -1,0 +1,190 @@
+"""The critical path of recent steps: what the job would have to do faster to be faster. Pure.
+
+The path begins at the last operator that ended, and goes back in time. Before an operator's begin it stays with the
+rank, unless the rank waited for a value: then it goes to the rank that made the value, at the time it was made. The
+time between lies on the edge. Before a wait for a consumer it goes to the consumer's call that took the value. (See the
+critical path of a PERT network; Böhme et al. 2012, "Identifying root causes of wait states", does the same for MPI.)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from rolemesh.api.rank_ref import RankRef
+from rolemesh_facts.pieces import Piece
+from rolemesh_recorder.lines import FlowEdge, FlowFile
+
+__all__ = ["Critical", "Hop", "Station", "critical_path"]
+
+MOST_HOPS = 20_000
+GAP_US = 2_000
+"""A gap between two pieces, in µs, that is not shown as time of the engine."""
+
+
+class Station(NamedTuple):
+    """A part of the path: `kind` is operator, edge, call, grant, snapshot, turn, start or engine; `share` 0 to 1."""
+
+    kind: str
+    name: str
+    share: float
+    role: str = ""
+    edge: int = -1
+    op: int = -1
+
+
+class Hop(NamedTuple):
+    """The path was with `ref` from `t` to `end`, in µs since 1970."""
+
+    ref: RankRef
+    t: int
+    end: int
+    station: tuple[str, str, int, int]
+
+
+class Critical(NamedTuple):
+    """The stations of a path, the largest share first, and the path from its end to its beginning."""
+
+    stations: tuple[Station, ...]
+    hops: tuple[Hop, ...]
+    since: int
+    until: int
+
+
+class _Lane:
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = pieces
+        self.begins = [piece.t for piece in pieces]
+
+    def before(self, time: int) -> Piece | None:
+        """The last piece that begins before `time`."""
+        at = bisect_right(self.begins, time - 1) - 1
+        return self.pieces[at] if at >= 0 else None
+
+
+def critical_path(flow: FlowFile, lanes: Mapping[RankRef, Sequence[Piece]], since: int, until: int) -> Critical:
+    """Return the critical path between two times, from pieces without overlap (`flat`)."""
+    walk = _Walk(flow, {ref: _Lane(pieces) for ref, pieces in lanes.items() if pieces}, since, until)
+    hops = walk.run()
+    totals: dict[tuple[str, str, int, int], int] = {}
+    for hop in hops:
+        totals[hop.station] = totals.get(hop.station, 0) + hop.end - hop.t
+    whole = sum(totals.values())
+    stations = [
+        Station(kind, name, us / whole, name.partition(".")[0] if kind == "operator" else "", edge, op)
+        for (kind, name, edge, op), us in sorted(totals.items(), key=lambda each: -each[1])
+        if whole
+    ]
+    return Critical(tuple(stations), tuple(hops), since, until)
+
+
+class _Walk:
+    def __init__(self, flow: FlowFile, lanes: Mapping[RankRef, _Lane], since: int, until: int) -> None:
+        self._flow, self._lanes, self._since, self._until = flow, lanes, since, until
+        self._hops: list[Hop] = []
+
+    def run(self) -> list[Hop]:
+        start = self._start()
+        if start is None:
+            return []
+        ref, time = start
+        while time > self._since and len(self._hops) < MOST_HOPS:
+            piece = self._lanes[ref].before(time)
+            if piece is None:
+                break
+            if piece.end < time - GAP_US:
+                self._hop(ref, piece.end, time, ("engine", f"{ref.role}: between two phases", -1, -1))
+            time = min(time, piece.end)
+            ref, time = self._back(ref, piece, time)
+        return self._hops
+
+    def _start(self) -> tuple[RankRef, int] | None:
+        """The operator that ended last."""
+        best: tuple[int, RankRef] | None = None
+        for ref, lane in self._lanes.items():
+            for piece in reversed(lane.pieces):
+                if piece.phase in ("computing", "serving") and piece.t < self._until:
+                    end = min(piece.end, self._until)
+                    if best is None or end > best[0]:
+                        best = end, ref
+                    break
+        return (best[1], best[0]) if best else None
+
+    def _back(self, ref: RankRef, piece: Piece, time: int) -> tuple[RankRef, int]:
+        """Add the hop of `piece` up to `time`; return where the path was before."""
+        if piece.phase in ("waiting", "blocked") and piece.edge >= 0:
+            edge = self._flow.edges[piece.edge]
+            other = self._source(edge, piece, time) if piece.phase == "waiting" else self._taker(edge, piece, time)
+            if other is not None:
+                at, end = other
+                self._hop(ref, max(end, piece.t), time, ("edge", self._name(edge), edge.id, -1))
+                return at, min(end, time - 1)
+        if piece.phase == "calling":
+            callee = self._callee(piece, time)
+            if callee is not None:
+                at, end = callee
+                self._hop(ref, max(end, piece.t), time, ("call", f"{ref.role} calls {at.role}", -1, -1))
+                return at, min(end, time - 1)
+        self._hop(ref, piece.t, time, self._station(ref, piece))
+        return ref, piece.t
+
+    def _source(self, edge: FlowEdge, wait: Piece, time: int) -> tuple[RankRef, int] | None:
+        """The producer's call that ended last while the rank waited; None if none did."""
+        return self._latest(self._flow.ops[edge.src].role, {edge.src}, wait, time)
+
+    def _taker(self, edge: FlowEdge, wait: Piece, time: int) -> tuple[RankRef, int] | None:
+        return self._latest(self._flow.ops[edge.dst].role, {edge.dst}, wait, time)
+
+    def _callee(self, wait: Piece, time: int) -> tuple[RankRef, int] | None:
+        callers = self._flow.callers
+        pair = (-2 - wait.edge) >> 20
+        if not 0 <= pair < len(callers):
+            return None
+        return self._latest(callers[pair][1], None, wait, time)
+
+    def _latest(self, role: str, ops: set[int] | None, wait: Piece, time: int) -> tuple[RankRef, int] | None:
+        best: tuple[RankRef, int] | None = None
+        for ref, lane in self._lanes.items():
+            if ref.role != role:
+                continue
+            at = bisect_right(lane.begins, time - 1) - 1
+            while at >= 0 and lane.pieces[at].end > wait.t - 50_000_000:
+                piece = lane.pieces[at]
+                works = piece.phase == "serving" if ops is None else piece.phase == "computing" and piece.op in ops
+                if works and piece.t < time:
+                    end = min(piece.end, time)
+                    if end > wait.t and (best is None or end > best[1]):
+                        best = ref, end
+                    break
+                at -= 1
+        return best
+
+    def _station(self, ref: RankRef, piece: Piece) -> tuple[str, str, int, int]:
+        match piece.phase:
+            case "computing":
+                label = self._flow.ops[piece.op].label if 0 <= piece.op < len(self._flow.ops) else ref.role
+                return "operator", label, -1, piece.op
+            case "serving" | "following":
+                return "operator", f"{ref.role}: {piece.phase} calls", -1, -1
+            case "waiting" | "blocked" if piece.edge >= 0:
+                return "edge", self._name(self._flow.edges[piece.edge]), piece.edge, -1
+            case "blocked":
+                return "memory", f"{ref.role}: waits for memory", -1, -1
+            case "idle":
+                return "grant", f"{ref.role}: waits for the master's grant", -1, -1
+            case "saving":
+                return "snapshot", f"{ref.role}: snapshot", -1, -1
+            case "starting" | "setup" | "restoring":
+                return "start", f"{ref.role}: {piece.phase}", -1, -1
+            case _:
+                return piece.phase, f"{ref.role}: {piece.phase}", -1, -1
+
+    def _name(self, edge: FlowEdge) -> str:
+        ops = self._flow.ops
+        return f"{ops[edge.src].label} → {ops[edge.dst].label} ({edge.param})"
+
+    def _hop(self, ref: RankRef, began: int, ended: int, station: tuple[str, str, int, int]) -> None:
+        began = max(began, self._since)
+        if ended > began:
+            self._hops.append(Hop(ref, began, ended, station))

@@ -1,0 +1,73 @@
+"""The story of each recovery, from the events of a run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from rolemesh.api.observer import Event
+
+__all__ = ["Story", "stories"]
+
+
+class Story(NamedTuple):
+    """One recovery, or a failure without one.
+
+    - `began`: the time of the first symptom, in seconds since 1970.
+    - `failures`: what failed, as the events say it.
+    - `trail`: what each level of the ladder proposed, and why it passed.
+    - `ready_s`: seconds until the ranks were ready; `regained_s`: until they were where they had been. None: not yet.
+    """
+
+    number: int
+    began: float
+    failures: tuple[dict[str, Any], ...]
+    level: str = ""
+    reason: str = ""
+    trail: tuple[str, ...] = ()
+    restarted: tuple[str, ...] = ()
+    resume: tuple[tuple[str, int], ...] = ()
+    ready_s: float | None = None
+    regained_s: float | None = None
+    source: str = ""
+
+
+def stories(events: Iterable[Event]) -> list[Story]:
+    """Return the recoveries in the order in which they began. The function skips other and malformed events."""
+    found: dict[int, Story] = {}
+    failures: list[tuple[float, dict[str, Any]]] = []
+    for event in events:
+        data = event.data
+        number = data.get("number")
+        if event.kind in ("failure", "hang") and isinstance(failure := data.get("failure", data), dict):
+            failures.append((event.time - _number(data.get("silent_s")), failure))
+        elif event.kind == "recovery_planned" and isinstance(number, int):
+            plan = data.get("plan")
+            plan = plan if isinstance(plan, dict) else {}
+            began = min((time for time, _ in failures), default=event.time)
+            found[number] = Story(
+                number,
+                found[number].began if number in found else began,
+                (*(found[number].failures if number in found else ()), *(failure for _, failure in failures)),
+                str(plan.get("level", "")),
+                str(plan.get("reason", "")),
+                tuple(map(str, data.get("trail") or ())),
+                source=str(plan.get("source", "")),
+            )
+            failures = []
+        elif event.kind == "recovery_launched" and number in found:
+            ranks = [rank for rank in data.get("ranks") or () if isinstance(rank, dict)]
+            names = [(f"{rank.get('role')}/{rank.get('rank')}", int(_number(rank.get("resume")))) for rank in ranks]
+            story = found[number]
+            found[number] = story._replace(restarted=tuple(name for name, _ in names), resume=tuple(names))
+        elif event.kind == "recovered" and number in found:
+            found[number] = found[number]._replace(ready_s=event.time - found[number].began)
+        elif event.kind == "regained" and number in found:
+            found[number] = found[number]._replace(regained_s=event.time - found[number].began)
+    if failures:
+        found[0] = Story(0, failures[0][0], tuple(failure for _, failure in failures))
+    return sorted(found.values(), key=lambda story: story.began)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

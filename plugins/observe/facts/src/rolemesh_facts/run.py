@@ -1,0 +1,234 @@
+"""A run's folder as facts. Each question reads again what has changed since the last one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rolemesh.api.observer import Event, RunInfo, StepMetrics
+from rolemesh.api.rank_ref import RankRef
+from rolemesh.runs.jsonl import read_metrics
+from rolemesh.runs.run import EVENTS_FILE, JOB_FILE, LOGS_DIR, METRICS_FILE, RESULT_FILE, RUN_FILE
+from rolemesh_facts.advice import Advice, Evidence, advice
+from rolemesh_facts.critical import Critical, critical_path
+from rolemesh_facts.pieces import Piece, flat, stretches
+from rolemesh_facts.recoveries import Story, stories
+from rolemesh_facts.series import Points, series, thinned
+from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, use_of
+from rolemesh_recorder.lines import Account, FlowFile, Head, Line, Stretch
+from rolemesh_recorder.reading import kept_rows, read_flow, read_record, recorded_ranks
+from rolemesh_recorder.rows import Row
+
+__all__ = ["Arrow", "RunFacts", "Summary"]
+
+MOST_PIECES = 4000
+"""Pieces of one lane in an answer; shorter ones are left out first."""
+LATEST_S = 600
+"""Seconds at the end of the record that questions without a window look at."""
+
+
+class Summary(NamedTuple):
+    """The run in one line. Times are in seconds since 1970; `ended` is 0 while it runs or if it died."""
+
+    name: str
+    state: str
+    step: int
+    steps: int | None
+    began: float
+    ended: float
+    message: str
+    roles: dict[str, int]
+    goodput: float | None
+
+
+class Arrow(NamedTuple):
+    """A value's way: from the end of the call that made it to the begin of the call that took it, in µs since 1970."""
+
+    edge: int
+    step: int
+    source: RankRef
+    left: int
+    target: RankRef
+    arrived: int
+
+
+class RunFacts:
+    """The facts of the run in `path`. Missing, damaged and foreign files are empty facts, not errors."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._events: tuple[int, list[Event]] = (0, [])
+        self._metrics: list[StepMetrics] = []
+
+    # ------------------------------------------------------------------------------------------------ files
+
+    def info(self) -> RunInfo | None:
+        """Return ``run.json``."""
+        return _json(self.path / RUN_FILE, RunInfo)
+
+    def result(self) -> dict[str, Any]:
+        """Return ``result.json``; empty if the job has not ended."""
+        return _json(self.path / RESULT_FILE, dict[str, Any]) or {}
+
+    def plan(self) -> dict[str, Any]:
+        """Return ``plan.json``."""
+        return _json(self.path / "plan.json", dict[str, Any]) or {}
+
+    def job_file(self) -> str:
+        """Return the text of ``job.yaml``."""
+        try:
+            return (self.path / JOB_FILE).read_text(errors="replace")
+        except OSError:
+            return ""
+
+    def flow(self) -> FlowFile | None:
+        """Return the traced flow."""
+        return read_flow(self.path)
+
+    def events(self) -> list[Event]:
+        """Return all events."""
+        offset, known = self._events
+        try:
+            with (self.path / EVENTS_FILE).open("rb") as file:
+                file.seek(offset)
+                for raw in file:
+                    if not raw.endswith(b"\n"):
+                        break
+                    offset += len(raw)
+                    try:
+                        known.append(msgspec.json.decode(raw, type=Event))
+                    except msgspec.MsgspecError:
+                        continue
+        except OSError:
+            pass
+        self._events = offset, known
+        return known
+
+    def metrics(self) -> list[StepMetrics]:
+        """Return all lines of metrics."""
+        after = self._metrics[-1].step if self._metrics else -1
+        with suppress(OSError):
+            self._metrics += read_metrics(self.path / METRICS_FILE, after)
+        return self._metrics
+
+    def logs(self) -> list[Path]:
+        """Return the logs of ranks."""
+        folder = self.path / LOGS_DIR
+        return sorted(folder.glob("*.log")) if folder.is_dir() else []
+
+    # ---------------------------------------------------------------------------------------------- questions
+
+    def summary(self) -> Summary:
+        """Return the run in one line."""
+        info, result, events, metrics = self.info(), self.result(), self.events(), self.metrics()
+        name = info.name if info else self.path.resolve().name
+        began = events[0].time if events else 0.0
+        state = str(result.get("status") or ("began" if events else "new"))
+        ended = events[-1].time if result and events else 0.0
+        step = metrics[-1].step if metrics else -1
+        found = result.get("goodput")
+        goodput = found.get("share") if isinstance(found, dict) else found
+        return Summary(
+            name, state, step, info.steps if info else None, began, ended, str(result.get("message", "")),
+            dict(info.roles) if info else {}, goodput if isinstance(goodput, float) else None,
+        )  # fmt: skip
+
+    def window(self, seconds: float | None = LATEST_S) -> tuple[int, int]:
+        """Return the begin and end of the last `seconds` of the record, in µs since 1970; all of it for None."""
+        begin, end = 1 << 62, 0
+        for ref in recorded_ranks(self.path):
+            for line in self.lines(ref):
+                if isinstance(line, Head | Account):
+                    begin = min(begin, line.t)
+                    end = max(end, line.t + (line.d if isinstance(line, Account) else 0))
+        if not end:
+            now = time.time_ns() // 1000
+            return now, now
+        return (max(begin, end - int(seconds * 1e6)) if seconds is not None else begin), end
+
+    def lines(self, ref: RankRef) -> list[Line]:
+        """Return all lines of a rank's record."""
+        return list(read_record(self.path, ref.role, ref.rank))
+
+    def uses(self, since: int, until: int) -> dict[RankRef, Use]:
+        """Return where the time of each rank went."""
+        return {ref: use_of(self.lines(ref), since, until) for ref in recorded_ranks(self.path)}
+
+    def roles(self, since: int, until: int) -> dict[str, Use]:
+        """Return where the time of each role went."""
+        uses = self.uses(since, until)
+        return {role: overall(use for ref, use in uses.items() if ref.role == role) for role in _roles(uses)}
+
+    def edges(self, since: int, until: int) -> list[EdgeUse]:
+        """Return the waits on each edge."""
+        flow = self.flow()
+        return edge_uses(flow, self.uses(since, until)) if flow else []
+
+    def lanes(self, since: int, until: int, most: int = MOST_PIECES) -> dict[RankRef, list[Piece]]:
+        """Return the pieces of each rank between two times, without overlap, the longest `most` of each."""
+        found = {}
+        for ref in recorded_ranks(self.path):
+            pieces = flat(stretches(self.lines(ref), since, until))
+            if len(pieces) > most:
+                least = sorted((piece.end - piece.t for piece in pieces), reverse=True)[most - 1]
+                pieces = [piece for piece in pieces if piece.end - piece.t >= least][:most]
+            found[ref] = pieces
+        return found
+
+    def arrows(self, since: int, until: int, most: int = 2000) -> list[Arrow]:
+        """Return the ways of values between calls that have stretches, for edges with a fixed lag."""
+        flow = self.flow()
+        if flow is None:
+            return []
+        calls: dict[tuple[int, int], list[tuple[RankRef, int, int]]] = {}
+        for ref in recorded_ranks(self.path):
+            for line in self.lines(ref):
+                if isinstance(line, Stretch) and line.phase == "computing" and since - line.d < line.t < until:
+                    calls.setdefault((line.op, line.step), []).append((ref, line.t, line.t + line.d))
+        found = []
+        for edge in flow.edges:
+            if not edge.lag.isdigit():
+                continue
+            for (op, step), takers in calls.items():
+                if op == edge.dst:
+                    for source, _, left in calls.get((edge.src, step - int(edge.lag)), ()):
+                        found += [Arrow(edge.id, step, source, left, target, t) for target, t, _ in takers if t >= left]
+        return sorted(found, key=lambda arrow: arrow.arrived)[-most:]
+
+    def critical(self, since: int, until: int) -> Critical | None:
+        """Return the critical path between two times; None without a flow."""
+        flow = self.flow()
+        return critical_path(flow, self.lanes(since, until, 1 << 30), since, until) if flow else None
+
+    def stories(self) -> list[Story]:
+        """Return the recoveries."""
+        return stories(self.events())
+
+    def series(self, most: int = 1000) -> dict[str, Points]:
+        """Return all metrics, with at most about `most` points each."""
+        return {name: thinned(points, most) for name, points in sorted(series(self.metrics()).items())}
+
+    def rows(self) -> Iterator[tuple[RankRef, Row]]:
+        """Yield the kept rows."""
+        return kept_rows(self.path)
+
+    def advice(self) -> list[Advice]:
+        """Return what the rules found in the latest part of the run."""
+        since, until = self.window()
+        return advice(Evidence(self.uses(since, until), self.edges(since, until), self.stories(), self.series()))
+
+
+def _roles(uses: Mapping[RankRef, Use]) -> list[str]:
+    return list(dict.fromkeys(ref.role for ref in uses))
+
+
+def _json(path: Path, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None

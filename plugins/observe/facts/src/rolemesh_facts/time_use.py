@@ -1,0 +1,89 @@
+"""Where the time of roles and edges went, from the accounts of their ranks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from rolemesh.api.rank_ref import RankRef
+from rolemesh_recorder.lines import Account, FlowFile, Line
+
+__all__ = ["EdgeUse", "Use", "edge_uses", "overall", "use_of"]
+
+ENGINE = "engine"
+
+
+class Use(NamedTuple):
+    """µs by name, of `wall` µs in which `steps` steps ended. ``engine`` is the rest."""
+
+    spent: Mapping[str, float]
+    wall: float
+    steps: float
+
+    def share(self, name: str) -> float:
+        """Return the share of the time under `name`, from 0 to 1."""
+        return self.spent.get(name, 0.0) / self.wall if self.wall else 0.0
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """All shares, the largest first."""
+        ordered = sorted(self.spent, key=lambda name: -self.spent[name])
+        return {name: self.share(name) for name in ordered}
+
+
+class EdgeUse(NamedTuple):
+    """Shares of the time: consumers' ranks waited for values, and producers' ranks for consumers, on average."""
+
+    edge: int
+    producer: str
+    consumer: str
+    param: str
+    waiting: float
+    blocked: float
+
+
+def use_of(lines: Iterable[Line], since: int = 0, until: int = 1 << 62) -> Use:
+    """Return the use of a rank's time between two times. An account that lies partly within counts in proportion."""
+    spent: dict[str, float] = {}
+    wall = steps = 0.0
+    for line in lines:
+        if not isinstance(line, Account) or line.d <= 0:
+            continue
+        share = (min(until, line.t + line.d) - max(since, line.t)) / line.d
+        if share <= 0:
+            continue
+        share = min(1.0, share)
+        for name, us in line.spent.items():
+            spent[name] = spent.get(name, 0.0) + us * share
+        wall += line.d * share
+        steps += line.steps * share
+    rest = wall - sum(spent.values())
+    if rest > 0:
+        spent[ENGINE] = rest
+    return Use(spent, wall, steps)
+
+
+def overall(uses: Iterable[Use]) -> Use:
+    """Return the use of several ranks together. `steps` is that of the rank with the most."""
+    spent: dict[str, float] = {}
+    wall = steps = 0.0
+    for use in uses:
+        for name, us in use.spent.items():
+            spent[name] = spent.get(name, 0.0) + us
+        wall, steps = wall + use.wall, max(steps, use.steps)
+    return Use(spent, wall, steps)
+
+
+def edge_uses(flow: FlowFile, uses: Mapping[RankRef, Use]) -> list[EdgeUse]:
+    """Return the waits on each edge of the flow."""
+    roles: dict[str, Use] = {}
+    for role in {ref.role for ref in uses}:
+        roles[role] = overall(use for ref, use in uses.items() if ref.role == role)
+    nothing = Use({}, 0.0, 0.0)
+    found = []
+    for edge in flow.edges:
+        producer, consumer = flow.ops[edge.src].role, flow.ops[edge.dst].role
+        waiting = roles.get(consumer, nothing).share(f"edge {edge.id}")
+        blocked = roles.get(producer, nothing).share(f"edge {edge.id}") if producer != consumer else 0.0
+        found.append(EdgeUse(edge.id, producer, consumer, edge.param, waiting, blocked))
+    return found
