@@ -111,12 +111,7 @@ def _restarts(evidence: Evidence) -> Iterator[Advice]:
 def _samples(evidence: Evidence) -> Iterator[Advice]:
     for name, limit, title, remedy in (
         ("truncated", TRUNCATED, "samples are cut off", "raise the limit of tokens, or shorten the task"),
-        (
-            "degenerate_groups",
-            DEGENERATE,
-            "groups teach nothing",
-            "choose easier or harder tasks, or more samples",
-        ),
+        ("degenerate_groups", DEGENERATE, "groups teach nothing", "choose easier or harder tasks, or more samples"),
     ):
         steps, values = evidence.metrics.get(name, ([], []))
         if steps:

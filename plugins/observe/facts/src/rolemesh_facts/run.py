@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,6 +23,8 @@ from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, use_of
 from rolemesh_recorder.lines import Account, FlowFile, Head, Line, Stretch
 from rolemesh_recorder.reading import kept_rows, read_flow, read_record, recorded_ranks
 from rolemesh_recorder.rows import Row
+
+T = TypeVar("T")
 
 __all__ = ["Arrow", "RunFacts", "Summary"]
 
@@ -227,7 +229,7 @@ def _roles(uses: Mapping[RankRef, Use]) -> list[str]:
     return list(dict.fromkeys(ref.role for ref in uses))
 
 
-def _json(path: Path, kind: Any) -> Any:
+def _json(path: Path, kind: type[T]) -> T | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError):

@@ -1,4 +1,4 @@
-"""Where the time of roles and edges went, from the accounts of their ranks. Pure."""
+"""The use of time by roles and edges, from the accounts of their ranks. Pure."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -22,7 +22,7 @@ def coarsened(lines: Sequence[Line], nbytes: int) -> list[Line]:
     chosen = {id(each) for each in kept}
     result = [
         msgspec.structs.replace(line, least=max(line.least, least)) if isinstance(line, Account) else line
-        for line in lines
+        for line in _one_head_each(lines)
         if not isinstance(line, Stretch) or id(line) in chosen
     ]
     while _size(result) > nbytes and (shorter := _paired(result)) is not None:
@@ -30,6 +30,17 @@ def coarsened(lines: Sequence[Line], nbytes: int) -> list[Line]:
     return [
         msgspec.structs.replace(line, coarse=line.coarse + 1) if isinstance(line, Head) else line for line in result
     ]
+
+
+def _one_head_each(lines: Iterable[Line]) -> Iterator[Line]:
+    """Yield the lines, but only the first head of each process: the first part is the coarsest."""
+    last: Head | None = None
+    for line in lines:
+        if isinstance(line, Head):
+            if last is not None and (line.generation, line.pid) == (last.generation, last.pid):
+                continue
+            last = line
+        yield line
 
 
 def _size(lines: Sequence[Line]) -> int:

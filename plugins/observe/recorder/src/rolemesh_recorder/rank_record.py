@@ -7,10 +7,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 from rolemesh.graph.logical import OpCall
-from rolemesh_durable.api.extensions import Rank, RankExtension, Span
+from rolemesh_durable.api.extensions import Rank, RankExtension, Span, totals_of
 from rolemesh_recorder.accounting import Accounts, Spans, Wall
 from rolemesh_recorder.lines import Head, Life, Line, rank_folder
 from rolemesh_recorder.options import RecorderOptions
@@ -58,7 +59,7 @@ class RankRecord(RankExtension):
         marks = sorted(self._times.items(), key=lambda mark: mark[1])
         for (what, began), (_, ended) in pairwise(marks):
             self._writer.add(Life(what, self._wall(began), (ended - began) // 1000))
-        self._accounts = Accounts(self._wall, self._spans, self._rank.totals, now)
+        self._accounts = Accounts(self._wall, self._spans, partial(totals_of, self._rank), now)
         self._thread.start()
 
     def spent(self, span: Span) -> None:

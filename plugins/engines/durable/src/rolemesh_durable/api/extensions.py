@@ -1,7 +1,7 @@
 """For extensions: their base class, the hooks of a rank, an agent and the master, and the parts that they use.
 
 An extension derives from `Extension` (entry-point group ``rolemesh.extensions``), and a job lists it under
-``plugins.extensions``. Of a `Rank` it uses `ctx`, `workload`, `job`, `record`, `totals`, `open_channel` and
+``plugins.extensions``. Of a `Rank` it uses `ctx`, `workload`, `job`, `record`, `open_channel` and
 `tell_master`. Of a `RankRecord` it uses `launch.ref` and `launch.start`, and of an `AgentProcess` `config`, `folder`,
 `logs`, `environ` and `send`. The other attributes, and those of `MasterParts`, belong to the engine's own extensions
 and change without notice.
@@ -19,6 +19,8 @@ from rolemesh_durable.api import importer, names
 
 if TYPE_CHECKING:
     from rolemesh_durable.extensions import Extension as Extension
+    from rolemesh_durable.extensions.totals import Totals as Totals
+    from rolemesh_durable.extensions.totals import totals_of as totals_of
     from rolemesh_durable.protocol.agent.part import AgentPart as AgentPart
     from rolemesh_durable.protocol.agent.part import AgentProcess as AgentProcess
     from rolemesh_durable.protocol.extension_message import ExtensionMessage as ExtensionMessage
@@ -40,10 +42,10 @@ if TYPE_CHECKING:
     from rolemesh_durable.rank.channel import Send as Send
     from rolemesh_durable.rank.services import Rank as Rank
     from rolemesh_durable.rank.services import RankPlace as RankPlace
-    from rolemesh_durable.rank.services import Totals as Totals
 
 _HOMES = {
     "extensions": "Extension",
+    "extensions.totals": "Totals totals_of",
     "protocol.agent.part": "AgentPart AgentProcess",
     "protocol.extension_message": "ExtensionMessage",
     "protocol.master.extension": "ExtensionRecord MasterExtension MasterParts Slice",
@@ -56,7 +58,7 @@ _HOMES = {
     "protocol.rank.shape": "JobShape",
     "protocol.rank.span": "Span",
     "rank.channel": "Receive Send",
-    "rank.services": "Rank RankPlace Totals",
+    "rank.services": "Rank RankPlace",
 }
 __all__ = names(_HOMES)
 __getattr__ = importer(__name__, _HOMES)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh_durable.protocol.extension_message import ExtensionMessage
 from rolemesh_durable.protocol.rank.extension import RankExtension
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
 from rolemesh_durable.protocol.rank.master_mail import MasterMail
-from rolemesh_durable.protocol.rank.page import COMPUTING, EDGE, FINISHED, IDLE, PHASE, SINCE_NS
 from rolemesh_durable.protocol.rank.ports import Ports
 from rolemesh_durable.protocol.rank.shape import JobShape
 from rolemesh_durable.protocol.starts import RankStart
@@ -23,7 +21,7 @@ from rolemesh_durable.rank.meter import Meter
 from rolemesh_durable.rank.sent_log import SentLog
 from rolemesh_durable.rank.status_page import StatusPage
 
-__all__ = ["Extending", "Rank", "RankPlace", "Totals"]
+__all__ = ["Extending", "Rank", "RankPlace"]
 
 
 @dataclass(frozen=True)
@@ -40,24 +38,6 @@ class RankPlace:
     """Messages between the rank's extensions and their parts in the master."""
     barrier: GroupBarrier | None
     """The barrier of the rank's collective group; None for a rank without one."""
-
-
-class Totals(NamedTuple):
-    """The times of a rank's process by their use, in nanoseconds. Waits inside an operator are not computing.
-
-    - `finished`: the last finished step; -1 if there is none.
-    - `computing`: in operators that have ended.
-    - `edges`: for each edge of the role, in waits for its values, or for consumers that take them.
-    - `idling`: in waits for the master's grants. `saving`: in snapshots.
-    - `now`: the present phase, its edge, and the time at which it began; 0 if the rank is between two phases.
-    """
-
-    finished: int
-    computing: int
-    edges: Mapping[int, int]
-    idling: int
-    saving: int
-    now: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -103,21 +83,6 @@ class Rank:
         it equals the last one. Raises `msgspec.ValidationError` if a field has another type than its class says.
         """
         self.master.say(message)
-
-    def totals(self) -> Totals:
-        """Return the times of this process so far. Any thread may ask."""
-        page, meter = self.status_page, self.meter
-        waits = page.waits(self.edges)
-        phase, edge, since = page.fields[PHASE], page.fields[EDGE], page.fields[SINCE_NS]
-        if phase == COMPUTING and since < meter.ended:
-            phase, edge, since = IDLE, -1, 0  # the operator has ended, and the rank is on its way to the next phase
-        return Totals(page.fields[FINISHED], meter.busy, waits, meter.idling, meter.saving, (phase, edge, since))
-
-    @cached_property
-    def edges(self) -> tuple[int, ...]:
-        """The edges of the rank's role, in or out."""
-        graph, role = self.job.graph, self.ctx.role
-        return tuple(e.id for e in graph.edges if role in (graph.ops[e.src].role, graph.ops[e.dst].role))
 
     @property
     def job(self) -> JobShape:

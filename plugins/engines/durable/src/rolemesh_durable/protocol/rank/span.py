@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 __all__ = ["LONG_NS", "Span"]
 
 LONG_NS: Final = 1_000_000
-"""Minimum nanoseconds of a span. The totals of a rank (`rolemesh_durable.rank.services.Rank.totals`) have the rest."""
+"""Minimum nanoseconds of a span. The totals of a rank (`rolemesh_durable.extensions.totals`) have the rest."""
 
 
 class Span(NamedTuple):

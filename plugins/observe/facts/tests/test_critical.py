@@ -1,0 +1,92 @@
+"""The critical path of flows with a known answer, and pieces without overlap."""
+
+from __future__ import annotations
+
+from rolemesh.api.rank_ref import RankRef
+from rolemesh_facts.critical import Critical, critical_path
+from rolemesh_facts.pieces import Piece, flat
+from rolemesh_recorder.lines import FlowEdge, FlowFile, FlowOp
+
+A, B, C = RankRef("a", 0), RankRef("b", 0), RankRef("c", 0)
+OPS = (FlowOp(0, "a", "a.make"), FlowOp(1, "b", "b.work"), FlowOp(2, "c", "c.take"))
+EDGES = (FlowEdge(0, 0, 1, "x", "split"), FlowEdge(1, 1, 2, "y", "split"))
+FLOW = FlowFile("f", OPS, EDGES, {"a": 1, "b": 1, "c": 1}, {}, (("c", "b"),))
+MS = 1000
+
+
+def op(number: int, began: int, ended: int, step: int) -> Piece:
+    return Piece(began * MS, ended * MS, "computing", number, -1, step)
+
+
+def wait(edge: int, began: int, ended: int, step: int, phase: str = "waiting") -> Piece:
+    return Piece(began * MS, ended * MS, phase, edge + 1, edge, step)
+
+
+def path(lanes: dict[RankRef, list[Piece]], until: int = 10_000) -> Critical:
+    return critical_path(FLOW, lanes, 0, until * MS)
+
+
+def test_the_slow_role_of_a_pipeline_is_the_station() -> None:
+    lanes: dict[RankRef, list[Piece]] = {A: [], B: [], C: []}
+    for step in range(10):
+        lanes[A].append(op(0, step * 100, step * 100 + 20, step))
+        lanes[B].append(op(1, step * 100 + 25, step * 100 + 120, step))
+        lanes[C] += [wait(1, step * 100 + 30, step * 100 + 121, step), op(2, step * 100 + 121, step * 100 + 125, step)]
+    found = path(lanes)
+    assert (found.stations[0].name, found.stations[0].share > 0.9) == ("b.work", True)
+
+
+def test_a_slow_edge_is_the_station() -> None:
+    """The value of a step is made long before it comes, and its maker waits for nothing else."""
+    lanes: dict[RankRef, list[Piece]] = {A: [], B: []}
+    for step in range(10):
+        at = step * 100
+        lanes[A] += [op(0, at, at + 10, step), wait(0, at + 10, at + 100, step, "blocked")]
+        lanes[B] += [wait(0, at, at + 90, step), op(1, at + 90, at + 100, step)]
+    found = path(lanes)
+    assert (found.stations[0].kind, found.stations[0].edge) == ("edge", 0)
+    assert found.stations[0].share > 0.6
+
+
+def test_starved_credits_lead_to_the_consumer() -> None:
+    lanes: dict[RankRef, list[Piece]] = {A: [], B: []}
+    for step in range(10):
+        at = step * 100
+        lanes[A] += [wait(0, at, at + 91, step, "blocked"), op(0, at + 91, at + 95, step)]
+        lanes[B].append(op(1, at - 8, at + 90, step))
+    found = path(lanes)
+    assert found.stations[0].name == "b.work"
+
+
+def test_the_slower_of_two_ranks_is_on_the_path() -> None:
+    slow = RankRef("b", 1)
+    lanes: dict[RankRef, list[Piece]] = {B: [], slow: [], C: []}
+    for step in range(10):
+        at = step * 100
+        lanes[B].append(op(1, at, at + 30, step))
+        lanes[slow].append(op(1, at, at + 95, step))
+        lanes[C] += [wait(1, at, at + 96, step), op(2, at + 96, at + 99, step)]
+    found = path(lanes)
+    own = {ref: sum(hop.end - hop.t for hop in found.hops if hop.ref == ref) for ref in (B, slow)}
+    assert own[slow] > 20 * own[B]
+
+
+def test_a_call_leads_to_the_role_that_serves_it() -> None:
+    pair_of_any_rank = -2 - (0 << 20 | 0)
+    lanes = {
+        B: [Piece(10 * MS, 90 * MS, "serving", -1, -1, 0)],
+        C: [op(2, 0, 5, 0), Piece(5 * MS, 92 * MS, "calling", 2, pair_of_any_rank, 0), op(2, 92, 100, 0)],
+    }
+    found = path(lanes)
+    assert (found.stations[0].name, found.stations[0].share > 0.7) == ("b: serving calls", True)
+
+
+def test_an_empty_record_has_no_path() -> None:
+    assert path({}).stations == ()
+    assert path({A: [], B: [wait(0, 0, 5, 0)]}).stations == ()
+
+
+def test_an_inner_stretch_takes_its_time_from_the_outer_one() -> None:
+    outer, inner, later = op(1, 0, 100, 0), wait(1, 20, 60, 0), op(1, 150, 160, 1)
+    found = [(piece.t // MS, piece.end // MS, piece.phase) for piece in flat([outer, inner, later])]
+    assert found == [(0, 20, "computing"), (20, 60, "waiting"), (60, 100, "computing"), (150, 160, "computing")]

@@ -1,0 +1,96 @@
+"""Facts of folders: empty, damaged, hostile; shares, stories, series and advice."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from rolemesh.api.observer import Event
+from rolemesh.api.rank_ref import RankRef
+from rolemesh_facts import RunFacts
+from rolemesh_facts.advice import Evidence, advice
+from rolemesh_facts.recoveries import stories
+from rolemesh_facts.series import centred, exponential, thinned
+from rolemesh_facts.time_use import Use, use_of
+from rolemesh_recorder.lines import Account
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x00\xff", b"[]", b'{"a": 1}\n{"b"', b"null\n"])
+def test_missing_and_damaged_files_are_empty_facts(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "record" / "trainer-0").mkdir(parents=True)
+        for name in ("events.jsonl", "metrics.jsonl", "run.json", "result.json", "plan.json", "record/flow.json"):
+            (tmp_path / name).write_bytes(content)
+        (tmp_path / "record" / "trainer-0" / "000000.jsonl").write_bytes(content)
+    facts = RunFacts(tmp_path)
+    since, until = facts.window()
+    assert facts.summary().name == tmp_path.name
+    assert facts.critical(since, until) is None
+    assert not any(use.wall for use in facts.uses(since, until).values())
+    assert facts.edges(since, until) == facts.stories() == facts.advice() == facts.arrows(since, until) == []
+    assert facts.series() == {}
+
+
+def test_events_are_read_on_while_they_are_written(tmp_path: Path) -> None:
+    def line(seq: int) -> bytes:
+        return json.dumps({"seq": seq, "epoch": 1, "time": 1.0, "kind": "persisted", "data": {"step": seq}}).encode()
+
+    facts, path = RunFacts(tmp_path), tmp_path / "events.jsonl"
+    path.write_bytes(line(1) + b"\n" + line(2)[:20])
+    assert [event.seq for event in facts.events()] == [1]
+    path.write_bytes(line(1) + b"\n" + line(2) + b"\n")
+    assert [event.seq for event in facts.events()] == [1, 2]
+
+
+def test_an_account_on_the_edge_of_the_window_counts_in_proportion() -> None:
+    use = use_of([Account(0, 100, 9, 10, {"computing": 60}), Account(100, 100, 19, 10, {"computing": 20})], 50, 150)
+    assert (use.wall, use.steps) == (100, 10)
+    assert use.shares == {"engine": 0.6, "computing": 0.4}
+
+
+def test_a_recovery_has_its_failures_and_its_times() -> None:
+    def event(time: float, kind: str, **data: object) -> Event:
+        return Event(int(time), 1, time, kind, dict(data))
+
+    failure = {"role": "sink", "rank": 0, "message": "gone"}
+    plan = {"level": "process", "reason": "again", "source": "memory"}
+    [story] = stories(
+        [
+            event(10, "failure", failure=failure, silent_s=2.0),
+            event(11, "recovery_planned", number=1, plan=plan, trail=["x"]),
+            event(12, "recovery_launched", number=1, ranks=[{"role": "sink", "rank": 0, "resume": 8}, "junk"]),
+            event(13, "recovered", number=1),
+            event(14, "regained", number=1),
+        ]
+    )
+    assert (story.began, story.ready_s, story.regained_s) == (8, 5, 6)
+    assert (story.failures, story.level, story.restarted) == ((failure,), "process", ("sink/0",))
+    [alone] = stories([event(10, "failure", failure=failure)])
+    assert (alone.number, alone.failures) == (0, (failure,))
+
+
+def test_thinning_keeps_extremes_and_values_that_are_no_numbers() -> None:
+    values = [math.sin(step / 50) for step in range(10_000)]
+    values[777], values[5_000] = 99.0, math.nan
+    steps, kept = thinned((list(range(10_000)), values), 200)
+    assert len(steps) <= 202
+    assert 99.0 in kept
+    assert any(math.isnan(value) for value in kept)
+    assert steps == sorted(steps)
+
+
+def test_a_centred_mean_is_not_late_and_an_exponential_one_begins_at_the_first_value() -> None:
+    ramp = [float(step) for step in range(100)]
+    assert centred(ramp, 21) == ramp
+    assert exponential([5.0] * 4, 0.9) == pytest.approx([5.0] * 4)
+    assert math.isnan(centred([1.0, math.nan, 3.0], 3)[1])
+
+
+def test_a_straggler_is_named_with_numbers() -> None:
+    uses = {RankRef("trainer", n): Use({"computing": 1e6 * (3 if n == 2 else 1)}, 4e6, 1) for n in range(3)}
+    [found] = advice(Evidence(uses, [], [], {}))
+    assert found.title == "trainer/2 is slower than the others of its role"
+    assert "3 s" in found.why
