@@ -94,7 +94,8 @@ def test_a_rank_that_was_killed_has_a_record_that_adds_up(job: Path) -> None:
         wall = sum(account.d for account in accounts)
         assert {line.what for line in life if isinstance(line, Life)} == {"starting", "setup", "restoring"}
         if wall > 500_000:
-            assert sum(sum(account.spent.values()) for account in accounts) == pytest.approx(wall, rel=0.05)
+            spent = sum(sum(account.spent.values()) for account in accounts)
+            assert 0.9 * wall < spent < 1.01 * wall, "no time counts twice, and little is the engine's"
     spans = [line for line in lives[-1] if isinstance(line, Stretch) and line.phase == "computing"]
     assert spans
     assert all(span.d >= 50_000 and flow.ops[span.op].label == "sink.take" for span in spans)

@@ -239,7 +239,7 @@ class RankMachine:
         """After the last step, `finished`: wait until all consumers have received their values."""
         fields = self._page
         self._driver.close(finished)
-        fields[OP], fields[PHASE], fields[EDGE] = -1, IDLE, -1
+        fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = -1, IDLE, -1, self._now()
         for hook in self._hooks.steps_end:
             hook(finished)
         self._ports.end(finished)
