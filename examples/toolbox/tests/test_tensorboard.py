@@ -12,7 +12,7 @@ from rolemesh_toolbox.tensorboard import TensorBoard, event, record
 
 
 class TestTensorBoard(ObserverConformance):
-    plugin = "tensorboard"
+    plugin = "event-file"
     bad_options = ({"folder": "../tb"}, {"metrics": "loss"})
     examples = 20
 

@@ -1,1 +1,1 @@
-"""Plugins: workloads `guesser` and `arithmetic`, strategy `even`, level `give-up`, observer `tensorboard`."""
+"""Plugins: workloads `guesser` and `arithmetic`, strategy `even`, level `give-up`, observer `event-file`."""

@@ -1,4 +1,4 @@
-"""The observer `tensorboard`: it writes metrics as scalars into an event file of TensorBoard, without another package.
+"""The observer `event-file`: it writes metrics as scalars into an event file of TensorBoard, without another package.
 
 An event file is a sequence of records (TFRecord): length, masked CRC of the length, data, masked CRC of the data. The
 data is a ``tensorflow.Event`` as protocol buffers write it (tensorflow/core/util/event.proto).
@@ -22,7 +22,7 @@ POLYNOMIAL = 0x82F63B78
 
 
 class TensorBoardOptions(BaseModel, extra="forbid"):
-    """Options of the `tensorboard` observer."""
+    """Options of the `event-file` observer."""
 
     folder: str = Field(default="tensorboard", pattern=r"^[^/]+$", description="A folder in the run's folder.")
     metrics: list[str] = Field(default_factory=list, description="Metrics to write; by default all of them.")

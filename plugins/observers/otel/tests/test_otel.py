@@ -1,0 +1,108 @@
+"""A collector decodes what the observer posted, and is away for a while."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from rolemesh.api.observer import Event, RunInfo, StepMetrics
+from rolemesh_otel import OtelObserver, OtelOptions
+
+
+class Collector(ThreadingHTTPServer):
+    """A collector. It answers with `status`, and keeps what it accepted."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.status = 200
+        self.accepted: list[tuple[str, str | None, bytes]] = []
+
+    def points(self) -> dict[str, list[tuple[int, float]]]:
+        found: dict[str, list[tuple[int, float]]] = {}
+        for path, _, body in self.accepted:
+            if path == "/v1/metrics":
+                [resource] = ExportMetricsServiceRequest.FromString(body).resource_metrics
+                for metric in resource.scope_metrics[0].metrics:
+                    points = [(p.time_unix_nano, p.as_double or p.as_int) for p in metric.gauge.data_points]
+                    found.setdefault(metric.name, []).extend(points)
+        return found
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.status == 200:
+            self.server.accepted.append((self.path, self.headers["X-Key"], body))
+        self.send_response(self.server.status)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as found:
+        thread = Thread(target=found.serve_forever)
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+def started(collector: Collector, folder: Path) -> OtelObserver:
+    url = f"http://127.0.0.1:{collector.server_port}/"
+    observer = OtelObserver(OtelOptions(endpoint=url, headers={"X-Key": "k"}, interval_s=0))
+    observer.job_started(RunInfo("grpo", str(folder), 4, {}, ()))
+    return observer
+
+
+def line(step: int, **values: float) -> StepMetrics:
+    return StepMetrics(step, 1, float(step), values)
+
+
+def test_a_collector_gets_points_and_records(collector: Collector, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: grpo\n")
+    observer = started(collector, tmp_path)
+    observer.steps_finished((line(1, reward=0.5), line(2, größe=math.nan)))
+    observer.event(Event(1, 1, 1.0, "recovered", {"number": 2, "restarted": ["a/0"], "seconds": 0.7, "at": 3.0}))
+    found = collector.points()
+    assert found["rolemesh.reward"] == [(10**9, 0.5)]
+    assert math.isnan(found["rolemesh.gr__e"][0][1])
+    assert found["rolemesh.step"] == [(10**9, 1), (2 * 10**9, 2)]
+    bodies = [body for path, _, body in collector.accepted if path == "/v1/logs"]
+    records = [
+        r for b in bodies for r in ExportLogsServiceRequest.FromString(b).resource_logs[0].scope_logs[0].log_records
+    ]
+    assert [record.body.string_value.split(":")[0] for record in records] == ["job file", "recovery 2"]
+    assert {key for _, key, _ in collector.accepted} == {"k"}
+
+
+def test_a_collector_that_was_away_gets_each_step_once(collector: Collector, tmp_path: Path) -> None:
+    observer = started(collector, tmp_path)
+    collector.status = 503
+    observer.steps_finished((line(0, reward=0.5),))
+    collector.status = 200
+    observer.job_ended({"status": "done"})
+    assert collector.points()["rolemesh.step"] == [(0, 0)]
+
+
+def test_a_message_that_a_collector_cannot_read_is_not_repeated(
+    collector: Collector, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    observer = started(collector, tmp_path)
+    collector.status = 400
+    observer.steps_finished((line(0, reward=0.5),))
+    collector.status = 200
+    observer.steps_finished((line(1, reward=0.5),))
+    assert collector.points()["rolemesh.step"] == [(10**9, 1)]
+    assert "the tracker otel leaves out metrics" in caplog.text

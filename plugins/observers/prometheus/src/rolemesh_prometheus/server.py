@@ -1,0 +1,65 @@
+"""The HTTP server and its metrics. Importing this module imports the client of Prometheus."""
+
+from __future__ import annotations
+
+from collections import Counter as Count
+from collections.abc import Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+from rolemesh.api.observer import JobStatus
+from rolemesh_tracking import Line
+
+__all__ = ["Server"]
+
+
+class Server:
+    """A server of a job's newest metrics, in a thread that does not keep the process alive. Raises OSError."""
+
+    def __init__(self, host: str, port: int, job: str, roles: Mapping[str, int]) -> None:
+        registry = CollectorRegistry()
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"rolemesh_{name}", text, ("rolemesh_job", *labels), registry=registry)
+
+        self._job = job
+        self._metric = gauge("metric", "Value of a metric at the newest step", "metric")
+        self._step = gauge("step", "Newest step with metrics, from 0")
+        self._committed = gauge("committed_step", "Newest step whose state is durable, -1 for none")
+        self._persisted = gauge("persisted_step", "Newest step whose state is on disk, -1 for none")
+        self._state = gauge("state", "1 for the present state of the job", "state")
+        self._ranks = gauge("ranks", "Number of ranks of a role in a state", "role", "state")
+        self._wanted = gauge("ranks_wanted", "World size of a role", "role")
+        self._events = Counter(
+            "rolemesh_events", "Important events of this master, by kind", ("rolemesh_job", "kind"), registry=registry
+        )
+        for role, size in roles.items():
+            self._wanted.labels(job, role).set(size)
+        self._server, self._thread = start_http_server(port, host, registry)
+        self.port: int = self._server.server_port
+
+    def show(self, lines: Sequence[Line], kinds: Sequence[str]) -> None:
+        """Show the newest value of each metric, and count events."""
+        newest = {name: value for line in lines for name, value in line.values.items()}
+        for name, value in newest.items():
+            self._metric.labels(self._job, name).set(value)
+        if lines:
+            self._step.labels(self._job).set(lines[-1].step)
+        for kind in kinds:
+            self._events.labels(self._job, kind).inc()
+
+    def state(self, status: JobStatus) -> None:
+        """Show the state of the job and of its ranks."""
+        self._state.clear()
+        self._state.labels(self._job, status.state).set(1)
+        self._committed.labels(self._job).set(status.committed)
+        self._persisted.labels(self._job).set(status.persisted)
+        self._ranks.clear()
+        for (role, state), number in Count((rank.role, rank.state) for rank in status.ranks).items():
+            self._ranks.labels(self._job, role, state).set(number)
+
+    def close(self) -> None:
+        """End the server and its thread."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,60 @@
+"""Prometheus's own parser reads over HTTP what the observer serves."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rolemesh.api.observer import Event, JobStatus, RankStatus, RunInfo, StepMetrics
+from rolemesh_prometheus import PrometheusObserver, PrometheusOptions
+
+
+def started(folder: Path, port: int = 0) -> PrometheusObserver:
+    observer = PrometheusObserver(PrometheusOptions(interval_s=0, port=port))
+    observer.job_started(RunInfo("grpo", str(folder), 4, {"a": 2}, ()))
+    return observer
+
+
+def scraped(folder: Path) -> dict[tuple[str, ...], float]:
+    [target] = json.loads((folder / "prometheus.json").read_text())
+    with urlopen(f"http://{target['targets'][0]}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return {
+        (
+            sample.name,
+            *(value for label, value in sorted(sample.labels.items()) if label != "rolemesh_job"),
+        ): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_a_scrape_has_the_newest_values_and_the_state(tmp_path: Path) -> None:
+    observer = started(tmp_path)
+    for step, reward in enumerate((0.25, 0.5)):
+        observer.steps_finished((StepMetrics(step, 1, 0.0, {"reward": reward, "eval/loss": math.nan}),))
+    observer.event(Event(1, 1, 0.0, "recovered", {"number": 2, "restarted": ["a/0"], "seconds": 0.7, "at": 3.0}))
+    ranks = tuple(RankStatus("a", n, "node", 1, state, 0) for n, state in enumerate(("running", "starting")))
+    observer.status(JobStatus("grpo", "running", 1, 1, 4, 0.0, 1, "node", ranks=ranks))
+    found = scraped(tmp_path)
+    assert found["rolemesh_metric", "reward"] == 0.5
+    assert math.isnan(found["rolemesh_metric", "eval/loss"])
+    assert found["rolemesh_step",] == 1
+    assert found["rolemesh_events_total", "recovered"] == 1
+    assert found["rolemesh_state", "running"] == 1
+    assert found["rolemesh_ranks", "a", "running"] == found["rolemesh_ranks", "a", "starting"] == 1
+    assert found["rolemesh_ranks_wanted", "a"] == 2
+    observer.job_ended({"status": "done"})
+
+
+def test_a_port_that_is_taken_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        observer = started(tmp_path, taken.getsockname()[1])
+        observer.job_ended({"status": "done"})
+    assert "the tracker prometheus gets no metrics through" in caplog.messages[0]

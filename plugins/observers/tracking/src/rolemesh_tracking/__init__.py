@@ -1,0 +1,8 @@
+"""The base of observers that send a job's metrics and events to an experiment tracker. Imports no tracker's library."""
+
+from rolemesh_tracking.cursor import Cursor
+from rolemesh_tracking.lines import Line, Note
+from rolemesh_tracking.options import TrackerOptions
+from rolemesh_tracking.tracker import Refused, Tracker
+
+__all__ = ["Cursor", "Line", "Note", "Refused", "Tracker", "TrackerOptions"]
