@@ -36,7 +36,7 @@ def test_its_tests_pass_and_the_kit_finds_nothing(environ: dict[str, str], tmp_p
         ("workloads", "arithmetic"),
         ("schedulers", "even"),
         ("failover", "give-up"),
-        ("observers", "tensorboard"),
+        ("observers", "event-file"),
     }
     needed = {"test_any_rank_answers_a_service_alike", "test_a_kill_at_every_operator_boundary_changes_nothing"}
     assert needed <= {one["test"] for one in results if (one["plugin"], one["outcome"]) == ("arithmetic", "passed")}
