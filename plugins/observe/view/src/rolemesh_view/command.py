@@ -1,0 +1,79 @@
+"""`rolemesh view`: serve the pages until Ctrl-C."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+import uvicorn
+
+from rolemesh.cli.arguments import RunsDir
+from rolemesh.errors import RolemeshError
+from rolemesh.runs.run import runs_folder
+from rolemesh_durable.api.jobs import find_run
+from rolemesh_view.server import application
+from rolemesh_view.viewed import Runs
+
+__all__ = ["command"]
+
+Job = Annotated[
+    str,
+    typer.Argument(metavar="[JOB|FOLDER]", help="A job's name, or a run's folder.", show_default="all jobs"),
+]
+
+
+def command(
+    job: Job = "",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0: any that is free.")] = 0,
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the browser.")] = True,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Serve web pages about a job, or about all jobs of the runs folder, until Ctrl-C.
+
+    The pages show running jobs, jobs that were killed, and folders that were copied from elsewhere. They ask nothing of
+    a job's master, and fetch nothing from other machines. Without the token of the printed address, the server
+    refuses each request.
+
+    Exit code: 0 after Ctrl-C, 2 if there is no such job or the address cannot be used.
+
+    Examples:
+
+      rolemesh view grpo
+
+      rolemesh view copied/run --port 8080 --no-open
+    """
+    folder = runs_folder(runs_dir)
+    chosen = find_run(job, folder).path if job else None
+    listening = _listen(host, port)
+    token = secrets.token_urlsafe(24)
+    bound = listening.getsockname()[1]
+    shown = f"[{host}]" if ":" in host else host
+    path = f"/run/{quote(_name(chosen), safe='')}/flow" if chosen else "/"
+    address = f"http://{shown}:{bound}{path}?token={token}"
+    typer.echo(f"{address}\nCtrl-C ends the viewer, not the job", err=False)
+    if open_:
+        webbrowser.open(address)
+    app = application(Runs(folder, chosen), token, cookie=f"rolemesh-view-{bound}")
+    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _name(path: Path) -> str:
+    return path.resolve().name
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raises `RolemeshError` if the address cannot be used."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise RolemeshError(
+            f"the viewer cannot listen on {host}:{port}: {error.strerror or error}",
+            remedy="choose another --port; 0 takes any that is free",
+        ) from error

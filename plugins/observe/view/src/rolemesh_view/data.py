@@ -1,0 +1,95 @@
+"""The data that scripts of pages ask for, as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from rolemesh_facts.series import centred, exponential, thinned
+from rolemesh_view.lanes import columns
+from rolemesh_view.viewed import Runs, Viewed
+
+__all__ = ["DATA"]
+
+Query = Mapping[str, str]
+MOST_LANES, MOST_COLUMNS, MOST_POINTS, MOST_RUNS, MOST_ARROWS = 60, 3000, 1500, 8, 1500
+
+
+def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
+    """Return pieces and arrows of some ranks between two times. Times are in µs after `since` of the whole run."""
+    begin, end = run.facts.window(None)
+    since, until = begin + _int(query, "since", 0), begin + _int(query, "until", end - begin)
+    first, count = _int(query, "first", 0), min(_int(query, "count", 40), MOST_LANES)
+    wide = min(_int(query, "columns", 800), MOST_COLUMNS)
+    refs = run.facts.ranks()
+    chosen = refs[first : first + count]
+    number = {ref: at for at, ref in enumerate(chosen)}
+    found = run.facts.lanes(since, until, 1 << 30, chosen)
+    flow = run.facts.flow()
+    arrows = run.facts.arrows(since, until, MOST_ARROWS + 1, chosen) if until > since else []
+    answer: dict[str, Any] = {
+        "begin": begin, "length": end - begin, "total": len(refs), "first": first,
+        "lanes": [
+            [str(ref), [[p.t - begin, p.end - p.t, p.phase, p.op, p.edge, p.step, p.generation]
+                        for p in columns(found.get(ref, ()), since, until, wide)]]
+            for ref in chosen
+        ],
+        "arrows": [] if len(arrows) > MOST_ARROWS else [
+            [number[a.source], a.left - begin, number[a.target], a.arrived - begin, a.edge, a.step]
+            for a in arrows if a.source in number and a.target in number
+        ],
+        "ops": {op.id: op.label for op in flow.ops} if flow else {},
+        "edges": {edge.id: edge.param for edge in flow.edges} if flow else {},
+    }  # fmt: skip
+    return msgspec.json.encode(answer)
+
+
+def metrics(run: Viewed, runs: Runs, query: Query) -> bytes:
+    """Return one metric of this run and others: names of runs, steps, and a list of values per run. NaN is null."""
+    name, smoothing = query.get("name", ""), query.get("smoothing", "")
+    strength = _int(query, "strength", 0)
+    chosen = [run]
+    for other in query.get("with", "").split(","):
+        found = runs.find(other) if other else None
+        if found is not None and found not in chosen:
+            chosen.append(found)
+    lines = []
+    for each in chosen[:MOST_RUNS]:
+        steps, values = each.facts.series(1 << 30).get(name, ([], []))
+        smooth = _smooth(values, smoothing, strength)
+        lines.append((each.name, dict(zip(*thinned((steps, smooth), MOST_POINTS), strict=True))))
+    axis = sorted({step for _, points in lines for step in points})
+    return msgspec.json.encode(
+        {
+            "runs": [name for name, _ in lines],
+            "steps": axis,
+            "values": [[_plain(points.get(step)) for step in axis] for _, points in lines],
+        }
+    )
+
+
+def _smooth(values: list[float], how: str, strength: int) -> list[float]:
+    if how == "centred" and strength > 1:
+        return centred(values, min(strength, 10_000))
+    if how == "exponential" and strength > 1:
+        return exponential(values, 1 - 1 / strength)
+    return values
+
+
+def _plain(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _int(query: Query, name: str, default: int) -> int:
+    text = query.get(name, "")
+    if not text:
+        return default
+    if not text.isdecimal() or len(text) > 16:
+        raise ValueError(f"{name}: a whole number is wanted")
+    return int(text)
+
+
+DATA: Final[Mapping[str, Callable[[Viewed, Runs, Any], bytes]]] = {"lanes": lanes, "metrics": metrics}

@@ -1,0 +1,113 @@
+"""The page of the flow: its picture, with where the time of roles and edges goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from rolemesh_facts.critical import Critical
+from rolemesh_facts.time_use import Use
+from rolemesh_recorder.lines import FlowFile
+from rolemesh_view.graph import HEIGHT, WIDTH, draw
+from rolemesh_view.text import percent
+from rolemesh_view.viewed import Look, Viewed
+
+__all__ = ["flow", "picture"]
+
+KNOWN = ("computing", "waiting", "idle", "calling", "serving", "following", "gathering", "saving", "turn", "memory")
+SHOWN = 12
+"""Number of stations of the critical path that the page lists."""
+
+
+def flow(run: Viewed, query: Any) -> dict[str, Any]:
+    """Return the picture of the flow, the critical path, and the use of time by role."""
+    found, look = run.facts.flow(), run.look()
+    critical = look.critical.stations[:SHOWN] if look.critical else ()
+    return {
+        "picture": picture(found, look) if found else None,
+        "critical": critical,
+        "seconds": (look.critical.until - look.critical.since) / 1e6 if look.critical else 0.0,
+        "roles": {role: list(use.shares.items())[:8] for role, use in sorted(look.roles.items())},
+        "edge_names": {f"edge {edge.edge}": f"{edge.producer} → {edge.consumer} ({edge.param})" for edge in look.edges},
+        "rates": {role: _rate(use, look) for role, use in look.roles.items()},
+        "part": "part" in query,
+        "size": (WIDTH, HEIGHT),
+        "known": KNOWN,
+    }
+
+
+def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
+    """Return nodes and edges with their places, texts, and share of the critical path."""
+    ranks = Counter(ref.role for ref in look.uses)
+    labels = {f"op {op.id}": op.label for op in flow.ops}
+    first = {op.role: f"op {op.id}" for op in reversed(flow.ops)}
+    for role in flow.sizes:
+        if role not in first:
+            first[role] = f"role {role}"
+            labels[f"role {role}"] = role
+    calls = [(first[caller], first[callee]) for caller, callee in flow.callers if {caller, callee} <= first.keys()]
+    edges = [(f"op {edge.src}", f"op {edge.dst}") for edge in flow.edges]
+    drawing = draw(list(labels), edges + calls)
+    on_op, on_edge = _shares(look.critical)
+    uses = {edge.edge: edge for edge in look.edges}
+    roles = {f"op {op.id}": op.role for op in flow.ops} | {
+        key: key.removeprefix("role ") for key in labels if key.startswith("role ")
+    }
+    nodes = [
+        {
+            "label": label, "x": drawing.places[key][0], "y": drawing.places[key][1], "role": roles[key],
+            "ranks": ranks.get(roles[key]) or flow.sizes.get(roles[key], 0),
+            "workload": flow.workloads.get(roles[key], ""), "bars": bars(look.roles.get(roles[key])),
+            "share": on_op.get(int(key.removeprefix("op ")) if key.startswith("op ") else -1, 0.0),
+        }
+        for key, label in labels.items()
+    ]  # fmt: skip
+    lines: list[dict[str, Any]] = []
+    for at, line in enumerate(drawing.lines):
+        if at >= len(edges):
+            lines.append({"line": line, "text": "calls", "more": "", "share": 0.0, "kind": "call", "title": "calls"})
+            continue
+        edge = flow.edges[at]
+        use = uses.get(edge.id)
+        said = [f"lag {edge.lag}"] if edge.lag != "0" else []
+        said += [f"{edge.credits} credits"] if edge.credits is not None else []
+        said += [f"waits {percent(use.waiting)}"] if use and use.waiting >= 0.005 else []
+        said += [f"blocked {percent(use.blocked)}"] if use and use.blocked >= 0.005 else []
+        lines.append(
+            {
+                "line": line, "text": edge.param, "more": " · ".join(said), "share": on_edge.get(edge.id, 0.0),
+                "kind": "edge", "title": f"{edge.param}: {edge.partition}",
+            }
+        )  # fmt: skip
+    return {"nodes": nodes, "lines": lines, "width": drawing.width, "height": drawing.height}
+
+
+def bars(use: Use | None) -> list[tuple[str, float, float]]:
+    """Return the use of a role's time as (kind, begin, length), in shares of a bar."""
+    if use is None or not use.wall:
+        return []
+    kinds: dict[str, float] = {}
+    for name, share in use.shares.items():
+        kind = "waiting" if name.startswith("edge ") else name
+        kinds[kind] = kinds.get(kind, 0.0) + share
+    found, at = [], 0.0
+    for kind in sorted(kinds, key=lambda kind: (kind != "computing", -kinds[kind])):
+        found.append((kind, at, min(kinds[kind], max(0.0, 1.0 - at))))
+        at += kinds[kind]
+    return found
+
+
+def _shares(critical: Critical | None) -> tuple[Mapping[int, float], Mapping[int, float]]:
+    ops: dict[int, float] = {}
+    edges: dict[int, float] = {}
+    for station in critical.stations if critical else ():
+        if station.op >= 0:
+            ops[station.op] = ops.get(station.op, 0.0) + station.share
+        if station.edge >= 0:
+            edges[station.edge] = edges.get(station.edge, 0.0) + station.share
+    return ops, edges
+
+
+def _rate(use: Use, look: Look) -> float:
+    return use.steps / ((look.until - look.since) / 1e6) if look.until > look.since else 0.0

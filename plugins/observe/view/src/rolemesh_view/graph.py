@@ -1,0 +1,117 @@
+"""The picture of a flow: layers of operators from left to right, and the lines between them. Pure.
+
+Sugiyama et al. 1981, "Methods for visual understanding of hierarchical system structures": remove cycles, give each node
+the layer after the last of its predecessors, and order each layer by the mean place of its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+__all__ = ["Drawing", "Line", "draw", "layers"]
+
+WIDTH, HEIGHT = 190, 84
+ACROSS, DOWN = 150, 36
+MARGIN = 30
+SWEEPS = 6
+
+
+class Line(NamedTuple):
+    """An edge as an SVG path, and the point for its label. `back`: it leads from right to left."""
+
+    path: str
+    x: float
+    y: float
+    back: bool
+
+
+class Drawing(NamedTuple):
+    """Positions of nodes' upper left corners by key, lines in the order of the edges, and the size of all."""
+
+    places: Mapping[str, tuple[int, int]]
+    lines: Sequence[Line]
+    width: int
+    height: int
+
+
+def layers(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Return the layer of each node. An edge that closes a cycle, in the order of the nodes, does not count."""
+    after: dict[str, list[str]] = {node: [] for node in nodes}
+    for source, target in edges:
+        if source != target:
+            after[source].append(target)
+    forward: dict[str, list[str]] = {node: [] for node in nodes}
+    state: dict[str, int] = {}
+    order: list[str] = []
+    for root in nodes:
+        stack = [(root, iter(after[root]))] if root not in state else []
+        if stack:
+            state[root] = 1
+        while stack:
+            node, rest = stack[-1]
+            following = next(rest, None)
+            if following is None:
+                state[node] = 2
+                order.append(node)
+                stack.pop()
+            elif state.get(following) != 1:
+                forward[node].append(following)
+                if following not in state:
+                    state[following] = 1
+                    stack.append((following, iter(after[following])))
+    found = dict.fromkeys(nodes, 0)
+    for node in reversed(order):
+        for following in forward[node]:
+            found[following] = max(found[following], found[node] + 1)
+    return found
+
+
+def draw(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Drawing:
+    """Return where nodes and lines are, in pixels."""
+    layer = layers(nodes, edges)
+    columns: list[list[str]] = [[] for _ in range(max(layer.values(), default=-1) + 1)]
+    for node in nodes:
+        columns[layer[node]].append(node)
+    _order(columns, edges)
+    tallest = max(map(len, columns), default=0)
+    places = {}
+    for x, column in enumerate(columns):
+        top = MARGIN + (tallest - len(column)) * (HEIGHT + DOWN) // 2
+        for y, node in enumerate(column):
+            places[node] = (MARGIN + x * (WIDTH + ACROSS), top + y * (HEIGHT + DOWN))
+    base = MARGIN + tallest * (HEIGHT + DOWN)
+    drawn, backs = [], 0
+    for at, (source, target) in enumerate(edges):
+        twins = [n for n, edge in enumerate(edges) if edge == (source, target)]
+        back = layer[target] <= layer[source]
+        drawn.append(_line(places, source, target, twins.index(at) - (len(twins) - 1) / 2, base + 30 * backs, back))
+        backs += back
+    width = 2 * MARGIN + len(columns) * (WIDTH + ACROSS) - ACROSS if columns else 0
+    return Drawing(places, drawn, max(0, width), base + 30 * backs + MARGIN)
+
+
+def _order(columns: list[list[str]], edges: Sequence[tuple[str, str]]) -> None:
+    for sweep in range(SWEEPS):
+        rows = {node: at - (len(column) - 1) / 2 for column in columns for at, node in enumerate(column)}
+        for column in columns:
+            means = {}
+            for node in column:
+                near = [rows[s if sweep % 2 == 0 else t] for s, t in edges if (t if sweep % 2 == 0 else s) == node]
+                means[node] = sum(near) / len(near) if near else rows[node]
+            column.sort(key=means.__getitem__)
+            rows |= {node: at - (len(column) - 1) / 2 for at, node in enumerate(column)}
+
+
+def _line(
+    places: Mapping[str, tuple[int, int]], source: str, target: str, shift: float, below: float, back: bool
+) -> Line:
+    (x1, y1), (x2, y2) = places[source], places[target]
+    if back:
+        begin, end = x1 + WIDTH / 2, x2 + WIDTH / 2
+        path = f"M{begin:.0f} {y1 + HEIGHT} C{begin:.0f} {below + 30:.0f} {end:.0f} {below + 30:.0f} {end:.0f} {y2 + HEIGHT}"
+        return Line(path, (begin + end) / 2, below + 16, True)
+    begin_y, end_y = y1 + HEIGHT / 2 + 24 * shift, y2 + HEIGHT / 2 + 24 * shift
+    middle = (x1 + WIDTH + x2) / 2
+    path = f"M{x1 + WIDTH} {begin_y:.0f} C{middle:.0f} {begin_y:.0f} {middle:.0f} {end_y:.0f} {x2} {end_y:.0f}"
+    return Line(path, middle, (begin_y + end_y) / 2, False)

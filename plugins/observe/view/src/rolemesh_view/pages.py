@@ -1,0 +1,140 @@
+"""What each page shows, from the facts of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from rolemesh_view import logs, tokens
+from rolemesh_view.flow_page import flow
+from rolemesh_view.placement import nodes
+from rolemesh_view.viewed import Viewed
+
+__all__ = ["PAGES", "frame", "jobs"]
+
+Query = Mapping[str, str]
+MOST_ROWS = 50_000
+"""Kept rows that the viewer looks at."""
+PHASES: Final = (
+    "computing", "waiting", "blocked", "idle", "calling", "serving", "following", "gathering", "saving", "turn",
+    "starting", "setup", "restoring",
+)  # fmt: skip
+
+
+def frame(run: Viewed, page: str) -> dict[str, Any]:
+    """Return what the frame of each page of a run shows."""
+    return {
+        "run": run.name, "page": page, "state": run.state(), "live": run.live(), "summary": run.facts.summary(),
+        "pages": [name for name in PAGES if name != "failure"],
+    }  # fmt: skip
+
+
+def jobs(runs: Iterable[Viewed]) -> list[dict[str, Any]]:
+    """Return one row per run."""
+    found = []
+    for run in runs:
+        with run.lock:
+            found.append({"run": run.name, "state": run.state(), "summary": run.facts.summary()})
+    return found
+
+
+def _time(run: Viewed, query: Query) -> dict[str, Any]:
+    return {"phases": PHASES}
+
+
+def _failures(run: Viewed, query: Query) -> dict[str, Any]:
+    return {"stories": run.facts.stories()}
+
+
+def _failure(run: Viewed, query: Query) -> dict[str, Any]:
+    stories = run.facts.stories()
+    wanted = _int(query.get("number"), 0)
+    story = next((each for each in stories if each.number == wanted), None)
+    events = []
+    if story is not None:
+        end = story.began + (story.regained_s or story.ready_s or 60.0) + 1.0
+        events = [each for each in run.facts.events() if story.began - 1.0 <= each.time <= end][:500]
+    return {"story": story, "wanted": wanted, "events": events}
+
+
+def _metrics(run: Viewed, query: Query) -> dict[str, Any]:
+    return {"names": list(run.facts.series(4))}
+
+
+def _rows(run: Viewed, query: Query) -> dict[str, Any]:
+    rows = list(islice(run.facts.rows(), MOST_ROWS))
+    step = query.get("step", "")
+    choice = tokens.Choice(
+        query.get("op", ""), int(step) if step.isdecimal() and len(step) < 19 else None, query.get("find", ""),
+        query.get("only", ""), query.get("sort", ""), _int(query.get("first"), 0),
+    )  # fmt: skip
+    found = tokens.choose(rows, choice)
+    by = query.get("by", "")
+    shown = []
+    for ref, row in found.rows:
+        ways = tokens.colourings(row.columns)
+        way = by if by in ways else ways[0] if ways else ""
+        shown.append({"ref": ref, "row": row, "tokens": tokens.tokens(row.columns, way), "by": way})
+    return {
+        "choice": choice, "rows": shown, "total": found.total, "kept": len(rows), "by": by,
+        "ops": sorted({row.op for _, row in rows}), "columns": tokens.columns_of(rows),
+        "ways": sorted({way for _, row in found.rows for way in tokens.colourings(row.columns)}),
+    }  # fmt: skip
+
+
+def _logs(run: Viewed, query: Query) -> dict[str, Any]:
+    files = {path.name: path for path in run.facts.logs()}
+    find, name = query.get("find", ""), query.get("file", "")
+    chosen = files.get(name) or files.get("master.log") or next(iter(files.values()), None)
+    hits = logs.search([files[name]] if name in files and find else files.values(), find) if find else []
+    return {
+        "files": list(files), "file": chosen.name if chosen else "", "find": find, "hits": hits,
+        "tail": logs.tail(chosen) if chosen and not find else "",
+    }  # fmt: skip
+
+
+def _placement(run: Viewed, query: Query) -> dict[str, Any]:
+    found = nodes(run.facts.events())
+    roles = list(dict.fromkeys(place.role for node in found for place in node.ranks))
+    return {"nodes": found, "roles": {role: at % 8 for at, role in enumerate(roles)}}
+
+
+def _job(run: Viewed, query: Query) -> dict[str, Any]:
+    result = run.facts.result()
+    plugins = result.get("plugins")
+    return {
+        "file": run.facts.job_file(),
+        "plugins": plugins if isinstance(plugins, dict) else {},
+        "result": msgspec.json.format(
+            msgspec.json.encode({key: value for key, value in result.items() if key != "plugins"}), indent=2
+        ).decode(),
+    }
+
+
+def _advice(run: Viewed, query: Query) -> dict[str, Any]:
+    return {"found": run.look().advice}
+
+
+def _events(run: Viewed, query: Query) -> dict[str, Any]:
+    kinds, find = query.get("kind", ""), query.get("find", "")
+    events = run.facts.events()
+    found = [
+        each for each in reversed(events) if (not kinds or each.kind == kinds) and (not find or find in str(each.data))
+    ]
+    return {
+        "events": found[:500], "total": len(found), "kinds": sorted({each.kind for each in events}), "kind": kinds,
+        "find": find,
+    }  # fmt: skip
+
+
+def _int(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 12 else default
+
+
+PAGES: Final[Mapping[str, Callable[[Viewed, Any], dict[str, Any]]]] = {
+    "flow": flow, "time": _time, "failures": _failures, "failure": _failure, "metrics": _metrics, "rows": _rows,
+    "logs": _logs, "events": _events, "placement": _placement, "job": _job, "advice": _advice,
+}  # fmt: skip

@@ -1,0 +1,52 @@
+"""Where ranks run, from the events of a run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rolemesh.api.observer import Event
+
+__all__ = ["Node", "Place", "nodes"]
+
+
+class Place(NamedTuple):
+    """A rank on a node. `generation` counts its starts, from 0."""
+
+    role: str
+    rank: int
+    generation: int
+    pid: int
+
+
+class Node(NamedTuple):
+    """A node with its agent, and the ranks whose latest process started there."""
+
+    name: str
+    agents: tuple[str, ...]
+    ranks: tuple[Place, ...]
+
+
+def nodes(events: Iterable[Event]) -> list[Node]:
+    """Return the nodes of a run by name. The function skips malformed events."""
+    agents: dict[str, dict[str, None]] = {}
+    places: dict[tuple[str, int], tuple[str, Place]] = {}
+    for event in events:
+        data = event.data
+        node = data.get("node")
+        if not isinstance(node, str):
+            continue
+        if event.kind == "agent_up":
+            agents.setdefault(node, {})[str(data.get("agent"))] = None
+        elif event.kind == "rank_up" and isinstance(role := data.get("role"), str):
+            rank, generation, pid = (_int(data.get(name)) for name in ("rank", "generation", "pid"))
+            places[role, rank] = node, Place(role, rank, generation, pid)
+    names = sorted({*agents, *(node for node, _ in places.values())})
+    return [
+        Node(name, tuple(agents.get(name, ())), tuple(sorted(place for node, place in places.values() if node == name)))
+        for name in names
+    ]
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) else 0

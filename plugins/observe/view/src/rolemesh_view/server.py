@@ -1,0 +1,107 @@
+"""The addresses of the viewer, and the application that answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from rolemesh_view import data, pages, text
+from rolemesh_view.actions import QUESTIONS, act
+from rolemesh_view.guard import Guard
+from rolemesh_view.viewed import Runs, Viewed
+
+__all__ = ["application"]
+
+HERE = Path(__file__).parent
+Page = Callable[[Viewed, Any], dict[str, Any]]
+
+
+def application(runs: Runs, token: str, *, cookie: str = "rolemesh-view") -> Starlette:
+    """Return the application that shows `runs` to those who have `token`."""
+    show = _Show(runs, token)
+    routes = [
+        Route("/", show.jobs),
+        Route("/run/{name}/act", show.ask),
+        Route("/run/{name}/act", show.act, methods=["POST"]),
+        Route("/run/{name}/data/{what}", show.data),
+        Route("/run/{name}/{page}", show.page),
+        Route("/run/{name}", show.first),
+        Mount("/static", StaticFiles(directory=HERE / "static")),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, cookie=cookie)])
+
+
+class _Show:
+    """Answers requests. Its methods run in threads, because they read files."""
+
+    def __init__(self, runs: Runs, token: str) -> None:
+        self._runs, self._token = runs, token
+        self._templates = Environment(
+            loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+        for filter_ in (text.shown, text.duration, text.clock, text.percent, text.number):
+            self._templates.filters[filter_.__name__] = filter_
+
+    def jobs(self, request: Request) -> Response:
+        return self._html("jobs", title="Jobs", rows=pages.jobs(self._runs.all()))
+
+    def first(self, request: Request) -> Response:
+        return RedirectResponse(f"{request.url.path}/flow", 303)
+
+    def page(self, request: Request) -> Response:
+        run, name = self._run(request), request.path_params["page"]
+        page = pages.PAGES.get(name)
+        if page is None:
+            raise HTTPException(404, f"there is no page {name!r}")
+        with run.lock:
+            context = page(run, request.query_params)
+        return self._html(name, title=name.capitalize(), **pages.frame(run, name), **context)
+
+    def data(self, request: Request) -> Response:
+        run, name = self._run(request), request.path_params["what"]
+        found = data.DATA.get(name)
+        if found is None:
+            raise HTTPException(404, f"there is no data {name!r}")
+        try:
+            with run.lock:
+                return Response(found(run, self._runs, request.query_params), media_type="application/json")
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from error
+
+    def ask(self, request: Request) -> Response:
+        run, query = self._run(request), request.query_params
+        if query.get("do") not in QUESTIONS:
+            raise HTTPException(404, "there is no such action")
+        given = {key: value for key, value in query.items() if key in ("do", "role", "ranks", "node")}
+        context = {"question": QUESTIONS[query["do"]], "given": given, "token": self._token}
+        return self._html("act", title="Confirm", **pages.frame(run, "act"), **context)
+
+    async def act(self, request: Request) -> Response:
+        from starlette.concurrency import run_in_threadpool
+
+        run = self._run(request)
+        async with request.form() as form:
+            given = {key: value for key, value in form.items() if isinstance(value, str)}
+        if given.get("token") != self._token or given.get("sure") != "yes":
+            return PlainTextResponse("403: an action needs the token and a confirmation\n", 403)
+        said = await run_in_threadpool(act, run, given.get("do", ""), given)
+        return self._html("said", title="Asked", **pages.frame(run, "act"), said=said)
+
+    def _run(self, request: Request) -> Viewed:
+        run = self._runs.find(request.path_params["name"])
+        if run is None:
+            raise HTTPException(404, "there is no such run")
+        return run
+
+    def _html(self, template: str, **context: Any) -> Response:
+        return HTMLResponse(self._templates.get_template(f"{template}.html").render(context).encode(errors="replace"))

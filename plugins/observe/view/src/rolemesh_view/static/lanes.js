@@ -1,0 +1,112 @@
+// The canvas of lanes: asks the server for the pieces of a window of time and of ranks, and draws them.
+"use strict";
+(() => {
+  const canvas = document.getElementById("lanes"), context = canvas.getContext("2d");
+  const ROW = 26, LEFT = innerWidth < 600 ? 84 : 130, TOP = 24, COUNT = 40;
+  const style = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+  let data = null, view = null, first = 0, asked = 0, timer = 0, drag = null, pointer = null;
+  const seconds = us => us >= 1e8 ? (us / 6e7).toFixed(1) + " min" : us >= 1e6 ? (us / 1e6).toPrecision(4) + " s" : us >= 1e3 ? (us / 1e3).toPrecision(4) + " ms" : Math.round(us) + " µs";
+  const width = () => canvas.clientWidth - LEFT;
+  const x = t => LEFT + (t - view[0]) / (view[1] - view[0]) * width();
+
+  async function load() {
+    const number = ++asked;
+    const query = new URLSearchParams({first, count: COUNT, columns: Math.max(200, Math.round(width()))});
+    if (view) { query.set("since", Math.max(0, Math.floor(view[0]))); query.set("until", Math.max(1, Math.ceil(view[1]))); }
+    const answer = await fetch(canvas.dataset.source + "?" + query);
+    if (!answer.ok || number !== asked) return;
+    data = await answer.json();
+    if (!view) view = [0, Math.max(1, data.length)];
+    draw();
+    canvas.dataset.ready = "1";
+  }
+  function later() { clearTimeout(timer); timer = setTimeout(load, 120); }
+
+  function draw() {
+    if (!data || !view) return;
+    const ratio = devicePixelRatio || 1, tall = TOP + Math.max(1, data.lanes.length) * ROW + 6;
+    canvas.style.height = tall + "px";
+    canvas.width = canvas.clientWidth * ratio; canvas.height = tall * ratio;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, canvas.clientWidth, tall);
+    context.font = "12px system-ui, sans-serif"; context.textBaseline = "middle";
+    const colours = {}, colour = name => colours[name] ??= style(name) || style("engine");
+    const quiet = style("quiet"), ink = style("fg");
+    axis(tall, quiet);
+    context.save(); context.beginPath(); context.rect(LEFT, 0, width(), tall); context.clip();
+    data.lanes.forEach(([, pieces], at) => {
+      for (const [t, d, phase, op, , step] of pieces) {
+        const left = x(t), wide = Math.max(0.6, d / (view[1] - view[0]) * width());
+        if (left > canvas.clientWidth || left + wide < LEFT) continue;
+        context.fillStyle = colour(phase);
+        context.fillRect(left, TOP + at * ROW + 4, wide, ROW - 8);
+        if (wide > 70 && phase === "computing") {
+          context.fillStyle = "#fff";
+          context.fillText(((data.ops[op] || "") + (step >= 0 ? " · " + step : "")).slice(0, wide / 7), Math.max(left, LEFT) + 4, TOP + at * ROW + ROW / 2);
+        }
+      }
+    });
+    if (document.getElementById("arrows").checked) arrows(ink);
+    context.restore();
+    context.fillStyle = ink;
+    data.lanes.forEach(([name], at) => context.fillText(name.slice(0, LEFT / 7), 6, TOP + at * ROW + ROW / 2));
+    document.getElementById("range").textContent = `${seconds(view[0])} to ${seconds(view[1])} of ${seconds(data.length)} · ranks ${first + 1} to ${first + data.lanes.length} of ${data.total}`;
+  }
+  function axis(tall, quiet) {
+    const span = view[1] - view[0], raw = span / (width() / 110), power = 10 ** Math.floor(Math.log10(raw));
+    const every = [1, 2, 5, 10].map(n => n * power).find(n => n >= raw);
+    context.fillStyle = quiet; context.strokeStyle = style("line");
+    for (let t = Math.ceil(view[0] / every) * every; t < view[1]; t += every) {
+      context.fillText(seconds(t), x(t) + 3, 11);
+      context.beginPath(); context.moveTo(x(t), 0); context.lineTo(x(t), tall); context.stroke();
+    }
+  }
+  function arrows(ink) {
+    context.strokeStyle = ink; context.globalAlpha = 0.55;
+    for (const [from, left, to, arrived] of data.arrows) {
+      if (arrived < view[0] || left > view[1]) continue;
+      const y1 = TOP + from * ROW + ROW / 2, y2 = TOP + to * ROW + ROW / 2, x1 = x(left), x2 = x(arrived), m = Math.max(8, (x2 - x1) / 2);
+      context.beginPath(); context.moveTo(x1, y1); context.bezierCurveTo(x1 + m, y1, x2 - m, y2, x2, y2); context.stroke();
+      context.beginPath(); context.moveTo(x2, y2); context.lineTo(x2 - 5, y2 - 3); context.lineTo(x2 - 5, y2 + 3); context.fillStyle = ink; context.fill();
+    }
+    context.globalAlpha = 1;
+  }
+  function zoom(factor, at) {
+    const middle = view[0] + (at ?? 0.5) * (view[1] - view[0]), end = Math.max(1, data.length);
+    const span = Math.min(end, Math.max(100, (view[1] - view[0]) * factor));
+    place(middle - (at ?? 0.5) * span, span);
+  }
+  function place(begin, span) {
+    begin = Math.max(0, Math.min(begin, Math.max(1, data.length) - span));
+    view = [begin, begin + span]; draw(); later();
+  }
+  const share = event => Math.max(0, Math.min(1, (event.offsetX - LEFT) / width()));
+  canvas.addEventListener("wheel", event => { if (!data) return; event.preventDefault(); zoom(event.deltaY > 0 ? 1.25 : 0.8, share(event)); }, {passive: false});
+  canvas.addEventListener("pointerdown", event => { if (data) { drag = [event.clientX, view[0]]; canvas.setPointerCapture(event.pointerId); } });
+  canvas.addEventListener("pointerup", () => { drag = null; });
+  canvas.addEventListener("pointermove", event => {
+    if (!data) return;
+    if (drag) { const span = view[1] - view[0]; place(drag[1] - (event.clientX - drag[0]) / width() * span, span); return; }
+    const lane = data.lanes[Math.floor((event.offsetY - TOP) / ROW)], t = view[0] + share(event) * (view[1] - view[0]);
+    const piece = lane && lane[1].find(([begin, d]) => begin <= t && t < begin + d);
+    document.getElementById("piece").textContent = piece ? `${lane[0]}: ${piece[2]} ${data.ops[piece[3]] || ""} ${data.edges[piece[4]] || ""}${piece[5] >= 0 ? " step " + piece[5] : ""} · ${seconds(piece[1])}, at ${seconds(piece[0])}${piece[6] ? " · start " + piece[6] : ""}` : "\u00a0";
+  });
+  canvas.addEventListener("keydown", event => {
+    if (!data) return;
+    const span = view[1] - view[0];
+    if (event.key === "ArrowLeft") place(view[0] - span / 5, span); else if (event.key === "ArrowRight") place(view[0] + span / 5, span);
+    else if (event.key === "+") zoom(0.5); else if (event.key === "-") zoom(2); else return;
+    event.preventDefault();
+  });
+  document.getElementById("controls").addEventListener("click", event => {
+    const {zoom: factor, rows} = event.target.dataset;
+    if (!data) return;
+    if (factor === "all") { view = null; load(); } else if (factor) zoom(Number(factor));
+    if (rows) { first = Math.max(0, Math.min(first + Number(rows) * COUNT, Math.floor((data.total - 1) / COUNT) * COUNT)); load(); }
+  });
+  document.getElementById("arrows").addEventListener("change", draw);
+  addEventListener("resize", () => { draw(); later(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  load();
+  if (canvas.dataset.live === "1") setInterval(() => { if (!drag && data && view && view[1] >= data.length) { if (view[0] === 0) view = null; load(); } }, 3000);
+})();

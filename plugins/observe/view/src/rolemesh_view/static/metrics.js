@@ -1,0 +1,39 @@
+// One plot per metric, drawn when it comes into sight, for this run and those that the reader adds.
+"use strict";
+(() => {
+  const plots = document.getElementById("plots");
+  if (!plots) return;
+  const value = id => document.getElementById(id).value;
+  const COLOURS = ["#2a78d6", "#d9541e", "#1baf7a", "#b98ad8", "#eda100", "#e0508a", "#7b8794", "#0b9aa6"];
+  const known = new Map();
+  async function draw(figure) {
+    const query = new URLSearchParams({name: figure.dataset.name, smoothing: value("smoothing"), strength: value("strength") || 2, with: value("with").split(",").map(name => name.trim()).filter(Boolean).join(",")});
+    const answer = await fetch(plots.dataset.source + "?" + query);
+    if (!answer.ok) return;
+    const {runs, steps, values} = await answer.json();
+    const ink = getComputedStyle(document.documentElement).getPropertyValue("--quiet").trim(), line = getComputedStyle(document.documentElement).getPropertyValue("--line").trim();
+    const axis = {stroke: ink, grid: {stroke: line, width: 1}, ticks: {stroke: line, width: 1}};
+    const at = figure.querySelector(".plot");
+    known.get(figure)?.destroy();
+    known.set(figure, new uPlot({
+      width: Math.max(240, at.clientWidth), height: 220, scales: {x: {time: false}}, axes: [axis, {...axis, size: 64}],
+      series: [{label: "step"}, ...runs.map((label, n) => ({label, stroke: COLOURS[n % 8], width: 1.5, spanGaps: true, points: {show: steps.length < 3}, value: (_, v) => v == null ? "" : v.toPrecision(5)}))],
+    }, [steps, ...values], at));
+    figure.dataset.ready = "1";
+  }
+  const seen = new Set();
+  const observer = new IntersectionObserver(entries => {
+    for (const {target, isIntersecting} of entries) {
+      if (!isIntersecting) seen.delete(target); else if (!seen.has(target)) { seen.add(target); draw(target); }
+    }
+  });
+  const figures = [...plots.querySelectorAll("figure")];
+  figures.forEach(figure => observer.observe(figure));
+  const again = () => seen.forEach(draw);
+  const controls = document.getElementById("controls");
+  controls.addEventListener("change", again);
+  controls.addEventListener("submit", event => { event.preventDefault(); again(); });
+  document.getElementById("filter").addEventListener("input", event => figures.forEach(figure => { figure.hidden = !figure.dataset.name.includes(event.target.value); }));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+  if (plots.dataset.live === "1") setInterval(again, 5000);
+})();

@@ -1,0 +1,163 @@
+"""Kept rows as a page shows them: filters, order, and tokens with colours. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest, nsmallest
+from typing import Any, NamedTuple
+
+from rolemesh.api.rank_ref import RankRef
+from rolemesh_recorder.rows import Row
+
+__all__ = ["Choice", "Shown", "Token", "choose", "colourings", "columns_of", "tokens"]
+
+MOST_TOKENS = 4000
+SHADES = 8
+"""Number of shades of a colour, without the neutral one."""
+DIFFERENCE = " − "
+
+
+class Choice(NamedTuple):
+    """What a reader looks for. `only` is "", ``truncated`` or ``empty``; `sort` a column, "-" in front for descending."""
+
+    op: str = ""
+    step: int | None = None
+    find: str = ""
+    only: str = ""
+    sort: str = ""
+    first: int = 0
+    count: int = 20
+
+
+class Shown(NamedTuple):
+    """A page of rows, and the number of rows that pass the filters."""
+
+    rows: list[tuple[RankRef, Row]]
+    total: int
+
+
+class Token(NamedTuple):
+    """A token's text, its value as text, and its shade from -8 (lowest) over 0 to 8 (highest)."""
+
+    text: str
+    value: str
+    shade: int
+
+
+def choose(rows: Iterable[tuple[RankRef, Row]], choice: Choice) -> Shown:
+    """Return the rows that pass, in the wanted order: the newest step first unless `sort` names a column."""
+    passed = 0
+    last = choice.first + choice.count
+
+    def passing() -> Iterable[tuple[RankRef, Row]]:
+        nonlocal passed
+        for ref, row in rows:
+            if _passes(row, choice):
+                passed += 1
+                yield ref, row
+
+    name, down = choice.sort.removeprefix("-"), choice.sort.startswith("-")
+    if not name:
+        found = nlargest(last, passing(), key=lambda each: (each[1].step, -each[1].row))
+    else:
+        pick = nlargest if down else nsmallest
+        lowest = -math.inf if down else math.inf
+        found = pick(last, passing(), key=lambda each: _size(each[1].columns.get(name), lowest))
+    return Shown(found[choice.first :], passed)
+
+
+def columns_of(rows: Iterable[tuple[RankRef, Row]]) -> list[str]:
+    """Return the names of columns with a number per row."""
+    return sorted({name for _, row in rows for name, value in row.columns.items() if _is_number(value)})
+
+
+def colourings(columns: Mapping[str, Any]) -> list[str]:
+    """Return by what the tokens of a row can be coloured: lists of numbers, and differences between log-probabilities."""
+    lists = [name for name, value in columns.items() if _is_numbers(value)]
+    logs = [name for name in lists if "logp" in name.lower()]
+    pairs = [
+        f"{one}{DIFFERENCE}{other}" for at, one in enumerate(logs) for other in logs[at + 1 :]
+        if len(columns[one]) == len(columns[other])
+    ]  # fmt: skip
+    return pairs + logs + [name for name in lists if name not in logs]
+
+
+def tokens(columns: Mapping[str, Any], by: str) -> list[Token]:
+    """Return the tokens of a row, coloured by `by`, one of `colourings`. Empty if the row has no such column."""
+    values = _values(columns, by)
+    if not values:
+        return []
+    texts = next(
+        (value for name, value in columns.items() if isinstance(value, list) and "token" in name.lower()
+         and len(value) == len(values) and name != by),
+        values,
+    )  # fmt: skip
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    largest = max(abs(low), abs(high)) or 1.0
+    found = []
+    for text, value in list(zip(texts, values, strict=True))[:MOST_TOKENS]:
+        if not math.isfinite(value):
+            shade = SHADES
+        elif DIFFERENCE in by or low < 0:
+            shade = round(SHADES * value / largest)
+        else:
+            shade = round(SHADES * (value - low) / (high - low)) if high > low else 0
+        found.append(Token(f"{text:.3g}" if isinstance(text, float) else str(text), f"{value:.4g}", shade))
+    return found
+
+
+def _values(columns: Mapping[str, Any], by: str) -> Sequence[float]:
+    one, difference, other = by.partition(DIFFERENCE)
+    first = columns.get(one)
+    if not _is_numbers(first):
+        return []
+    mine = [_float(value) for value in first]
+    if not difference:
+        return mine
+    second = columns.get(other)
+    if not _is_numbers(second) or len(second) != len(mine):
+        return []
+    return [left - _float(right) for left, right in zip(mine, second, strict=True)]
+
+
+def _passes(row: Row, choice: Choice) -> bool:
+    if choice.op and row.op != choice.op:
+        return False
+    if choice.step is not None and row.step != choice.step:
+        return False
+    if choice.only and not _is(row, choice.only):
+        return False
+    return not choice.find or any(choice.find in str(value) for value in row.columns.values())
+
+
+def _is(row: Row, only: str) -> bool:
+    if only == "truncated":
+        said = row.columns.get("truncated")
+        return bool(said) or row.columns.get("finish_reason") == "length"
+    texts = [value for value in row.columns.values() if isinstance(value, str | list)]
+    return any(not value for value in texts)
+
+
+def _size(value: Any, missing: float) -> float:
+    found = _float(value) if _is_number(value) else math.nan
+    return missing if math.isnan(found) else found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(_is_number(each) or each in _NAMES for each in value)
+
+
+_NAMES = ("nan", "inf", "-inf")
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
