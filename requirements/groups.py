@@ -26,6 +26,8 @@ KERNEL = (
 DEMO = (
     *KERNEL,
     "agents/base",
+    "observe/facts",
+    "observe/view",
     "observers/plot",
     "schedulers/collocation",
     "workloads/fsdp",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -20,8 +20,8 @@ from rolemesh_facts.pieces import Piece, flat, stretches
 from rolemesh_facts.recoveries import Story, stories
 from rolemesh_facts.series import Points, series, thinned
 from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, use_of
-from rolemesh_recorder.lines import Account, FlowFile, Head, Line, Stretch
-from rolemesh_recorder.reading import kept_rows, read_flow, read_record, recorded_ranks
+from rolemesh_recorder.lines import FlowFile, Line, Stretch
+from rolemesh_recorder.reading import kept_rows, read_flow, read_record, record_ends, recorded_ranks
 from rolemesh_recorder.rows import Row
 
 T = TypeVar("T")
@@ -140,26 +140,28 @@ class RunFacts:
             dict(info.roles) if info else {}, goodput if isinstance(goodput, float) else None,
         )  # fmt: skip
 
+    def ranks(self) -> list[RankRef]:
+        """Return the ranks that have a record, by role and number."""
+        return recorded_ranks(self.path)
+
     def window(self, seconds: float | None = LATEST_S) -> tuple[int, int]:
         """Return the begin and end of the last `seconds` of the record, in µs since 1970; all of it for None."""
         begin, end = 1 << 62, 0
         for ref in recorded_ranks(self.path):
-            for line in self.lines(ref):
-                if isinstance(line, Head | Account):
-                    begin = min(begin, line.t)
-                    end = max(end, line.t + (line.d if isinstance(line, Account) else 0))
+            first, last = record_ends(self.path, ref.role, ref.rank)
+            begin, end = min(begin, first), max(end, last)
         if not end:
             now = time.time_ns() // 1000
             return now, now
         return (max(begin, end - int(seconds * 1e6)) if seconds is not None else begin), end
 
-    def lines(self, ref: RankRef) -> list[Line]:
-        """Return all lines of a rank's record."""
-        return list(read_record(self.path, ref.role, ref.rank))
+    def lines(self, ref: RankRef, after: int = 0) -> list[Line]:
+        """Return the lines of a rank's record; without old parts, if `after` is a time in µs since 1970."""
+        return list(read_record(self.path, ref.role, ref.rank, after))
 
     def uses(self, since: int, until: int) -> dict[RankRef, Use]:
         """Return where the time of each rank went."""
-        return {ref: use_of(self.lines(ref), since, until) for ref in recorded_ranks(self.path)}
+        return {ref: use_of(self.lines(ref, since), since, until) for ref in recorded_ranks(self.path)}
 
     def roles(self, since: int, until: int) -> dict[str, Use]:
         """Return where the time of each role went."""
@@ -171,25 +173,35 @@ class RunFacts:
         flow = self.flow()
         return edge_uses(flow, self.uses(since, until)) if flow else []
 
-    def lanes(self, since: int, until: int, most: int = MOST_PIECES) -> dict[RankRef, list[Piece]]:
-        """Return the pieces of each rank between two times, without overlap, the longest `most` of each."""
+    def lanes(
+        self, since: int, until: int, most: int = MOST_PIECES, ranks: Sequence[RankRef] | None = None
+    ) -> dict[RankRef, list[Piece]]:
+        """Return the pieces of each rank between two times, without overlap, the longest `most` of each.
+
+        `ranks`: only these; all for None.
+        """
         found = {}
-        for ref in recorded_ranks(self.path):
-            pieces = flat(stretches(self.lines(ref), since, until))
+        for ref in recorded_ranks(self.path) if ranks is None else ranks:
+            pieces = flat(stretches(self.lines(ref, since), since, until))
             if len(pieces) > most:
                 least = sorted((piece.end - piece.t for piece in pieces), reverse=True)[most - 1]
                 pieces = [piece for piece in pieces if piece.end - piece.t >= least][:most]
             found[ref] = pieces
         return found
 
-    def arrows(self, since: int, until: int, most: int = 2000) -> list[Arrow]:
-        """Return the ways of values between calls that have stretches, for edges with a fixed lag."""
+    def arrows(
+        self, since: int, until: int, most: int = 2000, ranks: Sequence[RankRef] | None = None
+    ) -> list[Arrow]:
+        """Return the ways of values between calls that have stretches, for edges with a fixed lag.
+
+        `ranks`: only between these; all for None.
+        """
         flow = self.flow()
         if flow is None:
             return []
         calls: dict[tuple[int, int], list[tuple[RankRef, int, int]]] = {}
-        for ref in recorded_ranks(self.path):
-            for line in self.lines(ref):
+        for ref in recorded_ranks(self.path) if ranks is None else ranks:
+            for line in self.lines(ref, since):
                 if isinstance(line, Stretch) and line.phase == "computing" and since - line.d < line.t < until:
                     calls.setdefault((line.op, line.step), []).append((ref, line.t, line.t + line.d))
         found = []

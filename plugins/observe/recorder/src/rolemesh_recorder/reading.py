@@ -8,11 +8,14 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, FlowFile, Line, rank_folder
+from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, FlowFile, Line, decode, rank_folder
 from rolemesh_recorder.parts import part_files, read_part
 from rolemesh_recorder.rows import ROWS_DIR, Row
 
-__all__ = ["kept_rows", "read_flow", "read_record", "recorded_ranks"]
+__all__ = ["kept_rows", "read_flow", "read_record", "record_ends", "recorded_ranks"]
+
+TAIL_BYTES = 32_768
+"""Bytes at the end of a record that have its last account."""
 
 
 def read_flow(run_dir: Path) -> FlowFile | None:
@@ -43,6 +46,28 @@ def read_record(run_dir: Path, role: str, rank: int, after: int = 0) -> Iterator
             yield from read_part(path)
         except OSError:
             continue
+
+
+def record_ends(run_dir: Path, role: str, rank: int) -> tuple[int, int]:
+    """Return when a rank's record begins and ends, in µs since 1970, from its first and its last lines.
+
+    The begin of an empty record is a very late time, and its end is 0.
+    """
+    begin, end = 1 << 62, 0
+    files = part_files(rank_folder(run_dir, role, rank))
+    try:
+        for path in files[:1]:
+            begin = next((line.t for line in read_part(path)), begin)
+        for path in files[-1:]:
+            with path.open("rb") as file:
+                file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
+                tail = file.read(TAIL_BYTES)
+            for raw in tail.split(b"\n")[:-1]:
+                if (line := decode(raw)) is not None:
+                    end = max(end, line.t + getattr(line, "d", 0))
+    except OSError:
+        pass
+    return begin, end
 
 
 def kept_rows(run_dir: Path) -> Iterator[tuple[RankRef, Row]]:
