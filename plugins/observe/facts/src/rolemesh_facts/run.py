@@ -189,9 +189,7 @@ class RunFacts:
             found[ref] = pieces
         return found
 
-    def arrows(
-        self, since: int, until: int, most: int = 2000, ranks: Sequence[RankRef] | None = None
-    ) -> list[Arrow]:
+    def arrows(self, since: int, until: int, most: int = 2000, ranks: Sequence[RankRef] | None = None) -> list[Arrow]:
         """Return the ways of values between calls that have stretches, for edges with a fixed lag.
 
         `ranks`: only between these; all for None.

@@ -1,4 +1,4 @@
-"""What a reader may ask of a running job: each with a confirmation, and in the job's events with who asked."""
+"""The actions on a running job: each needs a confirmation, and the events of the job name who asked."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ from rolemesh_view.viewed import Runs
 __all__ = ["command"]
 
 Job = Annotated[
-    str,
-    typer.Argument(metavar="[JOB|FOLDER]", help="A job's name, or a run's folder.", show_default="all jobs"),
+    str, typer.Argument(metavar="[JOB|FOLDER]", help="A job's name, or a run's folder.", show_default="all jobs")
 ]
 
 

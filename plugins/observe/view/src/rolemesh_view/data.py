@@ -15,7 +15,7 @@ from rolemesh_view.viewed import Runs, Viewed
 __all__ = ["DATA"]
 
 Query = Mapping[str, str]
-MOST_LANES, MOST_COLUMNS, MOST_POINTS, MOST_RUNS, MOST_ARROWS = 60, 3000, 1500, 8, 1500
+MOST_LANES, MOST_COLUMNS, MOST_POINTS, MOST_RUNS, MOST_ARROWS = 60, 3000, 1500, 8, 400
 
 
 def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
@@ -24,11 +24,12 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
     since, until = begin + _int(query, "since", 0), begin + _int(query, "until", end - begin)
     first, count = _int(query, "first", 0), min(_int(query, "count", 40), MOST_LANES)
     wide = min(_int(query, "columns", 800), MOST_COLUMNS)
-    refs = run.facts.ranks()
+    flow = run.facts.flow()
+    order = {role: at for at, role in enumerate(dict.fromkeys(op.role for op in flow.ops))} if flow else {}
+    refs = sorted(run.facts.ranks(), key=lambda ref: (order.get(ref.role, len(order)), ref))
     chosen = refs[first : first + count]
     number = {ref: at for at, ref in enumerate(chosen)}
     found = run.facts.lanes(since, until, 1 << 30, chosen)
-    flow = run.facts.flow()
     arrows = run.facts.arrows(since, until, MOST_ARROWS + 1, chosen) if until > since else []
     answer: dict[str, Any] = {
         "begin": begin, "length": end - begin, "total": len(refs), "first": first,
@@ -37,6 +38,7 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
                         for p in columns(found.get(ref, ()), since, until, wide)]]
             for ref in chosen
         ],
+        "many": len(arrows) > MOST_ARROWS,
         "arrows": [] if len(arrows) > MOST_ARROWS else [
             [number[a.source], a.left - begin, number[a.target], a.arrived - begin, a.edge, a.step]
             for a in arrows if a.source in number and a.target in number

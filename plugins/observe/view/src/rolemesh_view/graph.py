@@ -1,7 +1,7 @@
 """The picture of a flow: layers of operators from left to right, and the lines between them. Pure.
 
-Sugiyama et al. 1981, "Methods for visual understanding of hierarchical system structures": remove cycles, give each node
-the layer after the last of its predecessors, and order each layer by the mean place of its neighbours.
+Sugiyama et al. 1981, "Methods for visual understanding of hierarchical system structures": remove cycles, give each
+node the layer after the last of its predecessors, and order each layer by the mean place of its neighbours.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def _line(
     (x1, y1), (x2, y2) = places[source], places[target]
     if back:
         begin, end = x1 + WIDTH / 2, x2 + WIDTH / 2
-        path = f"M{begin:.0f} {y1 + HEIGHT} C{begin:.0f} {below + 30:.0f} {end:.0f} {below + 30:.0f} {end:.0f} {y2 + HEIGHT}"
+        deep = below + 30
+        path = f"M{begin:.0f} {y1 + HEIGHT} C{begin:.0f} {deep:.0f} {end:.0f} {deep:.0f} {end:.0f} {y2 + HEIGHT}"
         return Line(path, (begin + end) / 2, below + 16, True)
     begin_y, end_y = y1 + HEIGHT / 2 + 24 * shift, y2 + HEIGHT / 2 + 24 * shift
     middle = (x1 + WIDTH + x2) / 2

@@ -1,4 +1,4 @@
-"""What each page shows, from the facts of a run."""
+"""The content of each page, from the facts of a run."""
 
 from __future__ import annotations
 

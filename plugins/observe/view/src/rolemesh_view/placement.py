@@ -1,4 +1,4 @@
-"""Where ranks run, from the events of a run. Pure."""
+"""The nodes of a run and their ranks, from its events. Pure."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest, nsmallest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_recorder.rows import Row
@@ -19,7 +19,7 @@ DIFFERENCE = " − "
 
 
 class Choice(NamedTuple):
-    """What a reader looks for. `only` is "", ``truncated`` or ``empty``; `sort` a column, "-" in front for descending."""
+    """The filters of a reader. `only` is "", ``truncated`` or ``empty``; `sort` a column, or "-" and one: falling."""
 
     op: str = ""
     step: int | None = None
@@ -27,7 +27,7 @@ class Choice(NamedTuple):
     only: str = ""
     sort: str = ""
     first: int = 0
-    count: int = 20
+    size: int = 20
 
 
 class Shown(NamedTuple):
@@ -48,7 +48,7 @@ class Token(NamedTuple):
 def choose(rows: Iterable[tuple[RankRef, Row]], choice: Choice) -> Shown:
     """Return the rows that pass, in the wanted order: the newest step first unless `sort` names a column."""
     passed = 0
-    last = choice.first + choice.count
+    last = choice.first + choice.size
 
     def passing() -> Iterable[tuple[RankRef, Row]]:
         nonlocal passed
@@ -73,7 +73,7 @@ def columns_of(rows: Iterable[tuple[RankRef, Row]]) -> list[str]:
 
 
 def colourings(columns: Mapping[str, Any]) -> list[str]:
-    """Return by what the tokens of a row can be coloured: lists of numbers, and differences between log-probabilities."""
+    """Return by what the tokens of a row can be coloured: lists of numbers, and differences of ``logprobs``."""
     lists = [name for name, value in columns.items() if _is_numbers(value)]
     logs = [name for name in lists if "logp" in name.lower()]
     pairs = [
@@ -149,7 +149,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
 
-def _is_numbers(value: Any) -> bool:
+def _is_numbers(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list) and bool(value) and all(_is_number(each) or each in _NAMES for each in value)
 
 

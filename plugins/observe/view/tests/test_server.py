@@ -1,0 +1,148 @@
+"""The viewer's server on runs that end well, were killed, or were damaged: who may ask, and that all is text."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from starlette.testclient import TestClient
+
+from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp, Head, Stretch, encode
+from rolemesh_recorder.rows import Row
+from rolemesh_view import application
+from rolemesh_view.pages import PAGES
+from rolemesh_view.viewed import Runs
+
+TOKEN = "a-token"
+T = 1_790_000_000_000_000
+HOSTILE = "<script>alert(1)</script>\x00\x1b[31m\u202egnp"
+
+
+def write_run(folder: Path, *, ended: bool, ranks: int = 2, text: str = HOSTILE) -> Path:
+    """Write the files of a run of two roles, as the engine and the recorder write them."""
+    record = folder / "record"
+    record.mkdir(parents=True)
+    flow = FlowFile(
+        folder.name,
+        (FlowOp(0, "source", "source.make"), FlowOp(1, "sink", "sink.take")),
+        (FlowEdge(0, 0, 1, "batch", "Split(axis=0) → Split(axis=0)"),),
+        {"source": ranks, "sink": 1},
+        {"source": text, "sink": "roles:Sink"},
+    )
+    (record / "flow.json").write_bytes(msgspec.json.encode(flow))
+    for role, rank in [*(("source", rank) for rank in range(ranks)), ("sink", 0)]:
+        lines = [Head(role, rank, 0, 1, "node", T)]
+        for step in range(10):
+            at = T + step * 100_000
+            if role == "sink":
+                lines.append(Stretch("waiting", at, 60_000, step, 1, 0))
+                lines.append(Stretch("computing", at + 60_000, 40_000, step, 1))
+                lines.append(Account(at, 100_000, step, 1, {"computing": 40_000, "edge 0": 60_000}))
+            else:
+                lines.append(Stretch("computing", at, 60_000, step, 0))
+                lines.append(Account(at, 100_000, step, 1, {"computing": 60_000}))
+        (record / f"{role}-{rank}").mkdir()
+        (record / f"{role}-{rank}" / "000000.jsonl").write_bytes(b"".join(encode(line) + b"\n" for line in lines))
+    rows = record / "rows" / "source-0"
+    rows.mkdir(parents=True)
+    row = Row(3, "source.make", 0, {"prompt": text, "logprobs": [-1.0, -2.0], "sampler_logprobs": [-1.5, -2.0]})
+    (rows / "000000.jsonl").write_bytes(msgspec.json.encode(row) + b"\n\xff\xfe{not json\n")
+    events = [
+        {"kind": "agent_up", "data": {"agent": "node0", "node": "node"}},
+        {"kind": "rank_up", "data": {"role": "sink", "rank": 0, "generation": 0, "pid": 7, "node": text}},
+        {"kind": "failure", "data": {"failure": {"role": "sink", "rank": 0, "message": text, "log_tail": text}}},
+        {"kind": "recovery_planned", "data": {"number": 1, "plan": {"level": "process"}, "trail": [text]}},
+    ]
+    lines_ = [json.dumps({"seq": n, "epoch": 1, "time": T / 1e6 + n, **event}) for n, event in enumerate(events)]
+    (folder / "events.jsonl").write_text("\n".join(lines_) + "\n")
+    rest: dict[str, object] = {"operators": {}, "roles": {}, "staleness": {}, "records": {}}
+    metrics = [{"step": step, "steps": 1, "time": 1.0 * step, "loss": 1 / (step + 1), **rest} for step in range(10)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    info = {"name": folder.name, "run_dir": str(folder), "steps": 10, "roles": {"source": ranks, "sink": 1}}
+    info |= {"operators": [], "backend": "local", "origin": "", "base": ""}
+    (folder / "run.json").write_text(json.dumps(info))
+    (folder / "job.yaml").write_text(f"name: {text!r}\n")
+    (folder / "logs").mkdir()
+    (folder / "logs/sink-0.log").write_bytes(b"begin\n" + text.encode() + b"\xff\n")
+    if ended:
+        (folder / "result.json").write_text(json.dumps({"status": "done", "message": text, "goodput": {"share": 0.9}}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    root = tmp_path_factory.mktemp("runs")
+    write_run(root / "ended", ended=True)
+    write_run(root / "killed", ended=False)
+    damaged = write_run(root / "damaged", ended=False)
+    for path in damaged.rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"\x00\xff{" + path.read_bytes()[:40])
+    return Runs(root)
+
+
+@pytest.fixture(scope="module")
+def client(runs: Runs) -> TestClient:
+    return TestClient(application(runs, TOKEN), headers={"authorization": f"Bearer {TOKEN}"})
+
+
+PATHS = ["/", *(f"/run/{run}/{page}" for run in ("ended", "killed", "damaged") for page in PAGES)]
+PATHS += ["/run/ended/failure?number=1", "/run/ended/logs?find=SCRIPT", "/run/ended/act?do=stop"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_page_shows_texts_of_a_run_as_text_and_names_no_other_machine(client: TestClient, path: str) -> None:
+    page = client.get(path)
+    assert page.status_code == 200, page.text[-500:]
+    assert "<script>alert" not in page.text
+    assert not re.search("[\x00\x1b\u202e]", page.text)
+    assert not re.search(r"""(?:src|href|action|hx-\w+)=["'](?:\w+:|//)""", page.text)
+    assert page.headers["content-security-policy"].startswith("default-src 'self'")
+
+
+@pytest.mark.parametrize("path", ["/", "/run/ended/flow", "/run/ended/data/lanes", "/static/style.css", "/nowhere"])
+def test_a_request_without_the_token_is_refused(runs: Runs, path: str) -> None:
+    client = TestClient(application(runs, TOKEN))
+    for given in ("", "?token=wrong"):
+        answer = client.get(path + given)
+        assert (answer.status_code, "ended" in answer.text) == (401, False)
+
+
+def test_the_link_with_the_token_leads_to_the_page_without_it(runs: Runs) -> None:
+    client = TestClient(application(runs, TOKEN))
+    page = client.get(f"/run/ended/rows?token={TOKEN}&step=3")
+    assert (page.status_code, page.url.path, page.url.query) == (200, "/run/ended/rows", b"step=3")
+    assert client.get("/").status_code == 200
+
+
+def test_the_lanes_have_the_pieces_of_a_window_and_the_ways_of_values(client: TestClient) -> None:
+    answer = client.get("/run/killed/data/lanes?since=100000&until=200000").json()
+    assert [lane[0] for lane in answer["lanes"]] == ["source/0", "source/1", "sink/0"]
+    assert [piece[:3] for piece in answer["lanes"][2][1]] == [[100000, 60000, "waiting"], [160000, 40000, "computing"]]
+    assert [1, 160000, 2, 160000, 0, 1] in answer["arrows"]
+
+
+def test_metrics_of_two_runs_are_on_one_axis(client: TestClient) -> None:
+    answer = client.get("/run/ended/data/metrics?name=loss&with=killed,none&smoothing=centred&strength=3").json()
+    assert (answer["runs"], answer["steps"]) == (["ended", "killed"], list(range(10)))
+    assert answer["values"][0][0] == 1.0
+    assert answer["values"][0][1] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+
+
+def test_the_tokens_of_a_row_are_coloured_by_the_difference_of_log_probabilities(client: TestClient) -> None:
+    page = client.get("/run/ended/rows").text
+    assert 'class="token s8" title="0.5"' in page
+    assert "coloured by logprobs − sampler_logprobs" in page
+
+
+@pytest.mark.parametrize("form", [{"do": "stop", "sure": "yes"}, {"do": "stop", "token": TOKEN}])
+def test_an_action_needs_the_token_in_its_form_and_a_confirmation(client: TestClient, form: dict[str, str]) -> None:
+    assert client.post("/run/killed/act", data=form).status_code == 403
+
+
+def test_an_action_on_a_job_without_a_living_process_is_refused_in_words(client: TestClient) -> None:
+    answer = client.post("/run/killed/act", data={"do": "stop", "sure": "yes", "token": TOKEN})
+    assert "killed does not run on this machine" in answer.text
