@@ -1,0 +1,115 @@
+"""`rolemesh sql`: the documented queries, what queries cannot reach, and damaged or hostile runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rolemesh.cli import main
+from rolemesh_queries.database import QueryError, answer, opened
+from rolemesh_queries.formats import as_csv, as_json, as_table
+from rolemesh_queries.tables import TABLES, named
+
+README = Path(__file__).parents[1] / "README.md"
+QUERIES = re.findall(r"```sql\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def rows(run_dir: Path, sql: str) -> list[tuple[object, ...]]:
+    with opened(run_dir, named(sql)) as database:
+        return list(answer(database, sql)[1])
+
+
+def test_the_ten_documented_queries_have_answers(seen: Path) -> None:
+    assert len(QUERIES) == 10
+    with opened(seen, TABLES) as database:
+        assert [query for query in QUERIES if not list(answer(database, query)[1])] == []
+
+
+def test_a_copied_run_tells_what_its_ranks_did(seen: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copied"
+    shutil.copytree(seen, copy)
+    (edge,) = rows(copy, "select producer, consumer, param, producer_waited_s + consumer_waited_s > 0 from edges")
+    assert edge == ("source.make", "sink.take", "batch", True)
+    assert rows(copy, "select level, len(restarted), ready_s > 0 from recoveries") == [("process", 1, True)]
+    assert rows(copy, "select max(step) from spans where operator = 'sink.take'") == [(19,)]
+    assert rows(copy, "select count(*) from metrics where name = 'reward' and operator is null") == [(20,)]
+    assert rows(copy, "select distinct columns->>'text' from rows") == [("<b>\x1b[31m",)]
+
+
+def test_times_of_ranks_add_up(seen: Path) -> None:
+    parts = "computing_s + waiting_s + saving_s + idle_s + other_s + engine_s"
+    for table, whole in (("ranks", "wall_s"), ("accounts", "seconds")):
+        assert rows(seen, f"select * from {table} where abs({parts} - {whole}) > 0.02 * {whole} + 0.01") == []
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select * from read_csv('/etc/hostname')",
+        "select * from '/etc/hostname'",
+        "select * from read_json('http://127.0.0.1:9/x')",
+        "select * from glob('/*')",
+        "copy ranks to 'ranks.csv'",
+        "attach 'other.db'",
+        "create table other (x int)",
+        "set enable_external_access = true",
+        "install httpfs",
+        "select 1; select 2",
+        "select * from run_dir",
+        "selec 1",
+        "",
+    ],
+)
+def test_a_query_reaches_nothing_but_the_run(seen: Path, sql: str) -> None:
+    with opened(seen, ()) as database, pytest.raises(QueryError):
+        list(answer(database, sql)[1])
+
+
+def test_a_damaged_record_is_data(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    folder = tmp_path / "record" / "sink-0"
+    folder.mkdir(parents=True)
+    (tmp_path / "record" / "flow.json").write_text("[")
+    (tmp_path / "events.jsonl").write_bytes(b'{"seq":1,"epoch":1,"time":1e300,"kind":"recovery_planned"}\n\xff\n')
+    (tmp_path / "metrics.jsonl").write_bytes(b"\x00\n{}\n")
+    span = '{"k":"span","phase":"computing","t":%d,"d":1000,"step":1,"op":7}\n'
+    head = '{"k":"head","role":"sink","rank":0,"generation":0,"pid":1,"node":"n","t":-5}\n'
+    lines = span % 1, head, span % 2, span % (1 << 62), span % (1 << 63), "x\n", span % 3
+    (folder / "000000.jsonl").write_text("".join(lines))
+    with opened(tmp_path, TABLES) as database:
+        found = list(answer(database, "select operator, epoch_us(began) from spans order by 2")[1])
+        assert found == [(None, 2), (None, 3)]
+        assert list(answer(database, "select count(*) from events")[1]) == [(1,)]
+
+
+def test_the_command_prints_all_formats(seen: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    query = "select 'text' as name, data from events where kind = 'job_started'"
+    shown = {}
+    for format in ("csv", "json", "table"):
+        assert main(["sql", str(seen), query, "--format", format]) == 0
+        shown[format] = capsys.readouterr().out
+    (object,) = json.loads(shown["json"])
+    (line,) = csv.DictReader(io.StringIO(shown["csv"]))
+    assert object == line
+    assert json.loads(line["data"])["name"] == "seen"
+    assert shown["table"].split()[:3] == ["name", "data", "text"]
+    assert main(["sql", str(seen), "--tables"]) == 0
+    assert {name for name in TABLES if f"{name}: " in capsys.readouterr().out} <= TABLES.keys()
+    assert main(["sql", str(seen), "select nothing"]) == 2
+    assert "--tables" in capsys.readouterr().err
+
+
+def test_formats_disarm_what_ranks_wrote() -> None:
+    hostile = ("\x1b[31m\u202e" + "x" * 200, float("nan"), 1 << 70, None)
+    columns = ["a", "b", "c", "d"]
+    assert "\x1b" not in "".join(as_table(columns, [hostile]))
+    (object,) = json.loads("".join(as_json(columns, [hostile])))
+    assert object == {"a": hostile[0], "b": None, "c": str(1 << 70), "d": None}
+    assert next(csv.reader(list(as_csv(columns, [hostile]))[1:])) == [hostile[0], "nan", str(1 << 70), ""]
+    assert "".join(as_json(columns, [])) == "[]\n"

@@ -1,0 +1,134 @@
+"""From lanes and events to the content of the file, piece by piece. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+
+import msgspec
+
+from rolemesh.api.observer import Event
+from rolemesh_console.sentences import sentence
+from rolemesh_facts.recoveries import Story, stories
+from rolemesh_recorder.lines import FlowFile
+from rolemesh_trace import packets
+from rolemesh_trace.arrows import Run, arrows
+from rolemesh_trace.lanes import Lane
+from rolemesh_trace.names import Names
+from rolemesh_trace.packets import Instant, Slice
+from rolemesh_trace.shares import interval, rates
+
+__all__ = ["drawing"]
+
+JOB_PID = 1
+LONGEST_NAME = 120
+Ends = dict[int, tuple[int, ...]]
+
+
+def drawing(name: str, flow: FlowFile, lanes: Sequence[Lane], events: Sequence[Event]) -> Iterator[bytes]:
+    """Yield the file's content: the job's tracks, then those of one rank after the other."""
+    times = [lane.begin() for lane in lanes] + [int(event.time * 1e6) for event in events]
+    start = min(times, default=0)
+    end = max((each.t + each.d for lane in lanes for each in lane.accounts[-1:]), default=start)
+    width = interval(start, end)
+    numbers, names = count(1), Names(flow)
+    yield packets.clock(start)
+    yield from _job(name, start, max([end, *times]), events, numbers)
+    yield from _edges(flow, names, lanes, (start, width), numbers)
+    out, into = _ends(flow, lanes)
+    pids: dict[tuple[str, str], int] = {}
+    for at, lane in enumerate(lanes):
+        key = (lane.node, lane.ref.role)
+        if key not in pids:
+            pids[key] = JOB_PID + 1 + len(pids)
+            yield packets.process(next(numbers), pids[key], f"{lane.ref.role} on {lane.node[:12] or 'unknown node'}")
+        thread = next(numbers)
+        yield packets.thread(thread, pids[key], 1_000_000 + at, str(lane.ref))
+        yield packets.slices(thread, start, _slices(lane, names, out[at], into[at]))
+        speed = next(numbers)
+        yield packets.counter(speed, thread, f"{lane.ref}: steps", "steps/s")
+        steps = rates(((each.t, each.d, 1e6 * each.steps) for each in lane.accounts), width)
+        yield packets.counts(speed, start, steps)
+
+
+def _slices(lane: Lane, names: Names, out: Ends, into: Ends) -> Iterator[Slice]:
+    for life in lane.lives:
+        yield Slice(life.t, life.t + life.d, life.what)
+    named = names.span
+    for at, span in enumerate(lane.spans):
+        name = named(span.phase, span.op, span.edge)
+        yield Slice(span.t, span.t + span.d, name, span.step, out.get(at, ()), into.get(at, ()))
+
+
+def _ends(flow: FlowFile, lanes: Sequence[Lane]) -> tuple[list[Ends], list[Ends]]:
+    """Return the numbers of the arrows that leave each span, and those that end there, by lane and place."""
+    linked = {op for edge in flow.edges for op in (edge.src, edge.dst)}
+    runs: dict[tuple[int, int], list[Run]] = {}
+    for number, lane in enumerate(lanes):
+        for at, span in enumerate(lane.spans):
+            if span.phase == "computing" and span.op in linked:
+                run = Run(span.t + span.d, span.t, lane.ref.rank, number, at)
+                runs.setdefault((span.op, span.step), []).append(run)
+    out: list[Ends] = [{} for _ in lanes]
+    into: list[Ends] = [{} for _ in lanes]
+    for number, (producer, consumer) in enumerate(arrows(flow, runs), 1):
+        for ends, run in ((out, producer), (into, consumer)):
+            ends[run.lane][run.at] = (*ends[run.lane].get(run.at, ()), number)
+    return out, into
+
+
+def _edges(
+    flow: FlowFile, names: Names, lanes: Sequence[Lane], times: tuple[int, int], numbers: Iterator[int]
+) -> Iterator[bytes]:
+    """Yield two counters for each edge: the shares of their time that consumers and producers wait."""
+    roles = {op.id: op.role for op in flow.ops}
+    start, width = times
+    for edge in flow.edges:
+        bucket = f"edge {edge.id}"
+        for op, who in ((edge.dst, "consumers wait"), (edge.src, "producers wait")):
+            accounts = [each for lane in lanes if lane.ref.role == roles.get(op) for each in lane.accounts]
+            amounts = [(each.t, each.d, 100.0 * each.spent.get(bucket, 0)) for each in accounts]
+            if any(amount for _, _, amount in amounts):
+                uuid = next(numbers)
+                yield packets.counter(uuid, JOB_PID, f"{names.edge(edge.id)}: {who}", "%")
+                yield packets.counts(uuid, start, rates(amounts, width))
+
+
+def _job(name: str, start: int, end: int, events: Sequence[Event], numbers: Iterator[int]) -> Iterator[bytes]:
+    job = next(numbers)  # the number is JOB_PID, because it is the first one
+    yield packets.process(job, JOB_PID, f"job {name}")
+    uuid = next(numbers)
+    yield packets.track(uuid, job, "events")
+    yield packets.instants(uuid, start, _instants(events))
+    lines: list[tuple[int, list[Slice]]] = []
+    for each in stories(events):
+        shown = _recovery(each, end)
+        for at, (until, found) in enumerate(lines):
+            if until <= shown.began:
+                lines[at] = (shown.ended, [*found, shown])
+                break
+        else:
+            lines.append((shown.ended, [shown]))
+    for _, found in lines:
+        uuid = next(numbers)
+        yield packets.track(uuid, job, "recoveries")
+        yield packets.slices(uuid, start, found)
+
+
+def _recovery(each: Story, end: int) -> Slice:
+    began = int(each.began * 1e6)
+    ended = end if each.ready_s is None else began + int(each.ready_s * 1e6)
+    restarted = f": {', '.join(each.restarted)}" if each.restarted else ""
+    what = f"recovery {each.number} by {each.level}{restarted}" if each.number else "failures without a recovery"
+    return Slice(began, max(began, ended), what[:LONGEST_NAME])
+
+
+def _instants(events: Iterable[Event]) -> Iterator[Instant]:
+    for event in events:
+        try:
+            told = sentence(event)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, msgspec.MsgspecError):
+            told = event.kind  # damaged data
+        if told is not None:
+            details = {"kind": event.kind, "number": str(event.seq), "text": told[:10_000]}
+            yield Instant(int(event.time * 1e6), told.partition("\n")[0][:LONGEST_NAME], details)
