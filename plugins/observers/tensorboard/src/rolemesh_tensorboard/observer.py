@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,7 +36,7 @@ class TensorBoardObserver(Tracker):
         folder = Path(run.run_dir, self.options.folder)
         folder.mkdir(exist_ok=True)
         number = len(list(folder.iterdir()))
-        self._path = folder / f"events.out.tfevents.{int(time.time()):010d}.{number:04d}.rolemesh"
+        self._path = folder / f"events.out.tfevents.{number:06d}.rolemesh"
         begin(self._path, known.step + 1)
         if not known.run:
             described(self._path, self.name(run), self.config(run))

@@ -1,0 +1,95 @@
+"""A run of Weights & Biases. Importing this module imports the client, without its reports of errors and usage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from rolemesh_tracking import Line, Note
+
+os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+
+import wandb
+
+if TYPE_CHECKING:
+    from rolemesh_wandb.observer import WandbOptions
+
+__all__ = ["Session"]
+
+_EXIT_CODES = {"done": 0, "interrupted": 130}
+_lock = Lock()
+_open: set[str] = set()
+"""The runs of this process. They share a process of the client, which ends with the last one."""
+
+
+class Session:
+    """A run. Raises `wandb.Error` if the service does not answer in time.
+
+    `newest` is the newest step that the service has: -1 for a new run, and offline, where nobody knows.
+    """
+
+    def __init__(
+        self, options: WandbOptions, folder: str, identity: str, name: str, config: Mapping[str, object]
+    ) -> None:
+        key = options.api_key.get_secret_value() if options.api_key else None
+        settings = wandb.Settings(
+            api_key=key,
+            init_timeout=options.timeout_s,
+            silent=True,
+            symlink=False,
+            console="off",
+            disable_git=True,
+            disable_code=True,
+            x_disable_stats=True,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+        )
+        with _lock:
+            _open.add(identity)
+            try:
+                self._run = wandb.init(
+                    project=options.project,
+                    entity=options.entity or None,
+                    group=options.group or None,
+                    tags=options.tags,
+                    mode=options.mode,
+                    name=name,
+                    dir=folder,
+                    id=identity,
+                    resume="allow",
+                    reinit="create_new",
+                    config=dict(config),
+                    settings=settings,
+                )
+            except BaseException:
+                _ended(identity)
+                raise
+        self._identity = identity
+        self._counts: dict[str, int] = {}
+        self.newest = self._run.step - 1
+
+    def log(self, lines: Sequence[Line], notes: Sequence[Note]) -> None:
+        """Log each line at its step. Notes are counted in ``events/KIND``, and their texts are in the summary."""
+        for note in notes:
+            name = f"events/{note.kind}"
+            self._counts[name] = self._counts.get(name, 0) + 1
+            self._run.summary[f"{name}/last"] = f"after step {note.step}: {note.text}"
+        for line in lines:
+            self._run.log({**line.values, **self._counts}, step=line.step)
+
+    def finish(self, status: str) -> None:
+        """Send what waits, and end the run."""
+        self._run.summary["status"] = status
+        with _lock:
+            try:
+                self._run.finish(exit_code=_EXIT_CODES.get(status, 1))
+            finally:
+                _ended(self._identity)
+
+
+def _ended(identity: str) -> None:
+    _open.discard(identity)
+    if not _open:
+        wandb.teardown()

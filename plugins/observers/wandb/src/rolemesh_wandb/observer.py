@@ -1,0 +1,63 @@
+"""The observer `wandb`: a run at Weights & Biases with metrics, the job file and a table of events."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, SecretStr
+
+from rolemesh.api.observer import RunInfo
+from rolemesh_tracking import Cursor, Line, Note, Tracker, TrackerOptions
+
+if TYPE_CHECKING:
+    from rolemesh_wandb.client import Session
+
+__all__ = ["WandbObserver", "WandbOptions"]
+
+
+class WandbOptions(TrackerOptions):
+    """Options of the observer `wandb`."""
+
+    project: str = Field(default="rolemesh", min_length=1, max_length=128, description="Project.")
+    entity: str = Field(default="", description="User or team; default: that of the key.")
+    group: str = Field(default="", description="Group of the run.")
+    tags: list[str] = Field(default_factory=list, description="Tags of the run.")
+    mode: Literal["online", "offline"] = Field(
+        default="online", description="offline: writes into the run's folder, for `wandb sync`."
+    )
+    api_key: SecretStr | None = Field(
+        default=None, description="Key; default: `WANDB_API_KEY`, or that of `wandb login` on the master's machine."
+    )
+    timeout_s: float = Field(default=30.0, gt=0, le=60, description="Seconds until the service counts as away.")
+
+
+class WandbObserver(Tracker):
+    """Logs each step under its own number. A restarted master resumes the run.
+
+    Once the run has begun, the client of Weights & Biases keeps what the service does not take, and sends it later.
+    """
+
+    Options = WandbOptions
+    service = "wandb"
+    _session: Session | None = None
+
+    def open(self, run: RunInfo, known: Cursor) -> tuple[str, int]:
+        """Begin or resume the run. Raises `wandb.Error` if the service does not answer."""
+        from rolemesh_wandb.client import Session
+
+        identity = known.run or secrets.token_hex(4)
+        self._session = Session(self.options, run.run_dir, identity, self.name(run), self.config(run))
+        return identity, self._session.newest
+
+    def send(self, lines: Sequence[Line], notes: Sequence[Note]) -> None:
+        """Log the lines, and count the notes by kind at their steps."""
+        if self._session is not None:
+            self._session.log(lines, notes)
+
+    def close(self, status: str) -> None:
+        """Finish the run, with an exit code that is not 0 if the job failed."""
+        if self._session is not None:
+            self._session.finish(status)
+            self._session = None
