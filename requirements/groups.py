@@ -28,6 +28,8 @@ DEMO = (
     "agents/base",
     "observe/facts",
     "observe/view",
+    "observe/report",
+    "observe/top",
     "observers/plot",
     "schedulers/collocation",
     "workloads/fsdp",

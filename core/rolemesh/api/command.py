@@ -43,6 +43,10 @@ class RunOption(Command):
         """Run the job, a `rolemesh.job.run.JobRun`, and return the exit code."""
         raise NotImplementedError
 
+    def ended(self, run: Any) -> None:
+        """Look at the run, a `rolemesh.job.run.JobRun`, when the command is about to end. The job
+        may have failed, or go on alone."""
+
 
 class PlanOption(Command):
     """Options of ``rolemesh plan``: the fields of `Options`. The command adds to the output."""

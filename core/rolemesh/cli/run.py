@@ -126,6 +126,8 @@ def _run(
     folder = runs_folder(values["runs_dir"])
     run = JobRun(job, engine, of_engine, folder, _say, detached=values["detach"], finish=_finish)
     with ExitStack() as after:
+        for option in extra:
+            after.callback(option.ended, run)
         # They end a job as Ctrl-C does, unless this process ignores them.
         for number in [
             n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN

@@ -113,7 +113,7 @@ class _Walk:
 
     def _back(self, ref: RankRef, piece: Piece, time: int) -> tuple[RankRef, int]:
         """Add the hop of `piece` up to `time`; return where the path was before."""
-        if piece.phase in ("waiting", "blocked") and piece.edge >= 0:
+        if piece.phase in ("waiting", "blocked") and self._known(piece):
             edge = self._flow.edges[piece.edge]
             other = self._source(edge, piece, time) if piece.phase == "waiting" else self._taker(edge, piece, time)
             if other is not None:
@@ -128,6 +128,10 @@ class _Walk:
                 return at, min(end, time - 1)
         self._hop(ref, piece.t, time, self._station(ref, piece))
         return ref, piece.t
+
+    def _known(self, piece: Piece) -> bool:
+        """Return whether the piece is about an edge of the flow, which that of a damaged record may not be."""
+        return 0 <= piece.edge < len(self._flow.edges)
 
     def _source(self, edge: FlowEdge, wait: Piece, time: int) -> tuple[RankRef, int] | None:
         """The producer's call that ended last while the rank waited; None if none did."""
@@ -167,7 +171,7 @@ class _Walk:
                 return "operator", label, -1, piece.op
             case "serving" | "following":
                 return "operator", f"{ref.role}: {piece.phase} calls", -1, -1
-            case "waiting" | "blocked" if piece.edge >= 0:
+            case "waiting" | "blocked" if self._known(piece):
                 return "edge", self._name(self._flow.edges[piece.edge]), piece.edge, -1
             case "blocked":
                 return "memory", f"{ref.role}: waits for memory", -1, -1

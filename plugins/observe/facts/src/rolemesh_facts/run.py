@@ -89,8 +89,9 @@ class RunFacts:
             return ""
 
     def flow(self) -> FlowFile | None:
-        """Return the traced flow."""
-        return read_flow(self.path)
+        """Return the traced flow; None if its numbers do not fit together."""
+        flow = read_flow(self.path)
+        return flow if flow is not None and _fits(flow) else None
 
     def events(self) -> list[Event]:
         """Return all events."""
@@ -237,6 +238,13 @@ class RunFacts:
 
 def _roles(uses: Mapping[RankRef, Use]) -> list[str]:
     return list(dict.fromkeys(ref.role for ref in uses))
+
+
+def _fits(flow: FlowFile) -> bool:
+    """Return whether operators and edges are numbered by their places, and edges join operators of the flow."""
+    numbers = [op.id for op in flow.ops], [edge.id for edge in flow.edges]
+    numbered = all(found == list(range(len(found))) for found in numbers)
+    return numbered and all(0 <= op < len(flow.ops) for edge in flow.edges for op in (edge.src, edge.dst))
 
 
 def _json(path: Path, kind: type[T]) -> T | None:

@@ -1,0 +1,48 @@
+"""Names of the records in words for a reader. Pure."""
+
+from __future__ import annotations
+
+from rolemesh_recorder.lines import FlowEdge, FlowFile
+
+__all__ = ["edge_label", "phase_label", "use_label"]
+
+_USES = {
+    "computing": "computes",
+    "saving": "saves snapshots",
+    "idle": "waits for the master's grant",
+    "memory": "waits for memory",
+    "turn": "waits for its turn",
+    "gathering": "waits for its group",
+    "calling": "waits for an answer",
+    "serving": "serves calls",
+    "following": "waits for callers",
+    "engine": "engine",
+    "starting": "starts",
+    "setup": "runs setup",
+    "restoring": "restores its state",
+}
+
+
+def edge_label(flow: FlowFile, edge: FlowEdge) -> str:
+    """Return ``source.make → middle.work (batch)``."""
+    ends = [flow.ops[op].label if 0 <= op < len(flow.ops) else "?" for op in (edge.src, edge.dst)]
+    return f"{' → '.join(ends)} ({edge.param})"
+
+
+def use_label(flow: FlowFile | None, role: str, name: str) -> str:
+    """Return what a name of an account means for ranks of `role`: ``edge 0`` becomes ``waits for batch of source``."""
+    kind, _, number = name.partition(" ")
+    if kind != "edge" or flow is None or not number.isdigit() or int(number) >= len(flow.edges):
+        return _USES.get(name, name)
+    edge = flow.edges[int(number)]
+    roles = [flow.ops[op].role if 0 <= op < len(flow.ops) else "?" for op in (edge.src, edge.dst)]
+    return f"waits for {edge.param} of {roles[0]}" if roles[1] == role else f"waits until {roles[1]} takes {edge.param}"
+
+
+def phase_label(flow: FlowFile | None, role: str, phase: str, op: int = -1, edge: int = -1) -> str:
+    """Return what a piece of a rank's lane means: the operator that computes, or what the rank waits for."""
+    if phase == "computing" and flow is not None and 0 <= op < len(flow.ops):
+        return flow.ops[op].label
+    if phase in ("waiting", "blocked") and edge >= 0:
+        return use_label(flow, role, f"edge {edge}")
+    return _USES.get(phase, phase)

@@ -1,0 +1,92 @@
+"""``rolemesh report``, and the report that ``rolemesh run`` makes at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import typer
+from pydantic import BaseModel, Field
+
+from rolemesh.api.command import Command, RunOption
+from rolemesh.cli.arguments import RunsDir
+from rolemesh.errors import RolemeshError
+from rolemesh.runs.run import runs_folder
+
+__all__ = ["ReportAtEnd", "ReportVerb"]
+
+
+class ReportVerb(Command):
+    """`rolemesh report`."""
+
+    help: ClassVar[str] = "Write one HTML file about a run."
+
+    @classmethod
+    def function(cls) -> Callable[..., Any]:
+        """Return the verb."""
+        return report
+
+
+def report(
+    job: Annotated[
+        str, typer.Argument(metavar="JOB|FOLDER", help="Name of the job, or its run's folder.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="The file.", metavar="FILE", show_default="report.html in the folder"),
+    ] = None,
+    runs_dir: RunsDir = None,
+) -> None:
+    """Write one HTML file about a run: flow, time, critical path, metrics, failures, placement.
+
+    It reads only the run's folder, so the job may run, have ended, or have been killed. The file needs no network.
+
+    Exit code: 0, 2 if there is no such run or the file cannot be written.
+
+    Examples:
+
+      rolemesh report grpo
+
+      rolemesh report /backup/grpo -o grpo.html
+    """
+    from rolemesh_durable.api.jobs import find_run
+    from rolemesh_report.writing import REPORT_FILE, write_report
+
+    folder = find_run(job, runs_folder(runs_dir)).path
+    path = output or folder / REPORT_FILE
+    try:
+        write_report(folder, path)
+    except OSError as error:
+        remedy = "choose another place: -o FILE"
+        raise RolemeshError(f"the report cannot be written: {error}", where=str(path), remedy=remedy) from error
+    typer.echo(str(path))
+
+
+class ReportOptions(BaseModel, extra="forbid"):
+    """Options of ``rolemesh run``."""
+
+    no_report: bool = Field(default=False, description="Do not write report.html at the end.")
+
+
+class ReportAtEnd(RunOption):
+    """Writes the report into the run's folder, in the driver's process, when the job is over."""
+
+    Options: ClassVar[type[BaseModel]] = ReportOptions
+    help: ClassVar[str] = "Write a report at the end."
+
+    def wanted(self) -> bool:
+        """False: the job runs as usual."""
+        return False
+
+    def ended(self, run: Any) -> None:
+        """Write the report. Its failure is a warning."""
+        from rolemesh_report.writing import REPORT_FILE, write_report
+
+        if self.options.no_report or run.detached or not run.run_dir.is_dir():
+            return
+        try:
+            write_report(run.run_dir, run.run_dir / REPORT_FILE)
+        except Exception as error:
+            print(f"warning: the report cannot be written: {type(error).__name__}: {error}", file=sys.stderr)

@@ -1,0 +1,93 @@
+"""Reads a run's folder and writes its report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rolemesh_facts import RunFacts
+from rolemesh_report import sections
+from rolemesh_report.flow_picture import flow_picture
+from rolemesh_report.secrets import without_secrets
+from rolemesh_report.style import STYLE
+from rolemesh_report.text import clean
+from rolemesh_report.time_pictures import LANES, bars, lanes_picture, legend
+
+__all__ = ["REPORT_FILE", "report_of", "write_report"]
+
+REPORT_FILE = "report.html"
+PIECES = 500
+"""Number of pieces of a lane; the longest ones are shown."""
+RECENT_S = 600
+"""Number of seconds at the end of the record that the critical path covers."""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def write_report(run_dir: Path, path: Path, result: Mapping[str, Any] | None = None) -> None:
+    """Write the report of the run in `run_dir` to `path`, completely or not at all. Raises `OSError`.
+
+    `result` is the content of ``result.json``, for a caller that has it before the file exists.
+    """
+    text = report_of(RunFacts(run_dir), result)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8", errors="replace")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None) -> str:
+    """Return the report as HTML."""
+    result = facts.result() if result is None else result
+    summary, flow, stories = facts.summary(), facts.flow(), facts.stories()
+    goodput = result.get("goodput")
+    if isinstance(goodput, dict) and isinstance(goodput.get("share"), float):
+        summary = summary._replace(goodput=goodput["share"])
+    if result:
+        summary = summary._replace(state=str(result.get("status")), message=str(result.get("message") or ""))
+    since, until = facts.window(None)
+    recent = max(since, until - RECENT_S * 1_000_000)
+    critical, edges = facts.critical(recent, until), facts.edges(since, until)
+    lanes = facts.lanes(since, until, PIECES)
+    path = {}
+    for each in critical.stations if critical else ():
+        if each.kind == "operator" and each.op >= 0:
+            path["op", each.op] = each.share
+        elif each.kind == "edge":
+            path["edge", each.edge] = each.share
+    more = f'<p class="dim">{len(lanes) - LANES} more ranks are not shown.</p>' if len(lanes) > LANES else ""
+    job_file = without_secrets(facts.job_file())
+    parts = {
+        "Summary": sections.summary_section(summary, result),
+        "Advice": sections.advice_section(facts.advice()),
+        "Flow": flow_picture(flow, path, {each.edge: each for each in edges}) if flow else "",
+        "Where the time went": bars(flow, facts.roles(since, until)) + legend() if lanes else "",
+        "Critical path": sections.critical_section(critical),
+        "Lanes": lanes_picture(flow, lanes, stories, since, until) + legend() + more if lanes else "",
+        "Metrics": sections.metrics_section(facts.series()),
+        "Failures and recoveries": sections.failures_section(stories),
+        "Placement": sections.placement_section(facts.plan()),
+        "Versions": sections.versions_section(result),
+        "Job file": f"<pre>{clean(job_file, 100_000)}</pre>" if job_file else "",
+    }
+    return _page(summary.name, {title: part for title, part in parts.items() if part})
+
+
+def _page(name: str, parts: Mapping[str, str]) -> str:
+    made = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
+    links = "".join(f'<a href="#s{at}">{title}</a>' for at, title in enumerate(parts))
+    body = "".join(
+        f'<section id="s{at}"><h2>{title}</h2>{part}</section>' for at, (title, part) in enumerate(parts.items())
+    )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f"<title>{clean(name)}: report</title><style>{STYLE}</style></head><body>"
+        f'<h1>{clean(name)}</h1><p class="dim">Report of a run, made {made}.</p>'
+        f"<nav>{links}</nav>{body}</body></html>\n"
+    )

@@ -1,0 +1,99 @@
+"""The screen, its keys and one printed frame, of a run whose files are written here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from textual.widgets import DataTable
+from typer import Typer
+from typer.testing import CliRunner
+
+from rolemesh.api.observer import Event, RunInfo
+from rolemesh.runs.run import EVENTS_FILE, RESULT_FILE, RUN_FILE
+from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowEdge, FlowFile, FlowOp, Head, Stretch, encode
+from rolemesh_top import TopVerb
+from rolemesh_top.app import TopApp
+from rolemesh_top.frame import FrameSource
+
+T = 1_795_000_000_000_000
+FLOW = FlowFile(
+    "small", (FlowOp(0, "maker", "maker.make"), FlowOp(1, "user", "user.use")),
+    (FlowEdge(0, 0, 1, "batch", "split"),), {"maker": 2, "user": 1}, {},
+)  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "small"
+    for role, rank, spent in (
+        ("maker", 0, {"computing": 900}),
+        ("maker", 1, {"computing": 500}),
+        ("user", 0, {"computing": 100, "edge 0": 800}),
+    ):
+        place = folder / RECORD_DIR / f"{role}-{rank}"
+        place.mkdir(parents=True)
+        op = 0 if role == "maker" else 1
+        lines = [
+            Head(role, rank, 0, 4711 + rank, "node-a", T),
+            Stretch("computing", T, spent["computing"] * 1000, 3, op),
+            Account(T, 1_000_000, 3, 4, {name: ms * 1000 for name, ms in spent.items()}),
+        ]
+        (place / "000000.jsonl").write_bytes(b"".join(encode(line) + b"\n" for line in lines))
+    (folder / RECORD_DIR / FLOW_FILE).write_bytes(encode(FLOW))
+    info = RunInfo("small", str(folder), 4, {"maker": 2, "user": 1}, ("maker.make", "user.use"))
+    (folder / RUN_FILE).write_bytes(msgspec.json.encode(info))
+    hostile = Event(1, 0, T / 1e6, "hang", {"text": "\x1b[2Jgone", "stacks": ""})
+    (folder / EVENTS_FILE).write_bytes(msgspec.json.encode(hostile) + b"\n{damaged\n")
+    (folder / RESULT_FILE).write_text('{"status": "failed", "message": "no", "committed_steps": 4, "wall_s": 1.0}')
+    return folder
+
+
+def test_the_keys_sort_and_filter_the_ranks_and_quit(run: Path) -> None:
+    async def use() -> None:
+        app = TopApp(FrameSource(run), 60.0, 3600.0)
+        async with app.run_test(size=(160, 48)) as pilot:
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            table = app.query_one("#ranks", DataTable)
+
+            def ranks() -> list[str]:
+                return [str(table.get_row_at(at)[0]) for at in range(table.row_count)]
+
+            assert ranks() == ["maker/0", "maker/1", "user/0"]
+            await pilot.press("s", "s", "s", "s", "s", "r")
+            assert ranks() == ["user/0", "maker/1", "maker/0"], "by the share of computing, the smallest first"
+            await pilot.press("f", *"maker/1")
+            await pilot.pause()
+            assert ranks() == ["maker/1"]
+            await pilot.press("escape")
+            await pilot.pause()
+            assert len(ranks()) == 3
+            await pilot.press("question_mark", "w", "p", "q")
+        assert app.return_code == 0
+
+    asyncio.run(use())
+
+
+def test_one_frame_as_text_and_as_json(run: Path) -> None:
+    app = Typer()
+    app.command()(TopVerb.function())
+    shown = CliRunner().invoke(app, [str(run), "--once"], env={"COLUMNS": "200"}).output
+    for text in (
+        "small",
+        "failed",
+        "maker/1",
+        "waits for batch of maker 80%",
+        "maker.make → user.use",
+        "critical path",
+    ):
+        assert text in shown
+    assert "\x1b[2J" not in shown
+    frame = json.loads(CliRunner().invoke(app, [str(run), "--json"]).output)
+    assert [(line["rank"], line["pid"], round(line["waiting"], 2)) for line in frame["ranks"]] == [
+        ("maker/0", 4711, 0.0), ("maker/1", 4712, 0.0), ("user/0", 4711, 0.8),
+    ]  # fmt: skip
+    assert frame["path"][0]["name"] == "maker.make"
