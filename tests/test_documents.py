@@ -17,6 +17,7 @@ from docs.generator import events, raised, reference
 from docs.generator.drawing import drawn
 from docs.generator.errors import FAILURES, causes, check
 from docs.generator.layout import lay_out
+from docs.generator.navigation import completed, examples, plugins
 from docs.generator.parts import PARTS, ROOT
 from tests.surface import MODULES
 
@@ -155,6 +156,34 @@ def test_a_layout_goes_forward_except_where_a_cycle_closes() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ the site
+
+
+def _pages(entry: object) -> list[str]:
+    if isinstance(entry, dict):
+        return [page for part in entry.values() for page in _pages(part)]
+    return [page for part in entry for page in _pages(part)] if isinstance(entry, list) else [str(entry)]
+
+
+def test_the_navigation_lists_every_example_plugin_and_decision_once() -> None:
+    nav = [{"Home": "index.md"}, *({title: []} for title in ("Examples", "Plugins", "Decisions"))]
+    listed = _pages(completed(nav, ROOT))
+    expected = ["index.md"]
+    expected += [f"gallery/{path.parent.name}.md" for path in ROOT.glob("examples/*/README.md")]
+    expected += [f"plugins/{path.parts[-3]}/{path.parts[-2]}.md" for path in ROOT.glob("plugins/*/*/README.md")]
+    expected += [f"decisions/{path.name}" for path in ROOT.glob("docs/decisions/*.md")]
+    assert sorted(listed) == sorted(expected)
+
+
+def test_an_example_that_the_gallery_lacks_and_a_new_group_of_plugins_come_last(tmp_path: Path) -> None:
+    for path in ("examples/a", "examples/z", "plugins/workloads/w", "plugins/robots/r"):
+        (tmp_path / path).mkdir(parents=True)
+        (tmp_path / path / "README.md").write_text("# any\n")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/gallery.md").write_text(
+        "# Examples\n\n## The last letter\n\nSome text. [More](../examples/z/README.md)\n"
+    )
+    assert examples(tmp_path) == [{"The last letter": "gallery/z.md"}, {"a": "gallery/a.md"}]
+    assert [next(iter(group)) for group in plugins(tmp_path)] == ["Workloads", "Robots"]  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="session")

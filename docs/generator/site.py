@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: documents that lie elsewhere in the repository, links between all of them, and pictures.
+"""Hooks of mkdocs: navigation, documents that lie elsewhere in the repository, links between all of them, and pictures.
 
 A document is written for the repository, where its links lead to files. On the site each lies where `site_path` says,
 links follow, and a link to a file that is no document becomes plain text.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from html import escape
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from docs.generator.drawing import drawn  # noqa: E402 - mkdocs loads this file without its package
+from docs.generator.navigation import completed  # noqa: E402
 
 OUTSIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md", "examples/*/README.md")
 PLUGINS = "plugins/*/*/README.md"
@@ -49,6 +51,12 @@ def outside() -> list[str]:
     return [path.relative_to(ROOT).as_posix() for path in found]
 
 
+def on_config(config: Any) -> Any:
+    """mkdocs asks once: the navigation has every example, plugin and decision."""
+    config.nav = completed(config.nav, ROOT)
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """mkdocs asks once: the documents that lie outside ``docs/`` are on the site, too."""
     for path in outside():
@@ -60,6 +68,8 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """mkdocs asks for each page: links as they are on the site, diagrams drawn."""
     source = next((path for path in outside() if site_path(path) == page.file.src_uri), f"docs/{page.file.src_uri}")
+    if page.file.src_uri == "index.md":
+        page.meta["hide"] = ["navigation"]  # the tabs say the same
     pieces, last = [], 0
     for fence in FENCE.finditer(markdown):
         pieces += [_linked(markdown[last : fence.start()], source), _pictured(fence[0])]
@@ -86,6 +96,16 @@ def _linked(text: str, source: str) -> str:
 
 
 def _pictured(fence: str) -> str:
+    if fence.startswith("```\n") and "┌" in fence:
+        return _sketch(fence.removeprefix("```\n").rstrip("`\n"))
     if not fence.startswith("```mermaid"):
         return fence
     return f'<div markdown="0">\n{drawn(fence.removeprefix("```mermaid").rstrip("`"))}\n</div>'
+
+
+def _sketch(text: str) -> str:
+    columns = max(map(len, text.splitlines()))
+    return (
+        f'<div class="sketch" style="--columns:{columns}" markdown="0">\n'
+        f'<pre role="img" aria-label="diagram"><code>{escape(text)}\n</code></pre>\n</div>'
+    )
