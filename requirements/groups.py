@@ -16,6 +16,7 @@ KERNEL = (
     "engines/processes",
     "engines/durable",
     "backends/local",
+    "observe/debug",
     "observe/recorder",
     "observers/console",
     "commands/doctor",

@@ -25,9 +25,9 @@ class OperatorFailed(Exception):
 
 def summarize(error: BaseException) -> str:
     """Return the exception's type and message as Python prints them; for the kernel's own errors
-    only the message."""
+    only the message. Its notes follow, a line each."""
     if isinstance(error, RolemeshError):
-        return str(error)
+        return "\n".join((str(error), *getattr(error, "__notes__", ())))
     lines = "".join(traceback.format_exception_only(error)).rstrip().splitlines()
     return "\n".join(line.rstrip() for line in lines)
 

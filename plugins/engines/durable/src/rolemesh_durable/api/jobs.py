@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rolemesh_durable.control.resume import find_source as find_source
     from rolemesh_durable.control.resume import unfinished as unfinished
     from rolemesh_durable.control.watch import ANSWER_S as ANSWER_S
+    from rolemesh_durable.extensions.hangs.agent import take_stacks as take_stacks
     from rolemesh_durable.extensions.rehearsal.faults import LASTING_S as LASTING_S
     from rolemesh_durable.extensions.rehearsal.requests import InjectFault as InjectFault
     from rolemesh_durable.extensions.rehearsal.requests import Release as Release
@@ -38,6 +39,7 @@ _HOMES = {
     "control.living": "LivingRun",
     "control.resume": "ResumePoint Unfinished find_source unfinished",
     "control.watch": "ANSWER_S",
+    "extensions.hangs.agent": "take_stacks",
     "extensions.rehearsal.requests": "InjectFault Release",
     "extensions.relayout.requests": "DrainNode ResizeJob ResizeRequest",
     "extensions.rehearsal.faults": "LASTING_S",

@@ -140,8 +140,8 @@ def _again(failure: Failure, earlier: Failure) -> bool:
 
 
 def _bare(message: str) -> str:
-    """Return the message without memory addresses, which differ from run to run."""
-    return re.sub(r"0x[0-9a-fA-F]+", "0x", message)
+    """Return the message without memory addresses and indented lines, which give details: both differ between runs."""
+    return re.sub(r"0x[0-9a-fA-F]+", "0x", re.sub(r"\n[ \t].*", "", message))
 
 
 def _unmade(failure: Failure) -> Verdict:

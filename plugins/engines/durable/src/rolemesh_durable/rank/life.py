@@ -89,6 +89,7 @@ class Life:
         self._hooks = hooks = RankHooks([part for part in found if part is not None])
         if hooks.spent:
             self._meter.attend(self._spent)
+        port_of(ctx).attend_metrics(hooks.measured)
         boundary = self._restore(log) if log is not None else None
         self._boundary = boundary
         crossing = LayoutChanges(

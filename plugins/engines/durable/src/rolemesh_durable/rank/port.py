@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from rolemesh.api.port import LocalPort, Report
@@ -17,6 +17,7 @@ class EnginePort(LocalPort):
     """The port of a rank. The parts of the rank that serve a workload register here."""
 
     _wait: Callable[[], None] | None = None
+    _measured: Sequence[Callable[[Mapping[str, float], int | None], None]] = ()
 
     def __init__(self) -> None:
         self._by_step: dict[int, dict[int, Report]] = {}
@@ -30,6 +31,16 @@ class EnginePort(LocalPort):
     def observe(self, on_progress: Callable[[int, int], bool]) -> None:
         """Let `on_progress(done, total)` answer `RankContext.progress` from now on."""
         self.on_progress = on_progress
+
+    def attend_metrics(self, measured: Sequence[Callable[[Mapping[str, float], int | None], None]]) -> None:
+        """Call each of `measured` with the quantities and the item of `RankContext.metric` from now on."""
+        self._measured = measured
+
+    def metric(self, values: Mapping[str, float], item: int | None) -> None:
+        """See `RankPort`."""
+        super().metric(values, item)
+        for measured in self._measured:
+            measured(values, item)
 
     def attend_callers(self, wait: Callable[[], None]) -> None:
         """Let `wait()` wait for callers (`RankContext.wait_for_callers`) from now on."""

@@ -76,6 +76,14 @@ class RankExtension:
     def spent(self, span: Span) -> None:
         """An operator, a wait or a snapshot has ended that took `LONG_NS` or longer. The hook must return at once."""
 
+    # ---------------------------------------------------------------------------------- what the workload reports
+
+    def measured(self, values: Mapping[str, float], item: int | None) -> None:
+        """The workload has reported quantities to average (`RankContext.metric`), for `item` or outside of items.
+
+        The hook runs inside the workload's call, in its thread. So its exception fails the operator there.
+        """
+
     # -------------------------------------------------------------------------------------------- news of the job
 
     def rewired(self) -> None:
@@ -124,6 +132,7 @@ class RankHooks:
         self.idle = overriding(RankExtension, parts, "idle")
         self.wait = overriding(RankExtension, parts, "wait")
         self.spent = overriding(RankExtension, parts, "spent")
+        self.measured = overriding(RankExtension, parts, "measured")
         self.rewired = overriding(RankExtension, parts, "rewired")
         self.relaid = overriding(RankExtension, parts, "relaid")
         self.advanced = overriding(RankExtension, parts, "advanced")
