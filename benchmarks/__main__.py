@@ -36,6 +36,7 @@ NAMES = (
     "deepspeed_step",
     "gateway",
     "long_tails",
+    "trace",
 )
 UNPUBLISHED = ("staleness",)
 """Benchmarks without committed results: they run if they are named."""

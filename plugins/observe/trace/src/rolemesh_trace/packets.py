@@ -8,6 +8,7 @@ is a number after its first use. Fields are numbered as in Perfetto's ``protos/p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from rolemesh_trace.protobuf import double, fixed64, integer, message, text, varint
@@ -73,7 +74,7 @@ def slices(uuid: int, start: int, content: Iterable[Slice]) -> bytes:
 
     `start` is a time before all of them.
     """
-    found, last, names = [_first(uuid, start)], start, dict[str, int]()
+    found, last, names = [_first(uuid, start)], start, dict[str, bytes]()
     head, end = _head(uuid), _head(uuid)[1] + message(_EVENT, integer(9, END))
     ends: list[int] = []
 
@@ -88,11 +89,9 @@ def slices(uuid: int, start: int, content: Iterable[Slice]) -> bytes:
         began = max(each.began, start)
         close(began)
         began = max(began, last)
-        step = message(4, integer(1, _STEP_NAME), integer(4, each.step)) if each.step >= 0 else b""
         name, new = _name(names, each.name)
-        arrows = b"".join(fixed64(47, number) for number in each.out)
-        arrows += b"".join(fixed64(48, number) for number in each.into)
-        event = message(_EVENT, _TYPES[BEGIN], name, step, arrows)
+        arrows = (fixed64(field, number) for field, ends in ((47, each.out), (48, each.into)) for number in ends)
+        event = message(_EVENT, _TYPES[BEGIN], name, _step(each.step), *arrows)
         found.append(_packet(head[0], began - last, head[1] + new + event))
         last = began
         ends.append(max(began, min(each.ended, ends[-1]) if ends else each.ended))
@@ -150,9 +149,16 @@ def _packet(head: bytes, distance: int, rest: bytes) -> bytes:
     return b"\x0a" + varint(len(content)) + content
 
 
-def _name(names: dict[str, int], name: str) -> tuple[bytes, bytes]:
+def _name(names: dict[str, bytes], name: str) -> tuple[bytes, bytes]:
     """Return the field with the number of a name, and the field that introduces a new one."""
-    if (number := names.get(name)) is not None:
-        return integer(10, number), b""
-    number = names[name] = len(names) + 1
-    return integer(10, number), message(_INTERNED, message(2, integer(1, number), text(2, name)))
+    if (field := names.get(name)) is not None:
+        return field, b""
+    number = len(names) + 1
+    names[name] = integer(10, number)
+    return names[name], message(_INTERNED, message(2, integer(1, number), text(2, name)))
+
+
+@lru_cache(maxsize=64)
+def _step(step: int) -> bytes:
+    """Return the field with the step of a slice. Neighbouring slices mostly have the same one."""
+    return message(4, integer(1, _STEP_NAME), integer(4, step)) if step >= 0 else b""

@@ -10,31 +10,30 @@ __all__ = ["double", "fixed64", "integer", "message", "text", "varint"]
 
 def varint(value: int) -> bytes:
     """Return a 64-bit integer in base 128, the lowest digits first. A negative one becomes its two's complement."""
-    value &= (1 << 64) - 1
-    if value < len(_SHORT):
+    if 0 <= value < SHORT:
         return _SHORT[value]
-    return _long(value)
+    return _long(value & (1 << 64) - 1)
 
 
 def integer(field: int, value: int) -> bytes:
     """Return a field of a type such as int64, uint32, bool or an enum."""
-    return varint(field << 3) + varint(value)
+    return _SHORT[field << 3] + varint(value)
 
 
 def fixed64(field: int, value: int) -> bytes:
     """Return a field of type fixed64."""
-    return varint(field << 3 | 1) + value.to_bytes(8, "little")
+    return _SHORT[field << 3 | 1] + value.to_bytes(8, "little")
 
 
 def double(field: int, value: float) -> bytes:
     """Return a field of type double."""
-    return varint(field << 3 | 1) + struct.pack("<d", value)
+    return _SHORT[field << 3 | 1] + struct.pack("<d", value)
 
 
 def message(field: int, *parts: bytes) -> bytes:
     """Return a field that holds a message with the fields `parts`."""
     content = b"".join(parts)
-    return varint(field << 3 | 2) + varint(len(content)) + content
+    return _SHORT[field << 3 | 2] + varint(len(content)) + content
 
 
 def text(field: int, value: str) -> bytes:
@@ -51,5 +50,6 @@ def _long(value: int) -> bytes:
     return bytes(digits)
 
 
-_SHORT: Final = tuple(map(_long, range(1 << 14)))
+SHORT: Final = 1 << 14
+_SHORT: Final = tuple(map(_long, range(SHORT)))
 """The encodings of one and two bytes, because a trace has millions of them."""
