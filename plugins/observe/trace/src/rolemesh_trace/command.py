@@ -8,6 +8,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -58,8 +59,8 @@ def command(
       rolemesh trace grpo -o end.perfetto-trace --since 10m --ranks trainer --ranks rollout/0
     """
     run_dir = find_run(job, runs_folder(runs_dir)).path
-    gc.disable()  # a large record has a million objects without cycles, and the search for some takes 40 % of the time
-    count = write_trace(run_dir, output, duration(since), ranks or ())
+    with _no_search_for_cycles():
+        count = write_trace(run_dir, output, duration(since), ranks or ())
     size = output.stat().st_size / 1e6
     print(f"{output}: {count} ranks, {size:.1f} MB; open it in https://ui.perfetto.dev", file=sys.stderr)
 
@@ -106,6 +107,18 @@ def duration(text: str) -> float | None:
     if match is None:
         raise RolemeshError(f"{text!r} is no time", where="--since", remedy="write 30s, 10m or 2h")
     return float(match[1]) * _UNITS[match[2]]
+
+
+@contextmanager
+def _no_search_for_cycles() -> Iterator[None]:
+    """A large record has a million objects without cycles. Python's search for cycles takes 40 % of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _events(run_dir: Path, since: float) -> Iterator[Event]:
