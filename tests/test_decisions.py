@@ -10,11 +10,11 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RECORDS = sorted((DOCS / "decisions").glob("*.md"))
-SECTIONS = ["Context", "Decision", "Consequences"]
+SECTIONS = (["Context", "Decision", "Consequences"], ["Context", "Decision", "Alternatives", "Consequences"])
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
-def test_a_record_has_date_status_and_its_three_sections(path: Path) -> None:
+def test_a_record_has_date_status_and_its_sections(path: Path) -> None:
     text = path.read_text()
     number, title = re.match(r"# (\d+)\. (.+)\n", text).groups()  # type: ignore[union-attr]
     assert int(number) == int(path.name[:4])
@@ -22,7 +22,7 @@ def test_a_record_has_date_status_and_its_three_sections(path: Path) -> None:
     assert day
     date.fromisoformat(day[1])
     assert re.search(r"^- Status: (accepted|replaced by \d+)$", text, re.MULTILINE)
-    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == SECTIONS
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) in SECTIONS
     row = f"| [{number}](decisions/{path.name}) | {day[1]} | {title} |"
     assert row in (DOCS / "decisions.md").read_text().splitlines()
 
