@@ -19,7 +19,7 @@ from mlflow.tracking import MlflowClient
 from rolemesh_mlflow.names import allowed
 from rolemesh_tracking import Line, Note, Refused
 
-__all__ = ["Session"]
+__all__ = ["Session", "database"]
 
 T = TypeVar("T")
 MOST_METRICS = 1000
@@ -86,6 +86,20 @@ class Session:
     def _created(self, experiment: str, artifacts: Path | None) -> str:
         location = artifacts.absolute().as_uri() if artifacts else None
         return str(self._client.create_experiment(experiment, artifact_location=location))
+
+
+def database(path: Path) -> str:
+    """Return the URI of a database file, and create it if there is none. Raises `MlflowException`.
+
+    Creating the tables takes seconds. A file of another name has them first, so a killed process leaves none with some
+    of the tables.
+    """
+    if not path.exists():
+        new = path.with_name(f".{path.name}.new")
+        new.unlink(missing_ok=True)
+        MlflowClient(tracking_uri=f"sqlite:///{new}").get_experiment_by_name("Default")
+        new.replace(path)
+    return f"sqlite:///{path}"
 
 
 def _batches(found: Iterable[T], most: int) -> Iterator[list[T]]:

@@ -38,10 +38,10 @@ class MlflowObserver(Tracker):
 
     def open(self, run: RunInfo, known: Cursor) -> tuple[str, int]:
         """Begin or continue the run. Raises `MlflowException` if the server does not answer."""
-        from rolemesh_mlflow.client import Session
+        from rolemesh_mlflow.client import Session, database
 
         folder = Path(run.run_dir)
-        uri = self.options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder}/mlflow.db"
+        uri = self.options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or database(folder / "mlflow.db")
         artifacts = folder / "mlflow-artifacts" if uri.startswith("sqlite:") else None
         self._session = Session(uri, self.options.experiment, artifacts)
         if known.run and self._session.resume(known.run):

@@ -26,6 +26,7 @@ MOST_WAITING = 4096
 """Maximum number of lines and notes in memory. Beyond it they are read from the run's files."""
 BATCH = 1000
 """Maximum number of lines and notes of one sending."""
+ERROR_CHARACTERS = 300
 PAUSES_S = (2.0, 60.0)
 """First and longest pause after a failed sending. Each one is twice as long as the one before."""
 
@@ -158,7 +159,9 @@ class Tracker(Observer, ABC):
         except Exception as error:
             if not self._failing:
                 log.warning(
-                    "the tracker %s gets no metrics through; it tries again while the job runs: %s", self.service, error
+                    "the tracker %s gets no metrics through; it tries again while the job runs: %s",
+                    self.service,
+                    _brief(error),
                 )
             self._failing = True
             self._due = self._now() + self._pause
@@ -197,7 +200,7 @@ class Tracker(Observer, ABC):
                     "the tracker %s leaves out metrics up to step %d, which the service refuses: %s",
                     self.service,
                     self._step,
-                    error,
+                    _brief(error),
                 )
         self._cursor.step = max([self._cursor.step, *(each.step for each in lines)])
         self._step = max(self._step, self._cursor.step)
@@ -210,7 +213,7 @@ class Tracker(Observer, ABC):
             try:
                 self.close(status)
             except Exception as error:
-                log.warning("the tracker %s did not end the run: %s", self.service, error)
+                log.warning("the tracker %s did not end the run: %s", self.service, _brief(error))
         self._run = None
 
 
@@ -218,3 +221,8 @@ def _batches(found: Iterable[Line | Note]) -> Iterator[list[Line | Note]]:
     each = iter(found)
     while batch := list(islice(each, BATCH)):
         yield batch
+
+
+def _brief(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0][:ERROR_CHARACTERS] if lines else ''}"

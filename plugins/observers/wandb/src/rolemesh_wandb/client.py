@@ -77,7 +77,7 @@ class Session:
             self._counts[name] = self._counts.get(name, 0) + 1
             self._run.summary[f"{name}/last"] = f"after step {note.step}: {note.text}"
         for line in lines:
-            self._run.log({**line.values, **self._counts}, step=line.step)
+            self._run.log({**line.values, **self._counts}, step=line.step, commit=True)
 
     def finish(self, status: str) -> None:
         """Send what waits, and end the run."""
