@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rolemesh_facts.pieces import Piece
+from rolemesh_recorder.lines import Account
 from rolemesh_view.graph import HEIGHT, WIDTH, draw, layers
-from rolemesh_view.lanes import columns
+from rolemesh_view.lanes import columns, summary
 from rolemesh_view.text import shown
 
 
@@ -35,6 +36,19 @@ def test_a_lane_with_too_many_pieces_shows_in_each_column_what_took_the_most_tim
         phase, other = ("computing", "waiting") if at < 500 else ("waiting", "computing")
         pieces += [Piece(at, at + 7, phase), Piece(at + 7, at + 10, other)]
     assert columns(pieces, 0, 1000, 20) == [Piece(0, 500, "computing"), Piece(500, 1000, "waiting")]
+
+
+def test_a_column_with_few_pieces_is_as_long_as_these() -> None:
+    pieces = [Piece(at, at + 2, "computing") for at in range(0, 1000, 10)]
+    assert columns(pieces, 0, 1000, 10)[0] == Piece(0, 20, "computing")
+
+
+def test_accounts_become_pieces_whose_lengths_are_the_shares() -> None:
+    account = Account(100, 50, 3, 1, {"edge 2": 10, "computing": 30})
+    assert summary([account, account], 120, 130)[:2] == [
+        Piece(100, 130, "computing"),
+        Piece(130, 140, "waiting", -1, 2),
+    ]
 
 
 def test_a_lane_with_few_pieces_is_shown_as_it_is() -> None:

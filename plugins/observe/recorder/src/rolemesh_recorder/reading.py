@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, FlowFile, Line, decode, rank_folder
+from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowFile, Line, decode, rank_folder
 from rolemesh_recorder.parts import part_files, read_part
 from rolemesh_recorder.rows import ROWS_DIR, Row
 
-__all__ = ["kept_rows", "read_flow", "read_record", "record_ends", "recorded_ranks"]
+__all__ = ["kept_rows", "read_accounts", "read_flow", "read_record", "record_bytes", "record_ends", "recorded_ranks"]
 
 TAIL_BYTES = 32_768
 """Bytes at the end of a record that have its last account."""
@@ -37,15 +38,40 @@ def read_record(run_dir: Path, role: str, rank: int, after: int = 0) -> Iterator
     `after`: leave out parts whose successor begins before this time, in µs since 1970. A part that the recorder
     replaces meanwhile is left out.
     """
-    files = part_files(rank_folder(run_dir, role, rank))
-    if after:
-        begins = [_begin(path) for path in files]
-        files = files[max((at for at, begin in enumerate(begins) if begin <= after), default=0) :]
-    for path in files:
+    for path in _parts(run_dir, role, rank, after):
         try:
             yield from read_part(path)
         except OSError:
             continue
+
+
+def read_accounts(run_dir: Path, role: str, rank: int, after: int = 0) -> Iterator[Account]:
+    """Yield only the accounts of `read_record`. This is several times as fast, because other lines are not decoded."""
+    for path in _parts(run_dir, role, rank, after):
+        try:
+            with path.open("rb") as file:
+                for raw in file:
+                    if raw.startswith(b'{"k":"account"') and raw.endswith(b"\n"):
+                        line = decode(raw)
+                        if isinstance(line, Account):
+                            yield line
+        except OSError:
+            continue
+
+
+def record_bytes(run_dir: Path, role: str, rank: int, after: int = 0) -> int:
+    """Return the number of bytes that `read_record` would read."""
+    with suppress(OSError):
+        return sum(path.stat().st_size for path in _parts(run_dir, role, rank, after))
+    return 0
+
+
+def _parts(run_dir: Path, role: str, rank: int, after: int) -> list[Path]:
+    files = part_files(rank_folder(run_dir, role, rank))
+    if not after or len(files) < 2:
+        return files
+    begins = [_begin(path) for path in files]
+    return files[max((at for at, begin in enumerate(begins) if begin <= after), default=0) :]
 
 
 def record_ends(run_dir: Path, role: str, rank: int) -> tuple[int, int]:

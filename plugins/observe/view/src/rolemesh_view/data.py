@@ -9,28 +9,36 @@ from typing import Any, Final
 import msgspec
 
 from rolemesh_facts.series import centred, exponential, thinned
-from rolemesh_view.lanes import columns
+from rolemesh_recorder.reading import read_accounts, record_bytes
+from rolemesh_view.lanes import columns, summary
 from rolemesh_view.viewed import Runs, Viewed
 
 __all__ = ["DATA"]
 
 Query = Mapping[str, str]
-MOST_LANES, MOST_COLUMNS, MOST_POINTS, MOST_RUNS, MOST_ARROWS = 60, 3000, 1500, 8, 400
+MOST_LANES, MOST_COLUMNS, MOST_POINTS, MOST_RUNS = 60, 3000, 1500, 8
+COLUMNS_PER_ARROW = 8
+"""Columns of the screen per arrow; with more arrows none is drawn, because nobody could follow them."""
+MOST_BYTES = 3_000_000
+"""Bytes of records above which lanes are made of accounts instead of calls, so that an answer stays fast."""
 
 
 def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
     """Return pieces and arrows of some ranks between two times. Times are in µs after `since` of the whole run."""
-    begin, end = run.facts.window(None)
+    begin, end, refs = run.whole()
     since, until = begin + _int(query, "since", 0), begin + _int(query, "until", end - begin)
     first, count = _int(query, "first", 0), min(_int(query, "count", 40), MOST_LANES)
     wide = min(_int(query, "columns", 800), MOST_COLUMNS)
     flow = run.facts.flow()
-    order = {role: at for at, role in enumerate(dict.fromkeys(op.role for op in flow.ops))} if flow else {}
-    refs = sorted(run.facts.ranks(), key=lambda ref: (order.get(ref.role, len(order)), ref))
     chosen = refs[first : first + count]
     number = {ref: at for at, ref in enumerate(chosen)}
-    found = run.facts.lanes(since, until, 1 << 30, chosen)
-    arrows = run.facts.arrows(since, until, MOST_ARROWS + 1, chosen) if until > since else []
+    rough = sum(record_bytes(run.path, ref.role, ref.rank, since) for ref in chosen) > MOST_BYTES
+    if rough:
+        found = {ref: summary(read_accounts(run.path, ref.role, ref.rank, since), since, until) for ref in chosen}
+    else:
+        found = run.facts.lanes(since, until, 1 << 30, chosen)
+    most = max(20, wide // COLUMNS_PER_ARROW)
+    arrows = run.facts.arrows(since, until, most + 1, chosen) if until > since and not rough else []
     answer: dict[str, Any] = {
         "begin": begin, "length": end - begin, "total": len(refs), "first": first,
         "lanes": [
@@ -38,8 +46,8 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
                         for p in columns(found.get(ref, ()), since, until, wide)]]
             for ref in chosen
         ],
-        "many": len(arrows) > MOST_ARROWS,
-        "arrows": [] if len(arrows) > MOST_ARROWS else [
+        "many": rough or len(arrows) > most,
+        "arrows": [] if len(arrows) > most else [
             [number[a.source], a.left - begin, number[a.target], a.arrived - begin, a.edge, a.step]
             for a in arrows if a.source in number and a.target in number
         ],

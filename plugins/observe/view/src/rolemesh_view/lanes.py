@@ -1,19 +1,40 @@
-"""A lane of pieces as few enough rectangles for the columns of a screen. Pure."""
+"""A rank's lane as few enough rectangles for the columns of a screen. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rolemesh_facts.pieces import Piece
+from rolemesh_recorder.lines import Account
 
-__all__ = ["columns"]
+__all__ = ["columns", "summary"]
+
+
+def summary(accounts: Iterable[Account], since: int, until: int) -> list[Piece]:
+    """Return the accounts between two times as pieces: each account's phases one after the other, the longest first.
+
+    Their shares are right, and their order within an account is not known. `op` and `step` are -1.
+    """
+    found = []
+    for account in accounts:
+        if account.t + account.d <= since or account.t >= until:
+            continue
+        at = account.t
+        for name, us in sorted(account.spent.items(), key=lambda each: -each[1]):
+            phase, _, number = name.partition(" ")
+            end = min(at + us, account.t + account.d)
+            if end > at:
+                edge = int(number) if phase == "edge" and number.isdecimal() else -1
+                found.append(Piece(at, end, "waiting" if phase == "edge" else phase, -1, edge, -1))
+            at = end
+    return found
 
 
 def columns(pieces: Sequence[Piece], since: int, until: int, most: int) -> list[Piece]:
     """Return at most about `most` pieces. If there are more, each column of the screen gets the phase with most time.
 
     `pieces` are without overlap, by their begin. Neighbouring columns of one phase, operator and edge become one piece,
-    whose step is -1.
+    whose step is -1. A column with few pieces is shorter.
     """
     inside = [piece for piece in pieces if piece.end > since and piece.t < until]
     if len(inside) <= most or until <= since:
@@ -24,10 +45,12 @@ def columns(pieces: Sequence[Piece], since: int, until: int, most: int) -> list[
     current = 0
 
     def close() -> None:
-        if not totals or sum(totals.values()) < width / 2:
+        covered = sum(totals.values())
+        if covered < width / 50:
             return
         phase, op, edge = max(totals, key=totals.__getitem__)
-        begin, end = int(since + current * width), int(since + (current + 1) * width)
+        begin = int(since + current * width)
+        end = int(since + (current + 1) * width) if covered >= width / 2 else int(begin + covered)
         last = found[-1] if found else None
         if last is not None and (last.phase, last.op, last.edge) == (phase, op, edge) and last.end >= begin - 1:
             found[-1] = last._replace(end=end)

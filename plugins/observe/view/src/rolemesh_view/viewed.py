@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,11 +14,10 @@ from rolemesh_facts.advice import Advice, Evidence, advice
 from rolemesh_facts.critical import Critical
 from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall
 from rolemesh_runtime.lock import is_held
+from rolemesh_view.renewed import Renewed
 
-__all__ = ["Look", "Runs", "Viewed"]
+__all__ = ["Look", "Runs", "Viewed", "Whole"]
 
-FRESH_S = 3.0
-"""Seconds for which a look counts as new. A look that took long counts five times as long as it took."""
 WINDOW_S = 60.0
 CRITICAL_RANKS = 256
 """Number of ranks above which the critical path covers a shorter time."""
@@ -37,6 +35,14 @@ class Look(NamedTuple):
     advice: Sequence[Advice]
 
 
+class Whole(NamedTuple):
+    """The begin and the end of a record, in µs since 1970, and its ranks in the order of the flow."""
+
+    begin: int
+    end: int
+    ranks: Sequence[RankRef]
+
+
 class Viewed:
     """One run. Its methods may be called from several threads."""
 
@@ -45,9 +51,8 @@ class Viewed:
         self.facts = RunFacts(path)
         self.run = LivingRun(path)
         self.lock = threading.RLock()
-        self._look: Look | None = None
-        self._due = 0.0
-        self._looking = threading.Lock()
+        self._look = Renewed(lambda: _look(path))
+        self._whole = Renewed(lambda: _whole(path))
 
     def live(self) -> bool:
         """Return whether a process of the job is alive on this machine. A copied folder is never alive."""
@@ -59,38 +64,33 @@ class Viewed:
         return ("running" if self.live() else "died") if said == "began" else said
 
     def look(self) -> Look:
-        """Return the latest look. Only the first call waits; later ones renew it in the background."""
-        found = self._look
-        if found is None:
-            with self._looking:
-                return self._look or self._renew()
-        if time.monotonic() > self._due and self._looking.acquire(blocking=False):
-            threading.Thread(target=self._renew_and_release, daemon=True, name=f"look {self.name}").start()
-        return found
+        """Return the latest look at the run."""
+        return self._look.get()
 
-    def _renew_and_release(self) -> None:
-        try:
-            self._renew()
-        finally:
-            self._looking.release()
+    def whole(self) -> Whole:
+        """Return the latest extent of the record."""
+        return self._whole.get()
 
-    def _renew(self) -> Look:
-        began = time.monotonic()
-        facts = RunFacts(self.path)  # its own, so that requests do not wait for it
-        since, until = facts.window(WINDOW_S)
-        uses = facts.uses(since, until)
-        roles = {
-            role: overall(use for ref, use in uses.items() if ref.role == role) for role in {ref.role for ref in uses}
-        }
-        flow = facts.flow()
-        edges = edge_uses(flow, uses) if flow else []
-        shorter = int((until - since) * min(1.0, CRITICAL_RANKS / max(1, len(uses))))
-        critical = facts.critical(until - shorter, until) if flow else None
-        found = advice(Evidence(uses, edges, facts.stories(), facts.series()))
-        self._look = Look(since, until, uses, roles, edges, critical, found)
-        ended = time.monotonic()
-        self._due = ended + max(FRESH_S, 5 * (ended - began))
-        return self._look
+
+def _whole(path: Path) -> Whole:
+    facts = RunFacts(path)
+    begin, end = facts.window(None)
+    flow = facts.flow()
+    order = {role: at for at, role in enumerate(dict.fromkeys(op.role for op in flow.ops))} if flow else {}
+    return Whole(begin, end, sorted(facts.ranks(), key=lambda ref: (order.get(ref.role, len(order)), ref)))
+
+
+def _look(path: Path) -> Look:
+    facts = RunFacts(path)
+    since, until = facts.window(WINDOW_S)
+    uses = facts.uses(since, until)
+    roles = {role: overall(use for ref, use in uses.items() if ref.role == role) for role in {ref.role for ref in uses}}
+    flow = facts.flow()
+    edges = edge_uses(flow, uses) if flow else []
+    shorter = int((until - since) * min(1.0, CRITICAL_RANKS / max(1, len(uses))))
+    critical = facts.critical(until - shorter, until) if flow else None
+    found = advice(Evidence(uses, edges, facts.stories(), facts.series()))
+    return Look(since, until, uses, roles, edges, critical, found)
 
 
 class Runs:

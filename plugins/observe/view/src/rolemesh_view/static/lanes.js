@@ -50,7 +50,7 @@
     context.restore();
     context.fillStyle = ink;
     data.lanes.forEach(([name], at) => context.fillText(name.slice(0, LEFT / 7), 6, TOP + at * ROW + ROW / 2));
-    document.getElementById("range").textContent = `${seconds(view[0])} to ${seconds(view[1])} of ${seconds(data.length)} · ranks ${first + 1} to ${first + data.lanes.length} of ${data.total}${data.many ? " · zoom in for arrows" : ""}`;
+    document.getElementById("range").textContent = `${seconds(view[0])} to ${seconds(view[1])} of ${seconds(data.length)} · ranks ${first + 1} to ${first + data.lanes.length} of ${data.total}${data.many ? " · zoom in for calls and arrows" : ""}`;
   }
   function axis(tall, quiet) {
     const span = view[1] - view[0], raw = span / (width() / 110), power = 10 ** Math.floor(Math.log10(raw));
