@@ -16,7 +16,7 @@ def test_the_verbs_are_these() -> None:
     assert [name for name in verbs() if "." not in name] == [
         "run", "validate", "plan", "plugins",
         "attach", "check", "checkpoint", "clean", "doctor", "drain", "events", "launch", "logs", "new",
-        "scale", "schema", "status", "stop", "submit",
+        "report", "scale", "schema", "sql", "status", "stop", "submit", "top", "trace", "view",
     ]  # fmt: skip
 
 
