@@ -49,9 +49,9 @@ name: look
 flow: flow.py:steps
 steps: 40
 roles:
-  rollout: {use: "roles.py:Rollout", world_size: 2}
-  reward: {use: "roles.py:Reward"}
-  trainer: {use: "roles.py:Trainer"}
+  rollout: {use: "roles:Rollout", world_size: 2, resources: {cpu: 0}}
+  reward: {use: "roles:Reward", resources: {cpu: 0}}
+  trainer: {use: "roles:Trainer", resources: {cpu: 0}}
 failover: [{use: process}]
 """
 
@@ -62,7 +62,7 @@ def main() -> None:
         for name, text in (("roles.py", ROLES), ("flow.py", FLOW), ("job.yaml", JOB)):
             Path(folder, name).write_text(text)
         rolemesh = Path(sys.executable).with_name("rolemesh")
-        command = [rolemesh, "run", "job.yaml", "--backend", "local", "--chaos", "kills=1 targets=trainer/0"]
+        command = [rolemesh, "run", "job.yaml", "--backend", "local", "--chaos", "kills=1,targets=trainer/0"]
         subprocess.run(command, cwd=folder, check=True)
         report = Path(folder, "runs/look/report.html").read_text()
     for title, name in PICTURES.items():
