@@ -116,7 +116,11 @@ def read(path: Path) -> FailedCall:
         if not all(isinstance(each, bytes) for each in pickles.values()):
             raise TypeError("a pickle that is no bytes")
     except OSError as error:
-        raise ReplayError(f"the file cannot be read: {error.strerror or error}", where=str(path)) from error
+        raise ReplayError(
+            f"the file cannot be read: {error.strerror or error}",
+            where=str(path),
+            remedy=f"give a file from the folder {FAILURES_DIR} of a run",
+        ) from error
     except (SnapshotError, msgspec.ValidationError, LookupError, TypeError, ValueError, AttributeError) as error:
         what = error.what if isinstance(error, SnapshotError) else str(error)
         raise ReplayError(

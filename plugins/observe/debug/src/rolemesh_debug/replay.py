@@ -64,7 +64,9 @@ def prepare(about: About, inputs: Mapping[str, Any], run_dir: Path, scratch: Pat
     import_paths(job.base)
     selection = select(job)
     if about.role not in selection.roles:
-        raise ReplayError(f"the job has no role {about.role!r}", where=str(job.path))
+        raise ReplayError(
+            f"the run's job has no role {about.role!r}", where=str(job.path), remedy="give a file of this run"
+        )
     selected = selection.roles[about.role]
     specs = selected.cls.operators(selected.options)
     if about.operator not in specs:
@@ -122,7 +124,11 @@ def _job(about: About, run_dir: Path) -> JobFile:
         ) from error
     base = Path(about.base)
     if not base.is_dir():
-        raise ReplayError(f"the job file's folder {base} is gone, and with it the code", where=str(path))
+        raise ReplayError(
+            f"the job file's folder {base} is gone, and with it the code",
+            where=str(path),
+            remedy="bring the folder back; the run's job.yaml names the code relative to it",
+        )
     return load(Written(text, base, JOB_FILE))
 
 
