@@ -37,6 +37,7 @@ NAMES = (
     "gateway",
     "long_tails",
     "trace",
+    "recording",
 )
 UNPUBLISHED = ("staleness",)
 """Benchmarks without committed results: they run if they are named."""

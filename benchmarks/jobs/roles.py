@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic_ns
+from time import monotonic_ns, process_time
 from typing import Any
 
 import numpy as np
@@ -47,19 +47,20 @@ class Relay:
 
 
 class Sink:
-    """Looks at both ends of what it gets, and at the clock after `warm` steps and after the last."""
+    """Looks at both ends of what it gets, and at its clocks after `warm` steps and after the last."""
 
     def __init__(self, ctx: RankContext[Any], warm: int) -> None:
         self.ctx, self.warm, self.last, self.sum = ctx, warm, ctx.steps - 1, 0
-        self.began = 0
+        self.began, self.worked = 0, 0.0
 
     @operator(value=Broadcast())
     def take(self, value: np.ndarray) -> None:
         self.sum += int(value[0]) + int(value[-1])
         if self.ctx.step == self.warm:
-            self.began = monotonic_ns()
+            self.began, self.worked = monotonic_ns(), process_time()
         elif self.ctx.step == self.last:
-            note(self.ctx, steps=self.last - self.warm, seconds=(monotonic_ns() - self.began) * 1e-9)
+            seconds, cpu_s = (monotonic_ns() - self.began) * 1e-9, process_time() - self.worked
+            note(self.ctx, steps=self.last - self.warm, seconds=seconds, cpu_s=cpu_s)
 
 
 class Tick:
