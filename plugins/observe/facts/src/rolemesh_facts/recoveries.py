@@ -51,12 +51,12 @@ def stories(events: Iterable[Event]) -> list[Story]:
                 (*(found[number].failures if number in found else ()), *(failure for _, failure in failures)),
                 str(plan.get("level", "")),
                 str(plan.get("reason", "")),
-                tuple(map(str, data.get("trail") or ())),
+                tuple(map(str, _list(data.get("trail")))),
                 source=str(plan.get("source", "")),
             )
             failures = []
         elif event.kind == "recovery_launched" and number in found:
-            ranks = [rank for rank in data.get("ranks") or () if isinstance(rank, dict)]
+            ranks = [rank for rank in _list(data.get("ranks")) if isinstance(rank, dict)]
             names = [(f"{rank.get('role')}/{rank.get('rank')}", int(_number(rank.get("resume")))) for rank in ranks]
             story = found[number]
             found[number] = story._replace(restarted=tuple(name for name, _ in names), resume=tuple(names))
@@ -67,6 +67,10 @@ def stories(events: Iterable[Event]) -> list[Story]:
     if failures:
         found[0] = Story(0, failures[0][0], tuple(failure for _, failure in failures))
     return sorted(found.values(), key=lambda story: story.began)
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _number(value: object) -> float:
