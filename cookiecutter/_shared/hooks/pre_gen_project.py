@@ -10,16 +10,18 @@ import sys
 
 KERNEL_NAMES = (
     "agent", "agents", "attach", "backends", "backlog", "bottleneck", "bubblewrap", "check", "checkpoint", "checks",
-    "clean", "collocation", "console", "dataplane", "ddp", "deepspeed", "disk", "doctor", "drain", "durable",
-    "engines", "environment", "environments", "events", "extensions", "failover-job", "failover-more-memory",
-    "failover-node", "failover-process", "failover-shrink", "files", "fsdp", "function", "gateway", "harnesses",
-    "inline", "job", "jobs", "launch", "local", "lock", "logs", "mariadb", "matmul", "mcp", "memory", "more-memory",
-    "mysql", "nats", "network", "new", "node", "notebook", "openenv", "pack", "pd", "plot", "postgresql", "process",
-    "processes", "ray", "reasoning-gym", "reasoning-gym-reward", "redis", "rehearsal", "room", "runtime", "sandbox",
+    "clean", "collocation", "console", "dataplane", "ddp", "debug", "deepspeed", "disk", "doctor", "drain",
+    "durable", "engines", "environment", "environments", "events", "extensions", "facts", "failover-job",
+    "failover-more-memory", "failover-node", "failover-process", "failover-shrink", "files", "fsdp", "function",
+    "gateway", "harnesses", "inline", "job", "jobs", "launch", "local", "lock", "logs", "mariadb", "matmul", "mcp",
+    "memory", "mlflow", "more-memory", "mysql", "nats", "network", "new", "node", "notebook", "openenv", "otel",
+    "pack", "pd", "plot", "postgresql", "process", "processes", "prometheus", "queries", "ray", "reasoning-gym",
+    "reasoning-gym-reward", "recorder", "redis", "rehearsal", "replay-op", "report", "room", "runtime", "sandbox",
     "sandbox-bubblewrap", "sandbox-process", "sandboxes", "scale", "scaler-backlog", "scaler-bottleneck", "scalers",
     "schema", "script", "separation", "shm", "shrink", "source", "sources", "sql", "sqlite", "stage", "standard",
-    "status", "stop", "stores", "subgraph", "submit", "tasks", "tcp", "testing", "tools", "torch", "training",
-    "transports", "verifiers", "vllm", "vllm-decode", "vllm-prefill",
+    "status", "stop", "stores", "subgraph", "submit", "tasks", "tcp", "tensorboard", "testing", "tools", "top",
+    "torch", "trace", "tracking", "trackio", "training", "transports", "verifiers", "view", "vllm", "vllm-decode",
+    "vllm-prefill", "wandb", "watch",
 )  # fmt: skip
 """Names of rolemesh's own plugins and, without ``rolemesh-``, of their distributions."""
 VERBS = ("plan", "plugins", "run", "validate")
