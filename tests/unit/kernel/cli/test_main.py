@@ -15,8 +15,8 @@ Rolemesh = Callable[..., subprocess.CompletedProcess[str]]
 def test_the_verbs_are_these() -> None:
     assert [name for name in verbs() if "." not in name] == [
         "run", "validate", "plan", "plugins",
-        "attach", "check", "checkpoint", "clean", "doctor", "drain", "events", "launch", "logs", "new",
-        "report", "scale", "schema", "sql", "status", "stop", "submit", "top", "trace", "view",
+        "attach", "check", "checkpoint", "clean", "debug", "doctor", "drain", "events", "launch", "logs", "new",
+        "replay-op", "report", "scale", "schema", "sql", "status", "stop", "submit", "top", "trace", "view",
     ]  # fmt: skip
 
 

@@ -56,7 +56,10 @@ def command(
     if query == "-":
         query = sys.stdin.read()
     if not query.strip():
-        raise QueryError("there is no query", remedy='write one, such as "select * from ranks", or --tables')
+        raise QueryError(
+            "there is no query",
+            remedy='write one, such as "select * from ranks"; `rolemesh sql JOB --tables` lists tables',
+        )
     with opened(run_dir, named(query)) as database:
         columns, rows = answer(database, query)
         for part in FORMATS[format.value](columns, rows):

@@ -74,5 +74,5 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise RolemeshError(
             f"the viewer cannot listen on {host}:{port}: {error.strerror or error}",
-            remedy="choose another --port; 0 takes any that is free",
+            remedy="choose another port: `rolemesh view --port 0` takes any that is free",
         ) from error
