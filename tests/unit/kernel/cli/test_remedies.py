@@ -65,7 +65,8 @@ def verbs_of(message: Message) -> tuple[str, ...]:
         if folder in message.file and owner in names_of_verbs():
             return (owner,)
     own = re.search(
-        r"plugins/commands/jobs/src/\w+/(\w+)\.py|plugins/commands/(\w+)/|rolemesh/cli/(\w+)\.py", message.file
+        r"plugins/commands/jobs/src/\w+/(\w+)\.py|plugins/(?:commands|observe)/(\w+)/|rolemesh/cli/(\w+)\.py",
+        message.file,
     )
     verb = next(filter(None, own.groups()), "") if own else ""
     return (verb,) if verb in names_of_verbs() else ("run",) if "plugins/testing" in message.file else ("run", "launch")
