@@ -36,6 +36,11 @@ NODES = {"cpu", "gpu", "custom", "label", "memory_gb", "kills", "key", "path"}
 """Keys of `--nodes` and `--chaos`, and words that stand for a key."""
 KEYS_OF_OTHERS = {"kernel": "sysctl", "seccomp": "docker --security-opt"}
 """Keys of other programs, which remedies name."""
+OWNERS = {
+    "plugins/checks/": "check", "plugins/testing/conformance/": "plugins", "rolemesh_debug/replay": "replay-op",
+}  # fmt: skip
+"""Verbs by the folder or file of their messages, where the names differ."""
+OWN = re.compile(r"commands/jobs/src/\w+/(\w+)\.py|plugins/(?:commands|observe)/(\w+)/|rolemesh/cli/(\w+)\.py")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 KEY = re.compile(r"(?<![\w./-])([a-z_]+)(?:[.\[][^\s=:]*)?:?=(?!=)")
 
@@ -61,7 +66,7 @@ def names_of_verbs() -> frozenset[str]:
 
 def verbs_of(message: Message) -> tuple[str, ...]:
     """The verbs that can print the message: the file's own, else those that run jobs."""
-    for folder, owner in (("plugins/checks/", "check"), ("plugins/testing/conformance/", "plugins")):
+    for folder, owner in OWNERS.items():
         if folder in message.file and owner in names_of_verbs():
             return (owner,)
     own = re.search(
