@@ -43,9 +43,10 @@ def share(value: float) -> str:
 
 
 def svg(width: int, height: int, parts: Iterable[str]) -> str:
-    """Return a picture that keeps its size, in a box that scrolls."""
+    """Return a picture that is as wide as the page at most. A large one scrolls on a small screen."""
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    return f'<div class="wide"><svg {size}>{"".join(parts)}</svg></div>'
+    large = ' class="large"' if width > 640 else ""
+    return f'<div class="wide"><svg{large} {size}>{"".join(parts)}</svg></div>'
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], numbers: Sequence[int] = ()) -> str:

@@ -12,6 +12,7 @@ from rolemesh_view import logs, tokens
 from rolemesh_view.flow_page import flow
 from rolemesh_view.placement import nodes
 from rolemesh_view.viewed import Viewed
+from rolemesh_view.vocabulary import vocabulary
 
 __all__ = ["PAGES", "frame", "jobs"]
 
@@ -72,12 +73,12 @@ def _rows(run: Viewed, query: Query) -> dict[str, Any]:
         query.get("only", ""), query.get("sort", ""), _int(query.get("first"), 0),
     )  # fmt: skip
     found = tokens.choose(rows, choice)
-    by = query.get("by", "")
+    by, text_of = query.get("by", ""), vocabulary(run.facts)
     shown = []
     for ref, row in found.rows:
         ways = tokens.colourings(row.columns)
         way = by if by in ways else ways[0] if ways else ""
-        shown.append({"ref": ref, "row": row, "tokens": tokens.tokens(row.columns, way), "by": way})
+        shown.append({"ref": ref, "row": row, "tokens": tokens.tokens(row.columns, way, text_of), "by": way})
     return {
         "choice": choice, "rows": shown, "total": found.total, "kept": len(rows), "by": by,
         "ops": sorted({row.op for _, row in rows}), "columns": tokens.columns_of(rows),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest, nsmallest
 from typing import Any, NamedTuple, TypeGuard
 
@@ -80,19 +80,20 @@ def colourings(columns: Mapping[str, Any]) -> list[str]:
         f"{one}{DIFFERENCE}{other}" for at, one in enumerate(logs) for other in logs[at + 1 :]
         if len(columns[one]) == len(columns[other])
     ]  # fmt: skip
-    return pairs + logs + [name for name in lists if name not in logs]
+    return pairs + logs + [name for name in lists if name not in logs and not name.lower().endswith("ids")]
 
 
-def tokens(columns: Mapping[str, Any], by: str) -> list[Token]:
-    """Return the tokens of a row, coloured by `by`, one of `colourings`. Empty if the row has no such column."""
+def tokens(columns: Mapping[str, Any], by: str, text_of: Callable[[int], str] | None = None) -> list[Token]:
+    """Return the tokens of a row, coloured by `by`, one of `colourings`. Empty if the row has no such column.
+
+    Their texts are those of a column of tokens, or else the ids of such a column, with the texts that `text_of` gives.
+    """
     values = _values(columns, by)
     if not values:
         return []
-    texts = next(
-        (value for name, value in columns.items() if isinstance(value, list) and "token" in name.lower()
-         and len(value) == len(values) and name != by),
-        values,
-    )  # fmt: skip
+    texts = next(_texts(columns, len(values)), values)
+    if text_of is not None and texts is not values:
+        texts = [text_of(each) if isinstance(each, int) else each for each in texts]
     finite = [value for value in values if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     largest = max(abs(low), abs(high)) or 1.0
@@ -106,6 +107,14 @@ def tokens(columns: Mapping[str, Any], by: str) -> list[Token]:
             shade = round(SHADES * (value - low) / (high - low)) if high > low else 0
         found.append(Token(f"{text:.3g}" if isinstance(text, float) else str(text), f"{value:.4g}", shade))
     return found
+
+
+def _texts(columns: Mapping[str, Any], length: int) -> Iterator[Sequence[Any]]:
+    """Yield the columns that may hold the tokens: texts first, then ids."""
+    for part in ("token", "ids"):
+        for name, value in columns.items():
+            if isinstance(value, list) and len(value) == length and part in name.lower():
+                yield value
 
 
 def _values(columns: Mapping[str, Any], by: str) -> Sequence[float]:
