@@ -69,7 +69,7 @@ def test_each_click_is_learned_from_once_though_trainer_source_and_broker_are_ki
     is_exact(job, events)
     assert job.told() == []
     assert max(line["auc"] for line in job.metrics() if "auc" in line) > 0.8
-    assert len(job.client.answers) > 2
+    assert len(job.client.answers) > 1, "the server took no new weights"
     for each in slow:  # none of whom has held up anybody
         each.close()
 
