@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import BaseModel
 
-from rolemesh_durable.api.extensions import Extension, MasterShell, Rank, RankPlace, ShellPart
-from rolemesh_recorder.flow_file import FlowWriter
+from rolemesh_durable.api.extensions import Extension
 from rolemesh_recorder.options import RecorderOptions
 from rolemesh_recorder.rank_record import RankRecord
+
+if TYPE_CHECKING:
+    from rolemesh_durable.api.extensions import MasterShell, Rank, RankPlace, ShellPart
 
 __all__ = ["Recorder"]
 
@@ -45,4 +47,8 @@ class Recorder(Extension):
 
     def in_shell(self, shell: MasterShell) -> ShellPart | None:
         """Write the flow, in the master's process."""
-        return FlowWriter(shell) if self.options.enabled else None
+        if not self.options.enabled:
+            return None
+        from rolemesh_recorder.flow_file import FlowWriter  # imports the master's modules, which ranks do without
+
+        return FlowWriter(shell)
