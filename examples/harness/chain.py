@@ -1,4 +1,4 @@
-"""An agent that knows nothing of rolemesh: who is at the top of a person's chain of bosses?
+"""An agent that knows nothing of rolemesh. It asks for the boss of one person after the other, up to the last one.
 
 ``python chain.py "Who is at the top above Mia?"`` asks the model at OPENAI_BASE_URL. The model looks up one boss after
 the other, this program answers from the list of staff, and prints the model's last words.

@@ -21,7 +21,7 @@ class StaffOptions(BaseModel, extra="forbid"):
 
 
 class Staff(Environment):
-    """A question for each person who has a boss: who is at the top?"""
+    """Each question names a person with a boss. The answer is the person at the top of that chain of bosses."""
 
     Options = StaffOptions
 

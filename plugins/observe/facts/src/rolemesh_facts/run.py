@@ -232,8 +232,8 @@ class RunFacts:
 
     def advice(self) -> list[Advice]:
         """Return what the rules found in the latest part of the run."""
-        since, until = self.window()
-        return advice(Evidence(self.uses(since, until), self.edges(since, until), self.stories(), self.series()))
+        flow, uses = self.flow(), self.uses(*self.window())
+        return advice(Evidence(uses, edge_uses(flow, uses) if flow else [], self.stories(), self.series()))
 
 
 def _roles(uses: Mapping[RankRef, Use]) -> list[str]:
