@@ -11,7 +11,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.bytecode import write_bytecode
 from benchmarks.report import RESULTS, Report
+from benchmarks.running import ROOT
 
 NAMES = (
     "chain",
@@ -55,6 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(NAMES + UNPUBLISHED)}")
     folder = given.results or (None if given.quick else RESULTS)
     console = Console(stderr=given.json)
+    write_bytecode(ROOT, sys.executable)
     reports: list[Report] = []
     for name in given.names or NAMES:
         console.print(f"measuring {name} …", style="dim")

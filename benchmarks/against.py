@@ -130,6 +130,10 @@ def sample(name: str, checkout: Path) -> dict[str, float]:
 
 def compare(other: Path, names: list[str], rounds: int, kept: Path | None) -> dict[str, Any]:
     """Samples of both checkouts by measurement and quantity, round by round. Writes them to `kept` as they come."""
+    from benchmarks.bytecode import write_bytecode  # a sample in an older checkout does without it
+
+    for checkout in (HERE, other):
+        write_bytecode(checkout, checkout / ".venv" / "bin" / "python")
     found: dict[str, Any] = {}
     for number in range(rounds):
         for name in names:

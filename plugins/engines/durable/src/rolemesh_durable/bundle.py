@@ -161,7 +161,7 @@ def _job_config(
         trust_pickles=trust_pickles,
         plugins=_of_ranks(selection),
         roles={name: plugin_use(selected) for name, selected in selection.roles.items()},
-        environments={name: _environment(job, name, selected) for name, selected in selection.roles.items()},
+        environments={name: _environment(job, name, selection) for name in selection.roles},
         checks=_declared(selection, "checks"),
         environ=dict(environ),
         lease_s=max(options.lease_s, 5.0),
@@ -170,10 +170,11 @@ def _job_config(
     )
 
 
-def _environment(job: JobFile, name: str, selected: Selected) -> Environment:
-    preload, env = selected.cls.process(selected.options)
+def _environment(job: JobFile, name: str, selection: Selection) -> Environment:
+    preload, env = selection.roles[name].cls.process(selection.roles[name].options)
+    ours = [module for (kind, _), s in selection.declared.items() if kind == "extensions" for module in s.cls.preload]
     variables = {**env, **job.spec.roles[name].runtime_env.env_vars}
-    return msgspec.structs.replace(environment_of(job, name), preload=tuple(preload), env=variables)
+    return msgspec.structs.replace(environment_of(job, name), preload=(*preload, *ours), env=variables)
 
 
 def _drops(op: OpCall) -> bool:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import BaseModel
 
 from rolemesh_durable.api.extensions import Extension
 from rolemesh_recorder.options import RecorderOptions
-from rolemesh_recorder.rank_record import RankRecord
 
 if TYPE_CHECKING:
     from rolemesh_durable.api.extensions import MasterShell, Rank, RankPlace, ShellPart
+    from rolemesh_recorder.rank_record import RankRecord
 
 __all__ = ["Recorder"]
 
@@ -23,6 +24,7 @@ class Recorder(Extension):
 
     Options: ClassVar[type[BaseModel]] = RecorderOptions
     options: RecorderOptions
+    preload: ClassVar[Sequence[str]] = ("rolemesh_recorder.rank_record",)
 
     def __init__(self, options: BaseModel) -> None:
         super().__init__(options)
@@ -42,6 +44,8 @@ class Recorder(Extension):
         """Take part in every rank."""
         if not self.options.enabled:
             return None
+        from rolemesh_recorder.rank_record import RankRecord  # imports a rank's modules, which the driver does without
+
         self._times["restoring"] = time.monotonic_ns()
         return RankRecord(rank, self.options, self._node, os.getpid(), self._times)
 

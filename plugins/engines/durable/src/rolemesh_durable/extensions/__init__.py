@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from rolemesh.api.plugin import Plugin
 from rolemesh.kinds import Kind
@@ -36,6 +37,9 @@ class Extension(Plugin):
     A job lists extensions of other distributions under ``plugins.extensions``. Their hooks run behind those of the
     shipped extensions, in the job file's order.
     """
+
+    preload: ClassVar[Sequence[str]] = ()
+    """Modules that the zygotes import before they fork ranks, such as those that `in_rank` imports."""
 
     def started(self, place: RankPlace) -> None:
         """The process of a rank has started. The rank knows no peers yet."""
