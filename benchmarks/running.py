@@ -88,7 +88,7 @@ def start_job(
 
 def _preloading(bundle: MasterConfig, preload: Mapping[str, tuple[str, ...]]) -> MasterConfig:
     environments = {
-        name: msgspec.structs.replace(each, preload=preload.get(name, each.preload))
+        name: msgspec.structs.replace(each, preload=(*each.preload, *preload.get(name, ())))
         for name, each in bundle.job.environments.items()
     }
     return msgspec.structs.replace(bundle, job=msgspec.structs.replace(bundle.job, environments=environments))

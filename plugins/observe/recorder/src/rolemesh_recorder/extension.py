@@ -24,7 +24,7 @@ class Recorder(Extension):
 
     Options: ClassVar[type[BaseModel]] = RecorderOptions
     options: RecorderOptions
-    preload: ClassVar[Sequence[str]] = ("rolemesh_recorder.rank_record",)
+    preload: ClassVar[Sequence[str]] = ("rolemesh_recorder.extension", "rolemesh_recorder.rank_record")
 
     def __init__(self, options: BaseModel) -> None:
         super().__init__(options)
