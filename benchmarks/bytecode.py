@@ -1,7 +1,7 @@
 """Bytecode of a checkout, so that no sample compiles modules which another sample reads compiled.
 
-A checkout's modules are compiled at their first import after a change. Where ``PYTHONDONTWRITEBYTECODE`` is set, every
-process compiles them again: 134 modules cost a driver 55 ms, so an older checkout seemed to be faster.
+Python compiles a module at its first import after a change. With ``PYTHONDONTWRITEBYTECODE`` every process compiles it
+again: 134 modules cost a driver 55 ms, so an older checkout seemed to be faster.
 """
 
 from __future__ import annotations

@@ -12,13 +12,17 @@ from rolemesh_recorder.lines import Account, Head, Life, Stretch
 from rolemesh_recorder.reading import kept_rows, read_flow, read_record, recorded_ranks
 
 ROLES = """
+import sys
 import time
 import numpy as np
 from rolemesh import Batch, Split, Workload, operator
 
+FROM_ZYGOTE = set(sys.modules)
+
 class Source(Workload):
     @operator(returns=Split())
     def make(self):
+        assert "rolemesh_recorder.rank_record" in FROM_ZYGOTE
         time.sleep(0.02)
         return Batch({"number": np.arange(10), "text": ["<b>"] * 10, "bad": np.full(10, np.nan)})
 
