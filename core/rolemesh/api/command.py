@@ -44,8 +44,8 @@ class RunOption(Command):
         raise NotImplementedError
 
     def ended(self, run: Any) -> None:
-        """Look at the run, a `rolemesh.job.run.JobRun`, when the command is about to end. The job
-        may have failed, or go on alone."""
+        """Look at the run, a `rolemesh.job.run.JobRun`, when the command, or `rolemesh.Job.run`, is
+        about to end. The job may have failed, or go on alone."""
 
 
 class PlanOption(Command):

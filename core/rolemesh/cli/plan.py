@@ -17,10 +17,10 @@ from rich.table import Table
 from rolemesh.api.command import PlanOption
 from rolemesh.cli.arguments import JobArgument, JsonFlag, Overrides, chosen, with_options
 from rolemesh.cli.output import print_json
-from rolemesh.cli.verbs import options_of
 from rolemesh.job.explain import explain
 from rolemesh.job.planning import check_placed
 from rolemesh.job.prepared import prepare
+from rolemesh.job.run import options_of
 from rolemesh.placement.nodes import parse_nodes, this_machine
 
 WIDTH = 100

@@ -17,11 +17,10 @@ from pydantic import BaseModel
 from rolemesh.api.command import RunOption
 from rolemesh.api.failures import job_failed
 from rolemesh.cli.arguments import JobArgument, Overrides, RunsDir, chosen, with_options
-from rolemesh.cli.verbs import options_of
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, JobFileError, RolemeshError
 from rolemesh.job.engine import Engine, RunHandle
 from rolemesh.job.prepared import prepare
-from rolemesh.job.run import JobRun, engine_named
+from rolemesh.job.run import JobRun, engine_named, options_of
 from rolemesh.job_file.places import parse_yaml
 from rolemesh.runs.run import runs_folder
 

@@ -31,7 +31,9 @@ class Verb(NamedTuple):
     def load(self, given: Sequence[str]) -> Any:
         """Return the verb for typer, for the arguments given."""
         if self.record is not None:
-            return _load(self.record).function()
+            from rolemesh.plugins.drivers import load
+
+            return load(self.record).function()
         module = import_module(f"rolemesh.cli.{self.name}")
         return module.verb(given) if hasattr(module, "verb") else module.command
 
@@ -39,22 +41,7 @@ class Verb(NamedTuple):
 def verbs() -> dict[str, Verb]:
     """Return all verbs by name; a verb below another one is written ``plugins.check``."""
     found = {name: Verb(name) for name in OWN}
-    for record in _installed():
-        if not record.name.startswith(("run.", "plan.")):
+    for record in discover(("commands",)):
+        if record.status == "available" and not record.name.startswith(("run.", "plan.")):
             found.setdefault(record.name, Verb(record.name, record))
     return found
-
-
-def options_of(verb: str) -> list[Any]:
-    """Return the command classes that add options to ``rolemesh run`` or ``rolemesh plan``."""
-    return [_load(record) for record in _installed() if record.name.startswith(f"{verb}.")]
-
-
-def _load(record: PluginRecord) -> Any:
-    from rolemesh.plugins.drivers import load
-
-    return load(record)
-
-
-def _installed() -> list[PluginRecord]:
-    return [record for record in discover(("commands",)) if record.status == "available"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,7 +12,7 @@ from rolemesh.errors import JobFileError
 from rolemesh.graph.flow import Flow
 from rolemesh.job.engine import RunHandle
 from rolemesh.job.prepared import Prepared, prepare
-from rolemesh.job.run import JobRun, engine_named, options_for
+from rolemesh.job.run import JobRun, engine_named, options_for, watchers
 from rolemesh.job_file.environment import literal
 from rolemesh.job_file.loading import Written
 from rolemesh.job_file.places import dump_yaml
@@ -101,35 +102,30 @@ class Job:
 
     def plan(self, nodes: str | ClusterView | None = None) -> PlacementPlan:
         """Return the places of the ranks on `nodes` (``4x(cpu=32,gpu=8)``), or on this machine."""
-        cluster = (
-            nodes
-            if isinstance(nodes, ClusterView)
-            else parse_nodes(nodes)
-            if nodes
-            else this_machine()
-        )
-        return self.validate().fitted(cluster).plan(cluster)
+        if not isinstance(nodes, ClusterView):
+            nodes = parse_nodes(nodes) if nodes else this_machine()
+        return self.validate().fitted(nodes).plan(nodes)
 
     def run(
         self, *, engine: str | None = None, runs_dir: str | Path | None = None, **options: Any
     ) -> dict[str, Any]:
         """Run the job to its end, and return the content of ``result.json``. `options` are those of
-        the engine.
+        the engine, and those of commands that look at the run at its end: ``no_report=True``.
 
         A job that fails has a result with the status ``failed``. Raises `RolemeshError` if nothing
         was started, and `KeyboardInterrupt` after the job was interrupted and has stopped.
         """
-        handle = self._run(engine, runs_dir, options, detached=False).start()
-        try:
+        watching = watchers(options, self._called)
+        run = self._run(engine, runs_dir, options, detached=False)
+        handle = run.start()
+        with ExitStack() as after:
+            for each in watching:
+                after.callback(each.ended, run)
+            after.callback(handle.close)
             result = handle.wait()
-        finally:
-            handle.close()
         if result is None:
-            raise JobFileError(
-                "the job died without a result",
-                where=str(handle.run_dir),
-                remedy="look into its logs",
-            )
+            what, where = "the job died without a result", str(handle.run_dir)
+            raise JobFileError(what, where=where, remedy="look into its logs")
         return result
 
     def submit(

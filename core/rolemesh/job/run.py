@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from rolemesh.api.command import RunOption
 from rolemesh.errors import JobFileError
 from rolemesh.job.engine import Engine, RunHandle, Say
 from rolemesh.job.prepared import Prepared
@@ -32,6 +33,10 @@ def options_for(
     """Return the engine's options for a run. Raises `JobFileError` for an unknown option or one of
     the wrong type."""
     model = engine.options_for({name: str(value) for name, value in given.items()})
+    return _checked(model, given, where, remedy)  # type: ignore[no-any-return]
+
+
+def _checked(model: type[BaseModel], given: Mapping[str, Any], where: str, remedy: str) -> Any:
     try:
         return model(**given)
     except ValidationError as error:
@@ -41,9 +46,25 @@ def options_for(
             for each in error.errors()
         ]
         remedy = remedy or f"the options are {', '.join(model.model_fields) or 'none'}"
-        raise JobFileError(
-            f"the engine's options: {'; '.join(told)}", where=where, remedy=remedy
-        ) from None
+        what = f"the options of the run: {'; '.join(told)}"
+        raise JobFileError(what, where=where, remedy=remedy) from None
+
+
+def options_of(verb: str) -> list[type[Any]]:
+    """Return the command classes that add options to ``rolemesh run`` or ``rolemesh plan``."""
+    installed = [record for record in discover(("commands",)) if record.status == "available"]
+    return [load(record) for record in installed if record.name.startswith(f"{verb}.")]
+
+
+def watchers(given: dict[str, Any], where: str) -> list[RunOption]:
+    """Take the options of those commands from `given` that look at a run when it has ended, and
+    return the commands."""
+    found = []
+    for cls in options_of("run"):
+        if cls.ended is not RunOption.ended:
+            own = {name: given.pop(name) for name in cls.Options.model_fields if name in given}
+            found.append(cls(_checked(cls.Options, own, where, "")))
+    return found
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from rolemesh import Job, flow
 from rolemesh.api.observer import Event
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE
 from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, FlowEdge, FlowFile, FlowOp, Stretch, encode
@@ -74,6 +76,18 @@ def test_no_report_leaves_it_out(run: Path) -> None:
     rolemesh(run.parent.parent, "run", "job.yaml", "name=unseen", "--engine", "inline", "--no-report")
     assert (run.parent / "unseen" / RESULT_FILE).exists()
     assert not (run.parent / "unseen" / "report.html").exists()
+
+
+@flow
+def one_call(job: Any) -> None:
+    job.a.getuser()
+
+
+def test_a_job_that_is_run_from_python_has_a_report_unless_it_is_switched_off(tmp_path: Path) -> None:
+    for name, options in (("seen", {}), ("unseen", {"no_report": True})):
+        job = Job(name, steps=1, observers=[]).role("a", use="function", options={"target": "getpass:getuser"})
+        job.flow(one_call).run(engine="inline", runs_dir=tmp_path, **options)
+    assert [path.parent.name for path in tmp_path.glob("*/report.html")] == ["seen"]
 
 
 def test_hostile_and_damaged_files_are_text_or_left_out(run: Path, tmp_path: Path) -> None:

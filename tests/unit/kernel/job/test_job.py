@@ -31,7 +31,11 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "no flow": (lambda: job().flow(None), "None is no flow"),  # type: ignore[arg-type]
     "an option that the engine does not have": (
         lambda: job().run(engine="inline", nodes="2x(cpu=1)"),
-        "the engine's options: nodes: there is no such option",
+        "the options of the run: nodes: there is no such option",
+    ),
+    "an option of the report of another type": (
+        lambda: job().run(engine="inline", no_report="perhaps"),
+        "the options of the run: no_report: Input should be a valid boolean",
     ),
     "an option of the engine of another type": (
         lambda: job().run(engine="durable", backend="local", resume=[1], trust_pickles="perhaps"),
