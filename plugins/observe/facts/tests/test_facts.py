@@ -12,10 +12,11 @@ from rolemesh.api.observer import Event
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_facts import RunFacts
 from rolemesh_facts.advice import Evidence, advice
+from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.recoveries import stories
 from rolemesh_facts.series import centred, exponential, thinned
 from rolemesh_facts.time_use import Use, use_of
-from rolemesh_recorder.lines import Account
+from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x00\xff", b"[]", b'{"a": 1}\n{"b"', b"null\n"])
@@ -49,6 +50,28 @@ def test_an_account_on_the_edge_of_the_window_counts_in_proportion() -> None:
     use = use_of([Account(0, 100, 9, 10, {"computing": 60}), Account(100, 100, 19, 10, {"computing": 20})], 50, 150)
     assert (use.wall, use.steps) == (100, 10)
     assert use.shares == {"engine": 0.6, "computing": 0.4}
+
+
+def test_the_state_of_an_edge_names_the_longest_queue_the_fewest_credits_and_the_rates_of_all_producers() -> None:
+    ops = (FlowOp(0, "source", "source.make"), FlowOp(1, "sink", "sink.take", every=2))
+    edges = (FlowEdge(0, 0, 1, "batch", "", lag="newest 3"), FlowEdge(1, 1, 0, "weights", "", lag="2"))
+    flow = FlowFile("f", ops, edges, {}, {})
+
+    def use(role: str, number: int, account: Account) -> tuple[RankRef, Use]:
+        return RankRef(role, number), use_of([account])
+
+    second = 1_000_000
+    uses = dict(
+        [
+            use("source", 0, Account(0, second, 9, 10, {}, sent={0: (500, 2, 1)})),
+            use("source", 1, Account(0, second, 9, 10, {}, sent={0: (700, 3, 0)})),
+            use("sink", 0, Account(0, second, 9, 8, {}, queued={0: 4})),
+            use("sink", 1, Account(0, second, 9, 8, {}, queued={0: 1})),
+        ]
+    )
+    first, other = edge_states(flow, uses, {"sink.take": 1.5})
+    assert first == EdgeState(0, 4, 3, 0, 1200.0, 4.0, 1.5)
+    assert other == EdgeState(1, None, None, None, None, 10.0, 2.0)
 
 
 def test_a_recovery_has_its_failures_and_its_times() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rolemesh_durable.api.extensions import PHASES, Span, Totals
+from rolemesh_durable.api.extensions import PHASES, Outgoing, Span, Totals
 from rolemesh_recorder.accounting import MANY, Accounts, Spans, Wall
+from rolemesh_recorder.coarsening import coarsened
+from rolemesh_recorder.lines import Account
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -24,6 +26,10 @@ def totals(**given: Any) -> Totals:
     return nothing._replace(**given)
 
 
+def no_edges() -> tuple[dict[int, Outgoing], dict[int, int]]:
+    return {}, {}
+
+
 def test_a_short_span_counts_and_has_no_line() -> None:
     spans = Spans(WALL)
     spans.least_ns = 4 * MS
@@ -35,11 +41,11 @@ def test_time_in_a_call_that_runs_during_a_wait_counts_once() -> None:
     spans = Spans(WALL)
     spans.take(span(SERVING, 2 * S, 5 * S))
     spans.take(span(WAITING, 1 * S, 7 * S, edge=4))
-    accounts = Accounts(WALL, spans, lambda: totals(edges={4: 6 * S}), 0)
+    accounts = Accounts(WALL, spans, lambda: totals(edges={4: 6 * S}), no_edges, 0)
     assert accounts.next(7 * S).spent == {}, "counted before the first account"
     spans = Spans(WALL)
     found = totals()
-    accounts = Accounts(WALL, spans, lambda: found, 0)
+    accounts = Accounts(WALL, spans, lambda: found, no_edges, 0)
     spans.take(span(SERVING, 2 * S, 5 * S))
     spans.take(span(WAITING, 1 * S, 7 * S, edge=4))
     found = totals(edges={4: 6 * S})
@@ -48,7 +54,7 @@ def test_time_in_a_call_that_runs_during_a_wait_counts_once() -> None:
 
 def test_the_present_phase_counts_up_to_the_end_of_the_account() -> None:
     found = totals(now=(COMPUTING, -1, 1 * S))
-    accounts = Accounts(WALL, Spans(WALL), lambda: found, 1 * S)
+    accounts = Accounts(WALL, Spans(WALL), lambda: found, no_edges, 1 * S)
     first = accounts.next(3 * S)
     found = totals(computing=4 * S, now=(IDLE, -1, 5 * S))
     second = accounts.next(6 * S)
@@ -58,12 +64,26 @@ def test_the_present_phase_counts_up_to_the_end_of_the_account() -> None:
 
 def test_accounts_add_up_to_the_totals_whatever_their_ends_are() -> None:
     found = totals()
-    accounts = Accounts(WALL, Spans(WALL), lambda: found, 0)
+    accounts = Accounts(WALL, Spans(WALL), lambda: found, no_edges, 0)
     summed = 0
     for at in range(1, 2000):
         found = totals(computing=at * 1_234_567, finished=at)
         summed += accounts.next(at * 2 * MS).spent.get("computing", 0)
     assert abs(summed * 1000 - 1999 * 1_234_567) < 1_300_000
+
+
+def test_an_account_has_the_bytes_since_the_last_one_also_after_an_edge_began_again() -> None:
+    ends = {3: Outgoing(100, 0, -1)}
+    accounts = Accounts(WALL, Spans(WALL), totals, lambda: (ends, {5: 2}), 0)
+    found = []
+    for sent in (150, 190, 20):
+        ends = {3: Outgoing(sent, 4, 0)}
+        found.append(accounts.next((len(found) + 1) * S))
+    assert [each.sent for each in found] == [{3: (50, 4, 0)}, {3: (40, 4, 0)}, {3: (20, 4, 0)}]
+    assert found[0].queued == {5: 2}
+    [whole] = coarsened(found, 200)
+    assert isinstance(whole, Account)
+    assert (whole.sent, whole.queued, whole.d) == ({3: (110, 4, 0)}, {5: 2}, 3_000_000)
 
 
 def test_after_many_spans_only_longer_ones_have_a_line() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rolemesh_recorder.lines import Account, Head, Life, Stretch
-from rolemesh_recorder.reading import kept_rows, read_flow, read_record, recorded_ranks
+from rolemesh_recorder.reading import kept_rows, read_accounts, read_flow, read_record, recorded_ranks
 
 ROLES = """
 import sys
@@ -100,6 +100,9 @@ def test_a_rank_that_was_killed_has_a_record_that_adds_up(job: Path) -> None:
         if wall > 500_000:
             spent = sum(sum(account.spent.values()) for account in accounts)
             assert 0.9 * wall < spent < 1.01 * wall, "no time counts twice, and little is the engine's"
+    sent = sum(line.sent[0][0] for line in read_accounts(found, "source", 0))
+    assert 10 * 8 * 19 < sent < 10 * 400 * 30, "at most a repeated step counts twice"
+    assert all(0 in line.queued for line in read_accounts(found, "sink", 0))
     spans = [line for line in lives[-1] if isinstance(line, Stretch) and line.phase == "computing"]
     assert spans
     assert all(span.d >= 50_000 and flow.ops[span.op].label == "sink.take" for span in spans)

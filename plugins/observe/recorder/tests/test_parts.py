@@ -8,7 +8,7 @@ import pytest
 
 from rolemesh_recorder.lines import Account, Head, Life, Stretch, encode
 from rolemesh_recorder.parts import PARTS, Parts, part_files, read_part
-from rolemesh_recorder.reading import read_record, recorded_ranks
+from rolemesh_recorder.reading import latest_lines, read_record, recorded_ranks
 
 HEAD = Head("trainer", 0, 0, 1, "node0", 0)
 
@@ -47,6 +47,18 @@ def test_the_oldest_parts_are_the_coarsest_and_keep_the_longest_spans(tmp_path: 
     spans = [line for line in oldest if isinstance(line, Stretch)]
     assert spans
     assert all(account.least >= min(s.d for s in spans) for account in oldest if isinstance(account, Account))
+
+
+@pytest.mark.parametrize("ago", [0, 1, 30, 300, 3000])
+def test_the_latest_lines_are_those_since_the_account_that_covers_a_time(tmp_path: Path, ago: int) -> None:
+    fill(tmp_path / "record" / "trainer-0", 2000)
+    after = (2000 - ago) * 1_000_000 - 500_000
+    found = latest_lines(tmp_path, "trainer", 0, after)
+    every = list(read_record(tmp_path, "trainer", 0))
+    assert [line for line in every if line in found] == found
+    ends = {line.t + getattr(line, "d", 0) for line in every if not isinstance(line, Head)}
+    assert {end for end in ends if end > after} <= {line.t + getattr(line, "d", 0) for line in found}
+    assert ago > 30 or len(found) <= 21 * (ago + 1) + 2
 
 
 def test_the_next_process_of_a_rank_begins_a_new_part(tmp_path: Path) -> None:

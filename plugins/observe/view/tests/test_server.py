@@ -40,10 +40,10 @@ def write_run(folder: Path, *, ended: bool, ranks: int = 2, text: str = HOSTILE)
             if role == "sink":
                 lines.append(Stretch("waiting", at, 60_000, step, 1, 0))
                 lines.append(Stretch("computing", at + 60_000, 40_000, step, 1))
-                lines.append(Account(at, 100_000, step, 1, {"computing": 40_000, "edge 0": 60_000}))
+                lines.append(Account(at, 100_000, step, 1, {"computing": 40_000, "edge 0": 60_000}, queued={0: 3}))
             else:
                 lines.append(Stretch("computing", at, 60_000, step, 0))
-                lines.append(Account(at, 100_000, step, 1, {"computing": 60_000}))
+                lines.append(Account(at, 100_000, step, 1, {"computing": 60_000}, sent={0: (1000, 4, 2)}))
         (record / f"{role}-{rank}").mkdir()
         (record / f"{role}-{rank}" / "000000.jsonl").write_bytes(b"".join(encode(line) + b"\n" for line in lines))
     rows = record / "rows" / "source-0"
@@ -123,6 +123,14 @@ def test_the_lanes_have_the_pieces_of_a_window_and_the_ways_of_values(client: Te
     assert [lane[0] for lane in answer["lanes"]] == ["source/0", "source/1", "sink/0"]
     assert [piece[:3] for piece in answer["lanes"][2][1]] == [[100000, 60000, "waiting"], [160000, 40000, "computing"]]
     assert [1, 160000, 2, 160000, 0, 1] in answer["arrows"]
+
+
+def test_the_page_of_the_flow_has_queue_credits_and_rates_of_each_edge(client: TestClient) -> None:
+    page = client.get("/run/ended/flow").text
+    found = dict(re.findall('data-number="(.*?)">(.*?)<', page))
+    assert found["waiting"] == "60%"
+    assert (found["queue"], found["under_way"], found["credits"]) == ("3", "4", "2")
+    assert (found["bytes_s"], found["values_s"], found["staleness"]) == ("20 kB/s", "10", "0")
 
 
 def test_metrics_of_two_runs_are_on_one_axis(client: TestClient) -> None:

@@ -16,6 +16,7 @@ from rolemesh.runs.jsonl import read_metrics
 from rolemesh.runs.run import EVENTS_FILE, JOB_FILE, LOGS_DIR, METRICS_FILE, RESULT_FILE, RUN_FILE
 from rolemesh_facts.advice import Advice, Evidence, advice
 from rolemesh_facts.critical import Critical, critical_path
+from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.pieces import Piece, flat, stretches
 from rolemesh_facts.recoveries import Story, stories
 from rolemesh_facts.series import Points, series, thinned
@@ -173,6 +174,11 @@ class RunFacts:
         """Return the waits on each edge."""
         flow = self.flow()
         return edge_uses(flow, self.uses(since, until)) if flow else []
+
+    def edge_states(self, since: int, until: int) -> list[EdgeState]:
+        """Return what passes over each edge: queues, credits, rates and staleness."""
+        flow, metrics = self.flow(), self.metrics()
+        return edge_states(flow, self.uses(since, until), metrics[-1].staleness if metrics else {}) if flow else []
 
     def lanes(
         self, since: int, until: int, most: int = MOST_PIECES, ranks: Sequence[RankRef] | None = None

@@ -14,11 +14,18 @@ ENGINE = "engine"
 
 
 class Use(NamedTuple):
-    """µs by name, of `wall` µs in which `steps` steps ended. ``engine`` is the rest."""
+    """µs by name, of `wall` µs in which `steps` steps ended. ``engine`` is the rest.
+
+    `sent` has bytes by edge. `ends` has the values under way and the credits at the end, and `queued` the values that
+    waited then, both by edge as in `Account`.
+    """
 
     spent: Mapping[str, float]
     wall: float
     steps: float
+    sent: Mapping[int, float] = {}
+    ends: Mapping[int, tuple[int, int]] = {}
+    queued: Mapping[int, int] = {}
 
     def share(self, name: str) -> float:
         """Return the share of the time under `name`, from 0 to 1."""
@@ -45,6 +52,9 @@ class EdgeUse(NamedTuple):
 def use_of(lines: Iterable[Line], since: int = 0, until: int = 1 << 62) -> Use:
     """Return the use of a rank's time between two times. An account that lies partly within counts in proportion."""
     spent: dict[str, float] = {}
+    sent: dict[int, float] = {}
+    ends: dict[int, tuple[int, int]] = {}
+    queued: dict[int, int] = {}
     wall = steps = 0.0
     for line in lines:
         if not isinstance(line, Account) or line.d <= 0:
@@ -55,12 +65,16 @@ def use_of(lines: Iterable[Line], since: int = 0, until: int = 1 << 62) -> Use:
         share = min(1.0, share)
         for name, us in line.spent.items():
             spent[name] = spent.get(name, 0.0) + us * share
+        for edge, (nbytes, under_way, credits_) in line.sent.items():
+            sent[edge] = sent.get(edge, 0.0) + nbytes * share
+            ends[edge] = under_way, credits_
+        queued.update(line.queued)
         wall += line.d * share
         steps += line.steps * share
     rest = wall - sum(spent.values())
     if rest > 0:
         spent[ENGINE] = rest
-    return Use(spent, wall, steps)
+    return Use(spent, wall, steps, sent, ends, queued)
 
 
 def overall(uses: Iterable[Use]) -> Use:

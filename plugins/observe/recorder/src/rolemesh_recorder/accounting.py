@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from rolemesh_durable.api.extensions import PHASES, Span, Totals
+from rolemesh_durable.api.extensions import PHASES, Outgoing, Span, Totals
 from rolemesh_recorder.lines import Account, Stretch
 
 __all__ = ["Accounts", "Spans", "Wall"]
@@ -80,12 +80,17 @@ class Spans:
             self.own[name] = self.own.get(name, 0) + ns
 
 
+Edges = Callable[[], tuple[dict[int, Outgoing], dict[int, int]]]
+"""The rank's ends of its edges: see `rolemesh_durable.api.extensions.edges_of`."""
+
+
 class Accounts:
     """Makes the accounts of a rank, one after the other without a gap, from its totals at their ends."""
 
-    def __init__(self, wall: Wall, spans: Spans, totals: Callable[[], Totals], now: int) -> None:
+    def __init__(self, wall: Wall, spans: Spans, totals: Callable[[], Totals], edges: Edges, now: int) -> None:
         """The first account begins at `now`, in ns of the monotonic clock."""
-        self._wall, self._spans, self._totals, self._began = wall, spans, totals, now
+        self._wall, self._spans, self._totals, self._edges, self._began = wall, spans, totals, edges, now
+        self._sent = {edge: end.sent for edge, end in edges()[0].items()}
         first = totals()
         self._booked = amounts(first, spans.own, now)
         self._finished = first.finished
@@ -101,7 +106,14 @@ class Accounts:
         began, ended = self._wall(self._began), self._wall(now)
         steps = max(0, totals.finished - self._finished)
         self._began, self._finished = now, totals.finished
-        return Account(began, ended - began, totals.finished, steps, spent, self._spans.turn())
+        ends, queued = self._edges()
+        sent = {edge: (self._more(edge, end.sent), end.under_way, end.credits) for edge, end in ends.items()}
+        return Account(began, ended - began, totals.finished, steps, spent, self._spans.turn(), sent, queued)
+
+    def _more(self, edge: int, nbytes: int) -> int:
+        """Return the bytes since the last account. An edge of a new layout begins again at 0."""
+        before, self._sent[edge] = self._sent.get(edge, 0), nbytes
+        return nbytes - before if nbytes >= before else nbytes
 
 
 def amounts(totals: Totals, own: dict[str, int], now: int) -> dict[str, int]:

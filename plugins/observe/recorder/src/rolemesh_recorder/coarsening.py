@@ -84,4 +84,9 @@ def _paired(lines: Sequence[Line]) -> list[Line] | None:
 def _sum(one: Account, two: Account) -> Account:
     spent = one.spent | {name: one.spent.get(name, 0) + us for name, us in two.spent.items()}
     least = max(one.least, two.least)
-    return Account(one.t, two.t + two.d - one.t, two.step, one.steps + two.steps, spent, least)
+    sent = one.sent | {
+        edge: (nbytes + one.sent.get(edge, (0, 0, 0))[0], under_way, left)
+        for edge, (nbytes, under_way, left) in two.sent.items()
+    }
+    queued = one.queued | two.queued
+    return Account(one.t, two.t + two.d - one.t, two.step, one.steps + two.steps, spent, least, sent, queued)

@@ -66,6 +66,10 @@ class Account(msgspec.Struct, tag_field="k", tag="account", frozen=True, omit_de
 
     - `steps`: steps that ended in this time; `step`: the last finished one.
     - `least`: stretches that are shorter than this, in µs, have no line.
+    - `sent`: for each edge at which the rank produces, the bytes that it sent in this time, and at its end the values
+      that some consumer has not released, and the values that it may still send (-1: only their bytes are limited). A
+      part for several consumers counts once.
+    - `queued`: for each edge at which it consumes, the complete values at the end that no step has taken.
     """
 
     t: int
@@ -74,6 +78,8 @@ class Account(msgspec.Struct, tag_field="k", tag="account", frozen=True, omit_de
     steps: int
     spent: dict[str, int] = {}
     least: int = 1000
+    sent: dict[int, tuple[int, int, int]] = {}
+    queued: dict[int, int] = {}
 
 
 Line = Head | Life | Stretch | Account

@@ -67,7 +67,11 @@ class Parts:
 
 def part_files(folder: Path) -> list[Path]:
     """Return the parts of a rank's record in the order of time; empty if there is none."""
-    return sorted(path for path in folder.glob("*.jsonl") if path.stem.isdigit())
+    try:
+        names = os.listdir(folder)  # a job may have ten thousand such folders, for which Path.glob takes seconds
+    except OSError:
+        return []
+    return [folder / name for name in sorted(names) if name.endswith(".jsonl") and name[:-6].isdigit()]
 
 
 def read_part(path: Path) -> Iterator[Line]:

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 
 from rolemesh.graph.logical import OpCall
-from rolemesh_durable.api.extensions import Rank, RankExtension, Span, totals_of
+from rolemesh_durable.api.extensions import Rank, RankExtension, Span, edges_of, totals_of
 from rolemesh_recorder.accounting import Accounts, Spans, Wall
 from rolemesh_recorder.lines import Head, Life, Line, rank_folder
 from rolemesh_recorder.options import RecorderOptions
@@ -59,7 +59,8 @@ class RankRecord(RankExtension):
         marks = sorted(self._times.items(), key=lambda mark: mark[1])
         for (what, began), (_, ended) in pairwise(marks):
             self._writer.add(Life(what, self._wall(began), (ended - began) // 1000))
-        self._accounts = Accounts(self._wall, self._spans, partial(totals_of, self._rank), now)
+        totals, edges = partial(totals_of, self._rank), partial(edges_of, self._rank)
+        self._accounts = Accounts(self._wall, self._spans, totals, edges, now)
         self._thread.start()
 
     def spent(self, span: Span) -> None:

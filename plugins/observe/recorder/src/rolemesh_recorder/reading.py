@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowFile, Li
 from rolemesh_recorder.parts import part_files, read_part
 from rolemesh_recorder.rows import ROWS_DIR, Row
 
-__all__ = ["kept_rows", "read_accounts", "read_flow", "read_record", "record_bytes", "record_ends", "recorded_ranks"]
+__all__ = ["kept_rows", "latest_lines", "read_accounts", "read_flow", "read_record", "record_bytes", "record_ends"]
+__all__ += ["recorded_ranks"]
 
+ACCOUNT = b'{"k":"account"'
 TAIL_BYTES = 32_768
 """Bytes at the end of a record that have its last account."""
 
@@ -51,7 +54,7 @@ def read_accounts(run_dir: Path, role: str, rank: int, after: int = 0) -> Iterat
         try:
             with path.open("rb") as file:
                 for raw in file:
-                    if raw.startswith(b'{"k":"account"') and raw.endswith(b"\n"):
+                    if raw.startswith(ACCOUNT) and raw.endswith(b"\n"):
                         line = decode(raw)
                         if isinstance(line, Account):
                             yield line
@@ -88,12 +91,56 @@ def record_ends(run_dir: Path, role: str, rank: int) -> tuple[int, int]:
             with path.open("rb") as file:
                 file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
                 tail = file.read(TAIL_BYTES)
-            for raw in tail.split(b"\n")[:-1]:
-                if (line := decode(raw)) is not None:
-                    end = max(end, line.t + getattr(line, "d", 0))
+            for raw in reversed(tail.split(b"\n")[:-1]):
+                line = decode(raw)
+                end = max(end, line.t + getattr(line, "d", 0)) if line is not None else end
+                if isinstance(line, Account):
+                    break  # what is before it ended earlier
     except OSError:
         pass
     return begin, end
+
+
+def latest_lines(run_dir: Path, role: str, rank: int, after: int) -> list[Line]:
+    """Return the lines of a rank's record since the account that covers `after`, in µs since 1970.
+
+    Unlike `read_record`, this reads a record from its end, so the price does not depend on the length of the run.
+    """
+    found: list[list[Line]] = []
+    for path in reversed(part_files(rank_folder(run_dir, role, rank))):
+        try:
+            lines, complete = _end_of(path, after)
+        except OSError:
+            continue
+        found.append(lines)
+        if complete:
+            break
+    return [line for lines in reversed(found) for line in lines]
+
+
+def _end_of(path: Path, after: int) -> tuple[list[Line], bool]:
+    """Return the lines of a part since the account that covers `after`, and whether the part has such an account."""
+    with path.open("rb") as file:
+        size, wanted = file.seek(0, 2), TAIL_BYTES // 4
+        while True:
+            wanted = min(size, 2 * wanted)
+            file.seek(size - wanted)
+            raws = file.read(wanted).split(b"\n")[:-1]
+            if wanted < size:
+                del raws[:1]  # its beginning may be missing
+            at = _begin_of(raws, after)
+            if at is not None or wanted == size:
+                lines = (decode(raw) for raw in raws[at or 0 :])
+                return [line for line in lines if line is not None], at is not None
+
+
+def _begin_of(raws: Sequence[bytes], after: int) -> int | None:
+    """Return the place of the first line of the account that covers `after`; None if no account begins so early."""
+    places = [at for at, raw in enumerate(raws) if raw.startswith(ACCOUNT)]
+    found = bisect_right(places, after, key=lambda at: getattr(decode(raws[at]), "t", 0))
+    if not found:
+        return None
+    return places[found - 2] + 1 if found > 1 else 0  # stretches come before the account in which they end
 
 
 def kept_rows(run_dir: Path) -> Iterator[tuple[RankRef, Row]]:

@@ -9,28 +9,33 @@ from typing import Any
 from rolemesh_facts.critical import Critical
 from rolemesh_facts.time_use import Use
 from rolemesh_recorder.lines import FlowFile
+from rolemesh_view.edge_rows import edge_rows, edge_texts
 from rolemesh_view.graph import HEIGHT, WIDTH, draw
-from rolemesh_view.text import percent
 from rolemesh_view.viewed import Look, Viewed
 
 __all__ = ["flow", "picture"]
 
 KNOWN = ("computing", "waiting", "idle", "calling", "serving", "following", "gathering", "saving", "turn", "memory")
+UNREAD = Look(0, 0, {}, {}, [], None, [])
+"""The look at a run whose records the viewer still reads."""
 SHOWN = 12
 """Number of stations of the critical path that the page lists."""
 
 
 def flow(run: Viewed, query: Any) -> dict[str, Any]:
-    """Return the picture of the flow, the critical path, and the use of time by role."""
-    found, look = run.facts.flow(), run.look()
+    """Return the picture of the flow, the state of its edges, the critical path, and the use of time by role."""
+    found, seen = run.facts.flow(), run.look_soon()
+    look = seen or UNREAD
     critical = look.critical.stations[:SHOWN] if look.critical else ()
     return {
+        "reads": seen is None,
         "picture": picture(found, look) if found else None,
+        "edges": edge_rows(found, look) if found else [],
         "critical": critical,
         "seconds": (look.critical.until - look.critical.since) / 1e6 if look.critical else 0.0,
         "roles": {role: list(use.shares.items())[:8] for role, use in sorted(look.roles.items())},
         "edge_names": {f"edge {edge.edge}": f"{edge.producer} → {edge.consumer} ({edge.param})" for edge in look.edges},
-        "rates": {role: _rate(use, look) for role, use in look.roles.items()},
+        "rates": look.rates,
         "part": "part" in query,
         "size": (WIDTH, HEIGHT),
         "known": KNOWN,
@@ -50,7 +55,7 @@ def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
     edges = [(f"op {edge.src}", f"op {edge.dst}") for edge in flow.edges]
     drawing = draw(list(labels), edges + calls)
     on_op, on_edge = _shares(look.critical)
-    uses = {edge.edge: edge for edge in look.edges}
+    uses, states = {edge.edge: edge for edge in look.edges}, {state.edge: state for state in look.states}
     roles = {f"op {op.id}": op.role for op in flow.ops} | {
         key: key.removeprefix("role ") for key in labels if key.startswith("role ")
     }
@@ -66,17 +71,14 @@ def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
     lines: list[dict[str, Any]] = []
     for at, line in enumerate(drawing.lines):
         if at >= len(edges):
-            lines.append({"line": line, "text": "calls", "more": "", "share": 0.0, "kind": "call", "title": "calls"})
+            said = dict.fromkeys(("text", "title"), "calls") | {"more": "", "waits": "", "share": 0.0, "kind": "call"}
+            lines.append({"line": line, **said})
             continue
         edge = flow.edges[at]
-        use = uses.get(edge.id)
-        said = [f"lag {edge.lag}"] if edge.lag != "0" else []
-        said += [f"{edge.credits} credits"] if edge.credits is not None else []
-        said += [f"waits {percent(use.waiting)}"] if use and use.waiting >= 0.005 else []
-        said += [f"blocked {percent(use.blocked)}"] if use and use.blocked >= 0.005 else []
+        more, waits = edge_texts(edge, states.get(edge.id), uses.get(edge.id))
         lines.append(
             {
-                "line": line, "text": edge.param, "more": " · ".join(said), "share": on_edge.get(edge.id, 0.0),
+                "line": line, "text": edge.param, "more": more, "waits": waits, "share": on_edge.get(edge.id, 0.0),
                 "kind": "edge", "title": f"{edge.param}: {edge.partition}",
             }
         )  # fmt: skip
@@ -107,7 +109,3 @@ def _shares(critical: Critical | None) -> tuple[Mapping[int, float], Mapping[int
         if station.edge >= 0:
             edges[station.edge] = edges.get(station.edge, 0.0) + station.share
     return ops, edges
-
-
-def _rate(use: Use, look: Look) -> float:
-    return use.steps / ((look.until - look.since) / 1e6) if look.until > look.since else 0.0

@@ -15,13 +15,14 @@ FRESH_S = 3.0
 
 
 class Renewed(Generic[T]):
-    """The latest value of `compute`, for several threads. Only the first call of `get` waits for a value."""
+    """The latest value of `compute`, for several threads. Only before there is a value does anybody wait for it."""
 
     def __init__(self, compute: Callable[[], T]) -> None:
         self._compute = compute
         self._value: tuple[T] | None = None
         self._due = 0.0
         self._busy = threading.Lock()
+        self._ready = threading.Event()
 
     def get(self) -> T:
         """Return the latest value, and begin to renew it if it is old."""
@@ -29,9 +30,18 @@ class Renewed(Generic[T]):
         if value is None:
             with self._busy:
                 return (self._value or self._renew())[0]
+        self._begin()
+        return value[0]
+
+    def get_within(self, seconds: float) -> T | None:
+        """Return the latest value as `get` does; None if there is none after `seconds`."""
+        self._begin()
+        self._ready.wait(seconds)
+        return self._value[0] if self._value is not None else None
+
+    def _begin(self) -> None:
         if time.monotonic() > self._due and self._busy.acquire(blocking=False):
             threading.Thread(target=self._renew_and_release, daemon=True, name="renewal").start()
-        return value[0]
 
     def _renew_and_release(self) -> None:
         try:
@@ -44,4 +54,5 @@ class Renewed(Generic[T]):
         self._value = value = (self._compute(),)
         ended = time.monotonic()
         self._due = ended + max(FRESH_S, 5 * (ended - began))
+        self._ready.set()
         return value

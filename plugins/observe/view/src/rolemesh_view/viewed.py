@@ -11,20 +11,29 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.api.jobs import LivingRun, list_runs
 from rolemesh_facts import RunFacts
 from rolemesh_facts.advice import Advice, Evidence, advice
-from rolemesh_facts.critical import Critical
-from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall
+from rolemesh_facts.critical import Critical, critical_path
+from rolemesh_facts.edge_states import EdgeState, edge_states
+from rolemesh_facts.pieces import flat, stretches
+from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, use_of
+from rolemesh_recorder.reading import latest_lines
 from rolemesh_runtime.lock import is_held
 from rolemesh_view.renewed import Renewed
 
 __all__ = ["Look", "Runs", "Viewed", "Whole"]
 
-WINDOW_S = 60.0
-CRITICAL_RANKS = 256
-"""Number of ranks above which the critical path covers a shorter time."""
+WINDOW_S, RECENT_S = 60.0, 10.0
+"""Seconds at the end of the record for shares of the time, and for rates."""
+SOON_S = 0.15
+"""Seconds that a page waits for the first look at a run."""
+USE_RANKS, CRITICAL_RANKS = 1024, 256
+"""Numbers of ranks above which the use of time and the critical path cover a shorter time."""
 
 
 class Look(NamedTuple):
-    """The latest part of a run, from `since` to `until` in µs since 1970, or all of a short one."""
+    """The latest part of a run, from `since` to `until` in µs since 1970, or all of a short one.
+
+    `rates` has steps per second by role, and `states` the edges, in the last `RECENT_S` of it.
+    """
 
     since: int
     until: int
@@ -33,6 +42,8 @@ class Look(NamedTuple):
     edges: Sequence[EdgeUse]
     critical: Critical | None
     advice: Sequence[Advice]
+    rates: Mapping[str, float] = {}
+    states: Sequence[EdgeState] = ()
 
 
 class Whole(NamedTuple):
@@ -67,6 +78,10 @@ class Viewed:
         """Return the latest look at the run."""
         return self._look.get()
 
+    def look_soon(self) -> Look | None:
+        """Return the latest look, but do not wait long for the first one: None if the record is large."""
+        return self._look.get_within(SOON_S)
+
     def whole(self) -> Whole:
         """Return the latest extent of the record."""
         return self._whole.get()
@@ -81,16 +96,47 @@ def _whole(path: Path) -> Whole:
 
 
 def _look(path: Path) -> Look:
+    """Read the end of each rank's record, once: there may be ten thousand."""
     facts = RunFacts(path)
-    since, until = facts.window(WINDOW_S)
-    uses = facts.uses(since, until)
-    roles = {role: overall(use for ref, use in uses.items() if ref.role == role) for role in {ref.role for ref in uses}}
-    flow = facts.flow()
+    begin, until = facts.window(None)
+    flow, refs = facts.flow(), facts.ranks()
+    since = max(begin, until - _shorter(WINDOW_S, USE_RANKS, len(refs)))
+    recent_since = max(begin, until - _shorter(RECENT_S, USE_RANKS, len(refs)))
+    path_since = max(begin, until - _shorter(WINDOW_S, CRITICAL_RANKS, len(refs)))
+    uses, recent, lanes = {}, {}, {}
+    for ref in refs:
+        lines = latest_lines(path, ref.role, ref.rank, since)
+        uses[ref] = use_of(lines, since, until)
+        recent[ref] = use_of(lines, recent_since, until)
+        if flow:
+            lanes[ref] = flat(stretches(lines, path_since, until))
     edges = edge_uses(flow, uses) if flow else []
-    shorter = int((until - since) * min(1.0, CRITICAL_RANKS / max(1, len(uses))))
-    critical = facts.critical(until - shorter, until) if flow else None
+    critical = critical_path(flow, lanes, path_since, until) if flow else None
+    metrics = facts.metrics()
+    states = edge_states(flow, recent, metrics[-1].staleness if metrics else {}) if flow else []
     found = advice(Evidence(uses, edges, facts.stories(), facts.series()))
-    return Look(since, until, uses, roles, edges, critical, found)
+    return Look(since, until, uses, _by_role(uses), edges, critical, found, _rates(recent), states)
+
+
+def _shorter(seconds: float, ranks: int, found: int) -> int:
+    """Return `seconds` in µs, or less if more than `ranks` ranks are `found`."""
+    return int(seconds * 1e6 * min(1.0, ranks / max(1, found)))
+
+
+def _by_role(uses: Mapping[RankRef, Use]) -> dict[str, Use]:
+    roles: dict[str, list[Use]] = {}
+    for ref, use in uses.items():
+        roles.setdefault(ref.role, []).append(use)
+    return {role: overall(found) for role, found in roles.items()}
+
+
+def _rates(uses: Mapping[RankRef, Use]) -> dict[str, float]:
+    """Return the steps per second of each role, on average over its ranks."""
+    roles: dict[str, list[float]] = {}
+    for ref, use in uses.items():
+        if use.wall:
+            roles.setdefault(ref.role, []).append(use.steps / use.wall * 1e6)
+    return {role: sum(found) / len(found) for role, found in roles.items()}
 
 
 class Runs:

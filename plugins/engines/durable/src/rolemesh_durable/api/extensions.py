@@ -19,7 +19,9 @@ from rolemesh_durable.api import importer, names
 
 if TYPE_CHECKING:
     from rolemesh_durable.extensions import Extension as Extension
+    from rolemesh_durable.extensions.totals import Outgoing as Outgoing
     from rolemesh_durable.extensions.totals import Totals as Totals
+    from rolemesh_durable.extensions.totals import edges_of as edges_of
     from rolemesh_durable.extensions.totals import totals_of as totals_of
     from rolemesh_durable.protocol.agent.part import AgentPart as AgentPart
     from rolemesh_durable.protocol.agent.part import AgentProcess as AgentProcess
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "extensions": "Extension",
-    "extensions.totals": "Totals totals_of",
+    "extensions.totals": "Outgoing Totals edges_of totals_of",
     "protocol.agent.part": "AgentPart AgentProcess",
     "protocol.extension_message": "ExtensionMessage",
     "protocol.master.extension": "ExtensionRecord MasterExtension MasterParts Slice",

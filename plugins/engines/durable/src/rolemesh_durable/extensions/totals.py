@@ -1,4 +1,4 @@
-"""The sums of a rank's times, for extensions that account for them."""
+"""The sums of a rank's times, and the state of its edges, for extensions that record them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rolemesh_durable.protocol.rank.page import COMPUTING, EDGE, FINISHED, IDLE, PHASE, SINCE_NS
 from rolemesh_durable.rank.services import Rank
 
-__all__ = ["Totals", "totals_of"]
+__all__ = ["Outgoing", "Totals", "edges_of", "totals_of"]
 
 
 class Totals(NamedTuple):
@@ -38,3 +38,29 @@ def totals_of(rank: Rank) -> Totals:
     if phase == COMPUTING and since < meter.ended:
         now = IDLE, -1, 0  # the operator has ended, and the rank is on its way to the next phase
     return Totals(fields[FINISHED], meter.busy, waits, meter.idling, meter.saving, now)
+
+
+class Outgoing(NamedTuple):
+    """A producer rank's end of an edge.
+
+    - `sent`: bytes of the values that this process has sent. A part for several consumers counts once.
+    - `under_way`: values that some consumer has not released.
+    - `credits`: values that the rank may send now; -1 if only their bytes are limited.
+    """
+
+    sent: int
+    under_way: int
+    credits: int
+
+
+def edges_of(rank: Rank) -> tuple[dict[int, Outgoing], dict[int, int]]:
+    """Return the rank's ends of its edges by number: those at which it produces, and those at which it consumes.
+
+    For the latter, the number is that of complete values that no step has taken. Any thread may ask.
+    """
+    ends = {}
+    for way in tuple(rank.ports.ways):
+        state, under_way = way.state, way.state.under_way
+        free = -1 if way.edge.credits is None else max(0, state.window - under_way)
+        ends[way.edge.id] = Outgoing(state.sent_bytes, under_way, free if state.credit else 0)
+    return ends, {port.edge.id: port.state.waiting for ports in [*rank.ports.inputs.values()] for _, port in ports}

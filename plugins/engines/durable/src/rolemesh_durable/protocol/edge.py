@@ -81,18 +81,14 @@ class OutEdgeState(Generic[T]):
     def __init__(self, consumers: Sequence[int], window: int, *, retain: bool, hold: int = 0, budget: int = 0) -> None:
         """`consumers` are ranks. With `retain`, a value made at step m is kept until m + `hold` is committed."""
         self.window, self._budget = window, budget
-        self.retain = retain
-        self.hold = hold
-        self.kept_bytes = 0
+        self.retain, self.hold = retain, hold
+        self.kept_bytes = self.sent_bytes = self._size = 0
         self._acked = dict.fromkeys(consumers, -1)
         self._generations = dict.fromkeys(consumers, -1)
         self._from = dict.fromkeys(consumers, NEVER)
-        self._low = -1
-        self._committed = -1
-        self._gone = -1
+        self._low = self._committed = self._gone = -1
         self._under_way: deque[int] = deque()
         self._sizes: deque[int] = deque()
-        self._size = 0
         self._kept: deque[Kept[T]] = deque()
         self._pins: tuple[int, ...] = ()
         self._pinned: list[Kept[T]] = []
@@ -147,6 +143,7 @@ class OutEdgeState(Generic[T]):
             self._leaves(step, size)
         self._kept.append(Kept(step, chunk, last, consumers, item, nbytes, size))
         self.kept_bytes += nbytes
+        self.sent_bytes += size
         return consumers if not self._from else self._listeners(step, consumers)
 
     def _leaves(self, step: int, size: int) -> None:
@@ -187,9 +184,7 @@ class OutEdgeState(Generic[T]):
             )
         if generation == self._generations[consumer] and self._from.get(consumer) != NEVER:
             released = max(released, self._acked[consumer])
-        self._generations[consumer] = generation
-        self._from[consumer] = from_step
-        self._acked[consumer] = released
+        self._generations[consumer], self._from[consumer], self._acked[consumer] = generation, from_step, released
         self._low = min(self._acked.values())
         self._under_way.clear()
         self._sizes.clear()
@@ -294,6 +289,11 @@ class InEdgeState(Generic[T]):
         self._heads = [_Source(from_step) for _ in self.sources]
         self._chunks: dict[int, list[list[T]]] = {}
         self._ended: dict[int, int] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Number of complete values that no step has taken. Any thread may ask."""
+        return sum(ended == len(self.sources) for ended in [*self._ended.values()])
 
     def restart_source(self, source: int, generation: int) -> int:
         """Note the generation of `source`. Returns the first step to ask it for: all earlier values are complete.
