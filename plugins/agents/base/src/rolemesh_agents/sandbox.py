@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from socket import socket
 
 import msgspec
 from pydantic import BaseModel, Field
 
 from rolemesh.api.plugin import Plugin
+from rolemesh_agents.errors import AgentError
 
 __all__ = ["Limits", "Result", "Sandbox"]
 
@@ -34,19 +36,22 @@ class Result(msgspec.Struct, frozen=True):
     - `output`: stdout and stderr in the order of their lines, at most `Limits.output_kb`.
     - `ended`: the limit that ended the command (``seconds``, ``memory_mb``, ``disk_mb``, ``processes``), or "".
     - `cut`: number of bytes of the output that are missing.
+    - `errors`: stderr, if it is not part of `output`; at most `Limits.output_kb`. Only `Sandbox.run_client` fills it.
     """
 
     code: int | None
     output: str
     ended: str = ""
     cut: int = 0
+    errors: str = ""
 
 
 class Sandbox(Plugin, ABC):
     """Base of sandboxes (entry-point group ``rolemesh.sandboxes``). One object is one sandbox with its own folder.
 
     `open` comes first and `close` last. Nothing that a command started outlives `close`, and nothing of it remains on
-    the disk outside the folder. No two methods run at the same time, and all but `close` in one thread.
+    the disk outside the folder. No two methods run at the same time, and all but `close` in one thread. `run_client`
+    allows `close` meanwhile, in another thread.
     """
 
     @abstractmethod
@@ -70,6 +75,29 @@ class Sandbox(Plugin, ABC):
         The value of a last expression is printed as in a notebook. After a limit ended a cell, the next one begins with
         a new interpreter, and its output says so.
         """
+
+    def run_client(
+        self,
+        command: Sequence[str],
+        on_listen: Callable[[socket], None],
+        *,
+        port: int,
+        env: Mapping[str, str],
+        stdin: str = "",
+        visible: Sequence[Path] = (),
+    ) -> Result:
+        """Run a program whose only network is one server of the caller: 127.0.0.1 and `port`. Wait for its end.
+
+        - `on_listen`: takes the socket that listens there. The caller accepts the program's connections, and closes the
+          socket. The sandbox calls it in this thread, at most once.
+        - `env`: environment variables beyond those of `run`.
+        - `visible`: files and folders that the program can read at their own paths.
+
+        `Limits.seconds` ends the program. So does `close` in another thread: this method then raises an `AgentError`.
+        It also raises one if the sandbox has no such network on this machine.
+        """
+        what = f"the sandbox {type(self).__name__} runs no client of a server outside of it"
+        raise AgentError(what, remedy="choose the sandbox process or bubblewrap; its class lacks the method run_client")
 
     def snapshot(self) -> bytes | None:
         """Return the content of the folder, if nothing else has to be restored. None: the sandbox cannot; its commands

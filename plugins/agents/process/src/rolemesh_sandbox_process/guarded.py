@@ -5,21 +5,25 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from socket import socket
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
-from rolemesh_agents import AgentError, Limits, Result, Sandbox
+from rolemesh_agents import AgentError, Limits, Result, Sandbox, SandboxLostError
 from rolemesh_sandbox_process.archive import pack, unpack
 from rolemesh_sandbox_process.client import PACKAGE, GuardProcess
 from rolemesh_sandbox_process.guard.emptying import empty
 
-__all__ = ["GuardedOptions", "GuardedSandbox", "Isolation"]
+__all__ = ["HELP", "GuardedOptions", "GuardedSandbox", "Isolation"]
 
+HELP = "allow namespaces (sysctl kernel.unprivileged_userns_clone=1, docker --security-opt seccomp=unconfined …)"
+_OWN = ("/", "/dev", "/proc", "/run", "/tmp", "/tmp/sandbox")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -70,6 +74,10 @@ class GuardedSandbox(Sandbox):
         self._guards: dict[str, GuardProcess] = {}
         self._unenforced: Sequence[str] = ()
         self._used_cells = False
+        self._shown: tuple[str, ...] = ()
+        self._limits = Limits()
+        self._changing = threading.Lock()
+        """Held by `close`, and while a guard starts: a client allows `close` in another thread."""
 
     @abstractmethod
     def isolation(self, folder: Path, limits: Limits) -> Isolation:
@@ -77,7 +85,7 @@ class GuardedSandbox(Sandbox):
 
     def open(self, folder: Path, limits: Limits) -> None:
         """See `Sandbox`."""
-        found = self.isolation(folder, limits)
+        found, self._limits = self.isolation(folder, limits), limits
         self._unenforced = found.unenforced
         self._setup = self.setup(folder, limits, found)
 
@@ -111,6 +119,8 @@ class GuardedSandbox(Sandbox):
             "limits": limits.model_dump(),
             "env": self.environment(isolation.inside, temporary or "/tmp"),
             "python": self.python,
+            "port": 0,
+            "remove": False,
         }
 
     @property
@@ -122,7 +132,7 @@ class GuardedSandbox(Sandbox):
         """Return the paths of Python and of this package, which commands need wherever they are. With a network, the
         file with the name servers, too.
         """
-        paths = {PACKAGE, sys.prefix, sys.base_prefix}
+        paths = {PACKAGE, sys.prefix, sys.base_prefix, *self._shown}
         for python in (self.python, os.path.realpath(self.python), os.path.realpath(sys.executable)):
             paths.add(os.path.dirname(os.path.dirname(python)))
         if limits.network:
@@ -149,6 +159,44 @@ class GuardedSandbox(Sandbox):
         arguments = [self.options.shell, "-c", command] if isinstance(command, str) else list(command)
         return self._ask("run", {"run": arguments, "stdin": stdin}, seconds)
 
+    def run_client(
+        self,
+        command: Sequence[str],
+        on_listen: Callable[[socket], None],
+        *,
+        port: int,
+        env: Mapping[str, str],
+        stdin: str = "",
+        visible: Sequence[Path] = (),
+    ) -> Result:
+        """See `Sandbox`. If the rank is killed meanwhile, the guard removes the folder."""
+        self._shown = tuple(map(_visible, visible))
+        setup = self._client_setup(port)
+        setup["env"] = {**setup["env"], **env}
+        request = {"client": list(command), "stdin": stdin, "seconds": self._limits.seconds}
+        guard = self._guard("client", setup)
+        try:
+            found = guard.ask_client(request, on_listen)
+        finally:
+            guard.close()
+            self._guards.pop("client", None)
+        if found["error"]:
+            what = f"the sandbox cannot start a client: {found['error']}"
+            raise AgentError(what, remedy="let the sandbox have a network of its own with a loopback interface")
+        return self._result(found)
+
+    def _client_setup(self, port: int) -> dict[str, Any]:
+        """Return the settings of the guard of a client. Raises `AgentError` if it would have no network of its own."""
+        folder = Path(self._open_setup()["folder"])
+        found = self.isolation(folder, self._limits)
+        if found.kind == "none":
+            what = "a client needs a network of its own, and plain processes have none"
+            raise AgentError(what, where=" ".join(found.unenforced), remedy=HELP)
+        if self._limits.network:
+            what = "a client has a network of its own, and the limits of the sandbox allow that of the machine"
+            raise AgentError(what, remedy="write network: false in the limits of the sandbox")
+        return {**self.setup(folder, self._limits, found), "port": port, "remove": True}
+
     def cell(self, code: str, *, seconds: float | None = None) -> Result:
         """See `Sandbox`."""
         self._used_cells = True
@@ -173,31 +221,54 @@ class GuardedSandbox(Sandbox):
 
     def close(self) -> None:
         """End all processes, and empty the folder, since commands may have made it hard to remove."""
-        while self._guards:
-            self._guards.popitem()[1].close()
-        if not self._setup:
-            return
-        for each in (self._setup["folder"], self._setup["tmp"]):
-            if each and os.path.isdir(each):
-                empty(each)
-        if self._setup["tmp"] and os.path.isdir(self._setup["tmp"]):
-            os.rmdir(self._setup["tmp"])
-        self._setup = {}
+        with self._changing:
+            for which in list(self._guards):
+                if guard := self._guards.pop(which, None):
+                    guard.close()
+            if not self._setup:
+                return
+            for each in (self._setup["folder"], self._setup["tmp"]):
+                if each and os.path.isdir(each):
+                    empty(each)
+            if self._setup["tmp"] and os.path.isdir(self._setup["tmp"]):
+                os.rmdir(self._setup["tmp"])
+            self._setup = {}
 
     def _ask(self, which: str, request: dict[str, Any], seconds: float | None) -> Result:
+        guard = self._guard(which, self._open_setup())
+        limit = self._limits.seconds
+        try:
+            return self._result(guard.ask({**request, "seconds": min(seconds or limit, limit)}))
+        except SandboxLostError:
+            self._guards.pop(which, None)
+            raise
+
+    def _guard(self, which: str, setup: Mapping[str, Any]) -> GuardProcess:
+        with self._changing:
+            self._open_setup()
+            if which not in self._guards:
+                self._guards[which] = GuardProcess(setup)
+            return self._guards[which]
+
+    def _open_setup(self) -> dict[str, Any]:
         if not self._setup:
             raise AgentError("the sandbox is not open", remedy="call open first, and nothing after close")
-        limit = self._setup["limits"]["seconds"]
-        if which not in self._guards:
-            self._guards[which] = GuardProcess(self._setup)
-        try:
-            found = self._guards[which].ask({**request, "seconds": min(seconds or limit, limit)})
-        except AgentError:
-            del self._guards[which]
-            raise
+        return self._setup
+
+    def _result(self, found: dict[str, Any]) -> Result:
         if error := found.pop("error"):
-            raise AgentError(f"the sandbox cannot start commands: {error}", where=f"folder {self._setup['folder']}")
+            where = f"folder {self._setup.get('folder', 'closed')}"
+            raise AgentError(f"the sandbox cannot start commands: {error}", where=where)
         return Result(**found)
+
+
+def _visible(path: Path) -> str:
+    """Return a path that a client may read. Raises `AgentError` if there is none, or commands have one of their own."""
+    found = str(path.resolve())
+    if not os.path.exists(found) or found in _OWN:
+        what = "a client cannot read this folder: it does not exist, or commands have one of their own at its place"
+        raise AgentError(what, where=found, remedy=f"use a folder that exists, other than {', '.join(_OWN)}")
+    return found
 
 
 _TRIED: dict[tuple[Any, ...], str] = {}

@@ -11,12 +11,11 @@ from pydantic import BaseModel, Field
 
 from rolemesh_agents import AgentError, Limits
 from rolemesh_sandbox_process.guard.namespaces import INSIDE
-from rolemesh_sandbox_process.guarded import GuardedOptions, GuardedSandbox, Isolation
+from rolemesh_sandbox_process.guarded import HELP, GuardedOptions, GuardedSandbox, Isolation
 
 __all__ = ["ProcessOptions", "ProcessSandbox"]
 
 _NAMESPACES = Isolation("namespaces", INSIDE, private=True, own_users=True)
-_HELP = "allow them (sysctl kernel.unprivileged_userns_clone=1, docker --security-opt seccomp=unconfined …)"
 
 
 class ProcessOptions(GuardedOptions, extra="forbid"):
@@ -43,7 +42,7 @@ class ProcessSandbox(GuardedSandbox):
         refusal = "" if wanted == "none" else self.refusal(folder, limits, _NAMESPACES)
         if wanted == "namespaces" and refusal:
             what = f"the kernel refuses namespaces: {refusal}"
-            raise AgentError(what, remedy=f"{_HELP}, or write isolation: auto, which works with fewer guarantees")
+            raise AgentError(what, remedy=f"{HELP}, or write isolation: auto, which works with fewer guarantees")
         if wanted != "none" and not refusal:
             return _NAMESPACES
         return self._plain(folder, limits, refusal or "isolation: none")
@@ -54,7 +53,7 @@ class ProcessSandbox(GuardedSandbox):
         user = _USERS + secrets.randbelow(_USERS) if root else 0
         plain = Isolation("none", str(folder.resolve()), False, user=user, unenforced=_plain_gaps(why, root=root))
         if refusal := self.refusal(folder, limits, plain):
-            remedy = f"{_HELP}. Without them, {'a user without rights' if root else 'commands'} must be able to run it"
+            remedy = f"{HELP}. Without them, {'a user without rights' if root else 'commands'} must be able to run it"
             raise AgentError(f"commands cannot run as plain processes: {refusal}", remedy=remedy)
         return plain
 

@@ -48,7 +48,9 @@ class Job:
         self.owners, self.over = owners, False
         self.output, writing = os.pipe()
         os.set_blocking(self.output, False)
-        self.pid, self.status = start(setup, command, {**files, 1: writing, 2: writing})
+        self.further: dict[int, Output] = {}
+        """Further outputs by descriptor. Nobody follows their ends."""
+        self.pid, self.status = start(setup, command, {1: writing, 2: writing, **files})
         os.close(writing)
 
     def follow(self, seconds: float, done: int | None = None, note: str = "") -> tuple[End, Output]:
@@ -58,7 +60,7 @@ class Job:
         kept, until, ticks = Output(int(self.limits["output_kb"] * 1000)), time.monotonic() + seconds, 0
         kept.add(note.encode())
         poll = select.poll()
-        for each in (self.output, self.status, *self.owners, *(() if done is None else (done,))):
+        for each in (self.output, *self.further, self.status, *self.owners, *(() if done is None else (done,))):
             poll.register(each, select.POLLIN | select.POLLRDHUP)
         due = time.monotonic() + _TICK_S
         while True:
@@ -66,8 +68,9 @@ class Job:
             if ready.intersection(self.owners):
                 self.end()
                 raise OwnerGoneError
-            if self.output in ready and not self._take(kept):
-                poll.unregister(self.output)
+            for pipe, own in ((self.output, kept), *self.further.items()):
+                if pipe in ready and not _take(pipe, own):
+                    poll.unregister(pipe)
             end = self._ended(ready, done)
             if end is None and time.monotonic() >= until:
                 end = End(None, "seconds")
@@ -112,22 +115,24 @@ class Job:
     def close(self) -> None:
         """End the command, and close its descriptors."""
         self.end()
-        for each in (self.output, self.status):
+        for each in (self.output, *self.further, self.status):
             os.close(each)
 
     def _settled(self, end: End, kept: Output) -> tuple[End, Output]:
         over = "" if end.ended else self._too_large()
         if over or not end.goes_on:
             self.end()
-        self._take(kept, everything=True)
+        for pipe, own in ((self.output, kept), *self.further.items()):
+            _take(pipe, own, everything=True)
         return (End(None, over) if over else end), kept
 
     def _ended(self, ready: set[int], done: int | None) -> End | None:
         if done is not None and done in ready and (told := os.read(done, 1)):
             return End(told[0], goes_on=True)
-        if self.status not in ready:
-            return None
-        told = os.read(self.status, 4096)
+        return self._reported(os.read(self.status, 4096)) if self.status in ready else None
+
+    def _reported(self, told: bytes) -> End:
+        """Return the end of which the process above the command has told."""
         if told.startswith(b"!"):
             return End(None, error=told[1:].decode(errors="replace"))
         if told:
@@ -149,16 +154,17 @@ class Job:
         limit = int(self.limits["disk_mb"] * 1e6)
         return "disk_mb" if sum(folder_size(each, limit) for each in self.folders) > limit else ""
 
-    def _take(self, kept: Output, *, everything: bool = False) -> bool:
-        """Read what is in the pipe. Return false at its end."""
-        while True:
-            try:
-                data = os.read(self.output, _CHUNK)
-            except BlockingIOError:
-                return True
-            kept.add(data)
-            if not data or not everything:
-                return bool(data)
+
+def _take(pipe: int, kept: Output, *, everything: bool = False) -> bool:
+    """Read what is in the pipe. Return false at its end."""
+    while True:
+        try:
+            data = os.read(pipe, _CHUNK)
+        except BlockingIOError:
+            return True
+        kept.add(data)
+        if not data or not everything:
+            return bool(data)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rolemesh_sandbox_process.guard.client_job import NO_SOCKET, ClientJob
 from rolemesh_sandbox_process.guard.emptying import empty, give
 from rolemesh_sandbox_process.guard.job import End, Job, OwnerGoneError
 from rolemesh_sandbox_process.guard.kernel import subreaper
@@ -32,13 +33,18 @@ def main() -> None:
             return
         subreaper()
         serve = Guard(setup, owner.fileno())
+        request = None
         try:
-            while serve.asked() and (request := _receive(owner)) is not None:
+            while serve.asked() and (request := _receive(owner)):
                 _send(owner, serve.answer(request))
         except (OwnerGoneError, ConnectionError):
             pass
         finally:
             serve.close()
+        if setup["remove"] and request != {} and not _dismissed(owner):
+            with suppress(OSError):
+                empty(setup["folder"])
+                os.rmdir(setup["folder"])
 
 
 class Guard:
@@ -67,6 +73,8 @@ class Guard:
         if self.setup["user"]:
             give(self.setup["folder"], self.setup["user"])
             give(self.setup["tmp"], self.setup["user"])
+        if "client" in request:
+            return self._client(request)
         end, output = self._cell(request) if "cell" in request else self._run(request)
         about = {"code": end.code, "ended": end.ended, "cut": output.cut, "error": end.error}
         return {**about, "output": output.text()}
@@ -91,6 +99,23 @@ class Guard:
             return job.follow(request["seconds"])
         finally:
             job.close()
+
+    def _client(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        given = os.memfd_create("stdin")
+        try:
+            _fill(given, request["stdin"])
+            job = ClientJob(self.setup, request["client"], self.owners, {0: given})
+        finally:
+            os.close(given)
+        try:
+            end, output = job.follow(request["seconds"])
+        finally:
+            job.close()
+        if not job.passed:
+            with socket.socket(fileno=os.dup(self.owners[0])) as owner:
+                owner.sendall(NO_SOCKET)
+        about = {"code": end.code, "ended": end.ended, "cut": output.cut + job.errors.cut, "error": end.error}
+        return {**about, "output": output.text(), "errors": job.errors.text()}
 
     def _cell(self, request: Mapping[str, Any]) -> tuple[End, Output]:
         note = _NEW if self._replaced and self._cells is None else ""
@@ -135,11 +160,21 @@ def _fill(opened: int, text: str) -> int:
     return len(data)
 
 
+def _dismissed(owner: socket.socket) -> bool:
+    """Whether the owner has ended the guard in good order, by a request of no length."""
+    try:
+        return owner.recv(4, socket.MSG_DONTWAIT) == bytes(4)
+    except OSError:
+        return False
+
+
 def _receive(owner: socket.socket) -> Any:
+    """Return the next request; empty if the owner dismisses the guard, None if it is gone."""
     head = _exactly(owner, 4)
     if head is None:
         return None
-    body = _exactly(owner, int.from_bytes(head, "little"))
+    size = int.from_bytes(head, "little")
+    body = _exactly(owner, size) if size else b"{}"
     return None if body is None else json.loads(body)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rolemesh_sandbox_process.guard.kernel import CLONE, mount, read_only, unshare
 
-__all__ = ["INSIDE", "enter", "prepare"]
+__all__ = ["INSIDE", "enter", "loopback", "prepare"]
 
 INSIDE: Final = "/tmp/sandbox"
 """Path of the folder inside of the namespaces. It is fixed, so that outputs do not depend on the real path."""
@@ -58,7 +58,7 @@ def prepare(folder: str, keep: Sequence[str], limits: Mapping[str, Any]) -> None
     for path in ("/tmp", "/dev/shm", INSIDE):
         read_only(path, on=False)
     if not limits["network"]:
-        _loopback()
+        loopback()
 
 
 def _restrict(limits: Mapping[str, Any]) -> None:
@@ -81,7 +81,7 @@ def _bind(opened: int, path: str) -> None:
     mount(source, path, "", _BIND | _RECURSIVE)
 
 
-def _loopback() -> None:
+def loopback() -> None:
     """Start the interface ``lo``, over which processes of the sandbox reach each other."""
     with suppress(OSError), socket.socket() as asked:
         fcntl.ioctl(asked, 0x8914, struct.pack("16sH14x", b"lo", 1))

@@ -6,24 +6,29 @@ import json
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, NoReturn
 
 from rolemesh_sandbox_process.guard.kernel import die_with, drop_capabilities, no_new_privileges, subreaper
-from rolemesh_sandbox_process.guard.namespaces import enter, prepare
+from rolemesh_sandbox_process.guard.namespaces import enter, loopback, prepare
 from rolemesh_sandbox_process.guard.seccomp import restrict
 
 __all__ = ["BOOT", "HELPERS", "STATUS", "Started", "inside", "start"]
 
 STATUS: Final = 9
-"""Descriptor to which the process above a command writes its exit status, or ``!`` and an error."""
+"""Descriptor of a socket to the guard. The process above a command sends its exit status, or ``!`` and an error.
+Before, it sends the listening socket of a client.
+"""
 HELPERS: Final = 1
 """Maximum number of our own processes below the started one and above the command."""
 BOOT: Final = "import sys; sys.path.append(sys.argv[1]); from rolemesh_sandbox_process.guard.{0} import {1}; {1}()"
 """Program for ``python -I -S -c``. The first argument is the folder of the package."""
 _FILES = 256
+_BACKLOG = 512
+"""Maximum number of connections of a client that nobody has accepted."""
 
 
 class Started(NamedTuple):
@@ -37,9 +42,9 @@ def start(setup: Mapping[str, Any], command: Sequence[str], files: Mapping[int, 
     """Start `command`. `files` maps its descriptors to those of this process.
 
     `setup` has: `isolation` (namespaces, prefix, none), `prefix`, `folder`, `inside` (the path of the folder for the
-    command), `keep`, `limits`, `env`, `package`.
+    command), `keep`, `limits`, `env`, `package`, `port` (of the listening socket that the guard gets; 0: none).
     """
-    reading, writing = os.pipe()
+    reading, writing = (each.detach() for each in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     guard = os.getpid()
     pid = os.fork()
     if pid:
@@ -93,6 +98,8 @@ def _supervise(setup: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
     If this is the first process of a namespace, its end kills all others there.
     """
     mine = os.getpid()
+    if setup["port"]:
+        _listen(setup["port"])
     pid = os.fork()
     if not pid:
         _execute(setup, command, mine)
@@ -103,6 +110,21 @@ def _supervise(setup: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
             with suppress(OSError):
                 os.write(STATUS, str(os.waitstatus_to_exitcode(status)).encode())
             os._exit(0)
+
+
+def _listen(port: int) -> None:
+    """Send the guard a socket that listens on the loopback interface of this namespace.
+
+    Raises `OSError` if the interface is down, and this process may not start it.
+    """
+    loopback()
+    with (
+        socket.create_server(("127.0.0.1", port), backlog=_BACKLOG) as listener,
+        socket.socket(fileno=os.dup(STATUS)) as status,
+    ):
+        socket.create_connection(listener.getsockname()).close()
+        listener.accept()[0].close()
+        socket.send_fds(status, [b"+"], [listener.fileno()])
 
 
 def _execute(setup: Mapping[str, Any], command: Sequence[str], parent: int) -> NoReturn:

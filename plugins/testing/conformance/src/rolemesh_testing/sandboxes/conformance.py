@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +23,8 @@ from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_agents import AgentError, Limits, Result, Sandbox
 from rolemesh_testing.conformance import PluginConformance
 from rolemesh_testing.sandboxes.owner import Owner, gone, seen
-from rolemesh_testing.sandboxes.programs import BOMB, DEEP, FILL, HOG, ORPHAN, PRINT, SLEEP
+from rolemesh_testing.sandboxes.programs import ASK, BOMB, DEEP, FILL, HOG, ORPHAN, PRINT, SLEEP
+from rolemesh_testing.sandboxes.server import PORT, Answering
 
 __all__ = ["SandboxConformance"]
 
@@ -194,6 +196,68 @@ class SandboxConformance(PluginConformance):
         assert sandbox.run("seq 1000 | sort -n | tail -1") == Result(0, "1000\n")
         assert self.run_python(sandbox, HOG, self.limits.memory_mb // 4) == Result(0, "survived\n")
         assert self.run_python(sandbox, FILL, self.limits.disk_mb // 2) == Result(0, "survived\n")
+
+    # ------------------------------------------------------------------------------------------------------ clients
+
+    @pytest.fixture
+    def client(self, sandbox: Sandbox) -> Callable[..., Result]:
+        """``client(program, *arguments, **options)`` runs a client whose server says hello, or skips the test."""
+        if type(sandbox).run_client is Sandbox.run_client:
+            pytest.skip("it runs no clients")
+
+        def run(program: str, *arguments: object, server: Answering | None = None, **options: Any) -> Result:
+            with server or Answering() as answering:
+                command = [self.python, "-c", program, *map(str, arguments)]
+                about = {"port": PORT, "env": {}, **options}
+                try:
+                    return sandbox.run_client(command, answering.on_listen, **about)
+                except AgentError as error:
+                    if not error.remedy or answering.listens:
+                        raise
+                    pytest.skip(f"this machine cannot run clients: {error.what}")
+
+        return run
+
+    def test_a_client_reaches_its_server_and_nothing_else(self, client: Callable[..., Result], tmp_path: Path) -> None:
+        """It has its variables, its input, and files that the caller lets it read. Its stderr is apart."""
+        (tmp_path / "shown").mkdir()
+        (tmp_path / "shown" / "file").write_text("content")
+        given = {"env": {"GIVEN": "variable"}, "stdin": "input", "visible": [tmp_path / "shown"]}
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            found = client(ASK, PORT, other.getsockname()[1], tmp_path / "shown" / "file", **given)
+        expected = ["hello", "refused", "variable", "input", "content"]
+        assert (found.code, found.output.split(), found.errors) == (0, expected, "an error\n"), found
+
+    def test_a_client_that_forks_or_hangs_is_ended(self, client: Callable[..., Result], sandbox: Sandbox) -> None:
+        """At the same limits as a command. The next client finds the port free."""
+        assert client(BOMB, 8 * self.limits.processes).ended in ("processes", "")
+        mark = f"mark-{secrets.token_hex(8)}"
+        assert client(ORPHAN, mark).code == 0
+        assert gone(mark, WAIT_S)
+        assert sandbox.run("echo alive").output == "alive\n"
+
+    def test_closing_in_another_thread_ends_a_client(
+        self, client: Callable[..., Result], sandbox: Sandbox, folder: Path
+    ) -> None:
+        """`run_client` raises an `AgentError`, and nothing is left of the client."""
+        client("")  # skipped before the thread starts, if the machine cannot run it
+        mark = f"mark-{secrets.token_hex(8)}"
+        server, began = Answering(), time.monotonic()
+
+        def close() -> None:
+            seen(mark, WAIT_S)
+            sandbox.close()
+
+        thread = threading.Thread(target=close)
+        thread.start()
+        try:
+            with pytest.raises(AgentError):
+                client(SLEEP, mark, server=server)
+        finally:
+            thread.join()
+        assert gone(mark, WAIT_S)
+        assert time.monotonic() - began < self.limits.seconds
+        assert not any(folder.iterdir())
 
     # ------------------------------------------------------------------------------------------------------ secrecy
 

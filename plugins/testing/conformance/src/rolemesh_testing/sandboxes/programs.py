@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BOMB", "DEEP", "FILL", "HOG", "ORPHAN", "PRINT", "SLEEP"]
+__all__ = ["ASK", "BOMB", "DEEP", "FILL", "HOG", "ORPHAN", "PRINT", "SLEEP"]
 
+ASK: Final = """
+import os, socket, sys
+mine, other, file = sys.argv[1:]
+print(socket.create_connection(("127.0.0.1", int(mine)), 10).recv(100).decode())
+try:
+    socket.create_connection(("127.0.0.1", int(other)), 5)
+    print("reached")
+except OSError:
+    print("refused")
+print(os.environ["GIVEN"], sys.stdin.read(), open(file).read())
+print("an error", file=sys.stderr)
+"""
+"""Asks the server at its first argument, tries the port in the second one, and reads the file in the third one."""
 SLEEP: Final = "import sys, time\ntime.sleep(60)\n"
 """Sleeps for a minute. The test finds the process by its arguments."""
 ORPHAN: Final = """
