@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rolemesh import RankContext
 from rolemesh_agents import EndReached, Message, Observation, Outcome, Reward, Start, Tool, ToolCall, Turn
+from rolemesh_gateway import ProcessHarness
 from rolemesh_gateway.dialogue import Dialogue
 from rolemesh_gateway.server import Door, Server
 
 ADD = Tool("add", "Adds two numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
+PROGRAMS = Path(__file__).parent / "programs"
+QUESTION = Start([{"role": "user", "content": "1 + 2 + 4?"}])
 Model = Callable[[Sequence[Message]], Turn]
 
 
@@ -125,3 +130,39 @@ def says() -> Callable[..., Turn]:
 def add() -> Tool:
     """A tool."""
     return ADD
+
+
+@pytest.fixture
+def held(scripted, tmp_path):
+    """`held(model, **options)`: hold one conversation, and return it."""
+
+    def hold(model, start=QUESTION, plugins=None, **options):
+        async def main():
+            talk = scripted(model, start)
+            harness = ProcessHarness(ProcessHarness.Options.model_validate(options))
+            await harness.setup(RankContext(options=None, base=PROGRAMS, tmp_dir=tmp_path, plugins=plugins or {}))
+            try:
+                with pytest.raises(EndReached):
+                    await harness.run(talk)
+            finally:
+                await harness.close()
+                assert not list(tmp_path.iterdir())
+            return talk
+
+        return asyncio.run(main())
+
+    return hold
+
+
+@pytest.fixture
+def adder(says):
+    """A model that adds step by step with a tool, and then says the sum."""
+
+    def model(messages):
+        answers = [each["content"] for each in messages if each["role"] == "tool"]
+        steps = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+        if len(answers) < len(steps):
+            return says("", ToolCall("add", steps[len(answers)], f"call{len(answers)}"))
+        return says(f"The sum is {answers[-1]}.")
+
+    return model

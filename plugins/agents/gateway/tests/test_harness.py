@@ -11,49 +11,13 @@ from pathlib import Path
 import pytest
 
 from rolemesh import RankContext
-from rolemesh_agents import ConversationFailedError, EndReached, Reward, Start, ToolCall
+from rolemesh_agents import ConversationFailedError, EndReached, Reward, Start
 from rolemesh_gateway import ProcessHarness
 
 PROGRAMS = Path(__file__).parent / "programs"
 BODY = '{"model": "m", "messages": [{"role": "user", "content": "go"}]}'
 ASK = f"curl -s -H \"x-api-key: $OPENAI_API_KEY\" -d '{BODY}' $OPENAI_BASE_URL/chat/completions"
 QUESTION = Start([{"role": "user", "content": "1 + 2 + 4?"}])
-
-
-@pytest.fixture
-def held(scripted, tmp_path):
-    """`held(model, **options)`: hold one conversation, and return it."""
-
-    def hold(model, start=QUESTION, **options):
-        async def main():
-            talk = scripted(model, start)
-            harness = ProcessHarness(ProcessHarness.Options.model_validate(options))
-            await harness.setup(RankContext(options=None, base=PROGRAMS, tmp_dir=tmp_path))
-            try:
-                with pytest.raises(EndReached):
-                    await harness.run(talk)
-            finally:
-                await harness.close()
-                assert not list(tmp_path.iterdir())
-            return talk
-
-        return asyncio.run(main())
-
-    return hold
-
-
-@pytest.fixture
-def adder(says):
-    """A model that adds step by step with a tool, and then says the sum."""
-
-    def model(messages):
-        answers = [each["content"] for each in messages if each["role"] == "tool"]
-        steps = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
-        if len(answers) < len(steps):
-            return says("", ToolCall("add", steps[len(answers)], f"call{len(answers)}"))
-        return says(f"The sum is {answers[-1]}.")
-
-    return model
 
 
 @pytest.mark.parametrize("program", ["openai_chat.py", "openai_responses.py", "anthropic_messages.py"])

@@ -53,9 +53,13 @@ class Job:
             "agent": {"use": "agent", "options": {**agent, "harness": harness}},
             "trainer": {"use": "function", "options": trainer},
         }
+        sandbox = env.pop("sandbox", None)
         program = {"command": ["{python}", str(HERE / "programs/tools.py"), env.pop("client", "")], "env": env}
         plugins: dict[str, Any] = {"environments": [{"use": "sums", "options": {"numbers": 4}}]}
         plugins["harnesses"] = [{"use": "process", "options": program}] if harness == "process" else []
+        if sandbox is not None:
+            program["sandbox"] = sandbox
+            plugins["sandboxes"] = [{"use": sandbox}]
         job = {
             "name": harness,
             "flow": "flow.py:talk",
@@ -109,7 +113,10 @@ def test_programs_train_the_tokens_of_the_tool_loop_also_if_the_rank_of_the_agen
 
 
 @pytest.mark.soak
-def test_the_client_of_openai_trains_the_same_tokens_under_kills(job):
+@pytest.mark.parametrize("about", [{}, {"sandbox": "process"}], ids=["alone", "sandbox"])
+def test_the_client_of_openai_trains_the_same_tokens_under_kills(job, about):
     loop = job.run("tools")["state_sha256"]["trainer"]
-    result = job.run("process", "--chaos", "kills=4,seed=3", client="openai")
+    result = job.run("process", "--chaos", "kills=4,seed=3", client="openai", **about)
     assert result["state_sha256"]["trainer"] == loop
+    mine = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
+    assert not [line for line in mine if str(HERE / "programs/tools.py") in line]

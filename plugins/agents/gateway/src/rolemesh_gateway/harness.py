@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from rolemesh_gateway.dialogue import Dialogue
 from rolemesh_gateway.options import ProcessOptions
 from rolemesh_gateway.programs import Program, ProgramResult
 from rolemesh_gateway.rewards import Failed, verdict
+from rolemesh_gateway.sandboxed import ADDRESS, Client, SandboxedProgram, limits_of, try_client
 
 if TYPE_CHECKING:
     from rolemesh_gateway.server import Door, Server
@@ -43,6 +45,8 @@ class ProcessHarness(Harness):
         self._ctx = ctx
         self._warned: set[str] = set()
         self._folder = Path(tempfile.mkdtemp(prefix=f"{ctx.role}-{ctx.rank}-", dir=_parent(ctx)))
+        if options.sandbox is not None:
+            try_client(ctx, options.sandbox, limits_of(options), self._folder, [Path(ctx.base).resolve()])
         self._server: Server = Server(options.model, options.request_mb, options.waiting)
         _allow_files()
         await self._server.start()
@@ -50,7 +54,7 @@ class ProcessHarness(Harness):
     async def run(self, talk: Conversation) -> None:
         """See `Harness.run`: start the program, answer its requests, and judge it after its end."""
         options: ProcessOptions = self.options
-        door = self._server.open(talk.start)
+        door = self._server.open(talk.start, "" if options.sandbox is None else ADDRESS)
         dialogue = Dialogue(talk, door.desk, options.takes, options.reward == "call")
         program = None
         try:
@@ -67,9 +71,10 @@ class ProcessHarness(Harness):
         """See `Harness.close`."""
         if hasattr(self, "_server"):
             await self._server.stop()
+        if hasattr(self, "_folder"):
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _program(self, door: Door, start: Start, seed: int) -> Program:
+    def _program(self, door: Door, start: Start, seed: int) -> Program | SandboxedProgram:
         options: ProcessOptions = self.options
         places = {
             "{base}": str(Path(self._ctx.base).resolve()),
@@ -79,24 +84,27 @@ class ProcessHarness(Harness):
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         own = {"NO_PROXY": "127.0.0.1", "PYTHONHASHSEED": "0", "ROLEMESH_SEED": str(seed)}
         told = {"messages": list(start.messages), "tools": [tool.as_function() for tool in start.tools], "seed": seed}
+        command = [_replaced(each, places) for each in options.command]
+        env = {name: _replaced(value, places) for name, value in options.env.items()}
+        variables = {**own, **env, **door.variables}
+        if options.sandbox is not None:
+            return SandboxedProgram(
+                self._ctx.plugins["sandboxes", options.sandbox](),
+                limits_of(options),
+                Client(command, variables, json.dumps(told), [Path(places["{base}"])]),
+                self._folder,
+                functools.partial(self._server.listen, door),
+                door.desk.end,
+            )
         limits = {
             "seconds": options.seconds,
             "grace_s": options.grace_s,
             "processes": options.processes,
             "kept": options.output_kb * 1000,
         }
-        command = [_replaced(each, places) for each in options.command]
-        env = {name: _replaced(value, places) for name, value in options.env.items()}
-        return Program(
-            command,
-            {**inherited, **own, **env, **door.variables},
-            json.dumps(told),
-            limits,
-            self._folder,
-            door.desk.end,
-        )
+        return Program(command, {**inherited, **variables}, json.dumps(told), limits, self._folder, door.desk.end)
 
-    def _over(self, program: Program | None) -> None:
+    def _over(self, program: Program | SandboxedProgram | None) -> None:
         """The conversation is over: give the program time to end, and then ask it to."""
         if program is not None:
             asyncio.get_running_loop().call_later(self.options.grace_s, program.ask_to_end)

@@ -51,4 +51,11 @@ class ProcessOptions(BaseModel, extra="forbid"):
     )
     output_kb: int = Field(64, ge=1, description="kept end of stdout and of stderr, in 10^3 bytes each")
     request_mb: float = Field(8.0, gt=0, description="maximum length of the body of a request, in 10^6 bytes")
+    sandbox: str | None = Field(
+        None,
+        description="name of a sandbox under plugins.sandboxes; each program runs in one, where it reaches its own "
+        "conversation and nothing else; null: none",
+    )
+    memory_mb: int = Field(1000, gt=0, description="with sandbox: memory of one process, in 10^6 bytes")
+    disk_mb: int = Field(64, gt=0, description="with sandbox: size of the program's folder, in 10^6 bytes")
     waiting: int = Field(128, ge=1, description="requests of one conversation that may wait; the gateway refuses more")

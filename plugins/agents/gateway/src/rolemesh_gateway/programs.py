@@ -28,7 +28,8 @@ class ProgramResult(msgspec.Struct, frozen=True):
     """The end of a program.
 
     - `code`: the exit status; negative for a signal; None if the program did not end by itself.
-    - `ended`: the limit that ended it (``seconds``, ``processes``), ``asked`` if the harness did, or "".
+    - `ended`: the limit that ended it (``seconds``, ``processes``, ``memory_mb``, ``disk_mb``); ``asked`` if the
+      harness did; ``guard`` or ``sandbox`` if that failed; or "".
     - `output`, `errors`: the end of stdout and of stderr.
     - `cut`: number of bytes of both that are missing.
     """

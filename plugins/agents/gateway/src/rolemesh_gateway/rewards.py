@@ -17,6 +17,14 @@ __all__ = ["Failed", "RewardFrom", "Verdict", "verdict"]
 RewardFrom: TypeAlias = Literal["environment", "exit", "stdout", "call"]
 SHOWN = 500
 """Number of characters of stderr in the reason of a failure."""
+FATAL = {
+    "processes": "the program had more processes than its limit",
+    "memory_mb": "the program took more memory than its limit",
+    "disk_mb": "the folder of the program became larger than its limit",
+    "guard": "the guard of the program was killed",
+    "sandbox": "the sandbox of the program failed",
+}
+"""Ends of a program that fail its conversation, and how the reason begins."""
 WRONG = (1,)
 """Exit statuses that mean a reward of 0."""
 
@@ -48,7 +56,7 @@ def verdict(
     ended it before the program did. `if_truncated`: the reward of a truncated conversation that has none. `wrong`: the
     exit statuses that mean a reward of 0.
     """
-    if result.ended in ("processes", "guard"):
+    if result.ended in FATAL:
         return Failed(_crash(result))
     limit = "the program ran longer than its limit in seconds" if result.ended == "seconds" else ""
     stopped = bool(limit) or (over and result.ended == "asked")
@@ -96,10 +104,8 @@ def _crashed(result: ProgramResult) -> bool:
 
 
 def _crash(result: ProgramResult) -> str:
-    if result.ended == "processes":
-        return f"the program had more processes than its limit. {_tail(result)}"
-    if result.ended == "guard":
-        return "the guard of the program was killed"
+    if told := FATAL.get(result.ended):
+        return told if result.ended == "guard" else f"{told}. {_tail(result)}"
     if result.code is None:
         return f"the harness ended the program. {_tail(result)}"
     how = f"signal {-result.code}" if result.code < 0 else f"exit status {result.code}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import math
 import secrets
@@ -24,6 +25,8 @@ __all__ = ["Door", "Server"]
 
 BODY_S = 60.0
 """Seconds that a client may take to send the body of a request."""
+CLOSE_S = 1.0
+"""Seconds for the last answers of a conversation that is over."""
 PATHS = {"/v1/chat/completions": CHAT, "/v1/responses": RESPONSES, "/v1/messages": MESSAGES}
 
 
@@ -37,6 +40,8 @@ class Door(msgspec.Struct, eq=False):
     desk: Desk
     start: Start
     connections: WeakSet[asyncio.Transport] = msgspec.field(default_factory=WeakSet)
+    runner: web.AppRunner | None = None
+    """The server of a socket that leads to this conversation only."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -62,6 +67,7 @@ class Server:
         self._doors: dict[str, Door] = {}
         self._opened = 0
         self._runner: web.AppRunner | None = None
+        self._stopping: set[asyncio.Task[None]] = set()
         self._socket: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._url = ""
@@ -85,36 +91,60 @@ class Server:
             self._socket.close()
         self._loop = None
 
-    def open(self, start: Start) -> Door:
-        """Open a way to a new conversation."""
+    def open(self, start: Start, address: str = "") -> Door:
+        """Open a way to a new conversation. `address`: where its program finds this server; "": where it listens."""
         self._opened += 1
         number = str(self._opened)
-        door = Door(number, f"rm-{secrets.token_urlsafe(24)}", f"{self._url}/{number}", Desk(self._waiting), start)
+        url = f"{address or self._url}/{number}"
+        door = Door(number, f"rm-{secrets.token_urlsafe(24)}", url, Desk(self._waiting), start)
         self._doors[number] = door
         return door
+
+    async def listen(self, door: Door, listener: socket.socket) -> None:
+        """Answer the connections of a socket, which leads to this conversation only. It is closed with the door."""
+        if door.number not in self._doors:
+            listener.close()
+            return
+        door.runner = await self._serving(listener, door)
+        if door.number not in self._doors:
+            self._stop(door)
 
     def close(self, door: Door) -> None:
         """End the requests and the connections of a conversation. It may be called twice."""
         self._doors.pop(door.number, None)
+        self._stop(door)
         door.desk.close()
         for transport in list(door.connections):
             # The answers that `close` has made go out first.
-            asyncio.get_running_loop().call_later(1.0, transport.abort)
+            asyncio.get_running_loop().call_later(CLOSE_S, transport.abort)
         door.connections.clear()
 
     async def _listen(self) -> None:
-        app = web.Application(client_max_size=self._most_bytes)
-        app.router.add_route("*", "/{number}{path:/.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, handle_signals=False)
-        await self._runner.setup()
         self._socket = socket.create_server(("127.0.0.1", 0))
-        await web.SockSite(self._runner, self._socket, backlog=4096).start()
+        self._runner = await self._serving(self._socket, None)
         self._url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _serving(self, listener: socket.socket, only: Door | None) -> web.AppRunner:
+        app = web.Application(client_max_size=self._most_bytes)
+        app.router.add_route("*", "/{number}{path:/.*}", functools.partial(self._answer, only))
+        runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, handle_signals=False, shutdown_timeout=CLOSE_S
+        )
+        await runner.setup()
+        await web.SockSite(runner, listener, backlog=4096).start()
+        return runner
+
+    def _stop(self, door: Door) -> None:
+        runner, door.runner = door.runner, None
+        if runner is not None:
+            task = Context().run(asyncio.ensure_future, runner.cleanup())
+            self._stopping.add(task)
+            task.add_done_callback(self._stopping.discard)
+
+    async def _answer(self, only: Door | None, request: web.Request) -> web.StreamResponse:
         anthropic = "anthropic-version" in request.headers or request.match_info["path"] == "/v1/messages"
         try:
-            door = self._door(request)
+            door = self._door(request, only)
             if request.transport is not None:
                 door.connections.add(request.transport)
             return await self._route(request, door, anthropic)
@@ -122,12 +152,13 @@ class Server:
             headers = {"x-should-retry": "true" if error.retry else "false"}
             return web.json_response(error_body(error, anthropic), status=error.status, headers=headers)
 
-    def _door(self, request: web.Request) -> Door:
+    def _door(self, request: web.Request, only: Door | None) -> Door:
         door = self._doors.get(request.match_info["number"])
         bearer = request.headers.get("Authorization", "")
         key = bearer[7:].strip() if bearer[:7].lower() == "bearer " else request.headers.get("x-api-key", "")
         # One answer for both mistakes, so that a program cannot find out which conversations there are.
-        if door is None or not hmac.compare_digest(door.key.encode(), key.encode("utf-8", "replace")):
+        known = door is not None and only in (None, door)
+        if door is None or not known or not hmac.compare_digest(door.key.encode(), key.encode("utf-8", "replace")):
             raise RefusedError(401, "this key opens no conversation at this address", code="invalid_api_key")
         return door
 

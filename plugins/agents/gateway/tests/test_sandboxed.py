@@ -1,0 +1,195 @@
+"""Programs in sandboxes: they talk to their own conversation, reach nothing else, and leave nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+
+from rolemesh import RankContext
+from rolemesh_agents import AgentError, ConversationFailedError, Limits, Start
+from rolemesh_gateway import ProcessHarness
+from rolemesh_sandbox_bubblewrap import BubblewrapOptions, BubblewrapSandbox
+from rolemesh_sandbox_process import ProcessOptions, ProcessSandbox
+
+DEBIAN = "/usr/bin/python3"
+"""An interpreter that every user may run."""
+BOXES = {
+    ("sandboxes", "process"): lambda: ProcessSandbox(ProcessOptions(isolation="namespaces")),
+    ("sandboxes", "bubblewrap"): lambda: BubblewrapSandbox(BubblewrapOptions()),
+    ("sandboxes", "plain"): lambda: ProcessSandbox(ProcessOptions(isolation="none", python=DEBIAN)),
+}
+REACHES = """
+import os, socket, sys
+from urllib.parse import urlsplit
+mine = urlsplit(os.environ["OPENAI_BASE_URL"]).port
+for port in (mine, *map(int, sys.argv[1:])):
+    try:
+        socket.create_connection(("127.0.0.1", port), 5).close()
+        print("reached", port == mine)
+    except OSError as error:
+        print(type(error).__name__)
+"""
+FORKS = "import os, time\nfor _ in range(60): os.fork() or time.sleep(600)\ntime.sleep(600)"
+LEAVES = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(600)
+open("up", "w").close()
+"""
+"""Leaves a process in a session of its own."""
+SLEEPS = "time.sleep(600)"
+
+
+@pytest.fixture
+def boxed(held, tmp_path_factory):
+    """`boxed(sandbox, model, **options)`: hold one conversation whose program has a sandbox, or skip."""
+
+    def hold(sandbox, model, **options):
+        usable(sandbox, tmp_path_factory.mktemp("trial"))
+        return held(model, plugins=BOXES, sandbox=sandbox, **options)
+
+    return hold
+
+
+def usable(sandbox: str, folder: Path) -> None:
+    """Skip the test if this machine cannot have the sandbox."""
+    made = BOXES["sandboxes", sandbox]()
+    try:
+        made.open(folder, Limits())
+    except AgentError as error:
+        pytest.skip(str(error))
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("sandbox", ["process", "bubblewrap"])
+def test_an_unchanged_program_in_a_sandbox_adds_with_a_tool(boxed, adder, sandbox):
+    talk = boxed(sandbox, adder, command=["{python}", "{base}/openai_chat.py"])
+    (used,) = [each for each in talk.samples if each[-1]["role"] == "assistant"]
+    assert [each["content"] for each in used if each["role"] == "tool"] == ["3", "7"]
+    assert (talk.replies, talk.truncated, talk.reward) == (["The sum is 7."], "", None)
+
+
+@pytest.mark.parametrize("sandbox", ["process", "bubblewrap"])
+def test_a_program_in_a_sandbox_reaches_no_other_port(boxed, says, sandbox):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = ["{python}", "-c", REACHES + "sys.exit(3)", str(server.getsockname()[1])]
+        with pytest.raises(ConversationFailedError, match=r"(?s)status 3.*reached True\nConnectionRefusedError$"):
+            boxed(sandbox, lambda messages: says("ok"), command=command)
+
+
+def test_a_socket_for_one_conversation_leads_to_no_other_one(gateway, says):
+    """Even with the other one's key."""
+
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here:
+            other = here.server.open(Start([]))
+            listener = socket.create_server(("127.0.0.1", 0))
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            await here.server.listen(here.door, listener)
+            async with aiohttp.ClientSession() as client:
+                seen = {}
+                for url, door in ((address, here.door), (address, other), (here.door.url.rsplit("/", 1)[0], other)):
+                    async with client.get(f"{url}/{door.number}/start", headers={"x-api-key": door.key}) as answer:
+                        seen[url == address, door is other] = answer.status
+            assert seen == {(True, False): 200, (True, True): 401, (False, True): 200}
+            here.server.close(here.door)
+            async with asyncio.timeout(10):
+                while listener.fileno() >= 0:
+                    await asyncio.sleep(0.005)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (FORKS, "more processes than its limit"),
+        ("open('f', 'wb').write(b'x' * 40_000_000); import time; time.sleep(600)", "File too large"),
+        ("import sys; print('out'); print('bad', file=sys.stderr); sys.exit(3)", "status 3. Its last output: bad$"),
+    ],
+)
+def test_the_limits_of_a_sandbox_hold_for_a_program(boxed, says, code, reason):
+    with pytest.raises(ConversationFailedError, match=reason):
+        boxed("process", lambda messages: says("ok"), command=["{python}", "-c", code], processes=20, disk_mb=20)
+
+
+def test_a_program_that_hangs_in_a_sandbox_is_truncated(boxed, says):
+    talk = boxed("process", lambda messages: says("ok"), command=["{python}", "-c", LEAVES + SLEEPS], seconds=1.0)
+    assert talk.truncated == "the program ran longer than its limit in seconds"
+
+
+def test_a_cancelled_conversation_ends_its_program_and_its_sandbox(scripted, says, tmp_path):
+    usable("process", tmp_path)
+
+    async def main():
+        options = ProcessHarness.Options(command=["{python}", "-c", LEAVES + SLEEPS], sandbox="process")
+        harness = ProcessHarness(options)
+        await harness.setup(RankContext(options=None, base=Path(__file__).parent, tmp_dir=tmp_path, plugins=BOXES))
+        me = psutil.Process()
+        before, others = me.num_fds(), me.children(recursive=True)
+        task = asyncio.ensure_future(harness.run(scripted(lambda messages: says("ok"))))
+        async with asyncio.timeout(20):
+            while not list(tmp_path.glob("*/*/up")):
+                await asyncio.sleep(0.01)
+            left = set(me.children(recursive=True)).difference(others)
+            assert len(left) >= 3
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not any(each.is_running() for each in left)
+            assert not list(tmp_path.glob("*/*"))
+            while me.num_fds() > before:
+                await asyncio.sleep(0.01)
+        await harness.close()
+
+    asyncio.run(main())
+
+
+def test_nothing_is_left_of_a_sandboxed_program_whose_rank_is_killed(tmp_path):
+    usable("process", tmp_path)
+    rank = f"""
+import asyncio, socket, sys
+from pathlib import Path
+from rolemesh_agents import Limits
+from rolemesh_gateway.sandboxed import Client, SandboxedProgram
+from rolemesh_sandbox_process import ProcessOptions, ProcessSandbox
+async def attach(listener): pass
+async def main():
+    client = Client([sys.executable, "-c", {LEAVES + SLEEPS!r}], {{}}, "", [])
+    SandboxedProgram(ProcessSandbox(ProcessOptions()), Limits(seconds=600), client, Path(sys.argv[1]), attach, print)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+    process = subprocess.Popen([sys.executable, "-c", rank, str(tmp_path)])
+    until = time.monotonic() + 30
+    while not list(tmp_path.glob("*/up")):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    left = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    _, alive = psutil.wait_procs(left, timeout=20)
+    assert not alive
+    while list(tmp_path.iterdir()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_sandbox_without_a_network_of_its_own_is_refused_at_the_start(held, says, tmp_path_factory):
+    usable("plain", tmp_path_factory.mktemp("trial"))
+    with pytest.raises(AgentError, match="a client needs a network of its own") as raised:
+        held(lambda messages: says("ok"), plugins=BOXES, sandbox="plain", command=["true"])
+    assert "allow namespaces" in raised.value.remedy
+    with pytest.raises(AgentError, match="the job file lists no 'nothing' under plugins"):
+        held(lambda messages: says("ok"), plugins=BOXES, sandbox="nothing", command=["true"])
