@@ -11,7 +11,8 @@ from rolemesh_facts.time_use import Use
 from rolemesh_recorder.lines import FlowFile
 from rolemesh_view.edge_rows import edge_rows, edge_texts
 from rolemesh_view.graph import HEIGHT, WIDTH, draw
-from rolemesh_view.viewed import Look, Viewed
+from rolemesh_view.predictions import change
+from rolemesh_view.viewed import Ahead, Look, Viewed
 
 __all__ = ["flow", "picture"]
 
@@ -24,11 +25,11 @@ SHOWN = 12
 
 def flow(run: Viewed, query: Any) -> dict[str, Any]:
     """Return the picture of the flow, the state of its edges, the critical path, and the use of time by role."""
-    found, seen = run.facts.flow(), run.look_soon()
+    found, seen, ahead = run.facts.flow(), run.look_soon(), run.ahead_soon()
     look = seen or UNREAD
     critical = look.critical.stations[:SHOWN] if look.critical else ()
     return {
-        "reads": seen is None,
+        "reads": seen is None or ahead is None,
         "picture": picture(found, look) if found else None,
         "edges": edge_rows(found, look) if found else [],
         "critical": critical,
@@ -37,6 +38,8 @@ def flow(run: Viewed, query: Any) -> dict[str, Any]:
         "edge_names": {f"edge {edge.edge}": f"{edge.producer} → {edge.consumer} ({edge.param})" for edge in look.edges},
         "rates": look.rates,
         "part": "part" in query,
+        "ahead": ahead or Ahead(None, ()),
+        "change": change,
         "size": (WIDTH, HEIGHT),
         "known": KNOWN,
     }

@@ -17,9 +17,10 @@ from rolemesh_facts.pieces import flat, stretches
 from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, use_of
 from rolemesh_recorder.reading import latest_lines
 from rolemesh_runtime.lock import is_held
+from rolemesh_view.predictions import Forecast, Resize, forecast, load_of, predicted, resizes, sizes_at
 from rolemesh_view.renewed import Renewed
 
-__all__ = ["Look", "Runs", "Viewed", "Whole"]
+__all__ = ["Ahead", "Look", "Runs", "Viewed", "Whole"]
 
 WINDOW_S, RECENT_S = 60.0, 10.0
 """Seconds at the end of the record for shares of the time, and for rates."""
@@ -27,6 +28,8 @@ SOON_S = 0.15
 """Seconds that a page waits for the first look at a run."""
 USE_RANKS, CRITICAL_RANKS = 1024, 256
 """Numbers of ranks above which the use of time and the critical path cover a shorter time."""
+RESIZES = 5
+"""Number of resizes that the page of the flow shows."""
 
 
 class Look(NamedTuple):
@@ -44,6 +47,13 @@ class Look(NamedTuple):
     advice: Sequence[Advice]
     rates: Mapping[str, float] = {}
     states: Sequence[EdgeState] = ()
+
+
+class Ahead(NamedTuple):
+    """The forecast for other numbers of ranks, and the latest resizes, each with the share that the model predicted."""
+
+    forecast: Forecast | None
+    resizes: Sequence[tuple[Resize, float | None]]
 
 
 class Whole(NamedTuple):
@@ -64,6 +74,8 @@ class Viewed:
         self.lock = threading.RLock()
         self._look = Renewed(lambda: _look(path))
         self._whole = Renewed(lambda: _whole(path))
+        self._predicted: dict[int, float | None] = {}
+        self._ahead = Renewed(lambda: _ahead(path, self.look(), self._predicted))
 
     def live(self) -> bool:
         """Return whether a process of the job is alive on this machine. A copied folder is never alive."""
@@ -81,6 +93,10 @@ class Viewed:
     def look_soon(self) -> Look | None:
         """Return the latest look, but do not wait long for the first one: None if the record is large."""
         return self._look.get_within(SOON_S)
+
+    def ahead_soon(self) -> Ahead | None:
+        """Return the latest predictions; None if there are none yet and the record is large."""
+        return self._ahead.get_within(SOON_S)
 
     def whole(self) -> Whole:
         """Return the latest extent of the record."""
@@ -137,6 +153,24 @@ def _rates(uses: Mapping[RankRef, Use]) -> dict[str, float]:
         if use.wall:
             roles.setdefault(ref.role, []).append(use.steps / use.wall * 1e6)
     return {role: sum(found) / len(found) for role, found in roles.items()}
+
+
+def _ahead(path: Path, look: Look, known: dict[int, float | None]) -> Ahead:
+    """`known` has what the model predicted of former resizes, by their numbers."""
+    facts = RunFacts(path)
+    flow = facts.flow()
+    if flow is None:
+        return Ahead(None, ())
+    events = facts.events()
+    latest = resizes(flow, events, facts.metrics(), WINDOW_S)[:RESIZES]
+    for each in latest:
+        if each.number not in known:
+            before = facts.uses(int(each.since * 1e6), int(each.asked * 1e6))
+            known[each.number] = predicted(load_of(flow, before, sizes_at(flow, events, each.asked)), each.sizes)
+    since, until = max([look.since, *(int((each.done or each.asked) * 1e6) for each in latest)]), look.until
+    uses = look.uses if since == look.since else facts.uses(since, until)
+    load = load_of(flow, uses, sizes_at(flow, events)) if until > since else None
+    return Ahead(forecast(load) if load else None, [(each, known[each.number]) for each in latest])
 
 
 class Runs:

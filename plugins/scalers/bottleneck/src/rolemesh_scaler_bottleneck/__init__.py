@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rolemesh_scaler_bottleneck.model import Bottleneck, bottleneck
+from rolemesh_scaler_bottleneck.model import Bottleneck, Model, bottleneck
 from rolemesh_scaler_bottleneck.scaler import BottleneckOptions, BottleneckScaler
 
-__all__ = ["Bottleneck", "BottleneckOptions", "BottleneckScaler", "bottleneck"]
+__all__ = ["Bottleneck", "BottleneckOptions", "BottleneckScaler", "Model", "bottleneck"]

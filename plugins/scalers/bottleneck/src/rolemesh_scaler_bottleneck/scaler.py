@@ -90,7 +90,7 @@ class BottleneckScaler(Scaler):
         most = {role: min(r.most, r.room) if capped else r.most for role, r in mine.items()}
         least = {role: r.least for role, r in mine.items()}
         best = model.allocate(most, least, cost, self._budget, self.options.utilization)
-        if not over and model.step(best) > (1.0 - self.options.gain) * model.step(model.sizes):
+        if not over and model.shorter(best) < self.options.gain:
             return {}
         sizes = {role: max(best[role], r.ranks) for role, r in mine.items()}
         while _cost(sizes, cost) > self._budget and (rich := [role for role in mine if sizes[role] > best[role]]):

@@ -1,0 +1,175 @@
+"""Predictions for other numbers of ranks, from the model of the scaler `bottleneck`, and what resizes then did. Pure.
+
+The model needs the load of the job. The accounts of its ranks have the same times as the load that scalers get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from rolemesh.api.observer import Event, StepMetrics
+from rolemesh.api.rank_ref import RankRef
+from rolemesh_durable.scalers import EdgeLoad, Load, RoleLoad
+from rolemesh_facts.time_use import Use, edge_uses, overall
+from rolemesh_recorder.lines import FlowFile
+from rolemesh_scaler_bottleneck import Bottleneck, Model
+
+__all__ = ["Forecast", "Prediction", "Resize", "change", "forecast", "load_of", "predicted", "resizes", "sizes_at"]
+
+LEAST = 0.01
+"""Minimum share by which a step changes, for a prediction of a role with more ranks."""
+SETTLING_S = 2.0
+"""Seconds after a resize that do not count, because all ranks begin at one step and edges are empty."""
+LEAST_STEPS = 5
+"""Minimum number of steps for the duration of a step."""
+
+
+class Prediction(NamedTuple):
+    """Steps are `shorter` (share from 0 to 1; below 0: longer) if `role` has `then` ranks instead of `now`."""
+
+    role: str
+    now: int
+    then: int
+    shorter: float
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.now} → {self.then} ranks: {change(self.shorter)}"
+
+
+class Forecast(NamedTuple):
+    """The bottleneck, and predictions, the best one first. `explained`: whether roles' work explains a step's time."""
+
+    bottleneck: Bottleneck | None
+    predictions: tuple[Prediction, ...]
+    explained: bool
+
+
+class Resize(NamedTuple):
+    """A resize, from its request to its outcome. Times are in seconds since 1970, `done` is 0 until it is done.
+
+    `before` and `after` are the durations of a step in seconds; None if there were too few steps. That before the
+    request is measured from `since` on.
+    """
+
+    number: int
+    was: dict[str, int]
+    sizes: dict[str, int]
+    reason: str
+    since: float
+    asked: float
+    done: float
+    before: float | None
+    after: float | None
+
+    def __str__(self) -> str:
+        return ", ".join(f"{role} {self.was[role]} → {size} ranks" for role, size in self.sizes.items())
+
+    @property
+    def shorter(self) -> float | None:
+        """The share by which steps got shorter; None if it is not known."""
+        return 1.0 - self.after / self.before if self.before and self.after is not None else None
+
+
+def change(shorter: float) -> str:
+    """Return the change of a step's duration in words."""
+    if abs(shorter) < LEAST:
+        return "steps as long as now"
+    return f"steps {abs(shorter):.0%} {'shorter' if shorter > 0 else 'longer'}"
+
+
+def sizes_at(flow: FlowFile, events: Iterable[Event], time: float = float("inf")) -> dict[str, int]:
+    """Return the number of ranks of each role at `time`, in seconds since 1970: that of the flow, and of resizes."""
+    sizes = dict(flow.sizes)
+    for event in events:
+        if event.kind == "resized" and event.time <= time:
+            sizes.update(_sizes(event))
+    return sizes
+
+
+def load_of(flow: FlowFile, uses: Mapping[RankRef, Use], sizes: Mapping[str, int]) -> Load | None:
+    """Return the load of a job with `sizes`; None if a role has no account. Limits and room are left out."""
+    living = {ref: use for ref, use in uses.items() if ref.rank < sizes.get(ref.role, 0)}
+    roles = []
+    for role, size in sizes.items():
+        use = overall(use for ref, use in living.items() if ref.role == role)
+        if not use.wall:
+            return None
+        roles.append(RoleLoad(role, size, size, size, size, use.share("computing")))
+    edges = [
+        EdgeLoad(
+            use.producer, use.consumer, flow.ops[flow.edges[use.edge].dst].label, use.param, use.waiting, use.blocked,
+            int(lag) if (lag := flow.edges[use.edge].lag).isdigit() else 0,
+        )
+        for use in edge_uses(flow, living)
+        if use.producer != use.consumer
+    ]  # fmt: skip
+    return Load(0.0, 0.0, tuple(roles), tuple(edges))
+
+
+def forecast(load: Load) -> Forecast:
+    """Return what one rank more of each role, or one less, does to the duration of a step.
+
+    One rank more is left out if it changes nothing, and so are all predictions if the work of roles does not explain
+    the time of a step. One rank less is left out if steps get longer.
+    """
+    model = Model(load)
+    if not model.explained:
+        return Forecast(None, (), False)
+    found = []
+    for role, size in model.sizes.items():
+        more = Prediction(role, size, size + 1, model.shorter({role: size + 1}))
+        less = Prediction(role, size, size - 1, model.shorter({role: size - 1}) if size > 1 else -1.0)
+        found += [more] if more.shorter >= LEAST else []
+        found += [less] if less.shorter > -LEAST else []
+    return Forecast(model.bottleneck(), tuple(sorted(found, key=lambda each: -each.shorter)), True)
+
+
+def predicted(load: Load | None, sizes: Mapping[str, int]) -> float | None:
+    """Return the share by which the model makes steps shorter with `sizes`; None if it does not explain their time."""
+    model = Model(load) if load is not None else None
+    known = model is not None and model.explained and sizes.keys() <= model.sizes.keys()
+    return model.shorter(sizes) if model is not None and known and all(sizes.values()) else None
+
+
+def step_s(lines: Sequence[StepMetrics], since: float, until: float) -> float | None:
+    """Return the duration of a step, in seconds, between two times in seconds since 1970; None for too few steps."""
+    ended = [line for line in lines if since <= line.time <= until]
+    steps = ended[-1].step - ended[0].step if ended else 0
+    return (ended[-1].time - ended[0].time) / steps if steps >= LEAST_STEPS else None
+
+
+def resizes(
+    flow: FlowFile, events: Sequence[Event], lines: Sequence[StepMetrics], window_s: float = 60.0
+) -> list[Resize]:
+    """Return the resizes that were carried out or are under way, the latest first.
+
+    The duration of a step is that of `window_s` seconds at most before the request, and after the outcome.
+    """
+    refused = {event.data.get("number") for event in events if event.kind == "resize_refused"}
+    done = {event.data.get("number"): event.time for event in events if event.kind == "resized"}
+    asked = [event for event in events if event.kind == "resize_asked" and event.data.get("number") not in refused]
+    turns = [event.time for event in events if event.kind in ("resize_asked", "resized")]
+    found = []
+    for event in asked:
+        number = event.data.get("number")
+        ended = done.get(number, 0.0)
+        begun = max((time for time in turns if time < event.time), default=0.0)
+        over = min((time for time in turns if time > ended), default=float("inf"))
+        since = max(begun + SETTLING_S, event.time - window_s)
+        before = step_s(lines, since, event.time)
+        after = step_s(lines, ended + SETTLING_S, min(over, ended + SETTLING_S + window_s)) if ended else None
+        was = sizes_at(flow, events, event.time)
+        wanted = _sizes(event)
+        found.append(
+            Resize(
+                number if isinstance(number, int) else 0, {role: was.get(role, 0) for role in wanted}, wanted,
+                str(event.data.get("reason", "")), since, event.time, ended, before, after,
+            )
+        )  # fmt: skip
+    return found[::-1]
+
+
+def _sizes(event: Event) -> dict[str, int]:
+    sizes = event.data.get("sizes")
+    return {str(role): size for role, size in sizes.items() if isinstance(size, int)} if isinstance(sizes, dict) else {}
