@@ -189,12 +189,34 @@ def test_a_run_with_the_kernel_alone_names_what_to_install(
     assert done.stderr == "error: no engine is installed\n  → pip install 'rolemesh[local]'\n"
 
 
-def test_the_local_extra_runs_hello_in_processes(whole_installed: Installed, tmp_path: Path) -> None:
-    command = ("rolemesh", "run", str(hello(tmp_path) / "job.yaml"), "--backend", "local")
-    done = whole_installed.run(*command, cwd=tmp_path)
+def test_the_local_extra_has_the_distributions_that_it_names(whole_installed: Installed) -> None:
+    projects = {named(folder): pyproject(folder) for folder in DISTRIBUTIONS}
+    extras = projects["rolemesh"]["optional-dependencies"]
+    wanted, left = set[str](), [Requirement(each).name for each in extras["inline"] + extras["local"]]
+    while left:
+        if (name := left.pop()) in projects and name not in wanted:
+            wanted.add(name)
+            left += [Requirement(each).name for each in projects[name]["dependencies"]]
+    found = {each.name for each in distributions(path=[str(whole_installed.packages)])}
+    assert {name for name in found if name.startswith("rolemesh")} == wanted
+
+
+def test_the_local_extra_runs_hello_in_processes_and_shows_what_happened(
+    whole_installed: Installed, tmp_path: Path
+) -> None:
+    given = ("--backend", "local", "failover=[{use: process}]", "--chaos", "kills=1")
+    done = whole_installed.run("rolemesh", "run", str(hello(tmp_path) / "job.yaml"), *given, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads((tmp_path / "runs" / "hello" / "result.json").read_text())
-    assert (result["status"], result["steps"], result["recoveries"]) == ("done", 20, [])
+    run = tmp_path / "runs" / "hello"
+    result = json.loads((run / "result.json").read_text())
+    assert (result["status"], result["steps"]) == ("done", 20)
+    assert "<h2>Failures and recoveries</h2>" in (run / "report.html").read_text()
+    for command in ("status hello", "events hello", "top hello --once", "trace hello -o hello.pftrace", "view --help"):
+        done = whole_installed.run("rolemesh", *command.split(), cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+    refused = whole_installed.run("rolemesh", "sql", "hello", "select 1", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr.endswith("The verb 'sql' is not installed: pip install rolemesh-queries\n")
 
 
 def test_the_local_extra_makes_a_repository_for_a_plugin(whole_installed: Installed, tmp_path: Path) -> None:
