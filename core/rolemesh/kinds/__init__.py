@@ -134,26 +134,30 @@ def kind_names() -> tuple[str, ...]:
 def kinds() -> Mapping[str, Kind]:
     """Return all kinds by name, the kernel's first. A declaration that is not a `Kind` is logged
     and left out."""
-    found = dict(KERNEL)
-    for point in sorted(point for point in entry_points() if point.group == DECLARED):
+    return MappingProxyType({name: kind for name in kind_names() if (kind := _kind(name))})
+
+
+@cache
+def _kind(name: str) -> Kind | None:
+    found = KERNEL.get(name)
+    points = [each for each in entry_points() if (each.group, each.name) == (DECLARED, name)]
+    for point in sorted(points):
         try:
             kind = point.load()
         except Exception as error:
             kind = error
-        if not isinstance(kind, Kind) or kind.name != point.name:
-            log.warning("%s = %s declares no kind of plugins: %r", point.name, point.value, kind)
-        elif point.name in found:
-            log.warning("%s = %s declares a kind that there is already", point.name, point.value)
+        if isinstance(kind, Kind) and kind.name == name and not found:
+            found = kind
         else:
-            found[point.name] = kind
-    return MappingProxyType(found)
+            log.warning("%s = %s declares no new kind of plugins: %r", name, point.value, kind)
+    return found
 
 
 def kind_named(name: str, where: str | None = None) -> Kind:
     """Return the kind `name`; raise `PluginError` if there is none."""
     if name in KERNEL:
         return KERNEL[name]  # every rank asks, and what is installed takes long to read
-    if (found := kinds().get(name)) is None:
+    if (found := _kind(name)) is None:
         what = f"there is no kind {name!r} of plugins"
         remedy = nearest(name, kinds())
         if owner := offered("kinds").get(name):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from rolemesh.kinds.installed import distribution
+from rolemesh.api.import_ref import import_paths
+from rolemesh.kinds import kind_named
 from rolemesh.runs.run import LOGS_DIR
 from rolemesh_durable.api.hosting import MasterConfig, give_up
 from rolemesh_local.messages import SupervisorStart
@@ -34,7 +35,9 @@ def main() -> int:
     pass_over(signal.SIGINT)
     for module in PRELOAD:
         importlib.import_module(module)
-    distribution("rolemesh")  # what is installed is listed once, not by every master and agent
+    import_paths(bundle.job.base)
+    for kind in bundle.job.plugins:
+        kind_named(kind)  # the metadata of what is installed are read once, not by every master and agent
     logs = Path(bundle.job.run_dir, LOGS_DIR)
     guard = ResourceGuard(bundle.job.job_id, "supervisor")
     try:
