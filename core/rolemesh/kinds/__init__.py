@@ -155,9 +155,8 @@ def _kind(name: str) -> Kind | None:
 
 def kind_named(name: str, where: str | None = None) -> Kind:
     """Return the kind `name`; raise `PluginError` if there is none."""
-    if name in KERNEL:
-        return KERNEL[name]  # every rank asks, and what is installed takes long to read
-    if (found := _kind(name)) is None:
+    # Every rank asks for the kernel's kinds, and what is installed takes long to read.
+    if (found := KERNEL.get(name) or _kind(name)) is None:
         what = f"there is no kind {name!r} of plugins"
         remedy = nearest(name, kinds())
         if owner := offered("kinds").get(name):
