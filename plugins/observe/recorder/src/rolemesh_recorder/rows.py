@@ -47,7 +47,11 @@ Keep = Callable[[Row], None]
 
 
 class Sampling:
-    """Chooses rows by a hash of step, operator and number: a repeated step keeps the same ones."""
+    """Chooses rows by a hash of step, operator and number: a repeated step keeps the same ones.
+
+    In a batch with the column `group`, the group takes the place of the number, so that the rows of a group stay
+    together.
+    """
 
     def __init__(self, share: str) -> None:
         self._share = Fraction(share)
@@ -58,7 +62,7 @@ class Sampling:
         def look(value: Any, first: int = 0) -> int:
             if not isinstance(value, Batch):
                 return first
-            for number in self._chosen(op.label, step(), first, value.rows):
+            for number in self._chosen(op.label, step(), first, value):
                 keep(_row(op.label, step(), first + number, value, number))
             return first + value.rows
 
@@ -81,9 +85,11 @@ class Sampling:
 
         return run
 
-    def _chosen(self, label: str, step: int, first: int, rows: int) -> Iterator[int]:
-        for number in range(rows):
-            key = f"{label} {step} {first + number}".encode()
+    def _chosen(self, label: str, step: int, first: int, batch: Batch) -> Iterator[int]:
+        groups = batch.get("group")
+        for number in range(batch.rows):
+            unit = first + number if groups is None else f"group {groups[number]}"
+            key = f"{label} {step} {unit}".encode()
             found = int.from_bytes(blake2b(key, digest_size=4).digest())
             if found * self._share.denominator < self._share.numerator << 32:
                 yield number

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
-from rolemesh_view import logs, tokens
+from rolemesh_view import logs
 from rolemesh_view.flow_page import flow
 from rolemesh_view.placement import nodes
+from rolemesh_view.rows_page import rows
 from rolemesh_view.viewed import Viewed
-from rolemesh_view.vocabulary import vocabulary
 
 __all__ = ["PAGES", "frame", "jobs"]
 
 Query = Mapping[str, str]
-MOST_ROWS = 50_000
-"""Kept rows that the viewer looks at."""
 PHASES: Final = (
     "computing", "waiting", "blocked", "idle", "calling", "serving", "following", "gathering", "saving", "turn",
     "starting", "setup", "restoring",
@@ -63,27 +60,6 @@ def _failure(run: Viewed, query: Query) -> dict[str, Any]:
 
 def _metrics(run: Viewed, query: Query) -> dict[str, Any]:
     return {"names": list(run.facts.series(4))}
-
-
-def _rows(run: Viewed, query: Query) -> dict[str, Any]:
-    rows = list(islice(run.facts.rows(), MOST_ROWS))
-    step = query.get("step", "")
-    choice = tokens.Choice(
-        query.get("op", ""), int(step) if step.isdecimal() and len(step) < 19 else None, query.get("find", ""),
-        query.get("only", ""), query.get("sort", ""), _int(query.get("first"), 0),
-    )  # fmt: skip
-    found = tokens.choose(rows, choice)
-    by, text_of = query.get("by", ""), vocabulary(run.facts)
-    shown = []
-    for ref, row in found.rows:
-        ways = tokens.colourings(row.columns)
-        way = by if by in ways else ways[0] if ways else ""
-        shown.append({"ref": ref, "row": row, "tokens": tokens.tokens(row.columns, way, text_of), "by": way})
-    return {
-        "choice": choice, "rows": shown, "total": found.total, "kept": len(rows), "by": by,
-        "ops": sorted({row.op for _, row in rows}), "columns": tokens.columns_of(rows),
-        "ways": sorted({way for _, row in found.rows for way in tokens.colourings(row.columns)}),
-    }  # fmt: skip
 
 
 def _logs(run: Viewed, query: Query) -> dict[str, Any]:
@@ -136,6 +112,6 @@ def _int(text: str | None, default: int) -> int:
 
 
 PAGES: Final[Mapping[str, Callable[[Viewed, Any], dict[str, Any]]]] = {
-    "flow": flow, "time": _time, "failures": _failures, "failure": _failure, "metrics": _metrics, "rows": _rows,
+    "flow": flow, "time": _time, "failures": _failures, "failure": _failure, "metrics": _metrics, "rows": rows,
     "logs": _logs, "events": _events, "placement": _placement, "job": _job, "advice": _advice,
 }  # fmt: skip

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeGuard
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_recorder.rows import Row
 
-__all__ = ["Choice", "Shown", "Token", "choose", "colourings", "columns_of", "tokens"]
+__all__ = ["DIFFERENCE", "Choice", "Shown", "Token", "choose", "colourings", "columns_of", "is_truncated", "numbers_of"]
+__all__ += ["tokens"]
 
 MOST_TOKENS = 4000
 SHADES = 8
@@ -19,7 +20,10 @@ DIFFERENCE = " − "
 
 
 class Choice(NamedTuple):
-    """The filters of a reader. `only` is "", ``truncated`` or ``empty``; `sort` a column, or "-" and one: falling."""
+    """The filters of a reader. `only` is "", ``truncated`` or ``empty``; `sort` a column, or "-" and one: falling.
+
+    `group`, `row` and `rank` choose a group, the number of a row, and the rank that kept it; None and "" stand for all.
+    """
 
     op: str = ""
     step: int | None = None
@@ -28,6 +32,9 @@ class Choice(NamedTuple):
     sort: str = ""
     first: int = 0
     size: int = 20
+    group: str | None = None
+    row: int | None = None
+    rank: str = ""
 
 
 class Shown(NamedTuple):
@@ -45,15 +52,22 @@ class Token(NamedTuple):
     shade: int
 
 
-def choose(rows: Iterable[tuple[RankRef, Row]], choice: Choice) -> Shown:
-    """Return the rows that pass, in the wanted order: the newest step first unless `sort` names a column."""
+def choose(
+    rows: Iterable[tuple[RankRef, Row]],
+    choice: Choice,
+    size_of: Callable[[Mapping[str, Any]], float | None] | None = None,
+) -> Shown:
+    """Return the rows that pass, in the wanted order: the newest step first unless `sort` names a column.
+
+    With `size_of`, `sort` orders by what it returns for a row's columns.
+    """
     passed = 0
     last = choice.first + choice.size
 
     def passing() -> Iterable[tuple[RankRef, Row]]:
         nonlocal passed
         for ref, row in rows:
-            if _passes(row, choice):
+            if _passes(row, choice) and choice.rank in ("", str(ref)):
                 passed += 1
                 yield ref, row
 
@@ -63,7 +77,8 @@ def choose(rows: Iterable[tuple[RankRef, Row]], choice: Choice) -> Shown:
     else:
         pick = nlargest if down else nsmallest
         lowest = -math.inf if down else math.inf
-        found = pick(last, passing(), key=lambda each: _size(each[1].columns.get(name), lowest))
+        measure = size_of or (lambda columns: columns.get(name))
+        found = pick(last, passing(), key=lambda each: _size(measure(each[1].columns), lowest))
     return Shown(found[choice.first :], passed)
 
 
@@ -136,6 +151,10 @@ def _passes(row: Row, choice: Choice) -> bool:
         return False
     if choice.step is not None and row.step != choice.step:
         return False
+    if choice.row is not None and row.row != choice.row:
+        return False
+    if choice.group is not None and str(row.columns.get("group")) != choice.group:
+        return False
     if choice.only and not _is(row, choice.only):
         return False
     return not choice.find or any(choice.find in str(value) for value in row.columns.values())
@@ -143,10 +162,19 @@ def _passes(row: Row, choice: Choice) -> bool:
 
 def _is(row: Row, only: str) -> bool:
     if only == "truncated":
-        said = row.columns.get("truncated")
-        return bool(said) or row.columns.get("finish_reason") == "length"
+        return is_truncated(row)
     texts = [value for value in row.columns.values() if isinstance(value, str | list)]
     return any(not value for value in texts)
+
+
+def is_truncated(row: Row) -> bool:
+    """Return whether a row says that its completion was cut off."""
+    return bool(row.columns.get("truncated")) or row.columns.get("finish_reason") == "length"
+
+
+def numbers_of(values: Sequence[Any]) -> list[float]:
+    """Return the values of a list in a row as numbers; NaN for what is none."""
+    return [_float(value) for value in values]
 
 
 def _size(value: Any, missing: float) -> float:

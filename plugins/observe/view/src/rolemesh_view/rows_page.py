@@ -1,0 +1,102 @@
+"""The page of kept rows: from steps to groups, to rows, to the tokens of one row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from rolemesh_view import tokens
+from rolemesh_view.groups import groups_of, policies_of, ratio_of, steps_of
+from rolemesh_view.viewed import Viewed
+from rolemesh_view.vocabulary import vocabulary
+
+__all__ = ["rows"]
+
+MOST_ROWS = 50_000
+"""Kept rows that the viewer looks at."""
+MOST_STEPS, MOST_GROUPS = 50, 500
+"""Lines of the tables of steps and groups."""
+RATIO = "-ratio"
+"""The order by the largest ratio of a token."""
+
+
+class TokenLine(NamedTuple):
+    """One token: its place, text, log-probabilities at the trainer and at the sampler, difference and ratio."""
+
+    number: int
+    text: str
+    trainer: float
+    sampler: float
+    difference: float
+    ratio: float
+    shade: int
+
+
+def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the tables of steps and groups, and the rows that pass the filters of `query`."""
+    kept = list(islice(run.facts.rows(), MOST_ROWS))
+    choice = tokens.Choice(
+        query.get("op", ""), _number(query.get("step")), query.get("find", ""), query.get("only", ""),
+        query.get("sort", ""), _number(query.get("first")) or 0, group=query.get("group"),
+        row=_number(query.get("row")), rank=query.get("rank", ""),
+    )  # fmt: skip
+    found = tokens.choose(kept, choice, ratio_of if choice.sort == RATIO else None)
+    by, text_of = query.get("by", ""), vocabulary(run.facts)
+    shown = []
+    for ref, row in found.rows:
+        ways = _ways(row.columns)
+        way = by if by in ways else ways[0] if ways else ""
+        shown.append({"ref": ref, "row": row, "tokens": tokens.tokens(row.columns, way, text_of), "by": way})
+    alone = found.rows[0][1].columns if choice.row is not None and len(found.rows) == 1 else None
+    of_step = [each for each in kept if each[1].step == choice.step and (not choice.op or each[1].op == choice.op)]
+    return {
+        "choice": choice, "rows": shown, "total": found.total, "kept": len(kept), "by": by,
+        "ops": sorted({row.op for _, row in kept}), "columns": tokens.columns_of(kept),
+        "ratios": any(policies_of(row.columns) for _, row in kept),
+        "ways": sorted({way for _, row in found.rows for way in _ways(row.columns)}),
+        "steps": steps_of(kept)[:MOST_STEPS] if choice.step is None and not choice.first else [],
+        "groups": groups_of(of_step)[:MOST_GROUPS] if choice.step is not None and choice.group is None else [],
+        "token_lines": token_lines(alone, text_of) if alone is not None else [],
+        "link": lambda **changes: link(choice, by, changes),
+    }  # fmt: skip
+
+
+def link(choice: tokens.Choice, by: str, changes: Mapping[str, object]) -> str:
+    """Return the address of the page with `choice` and `changes`, relative to it. None removes a filter."""
+    given = choice._asdict() | {"by": by} | dict(changes)
+    del given["size"]
+    given["first"] = given["first"] or None
+    wanted = {name: value for name, value in given.items() if value is not None and value != ""}
+    return "?" + urlencode({name: str(value) for name, value in wanted.items()}, errors="replace")
+
+
+def token_lines(columns: Mapping[str, Any], text_of: Callable[[int], str] | None = None) -> list[TokenLine]:
+    """Return one line per token of a row that has the log-probabilities of trainer and sampler; else nothing."""
+    names = policies_of(columns)
+    if names is None:
+        return []
+    trainer, sampler = (tokens.numbers_of(columns[name]) for name in names)
+    coloured = tokens.tokens(columns, tokens.DIFFERENCE.join(names), text_of)
+    return [
+        TokenLine(at, token.text, one, other, one - other, _exp(one - other), token.shade)
+        for at, (token, one, other) in enumerate(zip(coloured, trainer, sampler, strict=False))
+    ]
+
+
+def _ways(columns: Mapping[str, Any]) -> list[str]:
+    """Return the colourings of a row: by the difference of trainer and sampler first."""
+    names = policies_of(columns)
+    first = [tokens.DIFFERENCE.join(names)] if names else []
+    reverse = {tokens.DIFFERENCE.join(reversed(names))} if names else set()
+    return first + [way for way in tokens.colourings(columns) if way not in {*first, *reverse}]
+
+
+def _exp(difference: float) -> float:
+    return math.exp(min(700.0, difference)) if math.isfinite(difference) else math.nan
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None
