@@ -129,7 +129,8 @@ def test_a_program_that_hangs_in_a_sandbox_is_truncated(boxed, says):
     assert talk.truncated == "the program ran longer than its limit in seconds"
 
 
-def test_a_cancelled_conversation_ends_its_program_and_its_sandbox(scripted, says, tmp_path):
+@pytest.mark.parametrize("killed", [False, True], ids=["cancelled", "guard killed"])
+def test_a_conversation_that_ends_early_leaves_nothing_of_its_program(scripted, says, tmp_path, killed):
     usable("process", tmp_path)
 
     async def main():
@@ -144,10 +145,18 @@ def test_a_cancelled_conversation_ends_its_program_and_its_sandbox(scripted, say
                 await asyncio.sleep(0.01)
             left = set(me.children(recursive=True)).difference(others)
             assert len(left) >= 3
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert not any(each.is_running() for each in left)
+            if killed:
+                (guard,) = set(me.children()).intersection(left)
+                guard.kill()
+                with pytest.raises(ConversationFailedError, match="the guard of the program was killed"):
+                    await task
+            else:
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            while any(each.is_running() for each in left):
+                assert killed, "the guard waits for all processes"
+                await asyncio.sleep(0.01)
             assert not list(tmp_path.glob("*/*"))
             while me.num_fds() > before:
                 await asyncio.sleep(0.01)
@@ -188,7 +197,7 @@ asyncio.run(main())
 
 def test_a_sandbox_without_a_network_of_its_own_is_refused_at_the_start(held, says, tmp_path_factory):
     usable("plain", tmp_path_factory.mktemp("trial"))
-    with pytest.raises(AgentError, match="a client needs a network of its own") as raised:
+    with pytest.raises(AgentError, match=r"plain processes have none \(isolation: none\)") as raised:
         held(lambda messages: says("ok"), plugins=BOXES, sandbox="plain", command=["true"])
     assert "allow namespaces" in raised.value.remedy
     with pytest.raises(AgentError, match="the job file lists no 'nothing' under plugins"):

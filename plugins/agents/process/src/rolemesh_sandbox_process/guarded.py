@@ -48,6 +48,7 @@ class Isolation:
     - `own_users`: whether the kernel counts the processes of commands alone, because of a namespace of users.
     - `user`: number of the user that commands run as; 0: that of this process.
     - `unenforced`: see `Sandbox.unenforced`.
+    - `reason`: why commands are plain processes, if they are.
     """
 
     kind: Literal["namespaces", "prefix", "none"]
@@ -57,6 +58,7 @@ class Isolation:
     own_users: bool = False
     user: int = 0
     unenforced: Sequence[str] = field(default_factory=tuple)
+    reason: str = ""
 
 
 class GuardedSandbox(Sandbox):
@@ -190,8 +192,8 @@ class GuardedSandbox(Sandbox):
         folder = Path(self._open_setup()["folder"])
         found = self.isolation(folder, self._limits)
         if found.kind == "none":
-            what = "a client needs a network of its own, and plain processes have none"
-            raise AgentError(what, where=" ".join(found.unenforced), remedy=HELP)
+            what = f"a client needs a network of its own, and plain processes have none ({found.reason})"
+            raise AgentError(what, remedy=f"{HELP}, and do not write isolation: none")
         if self._limits.network:
             what = "a client has a network of its own, and the limits of the sandbox allow that of the machine"
             raise AgentError(what, remedy="write network: false in the limits of the sandbox")

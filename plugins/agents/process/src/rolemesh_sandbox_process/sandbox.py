@@ -51,7 +51,8 @@ class ProcessSandbox(GuardedSandbox):
         """Return plain processes. As root, commands run as a user without rights, who exists only for this sandbox."""
         root = os.getuid() == 0
         user = _USERS + secrets.randbelow(_USERS) if root else 0
-        plain = Isolation("none", str(folder.resolve()), False, user=user, unenforced=_plain_gaps(why, root=root))
+        gaps = _plain_gaps(why, root=root)
+        plain = Isolation("none", str(folder.resolve()), False, user=user, unenforced=gaps, reason=why)
         if refusal := self.refusal(folder, limits, plain):
             remedy = f"{HELP}. Without them, {'a user without rights' if root else 'commands'} must be able to run it"
             raise AgentError(f"commands cannot run as plain processes: {refusal}", remedy=remedy)
