@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from rolemesh.api.observer import JobStatus, RankStatus
+from rolemesh.api.observer import RankStatus
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
 from rolemesh.cli.output import print_json
-from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError, nearest
 from rolemesh.runs.run import runs_folder
-from rolemesh_debug.process_facts import ProcessFacts, look
-from rolemesh_durable.api.jobs import LivingRun, MasterGoneError, find_run, take_stacks
+from rolemesh_debug.living_ranks import asked_by, find_rank, process_of
+from rolemesh_debug.process_facts import ProcessFacts
+from rolemesh_debug.requests import MOST_STEPS, ProfileRank
+from rolemesh_durable.api.jobs import ControlClient, LivingRun, MasterGoneError, find_run, take_stacks
 
 __all__ = ["command"]
-
-
-class RankGoneError(RolemeshError):
-    """The rank has no process that can be looked at from here."""
-
-    exit_code = EXIT_NOT_STARTED
 
 
 def command(
     job: JobName,
     rank: Annotated[str, typer.Argument(metavar="ROLE/RANK", help="The rank.", show_default=False)],
+    profile: Annotated[
+        int, typer.Option("--profile", min=0, max=MOST_STEPS, help="Number of steps to profile; 0: show the stacks.")
+    ] = 0,
     as_json: JsonFlag = False,
     runs_dir: RunsDir = None,
 ) -> None:
-    """Show the position of a rank, the stacks of its threads, and its memory and open files.
+    """Show the position of a rank, the stacks of its threads, and its memory and open files; or profile it.
 
     The stacks are those of py-spy, which pauses the rank for some milliseconds. The rank must be on this machine.
+    With --profile, the rank instead runs torch.profiler around its next steps, and writes a Chrome trace into the
+    run's folder. The job file must list the extension `debug`, and the rank must have imported torch.
 
     Exit code: 0; 1 if the job's master is gone; 2 if there is no such job or rank, or it has no process here.
 
@@ -42,6 +41,8 @@ def command(
       rolemesh debug grpo trainer/1
 
       rolemesh debug grpo trainer/1 --json
+
+      rolemesh debug grpo trainer/1 --profile 3
     """
     run = LivingRun(find_run(job, runs_folder(runs_dir)).path)
     status = run.status()
@@ -49,36 +50,21 @@ def command(
         result = run.result()
         what = f"it has ended: {result.get('status')}" if result else "its master does not answer"
         raise MasterGoneError(what, where=str(run.path), remedy="rolemesh events shows what it journalled last")
-    found = _rank(status, rank)
-    facts = look(found.pid) if found.pid > 0 else None
-    if facts is None or not _is_ours(found.pid, f"rolemesh: {status.name} {found.ref}"):
-        raise RankGoneError(
-            f"{found.ref} has no process on this machine: it is {found.state}, on node {found.node or '?'}",
-            remedy="run this command on that node, or wait until the rank has started",
-        )
+    found = find_rank(status, rank)
+    if profile:
+        with ControlClient(run.path) as client:
+            client.ask(
+                ProfileRank(found.ref.role, found.ref.rank, profile, asked_by(f"rolemesh debug --profile {profile}"))
+            )
+        typer.echo(f"{found.ref} profiles its next {profile} steps; the event profile_written names the file")
+        return
+    facts = process_of(status, found)
     stacks = take_stacks(found.pid)
     if as_json:
         told = {"memory": msgspec.to_builtins(facts), "stacks": stacks}
         print_json({"job": run.name, **msgspec.to_builtins(found), **told})
     else:
         typer.echo("\n".join([*_lines(found, facts), "", stacks]))
-
-
-def _rank(status: JobStatus, asked: str) -> RankStatus:
-    known = {str(each.ref): each for each in status.ranks}
-    found = known.get(asked) or known.get(f"{asked}/0" if "/" not in asked else "")
-    if found is None:
-        raise RankGoneError(f"{status.name} has no rank {asked!r}", remedy=nearest(asked, list(known)))
-    return found
-
-
-def _is_ours(pid: int, title: str) -> bool:
-    """Return whether the process has this title, or its beginning: pids of another machine may be in use here."""
-    try:
-        shown = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return False
-    return len(shown) > len("rolemesh: ") and title.startswith(shown)
 
 
 def _lines(rank: RankStatus, facts: ProcessFacts) -> list[str]:

@@ -1,4 +1,4 @@
-"""The extension `debug`: an operator that fails reports its inputs, and they are saved."""
+"""The extension `debug`: a failing operator reports and saves its inputs, and a rank is profiled on request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import GeneratorType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 
@@ -14,8 +14,14 @@ from rolemesh.graph.logical import OpCall
 from rolemesh_debug.describing import described
 from rolemesh_debug.failed_calls import FAILURES_DIR, About, file_name, make_room, write
 from rolemesh_debug.options import DebugOptions
-from rolemesh_durable.api.extensions import Extension, Rank, RankExtension
+from rolemesh_debug.profile_messages import ProfileOrder
+from rolemesh_debug.profiler import Profiler
+from rolemesh_durable.api.extensions import Extension, ExtensionMessage, Rank, RankExtension
 from rolemesh_runtime.operator_failure import summarize
+
+if TYPE_CHECKING:
+    from rolemesh_debug.inspections import Orders
+    from rolemesh_durable.api.extensions import MasterExtension, MasterParts, MasterShell, ShellPart
 
 __all__ = ["Debug"]
 
@@ -23,18 +29,64 @@ LOG = logging.getLogger(__name__)
 
 
 class Debug(Extension):
-    """Reports and saves the inputs of an operator that raises. It costs nothing until then."""
+    """Reports and saves the inputs of an operator that raises, and profiles ranks. It costs nothing until then."""
 
     Options: ClassVar[type[BaseModel]] = DebugOptions
     options: DebugOptions
 
+    def __init__(self, options: BaseModel) -> None:
+        super().__init__(options)
+        self._orders: Orders = {}
+
     def in_rank(self, rank: Rank) -> RankExtension:
         """Take part in every rank."""
-        return FailureReport(rank, self.options)
+        return DebuggedRank(rank, self.options)
+
+    def in_master(self, parts: MasterParts) -> MasterExtension:
+        """Send orders for profiles to ranks."""
+        from rolemesh_debug.inspections import Profiles  # imports the master's modules, which ranks do without
+
+        return Profiles(parts, self._orders)
+
+    def in_shell(self, shell: MasterShell) -> ShellPart:
+        """Answer the requests of clients."""
+        from rolemesh_debug.inspections import Inspections
+
+        return Inspections(shell, self._orders)
 
 
-class FailureReport(RankExtension):
-    """The part in a rank."""
+class DebuggedRank(RankExtension):
+    """The part in a rank: reports about failures, and the profiler."""
+
+    messages = (ProfileOrder,)
+
+    def __init__(self, rank: Rank, options: DebugOptions) -> None:
+        self._report, self._profiler = FailureReport(rank, options), Profiler(rank)
+
+    def wrap(self, op: OpCall, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `method`; its exceptions get the inputs as a note."""
+        return self._report.wrap(op, method)
+
+    def heard(self, message: ExtensionMessage) -> None:
+        """Take an order for a profile."""
+        if isinstance(message, ProfileOrder):
+            self._profiler.order(message)
+
+    def before_step(self, step: int) -> None:
+        """Begin a profile that is ordered."""
+        self._profiler.before_step(step)
+
+    def step_done(self, step: int, held: bool) -> None:
+        """End the profile after its last step."""
+        self._profiler.step_done()
+
+    def steps_end(self, finished: int) -> None:
+        """End a profile that has fewer steps than ordered."""
+        self._profiler.end()
+
+
+class FailureReport:
+    """Adds the inputs of a failing operator to its exception, and saves them."""
 
     def __init__(self, rank: Rank, options: DebugOptions) -> None:
         self._rank, self._options = rank, options

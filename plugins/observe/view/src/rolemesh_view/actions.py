@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import time
 from collections.abc import Mapping
 from typing import Final
 
 from rolemesh.errors import RolemeshError
-from rolemesh_durable.api.jobs import ControlClient, DrainNode, MasterGoneError, ResizeRequest, ask
+from rolemesh_debug.living_ranks import asked_by, find_rank, process_of
+from rolemesh_debug.requests import NoteStacks, ProfileRank
+from rolemesh_durable.api.jobs import (
+    ControlClient,
+    DrainNode,
+    MasterGoneError,
+    RefusedError,
+    ResizeRequest,
+    ask,
+    take_stacks,
+)
 from rolemesh_view.viewed import Viewed
 
 __all__ = ["QUESTIONS", "act"]
@@ -19,6 +27,8 @@ QUESTIONS: Final = {
     "finish": "End the job in good order: all ranks come to one step, with a last snapshot.",
     "scale": "Change the number of ranks: all ranks stop after one step, and go on from a checkpoint of it.",
     "drain": "Move all ranks off the node.",
+    "stacks": "Show the stacks of the rank's threads. py-spy pauses the rank for some milliseconds.",
+    "profile": "Profile steps of the rank with torch.profiler. They take longer; the trace goes to the run's folder.",
 }
 PATIENCE_S = 20.0
 
@@ -29,9 +39,9 @@ def act(run: Viewed, what: str, given: Mapping[str, str]) -> str:
         return f"there is no action {what!r}"
     if not run.live():
         return f"{run.name} does not run on this machine"
-    reason = f"rolemesh view: {what}, by {getpass.getuser()} (pid {os.getpid()}, {time.time():.0f})"
+    reason = asked_by(f"rolemesh view: {what}")
     try:
-        return _ask(run, what, given, reason)
+        return _inspect(run, what, given, reason) if what in ("stacks", "profile") else _ask(run, what, given, reason)
     except (MasterGoneError, RolemeshError) as error:
         return str(error)
 
@@ -54,3 +64,21 @@ def _ask(run: Viewed, what: str, given: Mapping[str, str], reason: str) -> str:
             case "drain":
                 client.ask(DrainNode(given.get("node", ""), reason))
     return "asked; the events show what follows"
+
+
+def _inspect(run: Viewed, what: str, given: Mapping[str, str], reason: str) -> str:
+    """Return the stacks of a rank, or order a profile of it. The event that says so comes first."""
+    steps = given.get("steps", "")
+    with ControlClient(run.path) as client:
+        status = client.status()
+        found = find_rank(status, f"{given.get('role', '')}/{given.get('rank', '')}")
+        role, rank = found.ref
+        try:
+            if what == "profile":
+                client.ask(ProfileRank(role, rank, int(steps) if steps.isdecimal() else 0, reason))
+                return f"{found.ref} profiles its next {steps} steps; the event profile_written names the file"
+            process_of(status, found)
+            client.ask(NoteStacks(role, rank, reason))
+        except RefusedError as error:
+            return f"{error} (stacks and profiles need the extension `debug` in the job file)"
+    return f"{found.ref}, step {found.step}\n\n{take_stacks(found.pid)}"

@@ -23,6 +23,7 @@ from rolemesh_view.viewed import Runs, Viewed
 __all__ = ["application"]
 
 HERE = Path(__file__).parent
+GIVEN = ("do", "role", "rank", "ranks", "node", "steps")
 Page = Callable[[Viewed, Any], dict[str, Any]]
 
 
@@ -82,7 +83,7 @@ class _Show:
         run, query = self._run(request), request.query_params
         if query.get("do") not in QUESTIONS:
             raise HTTPException(404, "there is no such action")
-        given = {key: value for key, value in query.items() if key in ("do", "role", "ranks", "node")}
+        given = {key: value for key, value in query.items() if key in GIVEN}
         context = {"question": QUESTIONS[query["do"]], "given": given, "token": self._token}
         return self._html("act", title="Confirm", **pages.frame(run, "act"), **context)
 
