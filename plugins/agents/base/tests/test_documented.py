@@ -20,9 +20,7 @@ def block(language: str, number: int = 0) -> str:
 
 def test_the_first_agent_of_the_page_runs_with_a_model_of_rules(agent_job: Callable[..., Any]) -> None:
     job = agent_job("documented")
-    (job.folder / "site" / "sums.py").write_text(block("python"))
-    points = job.folder / "site" / "agent_bench-0.1.0.dist-info" / "entry_points.txt"
-    points.write_text("[rolemesh.environments]\nsums = sums:Sums\n")
+    (job.folder / "sums.py").write_text(block("python"))
     (job.folder / "flow.py").write_text(block("python", 1).replace("    job.rollout.load_weights", "    # "))
     documented = yaml.safe_load(block("yaml"))
     ours = job.job["roles"]
