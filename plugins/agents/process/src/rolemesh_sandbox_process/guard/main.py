@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import socket
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +34,8 @@ def main() -> None:
         serve = Guard(setup, owner.fileno())
         request = None
         try:
+            if os.getppid() != setup["owner"]:  # it ended while this process started
+                raise OwnerGoneError
             while serve.asked() and (request := _receive(owner)):
                 _send(owner, serve.answer(request))
         except (OwnerGoneError, ConnectionError):
@@ -55,8 +56,6 @@ class Guard:
         self.owners = [owner]
         with suppress(OSError):
             self.owners.append(os.pidfd_open(setup["owner"]))
-        if os.getppid() != setup["owner"]:
-            sys.exit(1)
         self._cells: Job | None = None
         self._code = self._asked = self._done = -1
         self._replaced = False
