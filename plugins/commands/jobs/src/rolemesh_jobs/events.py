@@ -78,7 +78,8 @@ def line(event: Event) -> Text:
     indented."""
     from rich.text import Text
 
-    at = datetime.fromtimestamp(event.time).strftime("%H:%M:%S.%f")[:-3]
+    known = 0 <= event.time < 1e11  # else a damaged line
+    at = datetime.fromtimestamp(event.time).strftime("%H:%M:%S.%f")[:-3] if known else "?"
     text = Text.assemble((f"{event.seq:>5} ", "dim"), (f"{at}  ", "dim"), (f"{event.kind:<17}", _style(event.kind)))
     said = sentence(event)
     if said is not None:

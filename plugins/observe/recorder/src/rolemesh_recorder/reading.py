@@ -165,7 +165,7 @@ def _row(decoder: msgspec.json.Decoder[Row], raw: bytes) -> Row | None:
 
 
 def _ranks(folder: Path) -> Iterator[RankRef]:
-    if folder.is_dir():
+    with suppress(OSError):
         for path in folder.iterdir():
             role, _, number = path.name.rpartition("-")
             if role and number.isdigit():

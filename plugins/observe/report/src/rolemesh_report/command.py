@@ -51,16 +51,18 @@ def report(
 
       rolemesh report /backup/grpo -o grpo.html
     """
-    from rolemesh_durable.api.jobs import find_run
+    from rolemesh_facts.finding import readable_run
     from rolemesh_report.writing import REPORT_FILE, write_report
 
-    folder = find_run(job, runs_folder(runs_dir)).path
+    folder = readable_run(job, runs_folder(runs_dir))
     path = output or folder / REPORT_FILE
     try:
         write_report(folder, path)
     except OSError as error:
         remedy = "choose another place: -o FILE"
-        raise RolemeshError(f"the report cannot be written: {error}", where=str(path), remedy=remedy) from error
+        raise RolemeshError(
+            f"the report cannot be written: {error.strerror or error}", where=str(path), remedy=remedy
+        ) from error
     typer.echo(str(path))
 
 

@@ -11,7 +11,7 @@ import typer
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.cli.output import print_table
 from rolemesh.runs.run import runs_folder
-from rolemesh_durable.api.jobs import find_run
+from rolemesh_facts.finding import readable_run
 from rolemesh_queries.database import QueryError, answer, opened
 from rolemesh_queries.formats import FORMATS
 from rolemesh_queries.tables import TABLES, named
@@ -49,7 +49,7 @@ def command(
 
       rolemesh sql grpo --tables
     """
-    run_dir = find_run(job, runs_folder(runs_dir)).path
+    run_dir = readable_run(job, runs_folder(runs_dir))
     if tables:
         _describe()
         return

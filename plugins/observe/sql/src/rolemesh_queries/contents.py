@@ -18,7 +18,7 @@ from rolemesh_durable.api.jobs import LivingRun
 from rolemesh_recorder.lines import Account, Head, Life, Line
 from rolemesh_recorder.reading import kept_rows
 
-__all__ = ["Arrays", "arrays", "event_rows", "kept", "measured", "read_events", "record"]
+__all__ = ["Arrays", "arrays", "event_rows", "kept", "measured", "moment", "read_events", "record"]
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 """Columns of equal length, by name."""
@@ -88,7 +88,7 @@ def read_events(run_dir: Path) -> Iterator[list[Event]]:
 def event_rows(page: Iterable[Event]) -> Iterator[tuple[Any, ...]]:
     """Yield rows of the table events."""
     for event in page:
-        yield event.seq, event.epoch, _moment(event.time), event.kind, msgspec.json.encode(event.data).decode()
+        yield event.seq, event.epoch, moment(event.time), event.kind, msgspec.json.encode(event.data).decode()
 
 
 def measured(run_dir: Path) -> Iterator[list[tuple[Any, ...]]]:
@@ -109,7 +109,7 @@ def kept(run_dir: Path) -> Iterator[list[tuple[Any, ...]]]:
 
 
 def _metrics(line: StepMetrics) -> Iterator[tuple[Any, ...]]:
-    at = _moment(line.time)
+    at = moment(line.time)
     for name, value in line.values.items():
         yield line.step, at, name, value, None, None
     for operator, values in line.operators.items():
@@ -140,7 +140,7 @@ def _phase(name: str) -> int:
     return place
 
 
-def _moment(seconds: float) -> int:
+def moment(seconds: float) -> int:
     """Return µs since 1970; 0 for a time that cannot be one."""
     return int(seconds * 1e6) if 0 <= seconds * 1e6 < LIMIT else 0
 

@@ -12,7 +12,7 @@ import duckdb
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh_facts.recoveries import Story, stories
-from rolemesh_queries.contents import PHASES, Arrays, arrays, event_rows, kept, measured, read_events, record
+from rolemesh_queries.contents import PHASES, Arrays, arrays, event_rows, kept, measured, moment, read_events, record
 from rolemesh_queries.tables import RECORDED, TABLES, created
 from rolemesh_recorder.lines import FlowFile, Head
 from rolemesh_recorder.reading import read_flow, read_record, recorded_ranks
@@ -162,7 +162,7 @@ def _fill_events(database: duckdb.DuckDBPyConnection, run_dir: Path) -> None:
 
 def _recovery(story: Story) -> tuple[Any, ...]:
     failures = [str(failure.get("message", failure.get("text", ""))) for failure in story.failures]
-    times = int(story.began * 1e6), story.ready_s, story.regained_s
+    times = moment(story.began), story.ready_s, story.regained_s
     told = list(story.restarted), story.source, story.reason, failures, list(story.trail)
     return story.number, story.level, *times, *told
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -32,7 +33,7 @@ def top(
         str | None,
         typer.Argument(metavar="[JOB|FOLDER]", help="The job, or its run's folder.", show_default="the latest run"),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame as text, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame as text, and end, as in a pipe.")] = False,
     as_json: JsonFlag = False,
     window: Annotated[
         float, typer.Option("--window", "-w", min=1.0, help="Seconds that shares are about.", metavar="SECONDS")
@@ -57,15 +58,16 @@ def top(
 
       rolemesh top grpo --json | jq '.ranks[] | select(.restarts > 0)'
     """
-    from rolemesh_durable.api.jobs import find_run
+    from rolemesh_facts.finding import readable_run
     from rolemesh_top.frame import FrameSource
 
-    source = FrameSource(find_run(job, runs_folder(runs_dir)).path if job else _latest(runs_folder(runs_dir)))
+    folder = runs_folder(runs_dir)
+    source = FrameSource(readable_run(job or str(_latest(folder)), folder))
     if as_json:
         import msgspec
 
         typer.echo(msgspec.json.format(msgspec.json.encode(source.frame(window)), indent=2).decode())
-    elif once:
+    elif once or not sys.stdout.isatty():
         from rich.console import Console
 
         from rolemesh_top.text import printed

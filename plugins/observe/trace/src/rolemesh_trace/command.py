@@ -21,9 +21,10 @@ from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import RolemeshError, nearest
 from rolemesh.runs.run import runs_folder
 from rolemesh_durable.api.history import events
-from rolemesh_durable.api.jobs import LivingRun, find_run
+from rolemesh_durable.api.jobs import LivingRun
 from rolemesh_facts import RunFacts
-from rolemesh_recorder.lines import FlowFile
+from rolemesh_facts.finding import readable_run
+from rolemesh_recorder.lines import RECORD_DIR, FlowFile
 from rolemesh_recorder.reading import read_flow, recorded_ranks
 from rolemesh_trace.drawing import drawing
 from rolemesh_trace.lanes import lanes, last_moment
@@ -58,7 +59,7 @@ def command(
 
       rolemesh trace grpo -o end.perfetto-trace --since 10m --ranks trainer --ranks rollout/0
     """
-    run_dir = find_run(job, runs_folder(runs_dir)).path
+    run_dir = readable_run(job, runs_folder(runs_dir))
     with _no_search_for_cycles():
         count = write_trace(run_dir, output, duration(since), ranks or ())
     size = output.stat().st_size / 1e6
@@ -78,6 +79,9 @@ def write_trace(run_dir: Path, output: Path, since_s: float | None, wanted: Sequ
         print("record/flow.json cannot be read: operators have numbers, and there are no arrows", file=sys.stderr)
     told = list(_events(run_dir, since / 1e6))
     found = lanes(run_dir, ranks, since, _watched)
+    if not found:
+        remedy = "the ranks may be too young, or died at once: look into the run's logs"
+        raise RolemeshError("the record of the run is empty", where=str(run_dir / RECORD_DIR), remedy=remedy)
     info = RunFacts(run_dir).info()
     name = info.name if info is not None else run_dir.resolve().name
     _write(output, drawing(name, flow or _NO_FLOW, found, told))

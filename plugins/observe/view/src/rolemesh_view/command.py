@@ -15,7 +15,7 @@ import uvicorn
 from rolemesh.cli.arguments import RunsDir
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import runs_folder
-from rolemesh_durable.api.jobs import find_run
+from rolemesh_facts.finding import readable_run
 from rolemesh_view.server import application
 from rolemesh_view.viewed import Runs
 
@@ -48,7 +48,7 @@ def command(
       rolemesh view copied/run --port 8080 --no-open
     """
     folder = runs_folder(runs_dir)
-    chosen = find_run(job, folder).path if job else None
+    chosen = readable_run(job, folder) if job else None
     listening = _listen(host, port)
     token = secrets.token_urlsafe(24)
     bound = listening.getsockname()[1]

@@ -1,0 +1,63 @@
+"""Finds the folder of a run for a command that reads it, and says what keeps this user from reading it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from rolemesh.errors import RolemeshError
+from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
+from rolemesh_durable.api.jobs import find_run
+from rolemesh_recorder.lines import RECORD_DIR
+
+__all__ = ["readable_run"]
+
+
+def readable_run(job: str, folder: Path) -> Path:
+    """Return the folder of the run of the job named `job` in `folder`; `job` may also be a run's path.
+
+    Raises `RolemeshError` if there is no such run, or if this user may not read it.
+    """
+    given = Path(job)
+    if _is_folder(given) and not _may_read(given):
+        raise _unreadable(given)
+    try:
+        path = find_run(job, folder).path
+    except RolemeshError as error:
+        if os.sep in job and _is_folder(given):
+            what, remedy = "the folder has no run in it", "give the folder that has run.json, such as runs/NAME"
+            raise RolemeshError(what, where=job, remedy=remedy) from error
+        raise
+    for each in _entries(path):
+        if not _may_read(each):
+            raise _unreadable(each)
+    return path
+
+
+def _entries(path: Path) -> Iterator[Path]:
+    """Yield what a reader of the run needs. Files that only the owner reads, such as ``plan.json``, are not needed."""
+    yield path
+    yield from (path / name for name in (EVENTS_FILE, METRICS_FILE))
+    record = path / RECORD_DIR
+    if record.exists():
+        yield record
+        yield from record.iterdir()
+
+
+def _may_read(path: Path) -> bool:
+    """Return whether this process may read a file or a folder. One that has just been removed counts as readable."""
+    needed = os.R_OK | os.X_OK if _is_folder(path) else os.R_OK
+    return os.access(path, needed, effective_ids=True) or not os.access(path, os.F_OK, effective_ids=True)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def _unreadable(path: Path) -> RolemeshError:
+    what = "this user may not read it, so the run cannot be shown"
+    return RolemeshError(what, where=str(path), remedy="run it as the owner, or let the owner run: chmod -R a+rX")

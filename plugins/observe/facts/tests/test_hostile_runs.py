@@ -1,0 +1,193 @@
+"""Each command that shows a run copes with runs that are damaged, hostile, old, in progress, or not the user's."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from rolemesh.cli import main
+from rolemesh.errors import RolemeshError
+from rolemesh_facts.finding import readable_run
+from rolemesh_view import application
+from rolemesh_view.pages import PAGES
+from rolemesh_view.viewed import Runs
+
+TABLES = ("ranks", "spans", "edges", "events", "metrics", "rows", "recoveries")
+VERBS = {
+    "report": ("-o", "{out}/report"),
+    "trace": ("-o", "{out}/trace"),
+    "top": ("--once",),
+    "sql": (" union all ".join(f"select count(*) from {table}" for table in TABLES),),
+}
+HOSTILE = "<script>alert(1)</script>/../.."
+
+
+def lines(run: Path, change: Callable[[int, dict[str, Any]], object]) -> None:
+    """Change each line of the run's files of lines, given its number."""
+    for path in run.rglob("*.jsonl"):
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        for number, line in enumerate(found):
+            change(number, line)
+        path.write_text("".join(json.dumps(line) + "\n" for line in found))
+
+
+def torn(run: Path) -> None:
+    for path in run.rglob("*.jsonl"):
+        path.write_bytes(path.read_bytes()[:-9])
+
+
+def emptied(run: Path) -> None:
+    for path in (run / "record").rglob("*.json*"):
+        path.write_bytes(b"")
+
+
+def not_finite(run: Path) -> None:
+    values = [float("nan"), float("inf"), 1e308, -1e308, None]
+    lines(run, lambda number, line: line.update(reward=values[number % 5]) if "step" in line else None)
+
+
+def misnamed(run: Path) -> None:
+    for path in (*run.rglob("*.json*"), run / "job.yaml"):
+        path.write_text(path.read_text().replace('"sink', f'"{HOSTILE}').replace('"seen"', f'"{HOSTILE}"'))
+
+
+def stepped_back(run: Path) -> None:
+    day = {"t": 86_400_000_000, "time": 86_400}
+    lines(run, lambda n, line: line.update({k: line[k] - day[k] for k in day if k in line and n > 5}))
+
+
+def no_times(run: Path) -> None:
+    lines(run, lambda n, line: line.update({k: v for k, v in (("t", -5), ("time", 1e300)) if k in line}))
+
+
+def aged(run: Path) -> None:
+    lines(run, lambda n, line: line.update({k: line[k] / 2 for k in ("time",) if k in line}))
+    for path in run.rglob("*"):
+        os.utime(path, (1, 1))
+
+
+def unended(run: Path) -> None:
+    (run / "result.json").unlink()
+
+
+def removed(run: Path) -> None:
+    shutil.rmtree(run)
+    run.mkdir()
+
+
+EMPTY = "the record of the run is empty"
+CASES: dict[Callable[[Path], None], Mapping[str, str]] = {
+    torn: {},
+    emptied: {"trace": EMPTY},
+    not_finite: {},
+    misnamed: {},
+    stepped_back: {},
+    no_times: {"trace": EMPTY},
+    aged: {},
+    unended: {},
+    removed: dict.fromkeys((*VERBS, "view"), "the folder has no run in it"),
+}
+
+
+@pytest.fixture
+def run(seen: Path, tmp_path: Path) -> Path:
+    left = shutil.ignore_patterns("snapshots", "state.sqlite", "logs")
+    (tmp_path / "out").mkdir()
+    return Path(shutil.copytree(seen, tmp_path / "seen", ignore=left))
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("change", CASES, ids=lambda change: change.__name__)
+def test_a_run_is_shown_or_refused_with_cause_place_and_remedy(
+    change: Callable[[Path], None], run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(run)
+    before, out = content(run), run.parent / "out"
+    for verb, rest in VERBS.items():
+        code = main([verb, str(run), *(each.format(out=out) for each in rest)])
+        said = capsys.readouterr().err
+        if refused := CASES[change].get(verb):
+            assert (code, said.count("error: "), said.count(" → ")) == (2, 1, 1), said
+            assert f"{run}" in said
+            assert refused in said
+        else:
+            assert code == 0, said
+    if refused := CASES[change].get("view"):
+        assert main(["view", str(run), "--no-open"]) == 2
+        assert refused in capsys.readouterr().err
+    else:
+        client = TestClient(application(Runs(run.parent, run), "t"), headers={"authorization": "Bearer t"})
+        pages = [client.get(f"/run/seen/{page}") for page in PAGES]
+        assert {page.status_code for page in pages} == {200}
+        assert not any("<script>alert" in page.text for page in pages)
+        assert "<script>" not in (out / "report").read_text()
+    assert content(run) == before
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Let no file of this process become larger than 100 bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("verb", ["report", "trace"])
+def test_a_file_that_cannot_be_written_leaves_the_one_that_is_there(
+    verb: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = run.parent / "out" / verb
+    output.write_text("mine")
+    with full_disk():
+        code = main([verb, str(run), "-o", str(output)])
+    assert code == 2
+    assert "cannot be written: File too large\n  → choose another place" in capsys.readouterr().err
+    assert content(output.parent) == {output: b"mine"}
+
+
+@pytest.mark.parametrize("closed", ["", "record", "record/sink-0", "events.jsonl"])
+def test_a_run_that_this_user_may_not_read_is_refused(closed: str, run: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folder is closed to other users
+        os.chmod(folder, 0o755)
+        path = Path(shutil.copytree(run, f"{folder}/seen"))
+        (path / closed).chmod(0)
+        own = os.geteuid()
+        try:
+            if own == 0:
+                os.seteuid(65534)
+            with pytest.raises(RolemeshError, match="this user may not read it") as raised:
+                readable_run(str(path), Path(folder))
+        finally:
+            os.seteuid(own)
+            (path / closed).chmod(0o755)
+    assert raised.value.where == str(path / closed)
+    assert "chmod -R a+rX" in raised.value.remedy
+
+
+@pytest.mark.parametrize("data", [None, b"", b"\x00" * 100, b"{", b"\xff" * 8], ids=repr)
+def test_a_file_that_is_no_saved_call_is_refused(
+    data: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "call.safetensors"
+    if data is not None:
+        path.write_bytes(data)
+    assert main(["replay-op", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert f"error: {path}: " in said
+    assert "\n  → give a file from the folder failures of a run" in said
