@@ -5,7 +5,7 @@ from __future__ import annotations
 from rolemesh_facts.pieces import Piece
 from rolemesh_recorder.lines import Account
 from rolemesh_view.graph import HEIGHT, WIDTH, draw, layers
-from rolemesh_view.lanes import columns, summary
+from rolemesh_view.lanes import columns, joined, summary
 from rolemesh_view.text import shown
 
 
@@ -49,6 +49,14 @@ def test_accounts_become_pieces_whose_lengths_are_the_shares() -> None:
         Piece(100, 130, "computing"),
         Piece(130, 140, "waiting", -1, 2),
     ]
+
+
+def test_accounts_of_one_column_are_added_up_and_gaps_stay() -> None:
+    accounts = [Account(at, 10, 0, 1, {"computing": 6, "idle": 4}) for at in (*range(0, 100, 10), *range(500, 600, 10))]
+    assert joined(accounts, 0, 1000, 10) == [
+        Account(begin, 100, -1, 0, {"computing": 60, "idle": 40}) for begin in (0, 500)
+    ]
+    assert len(joined(accounts, 0, 600, 1000)) == 20
 
 
 def test_a_lane_with_few_pieces_is_shown_as_it_is() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from rolemesh.api.rank_ref import RankRef
+from rolemesh_facts import RunFacts
 from rolemesh_facts.series import centred, exponential, thinned
+from rolemesh_recorder.lines import Line
 from rolemesh_recorder.reading import read_accounts, record_bytes
-from rolemesh_view.lanes import columns, summary
+from rolemesh_view.lanes import columns, joined, summary
 from rolemesh_view.viewed import Runs, Viewed
 
 __all__ = ["DATA"]
@@ -22,6 +26,22 @@ COLUMNS_PER_ARROW = 8
 MOST_BYTES = 3_000_000
 """Bytes of records above which lanes are made of accounts instead of calls, so that an answer stays fast."""
 
+ROUGH_COLUMNS = 300
+"""Columns of a lane that is made of accounts."""
+
+
+class _Once(RunFacts):
+    """The facts of one answer: each record is read once, for lanes and for arrows."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._lines: dict[tuple[RankRef, int], list[Line]] = {}
+
+    def lines(self, ref: RankRef, after: int = 0) -> list[Line]:
+        if (ref, after) not in self._lines:
+            self._lines[ref, after] = super().lines(ref, after)
+        return self._lines[ref, after]
+
 
 def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
     """Return pieces and arrows of some ranks between two times. Times are in µs after `since` of the whole run."""
@@ -29,16 +49,21 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
     since, until = begin + _int(query, "since", 0), begin + _int(query, "until", end - begin)
     first, count = _int(query, "first", 0), min(_int(query, "count", 40), MOST_LANES)
     wide = min(_int(query, "columns", 800), MOST_COLUMNS)
-    flow = run.facts.flow()
+    facts = _Once(run.path)
+    flow = facts.flow()
     chosen = refs[first : first + count]
     number = {ref: at for at, ref in enumerate(chosen)}
     rough = sum(record_bytes(run.path, ref.role, ref.rank, since) for ref in chosen) > MOST_BYTES
     if rough:
-        found = {ref: summary(read_accounts(run.path, ref.role, ref.rank, since), since, until) for ref in chosen}
+        accounts = {
+            ref: joined(read_accounts(run.path, ref.role, ref.rank, since), since, until, ROUGH_COLUMNS)
+            for ref in chosen
+        }
+        found = {ref: summary(each, since, until) for ref, each in accounts.items()}
     else:
-        found = run.facts.lanes(since, until, 1 << 30, chosen)
+        found = facts.lanes(since, until, 1 << 30, chosen)
     most = max(20, wide // COLUMNS_PER_ARROW)
-    arrows = run.facts.arrows(since, until, most + 1, chosen) if until > since and not rough else []
+    arrows = facts.arrows(since, until, most + 1, chosen) if until > since and not rough else []
     answer: dict[str, Any] = {
         "begin": begin, "length": end - begin, "total": len(refs), "first": first,
         "lanes": [

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from rolemesh_facts.pieces import Piece
 from rolemesh_recorder.lines import Account
 
-__all__ = ["columns", "summary"]
+__all__ = ["columns", "joined", "summary"]
 
 
 def summary(accounts: Iterable[Account], since: int, until: int) -> list[Piece]:
@@ -28,6 +28,25 @@ def summary(accounts: Iterable[Account], since: int, until: int) -> list[Piece]:
                 found.append(Piece(at, end, "waiting" if phase == "edge" else phase, -1, edge, -1))
             at = end
     return found
+
+
+def joined(accounts: Iterable[Account], since: int, until: int, most: int) -> list[Account]:
+    """Return the accounts between two times, with those of each of `most` columns of the screen added up.
+
+    A gap between two accounts stays, so the time in which no process ran stays empty.
+    """
+    width, found, spent = max(1, (until - since) // most), list[Account](), dict[str, int]()
+    begin = end = -1
+    for account in accounts:
+        if account.t + account.d <= since or account.t >= until:
+            continue
+        if begin >= 0 and (account.t > end + width or account.t + account.d - begin > width):
+            found.append(Account(begin, end - begin, -1, 0, spent))
+            begin, spent = -1, {}
+        begin, end = account.t if begin < 0 else begin, account.t + account.d
+        for name, us in account.spent.items():
+            spent[name] = spent.get(name, 0) + us
+    return [*found, Account(begin, end - begin, -1, 0, spent)] if begin >= 0 else found
 
 
 def columns(pieces: Sequence[Piece], since: int, until: int, most: int) -> list[Piece]:
