@@ -89,6 +89,7 @@ def event(folder: Path, kind: str) -> dict[str, object]:
     raise AssertionError(f"no {kind}: " + (folder / "events.jsonl").read_text())
 
 
+@pytest.mark.soak
 def test_a_profile_and_the_stacks_of_a_rank_come_with_an_event_that_says_who_asked(run: Path) -> None:
     client = TestClient(application(Runs(run.parent, run), TOKEN), headers={"authorization": f"Bearer {TOKEN}"})
 
