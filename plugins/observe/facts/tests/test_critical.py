@@ -36,6 +36,16 @@ def test_the_slow_role_of_a_pipeline_is_the_station() -> None:
     assert (found.stations[0].name, found.stations[0].share > 0.9) == ("b.work", True)
 
 
+def test_a_producer_that_runs_ahead_is_not_the_station() -> None:
+    """The queue is long: the producer ends later steps, waits for nobody, and ends last."""
+    lanes = {
+        A: [op(0, step * 50, step * 50 + 45, step) for step in range(20)],
+        B: [op(1, 50 + step * 100, 149 + step * 100, step) for step in range(9)],
+    }
+    found = path(lanes)
+    assert (found.stations[0].name, found.stations[0].share > 0.9) == ("b.work", True)
+
+
 def test_a_slow_edge_is_the_station() -> None:
     """The value of a step is made long before it comes, and its maker waits for nothing else."""
     lanes: dict[RankRef, list[Piece]] = {A: [], B: []}

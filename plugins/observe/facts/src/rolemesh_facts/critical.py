@@ -1,6 +1,6 @@
 """The critical path of recent steps: what the job would have to do faster to be faster. Pure.
 
-The path begins at the last operator that ended, and goes back in time. Before an operator's begin it stays with the
+The path begins at the slowest rank's last operator, and goes back in time. Before an operator's begin it stays with the
 rank, unless the rank waited for a value: then it goes to the rank that made the value, at the time it was made. The
 time between lies on the edge. Before a wait for a consumer it goes to the consumer's call that took the value. (See the
 critical path of a PERT network; Böhme et al. 2012, "Identifying root causes of wait states", does the same for MPI.)
@@ -19,6 +19,8 @@ from rolemesh_recorder.lines import FlowEdge, FlowFile
 __all__ = ["Critical", "Hop", "Station", "critical_path"]
 
 MOST_HOPS = 20_000
+_NEVER = 1 << 62
+"""The step of an operator that does not run at each step: it lags behind without harm."""
 GAP_US = 2_000
 """A gap between two pieces, in µs, that is not shown as time of the engine."""
 
@@ -100,16 +102,26 @@ class _Walk:
         return self._hops
 
     def _start(self) -> tuple[RankRef, int] | None:
-        """The operator that ended last."""
-        best: tuple[int, RankRef] | None = None
+        """The rank that holds the job back: the one whose last operator has the lowest step, or else ended last.
+
+        With room on its edges a fast producer ends many operators for later steps, and waits for nobody meanwhile.
+        """
+        ended: list[tuple[int, int, RankRef]] = []
         for ref, lane in self._lanes.items():
-            for piece in reversed(lane.pieces):
-                if piece.phase in ("computing", "serving") and piece.t < self._until:
-                    end = min(piece.end, self._until)
-                    if best is None or end > best[0]:
-                        best = end, ref
-                    break
-        return (best[1], best[0]) if best else None
+            works = [p for p in lane.pieces if p.phase in ("computing", "serving") and self._since < p.end]
+            works = [piece for piece in works if piece.t < self._until]
+            own = next((piece for piece in reversed(works) if self._each_step(piece)), None)
+            if works:
+                ended.append((-own.step if own else -_NEVER, min((own or works[-1]).end, self._until), ref))
+        if not ended:
+            return None
+        _, end, ref = max(ended)
+        return ref, end
+
+    def _each_step(self, piece: Piece) -> bool:
+        """Return whether the piece is of an operator that runs at each step."""
+        ops = self._flow.ops
+        return piece.phase == "computing" and 0 <= piece.op < len(ops) and ops[piece.op].every == 1
 
     def _back(self, ref: RankRef, piece: Piece, time: int) -> tuple[RankRef, int]:
         """Add the hop of `piece` up to `time`; return where the path was before."""
