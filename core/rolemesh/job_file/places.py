@@ -191,8 +191,8 @@ def _paths(value: Any, path: Path) -> Iterator[Path]:
 def parse_yaml(text: str, file: str) -> tuple[Any, Places]:
     """Return the document as plain data, and its places. Raises `JobFileError`, or `Problems` if
     there are several, with file, line and column."""
-    loader = _Loader(_VARIABLE.sub(lambda match: match[0].translate(_HIDE), text))
     try:
+        loader = _Loader(_VARIABLE.sub(lambda match: match[0].translate(_HIDE), text))
         node = loader.get_single_node()
         places = Places(file)
         if node is None:
@@ -210,12 +210,10 @@ def parse_yaml(text: str, file: str) -> tuple[Any, Places]:
         ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        what = f"not valid YAML: the character #x{ord(str(error.character)):04x} is not allowed"
+        what = f"not valid YAML: the character #x{error.character:04x} is not allowed"
         raise JobFileError(
             what, where=f"{file}:{line}", remedy="save the file as UTF-8 text"
         ) from None
-    finally:
-        loader.dispose()
     return data, places
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,19 @@ class Counting:
             self.steps += [line.step for line in arguments["metrics"]]
         if hook == "status":
             self.told.set()
+
+
+@pytest.mark.parametrize("spoil", [("events.jsonl", os.mkfifo), ("job.yaml", lambda path: path.write_bytes(b"\x01"))])
+def test_events_of_a_run_with_a_file_that_cannot_be_read_end_with_cause_place_and_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: tuple[str, Callable[[Path], object]]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"name": "run"}')
+    spoil[1](tmp_path / "run" / spoil[0])
+    assert main(["events", str(tmp_path / "run"), "--last", "2"]) != 0
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/run/{spoil[0]}" in said
+    assert said.count("\n  → ") == 1
 
 
 def test_a_long_job_is_attached_to_from_now_and_all_of_it_can_be_asked_for(start_master: Any) -> None:

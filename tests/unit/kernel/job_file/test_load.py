@@ -132,6 +132,7 @@ def test_an_index_outside_a_list_is_refused(job: Load) -> None:
         ("job.yaml:1: name", JOB.replace("name: test", "name: a/b"), "letters, digits", ""),
         ("job.yaml:6:14", JOB.replace("fsdp", "fsdp: x: y"), "not valid YAML: mapping values are not", "quotes"),
         ("job.yaml:4:1", JOB.replace("roles:", "\troles:"), "not valid YAML", "tabs"),
+        ("job.yaml:6", JOB.replace("fsdp", "fs\x01dp"), "the character #x0001 is not allowed", "UTF-8"),
         ("job.yaml", "", "the job file is empty", "begin with"),
         ("job.yaml", "- a\n", "the job file is not a mapping", "begin with"),
         (

@@ -28,6 +28,7 @@ __all__ = [
     "UnknownRunError",
     "find_run",
     "list_runs",
+    "unreadable",
     "write_json",
 ]
 
@@ -231,8 +232,10 @@ def _content(path: Path) -> bytes:
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
-        raise RolemeshError(
-            f"the file cannot be read: {error.strerror or error}",
-            where=str(path),
-            remedy="look at its permissions, or remove the run's folder if it is of no use",
-        ) from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: OSError) -> RolemeshError:
+    """Return the error of a file of a run that cannot be read, with a remedy."""
+    remedy = "look at its permissions, or remove the run's folder if it is of no use"
+    return RolemeshError(f"the file cannot be read: {error.strerror or error}", where=str(path), remedy=remedy)

@@ -6,6 +6,7 @@ Watchers read the history here; the master only answers from its memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -16,6 +17,7 @@ from rolemesh_durable.control.client import BEYOND
 from rolemesh_durable.control.living import LivingRun
 from rolemesh_durable.journal.line_file import last_line
 from rolemesh_durable.journal.paging import PAGE, pages, start_after
+from rolemesh_durable.runs import unreadable
 
 __all__ = ["events", "lines", "newest"]
 
@@ -27,9 +29,16 @@ _decode = msgspec.json.Decoder(Event).decode
 
 def newest(run: LivingRun) -> tuple[int, int]:
     """Return the number of the last event, and the step of the last line of metrics, in the run's files; 0 and -1 if
-    there are none."""
-    event, step = last_line(run.path / EVENTS_FILE).get("seq"), last_line(run.path / METRICS_FILE).get("step")
+    there are none. Raises `RolemeshError` if one cannot be read."""
+    event, step = _last(run.path / EVENTS_FILE, "seq"), _last(run.path / METRICS_FILE, "step")
     return event if isinstance(event, int) else 0, step if isinstance(step, int) else -1
+
+
+def _last(path: Path, key: str) -> object:
+    try:
+        return last_line(path).get(key)
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def events(run: LivingRun, after: int, until: int = BEYOND, *, journal: bool = True) -> Iterator[list[Event]]:
@@ -66,6 +75,8 @@ def lines(run: LivingRun, after: int, until: int = BEYOND) -> Iterator[list[Step
             start = start_after(file, "step", after)
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise unreadable(path, error) from error
     page: list[StepMetrics] = []
     for line in read_metrics(path, after, start):
         if line.step >= until:

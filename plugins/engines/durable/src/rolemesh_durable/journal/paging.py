@@ -11,6 +11,7 @@ from typing import BinaryIO
 import msgspec
 
 from rolemesh.runs.jsonl import open_regular
+from rolemesh_durable.runs import unreadable
 
 __all__ = ["PAGE", "PAGE_BYTES", "pages", "start_after"]
 
@@ -24,12 +25,15 @@ def pages(path: Path, key: str, after: int, count: int = PAGE) -> Iterator[list[
     """Yield the whole lines of the file whose number, at `key`, is above `after`, at most `count` and some MiB at a
     time.
 
-    Numbers grow from line to line. Damaged lines are skipped. A missing file has no lines.
+    Numbers grow from line to line. Damaged lines are skipped. A missing file has no lines. Raises `RolemeshError`
+    if the file cannot be read.
     """
     try:
         file = open_regular(path)
     except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError as error:
+        raise unreadable(path, error) from error
     with file:
         number = _number(key)
         file.seek(start_after(file, key, after))
