@@ -60,7 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
     for name, text in (("roles.py", ROLES), ("flow.py", FLOW), ("job.yaml", JOB)):
         (folder / name).write_text(text)
-    rolemesh(folder, "run", "job.yaml", "--backend", "local")
+    assert "\nreport: runs/seen/report.html\n" in rolemesh(folder, "run", "job.yaml", "--backend", "local")
     return folder / "runs" / "seen"
 
 
@@ -73,7 +73,8 @@ def test_a_run_ends_with_a_report_that_needs_nothing_else(run: Path) -> None:
 
 
 def test_no_report_leaves_it_out(run: Path) -> None:
-    rolemesh(run.parent.parent, "run", "job.yaml", "name=unseen", "--engine", "inline", "--no-report")
+    said = rolemesh(run.parent.parent, "run", "job.yaml", "name=unseen", "--engine", "inline", "--no-report")
+    assert "report" not in said
     assert (run.parent / "unseen" / RESULT_FILE).exists()
     assert not (run.parent / "unseen" / "report.html").exists()
 

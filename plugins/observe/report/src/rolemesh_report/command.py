@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -83,12 +84,16 @@ class ReportAtEnd(RunOption):
         return False
 
     def ended(self, run: Any) -> None:
-        """Write the report. Its failure is a warning."""
+        """Write the report, and say where it is. Its failure is a warning."""
         from rolemesh_report.writing import REPORT_FILE, write_report
 
         if self.options.no_report or run.detached or not run.run_dir.is_dir():
             return
+        path = run.run_dir / REPORT_FILE
         try:
-            write_report(run.run_dir, run.run_dir / REPORT_FILE)
+            write_report(run.run_dir, path)
         except Exception as error:
             print(f"warning: the report cannot be written: {type(error).__name__}: {error}", file=sys.stderr)
+        else:
+            seen = os.path.relpath(path)
+            print(f"report: {path if seen.startswith(os.pardir) else seen}", file=sys.stderr)
