@@ -9,11 +9,14 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from socket import socket
+from typing import Any, ClassVar
 
-from rolemesh_agents import Limits, Result
+import msgspec
+
+from rolemesh_agents import AgentError, Limits, Result
 from rolemesh_sandbox_process import ProcessSandbox
 
 __all__ = ["BROKEN", "Sound"]
@@ -177,6 +180,30 @@ class Wordless(ProcessSandbox):
         return ("memory",)
 
 
+class Mixing(ProcessSandbox):
+    """Loses what a client writes to stderr."""
+
+    def run_client(self, command: Sequence[str], on_listen: Callable[[socket], None], **options: Any) -> Result:
+        return msgspec.structs.replace(super().run_client(command, on_listen, **options), errors="")
+
+
+class Mistaken(ProcessSandbox):
+    """Names another limit than the one that ended a client."""
+
+    def run_client(self, command: Sequence[str], on_listen: Callable[[socket], None], **options: Any) -> Result:
+        return msgspec.structs.replace(super().run_client(command, on_listen, **options), ended="memory_mb")
+
+
+class Silent(ProcessSandbox):
+    """Returns from a client that was ended by `close` as if it had ended itself."""
+
+    def run_client(self, command: Sequence[str], on_listen: Callable[[socket], None], **options: Any) -> Result:
+        try:
+            return super().run_client(command, on_listen, **options)
+        except AgentError:
+            return Result(0, "")
+
+
 BROKEN: dict[type[ProcessSandbox], set[str]] = {
     Quiet: {
         "test_a_command_returns_its_output_and_exit_status",
@@ -215,5 +242,8 @@ BROKEN: dict[type[ProcessSandbox], set[str]] = {
     },
     Shared: {"test_sandboxes_do_not_disturb_each_other"},
     Piling: {"test_closing_leaves_nothing"},
+    Mixing: {"test_a_client_reaches_its_server_and_nothing_else"},
+    Mistaken: {"test_a_client_that_forks_or_hangs_is_ended"},
+    Silent: {"test_closing_in_another_thread_ends_a_client"},
     Wordless: {"test_it_says_what_it_cannot_enforce_in_sentences"},
 }

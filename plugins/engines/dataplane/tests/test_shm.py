@@ -68,7 +68,8 @@ def test_slots_are_counted_as_large_as_they_are(pool):
     assert (pool.used_bytes, pool.free_bytes) == (9 * 40_960, 40_960)
 
 
-def test_unused_slots_are_released_after_a_while(pool):
+def test_unused_slots_are_released_after_a_while(pool, monkeypatch):
+    monkeypatch.setattr(shm, "is_short", lambda folder: False)  # the disk of this machine may be nearly full
     kept = [pool.acquire(40_000) for _ in range(8)]
     pool.trim(100, 1000.0)
     for slot in kept:

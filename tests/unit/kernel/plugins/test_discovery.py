@@ -163,6 +163,7 @@ def test_the_repository_offers_its_plugins_and_kinds_each_with_its_distribution(
             kind = group.removeprefix("rolemesh.")
             if group.startswith("rolemesh.") and kind in (*kinds(), "kinds") and kind not in VERBS:
                 wanted.setdefault(kind, {}).update(dict.fromkeys(points, project["name"]))
+    wanted["failover"] |= dict.fromkeys(("job", "process"), "rolemesh[local]")
     found = {kind: {name: by for name, by in offered(kind).items() if name} for kind in wanted}
     assert found == wanted
 
