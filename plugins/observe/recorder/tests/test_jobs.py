@@ -99,8 +99,7 @@ def test_a_rank_that_was_killed_has_a_record_that_adds_up(job: Path) -> None:
         assert {line.what for line in life if isinstance(line, Life)} == {"starting", "setup", "restoring"}
         if wall > 500_000:
             spent = sum(sum(account.spent.values()) for account in accounts)
-            # The rest is the engine's, and the time in which the machine ran other processes between two phases.
-            assert 0.3 * wall < spent < 1.01 * wall, "no time counts twice"
+            assert 0.9 * wall < spent < 1.01 * wall, "no time counts twice, and little is the engine's"
     sent = sum(line.sent[0][0] for line in read_accounts(found, "source", 0))
     assert 10 * 8 * 19 < sent < 10 * 400 * 30, "at most a repeated step counts twice"
     assert all(0 in line.queued for line in read_accounts(found, "sink", 0))

@@ -10,6 +10,9 @@ from rolemesh_durable.rank.services import Rank
 
 __all__ = ["Outgoing", "Totals", "edges_of", "totals_of"]
 
+MOST_READS = 10
+"""Maximum number of times that a rank's phase is read until it stays the same: fast ranks change it all the time."""
+
 
 class Totals(NamedTuple):
     """The times of a rank's process by their use, in nanoseconds. Waits inside an operator are not computing.
@@ -32,9 +35,12 @@ class Totals(NamedTuple):
 def totals_of(rank: Rank) -> Totals:
     """Return the times of the rank's process so far. Any thread may ask."""
     fields, meter, graph, role = rank.status_page.fields, rank.meter, rank.job.graph, rank.ctx.role
-    edges = (e.id for e in graph.edges if role in (graph.ops[e.src].role, graph.ops[e.dst].role))
-    waits = rank.status_page.waits(edges)
-    now = phase, _, since = fields[PHASE], fields[EDGE], fields[SINCE_NS]
+    edges = [e.id for e in graph.edges if role in (graph.ops[e.src].role, graph.ops[e.dst].role)]
+    for _read in range(MOST_READS):  # a wait that ends meanwhile would be neither in its sum nor the present phase
+        now = phase, _, since = fields[PHASE], fields[EDGE], fields[SINCE_NS]
+        waits = rank.status_page.waits(edges)
+        if now == (fields[PHASE], fields[EDGE], fields[SINCE_NS]):
+            break
     if phase == COMPUTING and since < meter.ended:
         now = IDLE, -1, 0  # the operator has ended, and the rank is on its way to the next phase
     return Totals(fields[FINISHED], meter.busy, waits, meter.idling, meter.saving, now)
