@@ -116,9 +116,9 @@ class Progress:
         if self._pace is None or newest is None or not self._knows_published or len(state.cuts) >= MOST_CUTS:
             return
         last, every = state.cuts[-1]
-        if (wanted := self._pace.wanted(finished, every, self._context.now)) != every:
-            stepwise = self._context.config.origin_step + STEPWISE
-            self._context.tell(t.LinesCut(max(newest, self.published, last, stepwise) + 1, wanted))
+        begin = max(newest, self.published, last, self._context.config.origin_step + STEPWISE) + 1
+        if (wanted := self._pace.wanted(finished, every, self._context.now)) != every and begin <= state.end:
+            self._context.tell(t.LinesCut(begin, wanted))
 
     def _end_if_done(self) -> None:
         context, state = self._context, self._context.state
