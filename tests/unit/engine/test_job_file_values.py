@@ -207,3 +207,10 @@ def test_no_value_is_in_two_of_the_structs() -> None:
     of_each_start = {"origin", "origin_step"}
     roles_and_flag = {"collective"}
     assert {name for name in fields if fields.count(name) > 1} == of_each_start | roles_and_flag
+
+
+@pytest.mark.parametrize(("checks", "warm"), [("[{use: 'work.py:Look'}]", ()), ("[]", ("a", "b"))])
+def test_an_agent_that_is_to_be_checked_starts_no_zygote_ahead(
+    folder: Path, checks: str, warm: tuple[str, ...]
+) -> None:
+    assert starts(folder, f"plugins.checks={checks}")["agent"].warm == warm

@@ -23,6 +23,7 @@ import zmq
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.agent.agent import Agent
+from rolemesh_durable.agent.home import start_agent
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.job import Environment, JobConfig, PluginUse
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
@@ -110,7 +111,7 @@ class Node:
                 self.view = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/root")
                 mount = f"mount --make-rprivate / && mount -t tmpfs -o size={self.shm_size} tmpfs /dev/shm"
                 subprocess.run(["sh", "-c", mount], check=True)
-            self.agent = Agent(self.config, self._send)
+            self.agent = start_agent(self.config, self._send)
             up.set()
             self.agent.run()
         except BaseException as error:

@@ -18,7 +18,7 @@ from rolemesh_durable.protocol.refs import StartRef
 
 @pytest.fixture
 def zygotes(tmp_path: Path) -> Iterator[ZygotePool]:
-    found = ZygotePool(tmp_path, "nobody/nothing/0", tmp_path, lambda control: None)
+    found = ZygotePool(tmp_path, "nobody/nothing/0", tmp_path)
     yield found
     found.close()
 
@@ -38,7 +38,8 @@ def test_roles_with_the_same_packages_folder_and_variables_share_a_zygote_and_no
 
 def test_ranks_of_an_environment_that_cannot_be_made_end_with_the_reason(tmp_path: Path) -> None:
     sockets: list[socket.socket] = []
-    zygotes = ZygotePool(tmp_path, "nobody/nothing/0", tmp_path, sockets.append)
+    zygotes = ZygotePool(tmp_path, "nobody/nothing/0", tmp_path)
+    zygotes.watch(sockets.append)
     gone = Environment((), str(tmp_path / "gone"), "job.yaml:7: roles.a.runtime_env.working_dir")
     for rank in range(2):
         zygotes.fork((), {}, gone, Fork(StartRef("a", rank, 0), b"", os.devnull, {}))

@@ -1,4 +1,7 @@
-"""The processes that the supervisor forks: a master, an agent."""
+"""The processes that the supervisor forks: a master, an agent.
+
+This module imports all of both, so that a new process imports nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.errors import PluginError
-from rolemesh_durable.api.hosting import Agent, AgentConfig, Master, MasterConfig
+from rolemesh_durable.api.hosting import Agent, AgentConfig, Master, MasterConfig, start_agent
 from rolemesh_durable.stores import JournalDamagedError
 from rolemesh_local.launcher import LocalLauncher, agent_identity, agents_address
 from rolemesh_local.messages import Link, Refuse, SupervisorStart, ToMaster
@@ -43,7 +46,7 @@ def run_agent(config: bytes, folder: Path) -> int:
     decoded = msgspec.msgpack.decode(config, type=AgentConfig)
     entitle(decoded.job.name, decoded.agent)
     relay = Relay(agents_address(folder), agent_identity(decoded.agent, decoded.incarnation))
-    agent = Agent(decoded, relay.send, lambda: master_comes(folder))
+    agent: Agent = start_agent(decoded, relay.send, lambda: master_comes(folder))
     relay.start(agent.deliver)
     agent.run()
     relay.stop()

@@ -13,17 +13,19 @@ import threading
 import time
 import traceback
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import ray
 
 from rolemesh.errors import PluginError
 from rolemesh.runs.run import LOGS_DIR
-from rolemesh_durable.api.hosting import AgentConfig, MasterConfig, Restarts, agent_start, taken_up
+from rolemesh_durable.api.hosting import AgentConfig, MasterConfig, Restarts, agent_start, start_agent, taken_up
 from rolemesh_processes.beginning import raise_limits
 from rolemesh_processes.ending import flush_files
 from rolemesh_processes.guard import ResourceGuard
@@ -32,6 +34,9 @@ from rolemesh_ray.launcher import RayLauncher
 from rolemesh_ray.names import master_actor, remove_reservations
 from rolemesh_ray.nodes import kill_actor, state_of
 from rolemesh_runtime.lock import hold
+
+if TYPE_CHECKING:
+    from rolemesh_durable.api.hosting import Agent
 
 __all__ = ["DEBUGGER", "AgentActor", "ElsewhereError", "MasterActor", "MasterWatch", "in_parts", "joined"]
 
@@ -153,8 +158,6 @@ class AgentActor:
     """An agent. Ray does not restart it: the master starts its next incarnation on the node that it chooses."""
 
     def __init__(self, config: bytes, master: Any) -> None:
-        from rolemesh_durable.api.hosting import Agent
-
         raise_limits()
         decoded = msgspec.msgpack.decode(config, type=AgentConfig)
         os.environ.pop(DEBUGGER, None)
@@ -175,14 +178,23 @@ class AgentActor:
                 self._last = master.received.remote(decoded.agent, message)
 
         masters = MasterWatch(self._job, COME_UP_S, new=decoded.incarnation == 1)
-        self._agent = Agent(decoded, send, masters.revive)
+        started: Future[Agent] = Future()
+        start = partial(start_agent, decoded, send, masters.revive)
+        # In its own thread, because zygotes that are not ready die with the thread that started them.
+        threading.Thread(target=self._run, args=(start, started), name="agent", daemon=True).start()
+        self._agent = started.result()
         if threading.current_thread() is threading.main_thread():
             handle_unless_ignored(signal.SIGTERM, lambda *_: self._agent.leave())
-        threading.Thread(target=self._run, name="agent", daemon=True).start()
 
-    def _run(self) -> None:
+    def _run(self, start: Callable[[], Agent], started: Future[Agent]) -> None:
         try:
-            self._agent.run()
+            agent = start()
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result(agent)
+        try:
+            agent.run()
         except BaseException:
             # As if it had been killed: its janitor and the next incarnation see to the rest.
             with suppress(OSError):

@@ -102,6 +102,7 @@ def _from_job_file(prepared: Prepared, *, owned: bool) -> Callable[..., MasterCo
         most={name: dict(role.resources.most) for name, role in spec.roles.items()},
         collective=tuple(name for name, s in selection.roles.items() if s.cls.group == "collective"),
         exports=tuple(name for name, s in selection.roles.items() if can_export(s.cls)),
+        cold=_is_cold(selection),
         grant=options.grant,
         start_timeout_s=options.start_timeout_s,
         stop_grace_s=options.stop_grace_s,
@@ -167,6 +168,14 @@ def _job_config(
         lease_s=max(options.lease_s, 5.0),
         timed=any(kind == "scalers" for kind, _ in selection.declared),
         serves=any(role.resources.most for role in spec.roles.values()),
+    )
+
+
+def _is_cold(selection: Selection) -> bool:
+    """Return True if something measures the nodes before ranks start there."""
+    return any(
+        kind == "checks" or (kind == "extensions" and declared.cls.cold)
+        for (kind, _), declared in selection.declared.items()
     )
 
 

@@ -25,13 +25,14 @@ from rolemesh_durable.agent import zygote
 from rolemesh_durable.agent.adopting import adopt
 from rolemesh_durable.agent.devices import visible_devices
 from rolemesh_durable.agent.folder import look_after
+from rolemesh_durable.agent.home import AgentHome
 from rolemesh_durable.agent.logs import Logs
 from rolemesh_durable.agent.memory import NodeMemory
 from rolemesh_durable.agent.parts import Parts, makers
 from rolemesh_durable.agent.rank_channels import RankChannels
 from rolemesh_durable.agent.sampling import Sampler
 from rolemesh_durable.agent.status_pages import StatusPages
-from rolemesh_durable.agent.zygote_pool import Death, ZygotePool
+from rolemesh_durable.agent.zygote_pool import Death
 from rolemesh_durable.malformed import UNREADABLE, Dropped
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.agent import events as e
@@ -40,9 +41,9 @@ from rolemesh_durable.protocol.agent.part import AgentProcess
 from rolemesh_durable.protocol.agent.reporting import Identity
 from rolemesh_durable.protocol.neighbours import Neighbours
 from rolemesh_durable.protocol.start_queue import AT_ONCE
-from rolemesh_durable.protocol.starts import AgentConfig, RankStart, for_rank
+from rolemesh_durable.protocol.starts import RankStart, for_rank
 from rolemesh_durable.refusals import refused
-from rolemesh_processes.guard import MARKER, AgentGuard
+from rolemesh_processes.guard import MARKER
 from rolemesh_processes.reserve import Reserve
 from rolemesh_processes.signals import handle_unless_ignored
 
@@ -68,27 +69,23 @@ class Agent:
     """
 
     def __init__(
-        self, config: AgentConfig, send: Callable[[bytes], None], revive: Callable[[], bool] = lambda: False
+        self, home: AgentHome, send: Callable[[bytes], None], revive: Callable[[], bool] = lambda: False
     ) -> None:
-        self.config = config
+        self.config = config = home.config
         self._send = send
         self._revive = revive
-        self._guard = AgentGuard(config.job.job_id, config.agent, config.incarnation, config.job.lease_s)
+        self._guard = home.guard
         self._reserve = Reserve(self._guard.shm)
         self._reserve.fill()
         self._memory = NodeMemory(config, self._guard.shm)
         self._status_pages = StatusPages(self._guard.shm, self._reserve)
-        logs = Path(config.job.run_dir, "logs")
-        logs.mkdir(parents=True, exist_ok=True)
-        self._logs = Logs(logs)
+        self._logs = Logs(home.logs)
         self._channels = RankChannels(f"ipc://{self._guard.tmp}/agent")
         self._poller = zmq.Poller()
         self._zygote_sockets: dict[int, socket.socket] = {}
-        self._zygotes = ZygotePool(logs, self._guard.mark, self._guard.tmp, self._watch_zygote, config.job.lease_s)
-        rows = self._zygotes.adopt(config.incarnation, lambda role: config.job.environments[role].zygote)
-        if not rows:
-            self._guard.sweep()  # nothing lives but what nobody can command any more
-        found, living = adopt(rows, self._status_pages, self._memory, self._channels, self._ended)
+        self._zygotes = home.zygotes
+        self._zygotes.watch(self._watch_zygote)
+        found, living = adopt(home.rows, self._status_pages, self._memory, self._channels, self._ended)
         self._machine = AgentMachine(
             Identity(config.agent, config.node, config.incarnation, config.host, os.getpid()),
             config.job.lease_s,
@@ -99,7 +96,7 @@ class Agent:
         self._inbox: SimpleQueue[e.Event] = SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._dropped = Dropped(f"agent {config.agent}")
-        self._parts = Parts(self._process(logs), makers(config.job))
+        self._parts = Parts(self._process(home.logs), makers(config.job))
         for adopted in self._parts.adopted:
             adopted(living)
         timed = config.job.graph if config.job.timed else None
@@ -139,8 +136,6 @@ class Agent:
         self._poller.register(self._channels.reports, zmq.POLLIN)
         self._poller.register(self._wake, zmq.POLLIN)
         threading.Thread(target=self._say_at_work, name="at-work", daemon=True).start()
-        for role in () if self._parts.first else self.config.warm:
-            self._zygotes.boot(*self.config.job.environments[role].zygote)
         while not self._over:
             due = min(self._machine.report_due, self._next_sample if self._unseen else math.inf)
             self._turn(min(max(due - time.monotonic(), 0.0), SAMPLE_S))

@@ -33,7 +33,6 @@ class Parts:
 
     def __init__(self, process: AgentProcess, makers: Iterable[Make]) -> None:
         parts = [part for make in makers if (part := make(process)) is not None]
-        self.first = any(part.first for part in parts)
         self.adopted = overriding(AgentPart, parts, "adopted")
         self.gone = overriding(AgentPart, parts, "gone")
         self.close = overriding(AgentPart, parts, "close")

@@ -89,18 +89,22 @@ class ZygotePool:
     All methods belong to one thread: until a zygote is ready, the kernel kills it when the thread that started it ends.
     """
 
-    def __init__(
-        self, logs: Path, mark: str, tmp: Path, changed: Callable[[socket.socket], None], lease_s: float = 10.0
-    ) -> None:
-        """`changed(socket)` is called for each new zygote: poll it for reading and then call `read(socket)`. Zygotes
-        outlive this process for a little longer than `lease_s`, unless somebody ends them."""
+    def __init__(self, logs: Path, mark: str, tmp: Path, lease_s: float = 10.0) -> None:
+        """Zygotes outlive this process for a little longer than `lease_s`, unless somebody ends them."""
         self._alone_s = lease_s + ALONE_S
         self._logs = logs
         self._mark = mark
         self._tmp = tmp
-        self._changed = changed
+        self._changed: Callable[[socket.socket], None] = lambda control: None
         self._zygotes: dict[tuple[object, ...], _Zygote] = {}
         self._decode = msgspec.msgpack.Decoder(zygote.ZygoteMessage).decode
+
+    def watch(self, changed: Callable[[socket.socket], None]) -> None:
+        """Call `changed(socket)` for each zygote, now and for later ones: poll it for reading, then call
+        `read(socket)`."""
+        self._changed = changed
+        for home in self._zygotes.values():
+            changed(home.control)
 
     @property
     def making(self) -> tuple[str, ...]:

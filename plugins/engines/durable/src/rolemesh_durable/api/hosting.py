@@ -1,7 +1,7 @@
 """For backends: the objects that start a job's master and agents, watch them, and clean up after them.
 
 A backend implements `rolemesh_durable.backends.Backend`. It gives each process a `MasterConfig` or an `AgentConfig`,
-and runs `Master` or `Agent` there. `Restarts` says when a master that has died starts again.
+and runs `Master` or the agent of `start_agent` there. `Restarts` says when a master that has died starts again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from rolemesh_durable.api import importer, names
 
 if TYPE_CHECKING:
     from rolemesh_durable.agent.agent import Agent as Agent
+    from rolemesh_durable.agent.home import start_agent as start_agent
     from rolemesh_durable.carried import taken_up as taken_up
     from rolemesh_durable.hosting.giving_up import give_up as give_up
     from rolemesh_durable.hosting.restarts import Restarts as Restarts
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "agent.agent": "Agent",
+    "agent.home": "start_agent",
     "carried": "taken_up",
     "hosting.giving_up": "give_up",
     "hosting.restarts": "Restarts",

@@ -40,6 +40,9 @@ class Extension(Plugin):
 
     preload: ClassVar[Sequence[str]] = ()
     """Modules that the zygotes import before they fork ranks, such as those that `in_rank` imports."""
+    cold: ClassVar[bool] = False
+    """True: agents import nothing for ranks before the first one starts, because the extension measures their
+    nodes."""
 
     def started(self, place: RankPlace) -> None:
         """The process of a rank has started. The rank knows no peers yet."""

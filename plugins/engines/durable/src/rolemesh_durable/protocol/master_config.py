@@ -48,6 +48,8 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The limit of what a failover level may give a rank, by role."""
     exports: tuple[str, ...] = ()
     """Roles whose workload has an `export`."""
+    cold: bool = False
+    """True if agents import nothing for ranks before the first one starts."""
 
     grant: int | None
     """Maximum number of steps that ranks may be ahead of the slowest; None for the default."""
@@ -85,6 +87,7 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def agent_start(config: MasterConfig, place: AgentPlace, incarnation: int, host: str) -> AgentStart:
     """Return the start of an agent at `place`."""
-    warm = tuple(dict.fromkeys(launch.role for launch in config.launches.get(place.agent, ())))
+    launches = () if config.cold else config.launches.get(place.agent, ())
+    warm = tuple(dict.fromkeys(launch.role for launch in launches))
     start = AgentConfig(place.agent, place.node, host, config.job, incarnation, warm)
     return AgentStart(place, incarnation, msgspec.msgpack.encode(start))

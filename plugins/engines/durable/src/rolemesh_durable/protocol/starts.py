@@ -11,7 +11,7 @@ __all__ = ["AgentConfig", "RankStart", "for_rank"]
 
 
 class AgentConfig(msgspec.Struct, frozen=True):
-    """An agent's start. `warm` are the roles whose ranks it begins with; any role's ranks may come to it later."""
+    """An agent's start. It starts the zygotes of the roles `warm` at once; any role's ranks may come to it later."""
 
     agent: str
     node: str

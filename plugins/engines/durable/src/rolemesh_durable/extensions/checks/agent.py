@@ -46,7 +46,6 @@ class NodeChecks(AgentPart):
     def __init__(self, process: AgentProcess) -> None:
         super().__init__(process)
         config, job = process.config, process.config.job
-        self.first = bool(job.checks)  # an import would be measured, too
         self._checks, self._base = job.checks, job.base
         self._node = CheckedNode(config.node, config.host, job.run_dir, str(process.folder), attempt=job.job_id)
         self._log = process.logs / f"checks-{config.agent}.log"

@@ -86,9 +86,6 @@ class AgentPart:
     One instance lives as long as its incarnation of the agent.
     """
 
-    first: bool = False
-    """True: the agent imports nothing for future ranks before the first rank starts."""
-
     def __init__(self, process: AgentProcess) -> None:
         self._process = process
 
