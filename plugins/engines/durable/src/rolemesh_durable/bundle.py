@@ -173,10 +173,7 @@ def _job_config(
 
 def _is_cold(selection: Selection) -> bool:
     """Return True if something measures the nodes before ranks start there."""
-    return any(
-        kind == "checks" or (kind == "extensions" and declared.cls.cold)
-        for (kind, _), declared in selection.declared.items()
-    )
+    return any(kind == "checks" or getattr(use.cls, "cold", False) for (kind, _), use in selection.declared.items())
 
 
 def _environment(job: JobFile, name: str, selection: Selection) -> Environment:

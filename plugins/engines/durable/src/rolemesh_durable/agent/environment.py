@@ -29,8 +29,9 @@ import msgspec
 
 from rolemesh.errors import BackendError, PluginError
 from rolemesh.kinds.installed import version
-from rolemesh_durable.agent import parcels, zygote
+from rolemesh_durable.agent import zygote
 from rolemesh_durable.protocol.job import Environment
+from rolemesh_processes import parcels
 from rolemesh_processes.beginning import die_with_parent
 from rolemesh_processes.signals import pass_over
 

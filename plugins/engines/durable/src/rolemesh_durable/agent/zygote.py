@@ -1,8 +1,8 @@
 """A clean, preloaded process that forks ranks in milliseconds.
 
 ``python -m rolemesh_durable.agent.zygote FD PARENT FOLDER ALONE_S MODULE…`` has one thread and no CUDA context. FD is a
-SOCK_SEQPACKET pair with the agent. The agent sends `Fork` (see `agent.parcels`). The zygote answers `Ready` or `Broken`
-once, then `Forked` and `Exited`, or `Broken` for a rank that could not be forked; the others are not affected.
+SOCK_SEQPACKET pair with the agent. The agent sends `Fork` (`rolemesh_processes.parcels`). The zygote answers `Ready` or
+`Broken` once, then `Forked` and `Exited`, or `Broken` for a rank that could not be forked; the others are not affected.
 
 Until it is ready, it dies with the agent's thread that started it. From then on it outlives its agent, as its ranks do;
 they die with the zygote (PR_SET_PDEATHSIG). The agent's next incarnation connects to ``FOLDER/zygote-<pid>``, receives
@@ -32,10 +32,9 @@ import msgspec
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.kinds.installed import distribution
-from rolemesh_durable.agent import parcels
 from rolemesh_durable.protocol.refs import StartRef
 from rolemesh_durable.refusals import refused
-from rolemesh_processes import openmp
+from rolemesh_processes import openmp, parcels
 from rolemesh_processes.beginning import die_with_parent
 from rolemesh_processes.ending import disown_finalizers, end_program, flush_files, release_modules
 from rolemesh_processes.output import write_to

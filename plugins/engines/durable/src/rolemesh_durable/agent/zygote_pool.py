@@ -18,10 +18,11 @@ from typing import IO, Literal
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh_durable.agent import parcels, zygote
+from rolemesh_durable.agent import zygote
 from rolemesh_durable.protocol.job import Environment
 from rolemesh_durable.protocol.refs import StartRef
 from rolemesh_durable.refusals import refused
+from rolemesh_processes import parcels
 from rolemesh_processes.facts import start_time
 from rolemesh_processes.guard import MARKER
 from rolemesh_processes.openmp import BASE_ENV

@@ -1,4 +1,4 @@
-"""Messages of any size from an agent to its zygotes, over a SOCK_SEQPACKET pair.
+"""Messages of any size between two processes, over a SOCK_SEQPACKET pair.
 
 A message is in an anonymous file in memory, whose descriptor is sent. It needs no room in `/dev/shm`, leaves nothing
 behind, and is not limited by the socket's buffer.
