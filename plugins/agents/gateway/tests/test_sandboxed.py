@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import psutil
 import pytest
 
-from rolemesh import RankContext
+from rolemesh import OptionsError, RankContext
 from rolemesh_agents import AgentError, ConversationFailedError, Limits, Start
 from rolemesh_gateway import ProcessHarness
 from rolemesh_sandbox_bubblewrap import BubblewrapOptions, BubblewrapSandbox
@@ -200,5 +201,12 @@ def test_a_sandbox_without_a_network_of_its_own_is_refused_at_the_start(held, sa
     with pytest.raises(AgentError, match=r"plain processes have none \(isolation: none\)") as raised:
         held(lambda messages: says("ok"), plugins=BOXES, sandbox="plain", command=["true"])
     assert "allow namespaces" in raised.value.remedy
-    with pytest.raises(AgentError, match="the job file lists no 'nothing' under plugins"):
-        held(lambda messages: says("ok"), plugins=BOXES, sandbox="nothing", command=["true"])
+
+
+def test_a_sandbox_that_the_job_file_does_not_list_is_refused_before_the_start():
+    job = SimpleNamespace(selection=SimpleNamespace(declared=dict.fromkeys(BOXES)))
+    options = ProcessHarness.Options(command=["true"], sandbox="proces")
+    with pytest.raises(OptionsError, match="lists no 'proces' under plugins") as raised:
+        ProcessHarness.check_job(options, job)
+    assert "process" in raised.value.remedy
+    ProcessHarness.check_job(options.model_copy(update={"sandbox": "plain"}), job)

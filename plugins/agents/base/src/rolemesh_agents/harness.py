@@ -89,6 +89,19 @@ class Conversation(Protocol):
 class Harness(Plugin, ABC):
     """Base of harnesses (entry-point group ``rolemesh.harnesses``). Each rank has one object for all conversations."""
 
+    @classmethod
+    def check_job(cls, options: Any, job: Any) -> None:
+        """Check the whole job before it starts: what the harness needs from it. See `Workload.check_flow` for `job`.
+
+        Raise `rolemesh.OptionsError` with a remedy.
+        """
+
+    def check_machine(self, ctx: RankContext[Any]) -> None:
+        """Check that conversations are possible on this machine. Called when the rank starts, before `setup`.
+
+        Raise `AgentError` with a remedy. Leave no process and no file.
+        """
+
     async def setup(self, ctx: RankContext[Any]) -> None:
         """Prepare, in the event loop of the rank. Called before the first conversation of a step."""
 

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolemesh.api.workload import RankContext
+from rolemesh.errors import OptionsError, nearest
 from rolemesh_agents import Conversation, ConversationFailedError, Harness, Start
 from rolemesh_gateway.dialogue import Dialogue
 from rolemesh_gateway.options import ProcessOptions
 from rolemesh_gateway.programs import Program, ProgramResult
 from rolemesh_gateway.rewards import Failed, verdict
-from rolemesh_gateway.sandboxed import ADDRESS, Client, SandboxedProgram, limits_of, try_client
+from rolemesh_gateway.sandboxed import ADDRESS, Client, SandboxedProgram, limits_of, parent_of_folders, try_client
 
 if TYPE_CHECKING:
     from rolemesh_gateway.server import Door, Server
@@ -37,6 +38,21 @@ class ProcessHarness(Harness):
 
     Options = ProcessOptions
 
+    @classmethod
+    def check_job(cls, options: Any, job: Any) -> None:
+        """See `Harness.check_job`: the job file must list the sandbox."""
+        listed = [name for kind, name in job.selection.declared if kind == "sandboxes"]
+        if options.sandbox is not None and options.sandbox not in listed:
+            what = f"the job file lists no {options.sandbox!r} under plugins.sandboxes"
+            remedy = nearest(options.sandbox, listed) or "add it under plugins.sandboxes"
+            raise OptionsError(what, where="option sandbox of the harness process", remedy=remedy)
+
+    def check_machine(self, ctx: RankContext[Any]) -> None:
+        """See `Harness.check_machine`: try the sandbox."""
+        options: ProcessOptions = self.options
+        if options.sandbox is not None:
+            try_client(ctx, options.sandbox, limits_of(options), [Path(ctx.base).resolve()])
+
     async def setup(self, ctx: RankContext[Any]) -> None:
         """See `Harness.setup`: start the gateway."""
         from rolemesh_gateway.server import Server
@@ -44,9 +60,7 @@ class ProcessHarness(Harness):
         options: ProcessOptions = self.options
         self._ctx = ctx
         self._warned: set[str] = set()
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{ctx.role}-{ctx.rank}-", dir=_parent(ctx)))
-        if options.sandbox is not None:
-            try_client(ctx, options.sandbox, limits_of(options), self._folder, [Path(ctx.base).resolve()])
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{ctx.role}-{ctx.rank}-", dir=parent_of_folders(ctx)))
         self._server: Server = Server(options.model, options.request_mb, options.waiting)
         _allow_files()
         await self._server.start()
@@ -160,10 +174,6 @@ def _question(start: Start) -> str:
     content = start.messages[-1].get("content") if start.messages else ""
     text = content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content or ())
     return text.replace("\0", "")
-
-
-def _parent(ctx: RankContext[Any]) -> str | None:
-    return str(ctx.tmp_dir) if ctx.tmp_dir != Path() else None
 
 
 def _allow_files() -> None:

@@ -18,7 +18,7 @@ from rolemesh.api.workload import RankContext
 from rolemesh_agents import AgentError, Limits, Sandbox, SandboxLostError
 from rolemesh_gateway.programs import ProgramResult
 
-__all__ = ["ADDRESS", "Client", "SandboxedProgram", "limits_of", "try_client"]
+__all__ = ["ADDRESS", "Client", "SandboxedProgram", "limits_of", "parent_of_folders", "try_client"]
 
 PORT = 61100
 """Port of the gateway in each sandbox: above those that Linux gives to connections."""
@@ -125,17 +125,18 @@ def limits_of(options: Any) -> Limits:
     )
 
 
-def try_client(ctx: RankContext[Any], name: str, limits: Limits, folder: Path, visible: Sequence[Path]) -> None:
+def parent_of_folders(ctx: RankContext[Any]) -> str | None:
+    """Return the folder for the folders of programs; None: that of the system for temporary files."""
+    return str(ctx.tmp_dir) if ctx.tmp_dir != Path() else None
+
+
+def try_client(ctx: RankContext[Any], name: str, limits: Limits, visible: Sequence[Path]) -> None:
     """Run a program that does nothing in a sandbox. The rank's log says what the sandbox cannot enforce.
 
-    Raises `AgentError` if the job file does not list the sandbox, or if it cannot run clients on this machine.
+    Raises `AgentError` if the sandbox cannot run clients on this machine.
     """
-    listed = ctx.plugins.get(("sandboxes", name))
-    if listed is None:
-        what = f"the job file lists no {name!r} under plugins.sandboxes"
-        raise AgentError(what, where="option sandbox of the harness process", remedy="add it under plugins.sandboxes")
-    sandbox: Sandbox = listed()
-    trial = Path(tempfile.mkdtemp(prefix="trial-", dir=folder))
+    sandbox: Sandbox = ctx.plugins["sandboxes", name]()
+    trial = Path(tempfile.mkdtemp(prefix="trial-", dir=parent_of_folders(ctx)))
     try:
         sandbox.open(trial, limits)
         missing = " ".join(sandbox.unenforced())

@@ -57,12 +57,14 @@ class AgentWorkload(Workload):
 
     @classmethod
     def check_flow(cls, options: AgentOptions, role: str, job: Any) -> None:
-        """See `Workload.check_flow`: the model has a chat template, and the flow lets the agent call the rollout and
-        the environment."""
+        """See `Workload.check_flow`: the model has a chat template, the harness has what it needs, and the flow lets
+        the agent call the rollout and the environment."""
         if options.template is None:
             check_model_folder(Path(job.job.base, options.model))
         if options.harness != DEFAULT_HARNESS:
             check_listed(job, "harnesses", options.harness, "harness")
+            harness = job.selection.declared["harnesses", options.harness]
+            harness.cls.check_job(harness.options, job)
         for op in job.graph.ops:
             if op.role != role or op.operator == "samples":
                 continue
@@ -79,6 +81,7 @@ class AgentWorkload(Workload):
         self._template: TokenTemplate = _load_template(options, Path(ctx.base, options.model))
         listed = ctx.plugins.get(("harnesses", options.harness))
         self._harness: Harness = listed() if listed is not None else ToolLoop(ToolLoop.Options())
+        self._harness.check_machine(ctx)
         self._ready: asyncio.Event | None = None
         self._warned: set[str] = set()
         """The prefixes of metrics for which a failed conversation was a warning."""

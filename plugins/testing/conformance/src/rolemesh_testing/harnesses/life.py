@@ -69,6 +69,7 @@ class _Life:
             base=Path(order.base),
             port=LocalPort(),
         )
+        self.harness.check_machine(ctx)
         await self.harness.setup(ctx)
 
     async def _hold(self, order: Order) -> Talked:
