@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import tempfile
@@ -28,6 +29,8 @@ VERBS = {
     "trace": ("-o", "{out}/trace"),
     "top": ("--once",),
     "sql": (" union all ".join(f"select count(*) from {table}" for table in TABLES),),
+    "status": (),
+    "events": (),
 }
 HOSTILE = "<script>alert(1)</script>/../.."
 
@@ -80,12 +83,35 @@ def unended(run: Path) -> None:
     (run / "result.json").unlink()
 
 
+def stepless(run: Path) -> None:
+    (run / "metrics.jsonl").unlink()
+    for path in (run / "record").glob("*/*.jsonl"):
+        path.write_text(path.read_text().partition("\n")[0] + "\n")
+
+
+def moved(run: Path) -> None:
+    """Name folders that are not there, as a copy on another machine does."""
+    for path in run.rglob("*.json*"):
+        path.write_text(re.sub(r'"/[^"]*', '"/nowhere', path.read_text()))
+
+
+def piped(*patterns: str) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        for path in [path for pattern in patterns for path in run.glob(pattern)]:
+            path.unlink()
+            os.mkfifo(path)
+
+    change.__name__ = f"piped {patterns[0]}"
+    return change
+
+
 def removed(run: Path) -> None:
     shutil.rmtree(run)
     run.mkdir()
 
 
-EMPTY = "the record of the run is empty"
+EMPTY, PIPE = "the record of the run is empty", "it is no regular file, so the run cannot be shown"
+READERS = ("report", "trace", "top", "sql", "view")
 CASES: dict[Callable[[Path], None], Mapping[str, str]] = {
     torn: {},
     emptied: {"trace": EMPTY},
@@ -95,7 +121,14 @@ CASES: dict[Callable[[Path], None], Mapping[str, str]] = {
     no_times: {"trace": EMPTY},
     aged: {},
     unended: {},
-    removed: dict.fromkeys((*VERBS, "view"), "the folder has no run in it"),
+    stepless: {"trace": EMPTY},
+    moved: {},
+    piped("record/sink-0/*.jsonl"): dict.fromkeys(READERS, PIPE),
+    piped("record/flow.json"): dict.fromkeys(READERS, PIPE),
+    piped("metrics.jsonl"): dict.fromkeys(READERS, PIPE),
+    piped("run.json", "plan.json"): {},
+    removed: dict.fromkeys((*VERBS, "view"), "the folder has no run in it")
+    | dict.fromkeys(("status", "events"), "there is no run of a job"),
 }
 
 
@@ -119,7 +152,9 @@ def test_a_run_is_shown_or_refused_with_cause_place_and_remedy(
     for verb, rest in VERBS.items():
         code = main([verb, str(run), *(each.format(out=out) for each in rest)])
         said = capsys.readouterr().err
-        if refused := CASES[change].get(verb):
+        if verb == "events" and code == 1:  # the copy has no journal
+            assert ("no journal" in said, said.count("\n  → ")) == (True, 1), said
+        elif refused := CASES[change].get(verb):
             assert (code, said.count("error: "), said.count(" → ")) == (2, 1, 1), said
             assert f"{run}" in said
             assert refused in said
@@ -159,6 +194,15 @@ def test_a_file_that_cannot_be_written_leaves_the_one_that_is_there(
     assert code == 2
     assert "cannot be written: File too large\n  → choose another place" in capsys.readouterr().err
     assert content(output.parent) == {output: b"mine"}
+
+
+@pytest.mark.parametrize("verb", ["report", "trace"])
+def test_a_pipe_is_not_replaced_by_a_file(verb: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = run.parent / "out" / verb
+    os.mkfifo(output)
+    assert main([verb, str(run), "-o", str(output)]) == 2
+    assert "cannot be written: it is no regular file\n  → choose another place" in capsys.readouterr().err
+    assert output.is_fifo()
 
 
 @pytest.mark.parametrize("closed", ["", "record", "record/sink-0", "events.jsonl"])

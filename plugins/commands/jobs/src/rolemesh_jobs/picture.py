@@ -97,12 +97,16 @@ def _picture(run: LivingRun, status: JobStatus | None) -> dict[str, Any]:
             "resources": status.resources,
         }
     elif unreadable is not None:
-        known |= {"state": "unreadable", "message": unreadable.what}
+        known |= {"state": "unreadable", "message": _told(unreadable)}
     elif is_held(run.path):
         known |= {"state": "silent", "message": SILENT}
     elif control is None:
         known |= {"state": "new", "message": "its master has not begun, or could not"}
     return known
+
+
+def _told(error: RolemeshError) -> str:
+    return f"{Path(error.where or '').name}: {error.what}; {error.remedy}"
 
 
 def _files(run: LivingRun) -> tuple[dict[str, Any] | None, RunInfo | None, ControlFile | None, RolemeshError | None]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
 from rolemesh_durable.api.jobs import find_run
-from rolemesh_recorder.lines import RECORD_DIR
+from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR
 
 __all__ = ["readable_run"]
 
@@ -17,7 +18,7 @@ __all__ = ["readable_run"]
 def readable_run(job: str, folder: Path) -> Path:
     """Return the folder of the run of the job named `job` in `folder`; `job` may also be a run's path.
 
-    Raises `RolemeshError` if there is no such run, or if this user may not read it.
+    Raises `RolemeshError` if there is no such run, if this user may not read it, or if a pipe or a device is in it.
     """
     given = Path(job)
     if _is_folder(given) and not _may_read(given):
@@ -32,6 +33,10 @@ def readable_run(job: str, folder: Path) -> Path:
     for each in _entries(path):
         if not _may_read(each):
             raise _unreadable(each)
+    for each in _files(path):
+        if os.path.lexists(each) and not os.path.isfile(each):
+            what, remedy = "it is no regular file, so the run cannot be shown", "remove it, or copy the run without it"
+            raise RolemeshError(what, where=str(each), remedy=remedy)
     return path
 
 
@@ -43,6 +48,19 @@ def _entries(path: Path) -> Iterator[Path]:
     if record.exists():
         yield record
         yield from record.iterdir()
+
+
+def _files(path: Path) -> Iterator[str | Path]:
+    """Yield what must be regular files, but of the parts of ranks' records only those that are none."""
+    record = path / RECORD_DIR
+    yield from (path / EVENTS_FILE, path / METRICS_FILE, record / FLOW_FILE)
+    for folder in record.iterdir() if record.is_dir() else ():
+        with suppress(OSError), os.scandir(folder) as entries:
+            yield from (
+                entry.path
+                for entry in entries  # their types are known without a look at each of a hundred thousand
+                if entry.name.endswith(".jsonl") and not entry.is_file(follow_symlinks=False)
+            )
 
 
 def _may_read(path: Path) -> bool:

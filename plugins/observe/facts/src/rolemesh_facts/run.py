@@ -12,7 +12,7 @@ import msgspec
 
 from rolemesh.api.observer import Event, RunInfo, StepMetrics
 from rolemesh.api.rank_ref import RankRef
-from rolemesh.runs.jsonl import read_metrics
+from rolemesh.runs.jsonl import open_regular, read_metrics
 from rolemesh.runs.run import EVENTS_FILE, JOB_FILE, LOGS_DIR, METRICS_FILE, RESULT_FILE, RUN_FILE
 from rolemesh_facts.advice import Advice, Evidence, advice
 from rolemesh_facts.critical import Critical, critical_path
@@ -85,7 +85,7 @@ class RunFacts:
     def job_file(self) -> str:
         """Return the text of ``job.yaml``."""
         try:
-            return (self.path / JOB_FILE).read_text(errors="replace")
+            return _content(self.path / JOB_FILE).decode(errors="replace")
         except OSError:
             return ""
 
@@ -98,7 +98,7 @@ class RunFacts:
         """Return all events."""
         offset, known = self._events
         try:
-            with (self.path / EVENTS_FILE).open("rb") as file:
+            with open_regular(self.path / EVENTS_FILE) as file:
                 file.seek(offset)
                 for raw in file:
                     if not raw.endswith(b"\n"):
@@ -132,8 +132,10 @@ class RunFacts:
         info, result, events, metrics = self.info(), self.result(), self.events(), self.metrics()
         name = info.name if info else self.path.resolve().name
         began = events[0].time if events else 0.0
-        state = str(result.get("status") or ("began" if events else "new"))
-        ended = events[-1].time if result and events else 0.0
+        last = events[-1] if events else None
+        said = last.data.get("status") if last and last.kind == "job_ended" else None  # only the owner reads the result
+        state = str(result.get("status") or said or ("began" if events else "new"))
+        ended = last.time if last and (result or said) else 0.0
         step = metrics[-1].step if metrics else -1
         found = result.get("goodput")
         goodput = found.get("share") if isinstance(found, dict) else found
@@ -253,8 +255,13 @@ def _fits(flow: FlowFile) -> bool:
     return numbered and all(0 <= op < len(flow.ops) for edge in flow.edges for op in (edge.src, edge.dst))
 
 
+def _content(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read()
+
+
 def _json(path: Path, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(_content(path), type=kind)
     except (OSError, msgspec.MsgspecError):
         return None

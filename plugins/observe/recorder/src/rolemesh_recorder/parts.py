@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rolemesh.runs.jsonl import open_regular
 from rolemesh_recorder.coarsening import coarsened
 from rolemesh_recorder.lines import Head, Line, decode, encode
 
@@ -76,7 +77,7 @@ def part_files(folder: Path) -> list[Path]:
 
 def read_part(path: Path) -> Iterator[Line]:
     """Yield the lines of a part. Damaged ones, and an incomplete last one, are left out. Raises `OSError`."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for raw in file:
             if raw.endswith(b"\n") and (line := decode(raw)) is not None:
                 yield line

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh.runs.jsonl import open_regular
 from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowFile, Line, decode, rank_folder
 from rolemesh_recorder.parts import part_files, read_part
 from rolemesh_recorder.rows import ROWS_DIR, Row
@@ -25,7 +26,8 @@ TAIL_BYTES = 32_768
 def read_flow(run_dir: Path) -> FlowFile | None:
     """Return the job's flow; None if the recorder has not written it, or wrote another version."""
     try:
-        return msgspec.json.decode((run_dir / RECORD_DIR / FLOW_FILE).read_bytes(), type=FlowFile)
+        with open_regular(run_dir / RECORD_DIR / FLOW_FILE) as file:
+            return msgspec.json.decode(file.read(), type=FlowFile)
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -52,7 +54,7 @@ def read_accounts(run_dir: Path, role: str, rank: int, after: int = 0) -> Iterat
     """Yield only the accounts of `read_record`. This is several times as fast, because other lines are not decoded."""
     for path in _parts(run_dir, role, rank, after):
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 for raw in file:
                     if raw.startswith(ACCOUNT) and raw.endswith(b"\n"):
                         line = decode(raw)
@@ -88,7 +90,7 @@ def record_ends(run_dir: Path, role: str, rank: int) -> tuple[int, int]:
         for path in files[:1]:
             begin = next((line.t for line in read_part(path)), begin)
         for path in files[-1:]:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
                 tail = file.read(TAIL_BYTES)
             for raw in reversed(tail.split(b"\n")[:-1]):
@@ -120,7 +122,7 @@ def latest_lines(run_dir: Path, role: str, rank: int, after: int) -> list[Line]:
 
 def _end_of(path: Path, after: int) -> tuple[list[Line], bool]:
     """Return the lines of a part since the account that covers `after`, and whether the part has such an account."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size, wanted = file.seek(0, 2), TAIL_BYTES // 4
         while True:
             wanted = min(size, 2 * wanted)
@@ -149,7 +151,7 @@ def kept_rows(run_dir: Path) -> Iterator[tuple[RankRef, Row]]:
     for ref in sorted(_ranks(folder)):
         for path in part_files(folder / f"{ref.role}-{ref.rank}"):
             try:
-                with path.open("rb") as file:
+                with open_regular(path) as file:
                     for raw in file:
                         if raw.endswith(b"\n") and (row := _row(decoder, raw)) is not None:
                             yield ref, row

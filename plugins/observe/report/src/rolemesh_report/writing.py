@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from rolemesh_facts import RunFacts
+from rolemesh_facts.output import replaced
 from rolemesh_report import sections
 from rolemesh_report.flow_picture import flow_picture
 from rolemesh_report.secrets import without_secrets
@@ -32,12 +32,8 @@ def write_report(run_dir: Path, path: Path, result: Mapping[str, Any] | None = N
     `result` is the content of ``result.json``, for a caller that has it before the file exists.
     """
     text = report_of(RunFacts(run_dir), result)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replaced(path) as partial:
         partial.write_text(text, encoding="utf-8", errors="replace")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None) -> str:

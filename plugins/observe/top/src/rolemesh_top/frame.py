@@ -106,7 +106,7 @@ class FrameSource:
         step = status["committed_steps"]
         return Frame(
             str(status["name"]),
-            str(status["state"]),
+            str(summary.state if status["state"] == "unreadable" and summary.ended else status["state"]),
             step if isinstance(step, int) else summary.step + 1,
             summary.steps,
             status["wall_s"],

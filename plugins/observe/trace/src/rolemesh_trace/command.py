@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +22,7 @@ from rolemesh_durable.api.history import events
 from rolemesh_durable.api.jobs import LivingRun
 from rolemesh_facts import RunFacts
 from rolemesh_facts.finding import readable_run
+from rolemesh_facts.output import replaced
 from rolemesh_recorder.lines import RECORD_DIR, FlowFile
 from rolemesh_recorder.reading import read_flow, recorded_ranks
 from rolemesh_trace.drawing import drawing
@@ -144,21 +143,8 @@ def _watched(ranks: Iterable[RankRef]) -> Iterable[RankRef]:
 def _write(output: Path, content: Iterable[bytes]) -> None:
     """Write a file that a reader sees as a whole or not at all."""
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
+        with replaced(output) as partial, partial.open("wb") as file:
+            file.writelines(content)
     except OSError as error:
-        raise _unwritable(output, error) from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for piece in content:
-                file.write(piece)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, output)
-    except OSError as error:
-        raise _unwritable(output, error) from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
-def _unwritable(output: Path, error: OSError) -> RolemeshError:
-    what = f"the file cannot be written: {error.strerror or error}"
-    return RolemeshError(what, where=str(output), remedy="choose another place with -o")
+        what = f"the file cannot be written: {error.strerror or error}"
+        raise RolemeshError(what, where=str(output), remedy="choose another place with -o") from error

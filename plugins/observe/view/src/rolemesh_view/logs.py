@@ -7,6 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from rolemesh.runs.jsonl import open_regular
+
 __all__ = ["Hit", "search", "tail"]
 
 TAIL_BYTES = 100_000
@@ -25,7 +27,7 @@ class Hit(NamedTuple):
 def tail(path: Path, size: int = TAIL_BYTES) -> str:
     """Return the last bytes of a log as text, from the begin of a line; "" if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             end = file.seek(0, 2)
             file.seek(max(0, end - size))
             data = file.read(size)
@@ -43,7 +45,7 @@ def search(paths: Iterable[Path], text: str, most: int = 500) -> list[Hit]:
 
 def _hits(path: Path, text: str) -> Iterator[Hit]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, file.seek(0, 2) - SEARCH_BYTES))
             while raw := file.readline(LONGEST):
                 line = raw.decode(errors="replace").rstrip("\n")
