@@ -50,14 +50,14 @@ def _entries(path: Path) -> Iterator[Path]:
         yield from record.iterdir()
 
 
-def _files(path: Path) -> Iterator[str | Path]:
+def _files(path: Path) -> Iterator[Path]:
     """Yield what must be regular files, but of the parts of ranks' records only those that are none."""
     record = path / RECORD_DIR
     yield from (path / EVENTS_FILE, path / METRICS_FILE, record / FLOW_FILE)
     for folder in record.iterdir() if record.is_dir() else ():
         with suppress(OSError), os.scandir(folder) as entries:
             yield from (
-                entry.path
+                folder / entry.name
                 for entry in entries  # their types are known without a look at each of a hundred thousand
                 if entry.name.endswith(".jsonl") and not entry.is_file(follow_symlinks=False)
             )
