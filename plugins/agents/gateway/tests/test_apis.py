@@ -9,12 +9,13 @@ from typing import get_type_hints
 import anthropic
 import openai
 import pytest
-from anthropic.types import message_create_params
+from anthropic.types.beta import message_create_params
 from openai.types.chat import completion_create_params
 from openai.types.responses import response_create_params
 
 from rolemesh_agents import AgentError, ToolCall
-from rolemesh_gateway.apis import chat, messages, responses
+from rolemesh_gateway.apis import chat, errors, messages, responses
+from rolemesh_gateway.requests import NO_PREVIOUS, RefusedError
 
 CALL = ToolCall("add", {"a": 1, "b": 2}, "call00000")
 ABOUT = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
@@ -291,3 +292,14 @@ def test_the_names_that_the_gateway_knows_are_parameters_of_the_client(parameter
     known = {*body.__annotations__, *module.HARMLESS, *getattr(module, "REFUSED", ())}
     extensions = {"top_k", "min_p", "temperature", "top_p"}  # of vLLM, and of older clients of Anthropic
     assert known - extensions - {"stream"} <= get_type_hints(parameters, include_extras=True).keys()
+
+
+def test_a_client_whose_thread_is_not_kept_is_told_to_send_its_whole_history():
+    body = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "go on"}]}
+    ask = messages.parse({**body, "thread": {"type": "continue", "previous_message_id": "msg_7"}})
+    assert (ask.previous, ask.inherits, ask.keep) == ("msg_7", True, True)
+    error = errors.anthropic_error(RefusedError(400, "there is no answer", code=NO_PREVIOUS))
+    assert error["error"]["details"] == {"error_code": "thread_not_found"}
+    for thread in ({}, {"type": "fork"}, {"type": "continue"}, {"type": "continue", "previous_message_id": 7}):
+        with pytest.raises(RefusedError, match="thread"):
+            messages.parse({**body, "thread": thread})

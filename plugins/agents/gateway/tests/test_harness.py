@@ -20,7 +20,10 @@ ASK = f"curl -s -H \"x-api-key: $OPENAI_API_KEY\" -d '{BODY}' $OPENAI_BASE_URL/c
 QUESTION = Start([{"role": "user", "content": "1 + 2 + 4?"}])
 
 
-@pytest.mark.parametrize("program", ["openai_chat.py", "openai_responses.py", "anthropic_messages.py"])
+CLIENTS = ["openai_chat.py", "openai_responses.py", "anthropic_messages.py", "anthropic_runner.py"]
+
+
+@pytest.mark.parametrize("program", CLIENTS)
 def test_an_unchanged_program_adds_with_a_tool(held, adder, program):
     talk = held(adder, command=["{python}", f"{{base}}/{program}"])
     (used,) = [each for each in talk.samples if each[-1]["role"] == "assistant"]

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from rolemesh_agents import (
     AgentError,
     Conversation,
@@ -14,18 +16,18 @@ from rolemesh_agents import (
     Message,
     Observation,
     Reward,
+    Tool,
     ToolCall,
 )
-from rolemesh_gateway.apis.responses import answer_id
 from rolemesh_gateway.contexts import Contexts, Continue, Repeat
 from rolemesh_gateway.desk import Counts, Desk, Exchange
 from rolemesh_gateway.programs import ProgramResult
-from rolemesh_gateway.requests import Answer, Ask, RefusedError
+from rolemesh_gateway.requests import NO_PREVIOUS, Answer, Ask, RefusedError
 
 __all__ = ["Dialogue"]
 
 KEPT = 64
-"""Number of answers of the Responses API that a request may continue by id."""
+"""Number of answers that a request may continue by id."""
 
 
 class Dialogue:
@@ -43,7 +45,8 @@ class Dialogue:
         self._may_judge = may_judge
         self._contexts = Contexts(talk.start.messages, talk.start.tools)
         self._answers: list[Answer] = []
-        self._kept: dict[str, list[Message]] = {}
+        self._kept: dict[str, tuple[Sequence[Message], Sequence[Tool]]] = {}
+        """The messages and tools of answers that requests may continue, by the answer's number."""
         self._sample = 0
         self.counts = Counts()
         self.reward: Reward | None = None
@@ -115,7 +118,8 @@ class Dialogue:
     async def _turn(self, ask: Ask) -> Answer:
         params = {name: value for name, value in ask.params.items() if name in self._takes}
         self.ignored |= {*ask.unknown, *(ask.params.keys() - params.keys())}
-        earlier = self._earlier(ask)
+        earlier, tools = self._earlier(ask)
+        ask = msgspec.structs.replace(ask, tools=tools)
         messages = [*ask.lead, *earlier, *ask.messages]
         place = self._contexts.place(messages, ask.tools, ask.again)
         if isinstance(place, Repeat):
@@ -140,7 +144,7 @@ class Dialogue:
         self.counts.turns += 1
         self._contexts.answered(self._sample, messages, answer.as_message(), number, stop)
         if ask.keep:
-            self._keep(answer_id(number), [*earlier, *ask.messages, answer.as_message()])
+            self._keep(str(number), [*earlier, *ask.messages, answer.as_message()], tools)
         return answer
 
     def _continue(self, place: Continue, messages: Sequence[Message]) -> None:
@@ -158,16 +162,19 @@ class Dialogue:
         if reason:
             self.breaks.append(reason)
 
-    def _earlier(self, ask: Ask) -> Sequence[Message]:
+    def _earlier(self, ask: Ask) -> tuple[Sequence[Message], Sequence[Tool]]:
+        """Return the messages before those of a request, and its tools."""
         if not ask.previous:
-            return ()
-        if ask.previous not in self._kept:
-            reason = f"previous_response_id: there is no response {ask.previous!r}"
-            raise RefusedError(400, reason, param="previous_response_id", code="previous_response_not_found")
-        return self._kept[ask.previous]
+            return (), ask.tools
+        number = ask.previous.rpartition("_")[2]
+        if number not in self._kept:
+            name = "previous_message_id" if ask.inherits else "previous_response_id"
+            raise RefusedError(400, f"{name}: there is no answer {ask.previous!r}", param=name, code=NO_PREVIOUS)
+        messages, tools = self._kept[number]
+        return messages, tools if ask.inherits and not ask.tools else ask.tools
 
-    def _keep(self, number: str, messages: list[Message]) -> None:
-        self._kept[number] = messages
+    def _keep(self, number: str, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+        self._kept[number] = messages, tools
         if len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]
 

@@ -9,7 +9,10 @@ import msgspec
 
 from rolemesh_agents import Message, Tool, ToolCall
 
-__all__ = ["Answer", "Ask", "RefusedError"]
+__all__ = ["NO_PREVIOUS", "Answer", "Ask", "RefusedError"]
+
+NO_PREVIOUS = "previous_response_not_found"
+"""Code of the refusal of a request that continues an answer which is not kept."""
 
 
 class RefusedError(Exception):
@@ -34,7 +37,8 @@ class Ask(msgspec.Struct, frozen=True):
     - `lead`: messages before the history: the instructions of the Responses API, which are no part of it.
     - `params`: parameters of the sampling, by the names of vLLM's `SamplingParams`.
     - `unknown`: parameters of the request that the gateway ignores.
-    - `previous`: the id of the response that the request continues, or "".
+    - `previous`: the id of the answer that the request continues, or "".
+    - `inherits`: whether the request has the tools of the one that it continues.
     - `keep`: whether a later request may continue the answer by its id.
     - `again`: whether the client repeats a request because it has lost the answer.
     """
@@ -49,6 +53,7 @@ class Ask(msgspec.Struct, frozen=True):
     unknown: Sequence[str] = ()
     lead: Sequence[Message] = ()
     previous: str = ""
+    inherits: bool = False
     keep: bool = False
     again: bool = False
 

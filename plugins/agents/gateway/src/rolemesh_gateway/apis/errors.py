@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rolemesh_gateway.requests import RefusedError
+from rolemesh_gateway.requests import NO_PREVIOUS, RefusedError
 
 __all__ = ["anthropic_error", "openai_error"]
 
@@ -28,4 +28,7 @@ def openai_error(error: RefusedError) -> dict[str, Any]:
 def anthropic_error(error: RefusedError) -> dict[str, Any]:
     """Return the body of an error of Anthropic's API."""
     kind = ANTHROPIC.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.reason}}
+    told: dict[str, Any] = {"type": kind, "message": error.reason}
+    if error.code == NO_PREVIOUS:
+        told["details"] = {"error_code": "thread_not_found"}  # at which the client sends its whole history
+    return {"type": "error", "error": told}

@@ -30,6 +30,7 @@ class MessagesBody(msgspec.Struct):
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     temperature: float | None = None
+    thread: dict[str, Any] | None = None
     top_k: int | None = None
     top_p: float | None = None
 
@@ -50,7 +51,19 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     if given.stop_sequences:
         params["stop"] = given.stop_sequences
     tools = [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())]
-    return Ask(given.model, history(messages), tools, params, bool(given.stream), unknown=unknown, again=again)
+    previous = _continued(given.thread)
+    return Ask(
+        given.model,
+        history(messages),
+        tools,
+        params,
+        bool(given.stream),
+        unknown=unknown,
+        previous=previous,
+        inherits=bool(previous),
+        keep=given.thread is not None,
+        again=again,
+    )
 
 
 def answer(ask: Ask, given: Answer) -> dict[str, Any]:
@@ -100,6 +113,17 @@ def _blocks(given: Answer) -> list[dict[str, Any]]:
     for each in given.calls:
         blocks.append({"type": "tool_use", "id": each.id, "name": each.name, "input": dict(each.arguments)})
     return blocks
+
+
+def _continued(thread: dict[str, Any] | None) -> str:
+    """Return the id of the answer that a request of a thread continues, or "". A thread keeps system and tools."""
+    kind = None if thread is None else thread.get("type")
+    if thread is None or kind == "create":
+        return ""
+    previous = thread.get("previous_message_id")
+    if kind != "continue" or not isinstance(previous, str) or not previous:
+        raise RefusedError(400, "thread: neither a new one nor the continuation of a message", param="thread")
+    return previous
 
 
 def _tool(given: dict[str, Any], where: str) -> Tool:
