@@ -15,7 +15,7 @@ from rolemesh.api.workload import RankContext
 from rolemesh.errors import OptionsError, RolemeshError
 from rolemesh_reasoning_gym import ReasoningGymReward, RewardOptions
 from rolemesh_reasoning_gym.reward import group_advantages
-from rolemesh_reasoning_gym.tasks import make_dataset
+from rolemesh_reasoning_gym.tasks import make_dataset, verified
 
 
 def reward(rank: int = 0, **options: Any) -> ReasoningGymReward:
@@ -155,3 +155,26 @@ def test_samples_of_different_prompts_in_one_group_are_refused():
     rows = {"reward": np.float32([1, 0]), "group": np.zeros(2, np.int64), "question": ["a", "b"]}
     with pytest.raises(RolemeshError, match="group 0 has samples of different prompts, in rows 0 and 1"):
         role.advantages(Batch(rows))
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [("prime_factorization", "?"), ("boxnet", "[1]"), ("game_of_life", "{}"), ("coin_flip", "1e999")],
+)
+def test_an_answer_that_a_verifier_cannot_parse_is_wrong(task, answer):
+    dataset = make_dataset(task, {}, seed=0, size=1)
+    assert verified(dataset, dataset[0], answer) == 0.0
+
+
+def test_a_verifier_that_fails_on_the_right_answer_is_an_error():
+    class Broken:
+        def score_answer(self, answer, entry):
+            raise ZeroDivisionError(answer)
+
+    with pytest.raises(ZeroDivisionError, match="right"):
+        verified(Broken(), {"answer": "right"}, "wrong")
+
+
+def test_settings_that_a_config_class_cannot_check_are_refused():
+    with pytest.raises(OptionsError, match="the task 'composite' refuses this config"):
+        ReasoningGymReward.check(RewardOptions(task="composite", config={"datasets": [{"name": "chain_sum"}]}), 1)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from rolemesh.errors import OptionsError
 from rolemesh_agents import AgentError, Environment, Episode, Outcome, Reward, Start, Task
 from rolemesh_reasoning_gym.data import SEED_SPACING
-from rolemesh_reasoning_gym.tasks import check_task, extracted, make_dataset
+from rolemesh_reasoning_gym.tasks import check_task, extracted, make_dataset, verified
 
 __all__ = ["EnvironmentOptions", "ReasoningGymEnvironment"]
 
@@ -88,7 +88,7 @@ class ReasoningGymEnvironment(Environment):
         text = extracted(answer, options.extract)
         if text is None:
             return 0.0
-        return float(self._verifier.score_answer(answer=text.strip() if options.strip else text, entry=entry))
+        return verified(self._verifier, entry, text.strip() if options.strip else text)
 
     def _held_out(self, seed: int) -> dict[str, int]:
         if seed not in self._held:

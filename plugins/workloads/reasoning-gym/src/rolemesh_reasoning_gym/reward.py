@@ -13,7 +13,7 @@ from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Broadcast, Split
 from rolemesh.api.workload import RankContext, Workload, operator
 from rolemesh.errors import RolemeshError
-from rolemesh_reasoning_gym.tasks import ENV, check_task, extracted, make_dataset
+from rolemesh_reasoning_gym.tasks import ENV, check_task, extracted, make_dataset, verified
 
 __all__ = ["ReasoningGymReward", "RewardOptions", "group_advantages"]
 
@@ -123,7 +123,7 @@ class ReasoningGymReward(Workload):
         task = options.task or entry["metadata"]["source_dataset"]
         if task not in self.datasets:
             self.datasets[task] = make_dataset(task, options.config, seed=0, size=1)
-        return float(self.datasets[task].score_answer(answer=answer, entry=entry))
+        return verified(self.datasets[task], entry, answer)
 
 
 def group_advantages(

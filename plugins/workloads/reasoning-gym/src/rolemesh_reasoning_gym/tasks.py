@@ -8,7 +8,7 @@ from typing import Any
 
 from rolemesh.errors import OptionsError, did_you_mean, nearest
 
-__all__ = ["ENV", "check_task", "extracted", "make_dataset"]
+__all__ = ["ENV", "check_task", "extracted", "make_dataset", "verified"]
 
 _SET_BY_WORKLOAD = {"seed": "the job's seed", "size": "the job's steps"}
 
@@ -46,7 +46,7 @@ def check_task(task: str, config: Mapping[str, Any]) -> None:
         made = kind(**config)
         if hasattr(made, "validate"):
             made.validate()
-    except (AssertionError, TypeError, ValueError) as error:
+    except (AssertionError, AttributeError, TypeError, ValueError) as error:
         raise OptionsError(
             f"the task {task!r} refuses this config: {error}", where="config", remedy=f"see {kind.__module__}"
         ) from error
@@ -57,6 +57,20 @@ def make_dataset(task: str, config: Mapping[str, Any], *, seed: int, size: int) 
     from reasoning_gym.factory import create_dataset
 
     return create_dataset(task, **config, seed=seed, size=size)
+
+
+def verified(dataset: Any, entry: Mapping[str, Any], answer: str) -> float:
+    """Return the score of an answer by the verifier of reasoning-gym, from 0 to 1.
+
+    Some verifiers raise an exception for a text that they cannot parse. Such an answer is wrong: it scores 0. If the
+    verifier also fails on the right answer of the entry, the fault is its own, and its exception is raised.
+    """
+    try:
+        return float(dataset.score_answer(answer=answer, entry=entry))
+    except Exception:
+        if isinstance(right := entry.get("answer"), str):
+            dataset.score_answer(answer=right, entry=entry)
+        return 0.0
 
 
 def extracted(text: str, tag: str | None) -> str | None:
