@@ -105,6 +105,14 @@ def piped(*patterns: str) -> Callable[[Path], None]:
     return change
 
 
+def linked(run: Path) -> None:
+    """Keep the files elsewhere, as git-annex and DVC do."""
+    for path in [path for path in run.rglob("*.json*") if path.is_file()]:
+        kept = run.parent / f"kept-{'-'.join(path.relative_to(run).parts)}"
+        path.rename(kept)
+        path.symlink_to(kept)
+
+
 def removed(run: Path) -> None:
     shutil.rmtree(run)
     run.mkdir()
@@ -123,6 +131,7 @@ CASES: dict[Callable[[Path], None], Mapping[str, str]] = {
     unended: {},
     stepless: {"trace": EMPTY},
     moved: {},
+    linked: {},
     piped("record/sink-0/*.jsonl"): dict.fromkeys(READERS, PIPE),
     piped("record/flow.json"): dict.fromkeys(READERS, PIPE),
     piped("metrics.jsonl"): dict.fromkeys(READERS, PIPE),

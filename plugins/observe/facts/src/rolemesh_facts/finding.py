@@ -59,7 +59,7 @@ def _files(path: Path) -> Iterator[Path]:
             yield from (
                 folder / entry.name
                 for entry in entries  # their types are known without a look at each of a hundred thousand
-                if entry.name.endswith(".jsonl") and not entry.is_file(follow_symlinks=False)
+                if entry.name.endswith(".jsonl") and not entry.is_file()
             )
 
 
