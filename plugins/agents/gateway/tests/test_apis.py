@@ -297,7 +297,7 @@ def test_the_names_that_the_gateway_knows_are_parameters_of_the_client(parameter
 def test_a_client_whose_thread_is_not_kept_is_told_to_send_its_whole_history():
     body = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "go on"}]}
     ask = messages.parse({**body, "thread": {"type": "continue", "previous_message_id": "msg_7"}})
-    assert (ask.previous, ask.inherits, ask.keep) == ("msg_7", True, True)
+    assert (ask.previous, ask.inherits, ask.kept_as) == ("msg_7", True, "msg_")
     error = errors.anthropic_error(RefusedError(400, "there is no answer", code=NO_PREVIOUS))
     assert error["error"]["details"] == {"error_code": "thread_not_found"}
     for thread in ({}, {"type": "fork"}, {"type": "continue"}, {"type": "continue", "previous_message_id": 7}):

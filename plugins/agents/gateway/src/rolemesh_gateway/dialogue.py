@@ -46,7 +46,7 @@ class Dialogue:
         self._contexts = Contexts(talk.start.messages, talk.start.tools)
         self._answers: list[Answer] = []
         self._kept: dict[str, tuple[Sequence[Message], Sequence[Tool]]] = {}
-        """The messages and tools of answers that requests may continue, by the answer's number."""
+        """The messages and tools of answers that requests may continue, by the answer's id."""
         self._sample = 0
         self.counts = Counts()
         self.reward: Reward | None = None
@@ -143,8 +143,8 @@ class Dialogue:
         self._answers.append(answer)
         self.counts.turns += 1
         self._contexts.answered(self._sample, messages, answer.as_message(), number, stop)
-        if ask.keep:
-            self._keep(str(number), [*earlier, *ask.messages, answer.as_message()], tools)
+        if ask.kept_as:
+            self._keep(f"{ask.kept_as}{number}", [*earlier, *ask.messages, answer.as_message()], ask.tools)
         return answer
 
     def _continue(self, place: Continue, messages: Sequence[Message]) -> None:
@@ -166,15 +166,14 @@ class Dialogue:
         """Return the messages before those of a request, and its tools."""
         if not ask.previous:
             return (), ask.tools
-        number = ask.previous.rpartition("_")[2]
-        if number not in self._kept:
+        if ask.previous not in self._kept:
             name = "previous_message_id" if ask.inherits else "previous_response_id"
             raise RefusedError(400, f"{name}: there is no answer {ask.previous!r}", param=name, code=NO_PREVIOUS)
-        messages, tools = self._kept[number]
+        messages, tools = self._kept[ask.previous]
         return messages, tools if ask.inherits and not ask.tools else ask.tools
 
-    def _keep(self, number: str, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
-        self._kept[number] = messages, tools
+    def _keep(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+        self._kept[name] = messages, tools
         if len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]
 

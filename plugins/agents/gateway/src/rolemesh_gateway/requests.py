@@ -39,7 +39,7 @@ class Ask(msgspec.Struct, frozen=True):
     - `unknown`: parameters of the request that the gateway ignores.
     - `previous`: the id of the answer that the request continues, or "".
     - `inherits`: whether the request has the tools of the one that it continues.
-    - `keep`: whether a later request may continue the answer by its id.
+    - `kept_as`: how the id of the answer begins by which a later request may continue it, or "".
     - `again`: whether the client repeats a request because it has lost the answer.
     """
 
@@ -54,7 +54,7 @@ class Ask(msgspec.Struct, frozen=True):
     lead: Sequence[Message] = ()
     previous: str = ""
     inherits: bool = False
-    keep: bool = False
+    kept_as: str = ""
     again: bool = False
 
 

@@ -15,6 +15,8 @@ __all__ = ["HARMLESS", "MessagesBody", "answer", "events", "parse"]
 
 HARMLESS = ("cache_control", "metadata", "service_tier")
 """Parameters that change nothing that a program could see here."""
+ID = "msg_"
+"""How the ids of answers begin. `Ask.previous` is such an id."""
 IGNORED_PARTS = ("thinking", "redacted_thinking")
 
 
@@ -61,7 +63,7 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
         unknown=unknown,
         previous=previous,
         inherits=bool(previous),
-        keep=given.thread is not None,
+        kept_as=ID if given.thread is not None else "",
         again=again,
     )
 
@@ -95,7 +97,7 @@ def events(ask: Ask, given: Answer) -> Iterator[tuple[str, Any]]:
 
 def _head(ask: Ask, given: Answer, blocks: list[Any], stopped: dict[str, Any], tokens: int) -> dict[str, Any]:
     usage = {"input_tokens": given.prompt_tokens, "output_tokens": tokens}
-    told = {"id": f"msg_{given.number}", "type": "message", "role": "assistant", "model": ask.model}
+    told = {"id": f"{ID}{given.number}", "type": "message", "role": "assistant", "model": ask.model}
     return {**told, "content": blocks, **stopped, "usage": usage}
 
 

@@ -11,8 +11,10 @@ from rolemesh_agents import Message, Tool
 from rolemesh_gateway.apis.content import called, checked, dumped, history, pieces, text_of, tool_of, unknown_of
 from rolemesh_gateway.requests import Answer, Ask, RefusedError
 
-__all__ = ["HARMLESS", "ResponsesBody", "answer", "answer_id", "events", "parse"]
+__all__ = ["HARMLESS", "ResponsesBody", "answer", "events", "parse"]
 
+ID = "resp_"
+"""How the ids of answers begin. `Ask.previous` is such an id."""
 HARMLESS = (
     "include", "metadata", "moderation", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options",
     "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options", "truncation", "user",
@@ -62,14 +64,9 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
         unknown=unknown,
         lead=[{"role": "system", "content": given.instructions}] if given.instructions else [],
         previous=given.previous_response_id or "",
-        keep=given.store is not False,
+        kept_as=ID if given.store is not False else "",
         again=again,
     )
-
-
-def answer_id(number: int) -> str:
-    """Return the id of the answer that turn `number` is; `Ask.previous` has the same form."""
-    return f"resp_{number}"
 
 
 def answer(ask: Ask, given: Answer) -> dict[str, Any]:
@@ -130,7 +127,7 @@ def _response(ask: Ask, given: Answer, status: str, items: list[Any]) -> dict[st
         for each in ask.tools
     ]
     return {
-        "id": answer_id(given.number),
+        "id": f"{ID}{given.number}",
         "object": "response",
         "created_at": 0,  # no clock: a program that is started again must see the same answers
         "status": status,
