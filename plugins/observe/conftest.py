@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.e2e.small_jobs import run_job
 
 ROLES = """
 import time
@@ -53,8 +52,5 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("seen")
     for name, text in (("roles.py", ROLES), ("flow.py", FLOW), ("job.yaml", JOB)):
         (folder / name).write_text(text)
-    given = "run job.yaml --backend local --runs-dir runs --chaos kills=1,targets=sink/0"
-    command = [Path(sys.executable).with_name("rolemesh"), *given.split()]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_job(folder, "--chaos", "kills=1,targets=sink/0")
     return folder / "runs" / "seen"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.e2e.small_jobs import run_job
 
 from rolemesh_facts.run import RunFacts
 
@@ -135,17 +134,7 @@ def test_the_slow_station_of_a_real_job_has_most_of_the_critical_path(name: str,
     for file, text in (("roles.py", ROLES), ("flow.py", FLOW)):
         (tmp_path / file).write_text(text)
     (tmp_path / "job.yaml").write_text(f"name: known\nflow: flow.py:{known.flow}\nsteps: 60\nroles:\n{roles}")
-    command = [
-        Path(sys.executable).with_name("rolemesh"),
-        "run",
-        "job.yaml",
-        "--backend",
-        "local",
-        "--runs-dir",
-        "runs",
-    ]
-    done = subprocess.run([*command, *known.overrides], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_job(tmp_path, *known.overrides)
     facts = RunFacts(tmp_path / "runs" / "known")
     found = facts.critical(*facts.window(3.0))
     assert found is not None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.e2e.small_jobs import run_job
 
 from rolemesh_recorder.lines import Account, Head, Life, Stretch
 from rolemesh_recorder.reading import kept_rows, read_accounts, read_flow, read_record, recorded_ranks
@@ -65,18 +64,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def run(job: Path, *given: str) -> Path:
-    command = [
-        Path(sys.executable).with_name("rolemesh"),
-        "run",
-        "job.yaml",
-        "--backend",
-        "local",
-        "--runs-dir",
-        str(job / "runs"),
-        *given,
-    ]
-    done = subprocess.run(command, cwd=job, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_job(job, *given)
     return job / "runs" / "recorded"
 
 
