@@ -46,6 +46,26 @@ def test_a_producer_that_runs_ahead_is_not_the_station() -> None:
     assert (found.stations[0].name, found.stations[0].share > 0.9) == ("b.work", True)
 
 
+def test_the_start_of_the_job_is_not_on_the_path() -> None:
+    lanes = {A: [Piece(0, 5000 * MS, "setup"), op(0, 5000, 5100, 0), op(0, 5100, 5200, 1)]}
+    found = path(lanes)
+    assert ([station.name for station in found.stations], found.since) == (["a.make"], 5000 * MS)
+
+
+def test_a_rank_whose_last_calls_are_too_short_for_the_record_does_not_hold_the_job_back() -> None:
+    """The producer has one slow call in its record, and ended step 9, as its account says."""
+    lanes = {A: [op(0, 0, 50, 0)], B: [op(1, 50 + step * 100, 150 + step * 100, step) for step in range(10)]}
+    assert critical_path(FLOW, lanes, 0, 10_000 * MS).stations[0].name == "a.make"
+    found = critical_path(FLOW, lanes, 0, 10_000 * MS, {A: 9, B: 9})
+    assert (found.stations[0].name, found.stations[0].share > 0.9) == ("b.work", True)
+
+
+def test_the_time_without_a_process_is_a_station_of_its_own() -> None:
+    again = [Piece(1000 * MS, 1100 * MS, "setup", generation=1), op(0, 1100, 1200, 1)._replace(generation=1)]
+    found = path({A: [op(0, 0, 100, 0), *again]})
+    assert (found.stations[0].name, found.stations[0].share) == ("a: no process before its restart", 0.75)
+
+
 def test_a_slow_edge_is_the_station() -> None:
     """The value of a step is made long before it comes, and its maker waits for nothing else."""
     lanes: dict[RankRef, list[Piece]] = {A: [], B: []}

@@ -21,6 +21,8 @@ __all__ = ["Critical", "Hop", "Station", "critical_path"]
 MOST_HOPS = 20_000
 _NEVER = 1 << 62
 """The step of an operator that does not run at each step: it lags behind without harm."""
+WORK = ("computing", "serving")
+"""Phases in which a rank runs an operator."""
 GAP_US = 2_000
 """A gap between two pieces, in µs, that is not shown as time of the engine."""
 
@@ -46,7 +48,10 @@ class Hop(NamedTuple):
 
 
 class Critical(NamedTuple):
-    """The stations of a path, the largest share first, and the path from its end to its beginning."""
+    """The stations of a path, the largest share first, and the path from its end to its beginning.
+
+    `since` is not before the first operator: what precedes it is the start of the job, which no step waits for again.
+    """
 
     stations: tuple[Station, ...]
     hops: tuple[Hop, ...]
@@ -65,9 +70,20 @@ class _Lane:
         return self.pieces[at] if at >= 0 else None
 
 
-def critical_path(flow: FlowFile, lanes: Mapping[RankRef, Sequence[Piece]], since: int, until: int) -> Critical:
-    """Return the critical path between two times, from pieces without overlap (`flat`)."""
-    walk = _Walk(flow, {ref: _Lane(pieces) for ref, pieces in lanes.items() if pieces}, since, until)
+def critical_path(
+    flow: FlowFile,
+    lanes: Mapping[RankRef, Sequence[Piece]],
+    since: int,
+    until: int,
+    reached: Mapping[RankRef, int] | None = None,
+) -> Critical:
+    """Return the critical path between two times, from pieces without overlap (`flat`).
+
+    `reached` has the last finished step of ranks, from their accounts: a short operator has no piece.
+    """
+    begins = [piece.t for pieces in lanes.values() for piece in pieces if piece.phase in WORK and piece.end > since]
+    since = max(since, min(begins, default=since))
+    walk = _Walk(flow, {ref: _Lane(pieces) for ref, pieces in lanes.items() if pieces}, since, until, reached or {})
     hops = walk.run()
     totals: dict[tuple[str, str, int, int], int] = {}
     for hop in hops:
@@ -82,8 +98,10 @@ def critical_path(flow: FlowFile, lanes: Mapping[RankRef, Sequence[Piece]], sinc
 
 
 class _Walk:
-    def __init__(self, flow: FlowFile, lanes: Mapping[RankRef, _Lane], since: int, until: int) -> None:
-        self._flow, self._lanes, self._since, self._until = flow, lanes, since, until
+    def __init__(
+        self, flow: FlowFile, lanes: Mapping[RankRef, _Lane], since: int, until: int, reached: Mapping[RankRef, int]
+    ) -> None:
+        self._flow, self._lanes, self._since, self._until, self._reached = flow, lanes, since, until, reached
         self._hops: list[Hop] = []
 
     def run(self) -> list[Hop]:
@@ -96,10 +114,18 @@ class _Walk:
             if piece is None:
                 break
             if piece.end < time - GAP_US:
-                self._hop(ref, piece.end, time, ("engine", f"{ref.role}: between two phases", -1, -1))
+                self._hop(ref, piece.end, time, self._gap(ref, piece, time))
             time = min(time, piece.end)
             ref, time = self._back(ref, piece, time)
         return self._hops
+
+    def _gap(self, ref: RankRef, piece: Piece, time: int) -> tuple[str, str, int, int]:
+        """The station of the time between `piece` and the next one: the rank's process ran, or was to be restarted."""
+        lane = self._lanes[ref]
+        following = lane.pieces[bisect_right(lane.begins, piece.t) :][:1]
+        if following and following[0].generation > piece.generation:
+            return "start", f"{ref.role}: no process before its restart", -1, -1
+        return "engine", f"{ref.role}: between two phases", -1, -1
 
     def _start(self) -> tuple[RankRef, int] | None:
         """The rank that holds the job back: the one whose last operator has the lowest step, or else ended last.
@@ -108,11 +134,12 @@ class _Walk:
         """
         ended: list[tuple[int, int, RankRef]] = []
         for ref, lane in self._lanes.items():
-            works = [p for p in lane.pieces if p.phase in ("computing", "serving") and self._since < p.end]
+            works = [p for p in lane.pieces if p.phase in WORK and self._since < p.end]
             works = [piece for piece in works if piece.t < self._until]
             own = next((piece for piece in reversed(works) if self._each_step(piece)), None)
             if works:
-                ended.append((-own.step if own else -_NEVER, min((own or works[-1]).end, self._until), ref))
+                step = max(own.step, self._reached.get(ref, -1)) if own else _NEVER
+                ended.append((-step, min((own or works[-1]).end, self._until), ref))
         if not ended:
             return None
         _, end, ref = max(ended)

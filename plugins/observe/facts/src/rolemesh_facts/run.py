@@ -20,7 +20,7 @@ from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.pieces import Piece, flat, stretches
 from rolemesh_facts.recoveries import Story, stories
 from rolemesh_facts.series import Points, series, thinned
-from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, use_of
+from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, reached_step, use_of
 from rolemesh_recorder.lines import FlowFile, Line, Stretch
 from rolemesh_recorder.reading import kept_rows, read_flow, read_record, record_ends, recorded_ranks
 from rolemesh_recorder.rows import Row
@@ -224,7 +224,12 @@ class RunFacts:
     def critical(self, since: int, until: int) -> Critical | None:
         """Return the critical path between two times; None without a flow."""
         flow = self.flow()
-        return critical_path(flow, self.lanes(since, until, 1 << 30), since, until) if flow else None
+        if flow is None:
+            return None
+        lines = {ref: self.lines(ref, since) for ref in recorded_ranks(self.path)}
+        lanes = {ref: flat(stretches(each, since, until)) for ref, each in lines.items()}
+        reached = {ref: reached_step(each, until) for ref, each in lines.items()}
+        return critical_path(flow, lanes, since, until, reached)
 
     def stories(self) -> list[Story]:
         """Return the recoveries."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_recorder.lines import Account, FlowFile, Line
 
-__all__ = ["EdgeUse", "Use", "edge_uses", "overall", "use_of"]
+__all__ = ["EdgeUse", "Use", "edge_uses", "overall", "reached_step", "use_of"]
 
 ENGINE = "engine"
 
@@ -75,6 +75,11 @@ def use_of(lines: Iterable[Line], since: int = 0, until: int = 1 << 62) -> Use:
     if rest > 0:
         spent[ENGINE] = rest
     return Use(spent, wall, steps, sent, ends, queued)
+
+
+def reached_step(lines: Sequence[Line], until: int = 1 << 62) -> int:
+    """Return the last step that a rank finished, by its last account that begins before `until`; -1 for none."""
+    return next((line.step for line in reversed(lines) if isinstance(line, Account) and line.t < until), -1)
 
 
 def overall(uses: Iterable[Use]) -> Use:

@@ -14,7 +14,7 @@ from rolemesh_facts.advice import Advice, Evidence, advice
 from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.pieces import flat, stretches
-from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, use_of
+from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, reached_step, use_of
 from rolemesh_recorder.reading import latest_lines
 from rolemesh_runtime.lock import is_held
 from rolemesh_view.predictions import Forecast, Resize, forecast, load_of, predicted, resizes, sizes_at
@@ -119,15 +119,16 @@ def _look(path: Path) -> Look:
     since = max(begin, until - _shorter(WINDOW_S, USE_RANKS, len(refs)))
     recent_since = max(begin, until - _shorter(RECENT_S, USE_RANKS, len(refs)))
     path_since = max(begin, until - _shorter(WINDOW_S, CRITICAL_RANKS, len(refs)))
-    uses, recent, lanes = {}, {}, {}
+    uses, recent, lanes, reached = {}, {}, {}, {}
     for ref in refs:
         lines = latest_lines(path, ref.role, ref.rank, since)
         uses[ref] = use_of(lines, since, until)
         recent[ref] = use_of(lines, recent_since, until)
         if flow:
             lanes[ref] = flat(stretches(lines, path_since, until))
+            reached[ref] = reached_step(lines, until)
     edges = edge_uses(flow, uses) if flow else []
-    critical = critical_path(flow, lanes, path_since, until) if flow else None
+    critical = critical_path(flow, lanes, path_since, until, reached) if flow else None
     metrics = facts.metrics()
     states = edge_states(flow, recent, metrics[-1].staleness if metrics else {}) if flow else []
     found = advice(Evidence(uses, edges, facts.stories(), facts.series()))
