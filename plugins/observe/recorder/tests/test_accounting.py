@@ -72,6 +72,17 @@ def test_accounts_add_up_to_the_totals_whatever_their_ends_are() -> None:
     assert abs(summed * 1000 - 1999 * 1_234_567) < 1_300_000
 
 
+def test_steps_of_a_former_life_do_not_count() -> None:
+    """Before the first step of a restored rank, its totals name no finished step."""
+    found = totals()
+    accounts = Accounts(WALL, Spans(WALL), lambda: found, no_edges, 0, resume=2163)
+    steps = [accounts.next(1 * S).steps]
+    for finished in (2194, 2230):
+        found = totals(finished=finished)
+        steps.append(accounts.next(2 * S).steps)
+    assert steps == [0, 31, 36]
+
+
 def test_an_account_has_the_bytes_since_the_last_one_also_after_an_edge_began_again() -> None:
     ends = {3: Outgoing(100, 0, -1)}
     accounts = Accounts(WALL, Spans(WALL), totals, lambda: (ends, {5: 2}), 0)

@@ -87,13 +87,17 @@ Edges = Callable[[], tuple[dict[int, Outgoing], dict[int, int]]]
 class Accounts:
     """Makes the accounts of a rank, one after the other without a gap, from its totals at their ends."""
 
-    def __init__(self, wall: Wall, spans: Spans, totals: Callable[[], Totals], edges: Edges, now: int) -> None:
-        """The first account begins at `now`, in ns of the monotonic clock."""
+    def __init__(
+        self, wall: Wall, spans: Spans, totals: Callable[[], Totals], edges: Edges, now: int, resume: int = -1
+    ) -> None:
+        """The first account begins at `now`, in ns of the monotonic clock, after step `resume` (-1: none).
+
+        The totals name a finished step only once the rank makes steps, so a restored rank must say where it begins.
+        """
         self._wall, self._spans, self._totals, self._edges, self._began = wall, spans, totals, edges, now
         self._sent = {edge: end.sent for edge, end in edges()[0].items()}
-        first = totals()
-        self._booked = amounts(first, spans.own, now)
-        self._finished = first.finished
+        self._booked = amounts(totals(), spans.own, now)
+        self._finished = resume
 
     def next(self, now: int) -> Account:
         """Return the account up to `now`."""
@@ -104,11 +108,12 @@ class Accounts:
                 spent[name] = more // 1000
                 self._booked[name] = self._booked.get(name, 0) + spent[name] * 1000
         began, ended = self._wall(self._began), self._wall(now)
-        steps = max(0, totals.finished - self._finished)
-        self._began, self._finished = now, totals.finished
+        finished = totals.finished if totals.finished >= 0 else self._finished
+        steps = max(0, finished - self._finished)
+        self._began, self._finished = now, finished
         ends, queued = self._edges()
         sent = {edge: (self._more(edge, end.sent), end.under_way, end.credits) for edge, end in ends.items()}
-        return Account(began, ended - began, totals.finished, steps, spent, self._spans.turn(), sent, queued)
+        return Account(began, ended - began, finished, steps, spent, self._spans.turn(), sent, queued)
 
     def _more(self, edge: int, nbytes: int) -> int:
         """Return the bytes since the last account. An edge of a new layout begins again at 0."""

@@ -60,7 +60,7 @@ class RankRecord(RankExtension):
         for (what, began), (_, ended) in pairwise(marks):
             self._writer.add(Life(what, self._wall(began), (ended - began) // 1000))
         totals, edges = partial(totals_of, self._rank), partial(edges_of, self._rank)
-        self._accounts = Accounts(self._wall, self._spans, totals, edges, now)
+        self._accounts = Accounts(self._wall, self._spans, totals, edges, now, resume)
         self._thread.start()
 
     def spent(self, span: Span) -> None:
