@@ -59,6 +59,8 @@ class ScriptedTalk:
 
     async def call(self, call: ToolCall) -> Observation:
         self.calls.append(call)
+        if self.hang is not None:
+            await self.hang.wait()
         return Observation(f"{call.name} done")
 
     async def reply(self, content: str) -> Outcome:
@@ -77,6 +79,10 @@ class ScriptedTalk:
     def resume(self, sample: int) -> None:
         self._now = sample
 
+    def count(self, messages: Sequence[Message], tools: Any = None, sample: int | None = None) -> int:
+        before = [] if sample is None else self.samples[sample]
+        return sum(len(each["content"]) for each in [*before, *messages])
+
     def judge(self, reward: Reward) -> None:
         self.reward = reward
 
@@ -93,8 +99,8 @@ class Running:
 
 
 @asynccontextmanager
-async def running(model: Model, may_judge: bool = True, **about: Any) -> AsyncIterator[Running]:
-    server = Server("policy", 1.0, 4)
+async def running(model: Model, may_judge: bool = True, retry_s: float = 10.0, **about: Any) -> AsyncIterator[Running]:
+    server = Server("policy", 1.0, 4, retry_s)
     await server.start()
     talk = ScriptedTalk(model, **about)
     door = server.open(talk.start)

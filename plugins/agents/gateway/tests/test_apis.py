@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import get_type_hints
 
 import anthropic
@@ -14,6 +15,7 @@ from openai.types.chat import completion_create_params
 from openai.types.responses import response_create_params
 
 from rolemesh_agents import AgentError, ToolCall
+from rolemesh_gateway import server
 from rolemesh_gateway.apis import chat, errors, messages, responses
 from rolemesh_gateway.requests import NO_PREVIOUS, RefusedError
 
@@ -199,6 +201,10 @@ def test_a_stop_text_cuts_the_answer_and_the_limit_of_a_turn_shows(gateway, says
         ),
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"max_tokens": "many"}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"stop": ["a", ""]}, "stop"),
+        ({"functions": [{"name": "add"}]}, "functions"),
     ],
 )
 def test_a_request_that_the_gateway_cannot_serve_gets_an_error_with_the_parameter(gateway, says, told, param):
@@ -273,9 +279,26 @@ def test_parameters_without_effect_are_noted(gateway, says):
                 reasoning_effort="low",
                 tool_choice="required",
                 user="me",
+                parallel_tool_calls=False,
+                tools=[{"type": "function", "function": {**ABOUT, "strict": True}}],
                 extra_body={"sparkle": 3},
             )
-            assert here.dialogue.ignored == {"temperature", "reasoning_effort", "tool_choice", "sparkle"}
+            names = {"parallel_tool_calls", "reasoning_effort", "sparkle", "temperature", "tool_choice"}
+            assert here.dialogue.ignored == {*names, "tools[].function.strict"}
+            raw = await client.responses.with_raw_response.create(model="m", input="a", truncation="auto")
+            assert raw.headers["x-rolemesh-ignored"] == "truncation"
+        async with gateway(lambda messages: says("yes")) as here, anthropic_client(here.door) as client:
+            bad = {"type": "tool_result", "tool_use_id": "1", "content": "x", "is_error": True}
+            await client.messages.create(
+                model="m",
+                max_tokens=5,
+                tools=[{"name": "add", "input_schema": {"type": "object"}}],
+                tool_choice={"type": "auto", "disable_parallel_tool_use": True},
+                thinking={"type": "enabled", "budget_tokens": 1024},
+                system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+                messages=[{"role": "user", "content": [bad]}],
+            )
+            assert here.dialogue.ignored == {"tool_choice", "thinking", "messages[].content[].is_error"}
 
     asyncio.run(main())
 
@@ -288,10 +311,98 @@ def test_parameters_without_effect_are_noted(gateway, says):
         (message_create_params.MessageCreateParamsNonStreaming, messages, messages.MessagesBody),
     ],
 )
-def test_the_names_that_the_gateway_knows_are_parameters_of_the_client(parameters, module, body):
-    known = {*body.__annotations__, *module.HARMLESS, *getattr(module, "REFUSED", ())}
+def test_each_parameter_of_the_client_has_one_place_in_the_gateway_and_in_its_readme(parameters, module, body):
+    places = [*body.__annotations__, *module.HARMLESS, *module.REFUSED, *module.NOTED]
+    assert len(places) == len(set(places))
     extensions = {"top_k", "min_p", "temperature", "top_p"}  # of vLLM, and of older clients of Anthropic
-    assert known - extensions - {"stream"} <= get_type_hints(parameters, include_extras=True).keys()
+    theirs = get_type_hints(parameters, include_extras=True).keys()
+    assert set(places) - extensions - {"stream"} == theirs - extensions - {"stream"}
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    assert not [name for name in (*module.REFUSED, *module.NOTED) if f"`{name}" not in readme]
+
+
+@pytest.mark.parametrize("api", ["chat", "responses", "messages"])
+def test_a_stream_whose_turn_takes_long_begins_with_pings_and_may_still_fail(gateway, model, api, monkeypatch):
+    monkeypatch.setattr(server, "PING_S", 0.02)
+
+    async def ask(door, question):
+        if api == "messages":
+            async with anthropic_client(door) as client:
+                return await message_turn(client, [{"role": "user", "content": question}], True)
+        async with openai_client(door) as client:
+            if api == "chat":
+                return await chat_turn(client, [{"role": "user", "content": question}], True)
+            return await response_turn(client, True, input=question)
+
+    async def main():
+        async with gateway(model, turns=1) as here:
+            for question, fails in ("first", False), ("second", True):
+                here.talk.hang = asyncio.Event()
+                asyncio.get_running_loop().call_later(0.2, here.talk.hang.set)
+                if not fails:
+                    assert "Let me see." in (await ask(here.door, question)).model_dump_json()
+                    continue
+                with pytest.raises((openai.APIError, anthropic.APIError), match="the conversation is over"):
+                    await ask(here.door, question)
+
+    asyncio.run(main())
+
+
+def test_tokens_are_counted_as_the_model_would_read_them(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here:
+            history = [{"role": "user", "content": "12345"}]
+            async with anthropic_client(here.door) as client:
+                first = await client.messages.count_tokens(model="m", messages=history, system="123")
+                await client.messages.create(model="m", max_tokens=5, messages=history)
+                history += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "1"}]
+                second = await client.messages.count_tokens(model="m", messages=history)
+            async with openai_client(here.door) as client:
+                third = await client.responses.input_tokens.count(model="m", input="1234", instructions="1")
+                with pytest.raises(openai.BadRequestError):
+                    await client.responses.input_tokens.count(model="m", input=[])
+            assert (first.input_tokens, second.input_tokens, third.input_tokens) == (8, 9, 5)
+            assert len(here.talk.samples) == 2
+
+    asyncio.run(main())
+
+
+def test_an_answer_of_the_responses_api_may_be_read_and_forgotten(gateway, model):
+    async def main():
+        async with gateway(model) as here, openai_client(here.door) as client:
+            told = {"metadata": {"a": "b"}, "max_output_tokens": 50, "truncation": "disabled"}
+            first = await response_turn(client, False, input="1 + 2?", **told)
+            assert (first.metadata, first.max_output_tokens, first.instructions) == ({"a": "b"}, 50, "Be brief.")
+            output = {"type": "function_call_output", "call_id": CALL.id, "output": "3"}
+            second = await response_turn(client, False, input=[output], previous_response_id=first.id)
+            found = await client.responses.retrieve(second.id)
+            assert found == second
+            items = [each async for each in client.responses.input_items.list(second.id, order="asc", limit=2)]
+            assert [each.type for each in items] == ["message", "message", "function_call", "function_call_output"]
+            with pytest.raises(openai.BadRequestError, match="complete"):
+                await client.responses.cancel(second.id)
+            with pytest.raises(openai.BadRequestError, match="stream"):
+                await client.responses.retrieve(second.id, stream=True)
+            await client.responses.delete(second.id)
+            for name in (second.id, "msg_0"):
+                with pytest.raises(openai.NotFoundError, match=name):
+                    await client.responses.retrieve(name)
+
+    asyncio.run(main())
+
+
+def test_paths_that_the_gateway_does_not_have_say_what_it_has(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("no")) as here, openai_client(here.door) as client:
+            with pytest.raises(openai.NotFoundError, match="/v1/chat/completions, /v1/responses"):
+                await client.chat.completions.retrieve("chatcmpl-0")
+            with pytest.raises(openai.APIStatusError, match="answers POST") as caught:
+                await client.get("/chat/completions", cast_to=object)
+            assert caught.value.status_code == 405
+            twice = openai.AsyncOpenAI(base_url=f"{here.door.url}/v1/v1", api_key=here.door.key)
+            assert [each.id async for each in twice.models.list()] == ["policy"]
+
+    asyncio.run(main())
 
 
 def test_a_client_whose_thread_is_not_kept_is_told_to_send_its_whole_history():

@@ -7,6 +7,7 @@ import json
 import resource
 
 import aiohttp
+import openai
 import pytest
 
 from rolemesh_agents import Reward
@@ -55,25 +56,66 @@ def test_a_body_that_is_no_json_object_is_refused(gateway, says, data):
     asyncio.run(main())
 
 
+async def left(here, client, **told):
+    """Ask for a turn, and go away while it is sampled."""
+    here.talk.hang = asyncio.Event()
+    asked = asyncio.ensure_future(client.post(f"{here.door.url}/v1/chat/completions", json={**QUESTION, **told}))
+    await until(lambda: here.talk.asked)
+    asked.cancel()
+    await until(lambda: here.door.desk._timer is not None or here.dialogue.counts.cancelled)
+
+
+async def text(client, here, **told):
+    async with client.post(f"{here.door.url}/v1/chat/completions", json={**QUESTION, **told}) as answer:
+        return (await answer.json())["choices"][0]["message"]["content"]
+
+
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_disconnected_client_cancels_the_sampling_and_may_ask_again(gateway, says, stream):
+@pytest.mark.parametrize("late", [False, True])
+def test_a_client_that_disconnects_and_asks_again_gets_the_one_turn_that_was_sampled(gateway, says, stream, late):
     async def main():
         async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
-            here.talk.hang = asyncio.Event()
-            url, told = f"{here.door.url}/v1/chat/completions", {**QUESTION, "stream": stream}
-            asked = asyncio.ensure_future(client.post(url, json=told))
-            await until(lambda: here.talk.asked)
-            asked.cancel()
-            await until(lambda: here.dialogue.counts.cancelled)
-            here.talk.hang.set()
-            async with client.post(url, json=QUESTION) as answer:
-                assert (await answer.json())["choices"][0]["message"]["content"] == "yes"
+            await left(here, client, stream=stream)
+            if late:
+                here.talk.hang.set()
+                await until(lambda: here.talk.params)
+                found = await text(client, here)
+            else:
+                again = asyncio.ensure_future(text(client, here))
+                await until(lambda: here.door.desk.repeated)
+                here.talk.hang.set()
+                found = await again
+            assert (found, here.talk.asked, here.door.desk.repeated) == ("yes", 1, 1)
             assert here.talk.samples == [[QUESTION["messages"][0], {"role": "assistant", "content": "yes"}]]
 
     asyncio.run(main())
 
 
-def test_a_cancelled_client_does_not_end_a_request_that_waits_behind_it(gateway, says):
+@pytest.mark.parametrize("retry_s", [0, 0.05])
+def test_a_client_that_does_not_come_back_cancels_the_sampling_and_may_ask_later(gateway, says, retry_s):
+    async def main():
+        async with gateway(lambda messages: says("yes"), retry_s=retry_s) as here, session(here.door) as client:
+            await left(here, client)
+            await until(lambda: here.dialogue.counts.cancelled)
+            here.talk.hang.set()
+            assert await text(client, here) == "yes"
+            assert here.talk.samples == [[QUESTION["messages"][0], {"role": "assistant", "content": "yes"}]]
+
+    asyncio.run(main())
+
+
+def test_another_request_after_a_disconnect_cancels_the_sampling_at_once(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
+            await left(here, client)
+            hang, here.talk.hang = here.talk.hang, None
+            assert await text(client, here, messages=[{"role": "user", "content": "something else"}]) == "yes"
+            assert (here.dialogue.counts.cancelled, here.dialogue.counts.turns, hang.is_set()) == (1, 1, False)
+
+    asyncio.run(main())
+
+
+def test_a_client_whose_answer_is_late_takes_the_turn_of_a_request_that_is_the_same_and_waits(gateway, says):
     async def main():
         async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
             here.talk.hang = asyncio.Event()
@@ -83,8 +125,57 @@ def test_a_cancelled_client_does_not_end_a_request_that_waits_behind_it(gateway,
             second = asyncio.ensure_future(client.post(url, json=QUESTION))
             await until(lambda: here.door.desk.waits)
             first.cancel()
+            await until(lambda: here.door.desk.repeated)
             here.talk.hang.set()
-            assert (await second).status == 200
+            assert ((await second).status, here.talk.asked) == (200, 1)
+
+    asyncio.run(main())
+
+
+def test_a_client_with_a_timeout_shorter_than_the_sampling_gets_the_turn_by_its_retries(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here:
+            here.talk.hang = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.9, here.talk.hang.set)
+            client = openai.AsyncOpenAI(
+                base_url=f"{here.door.url}/v1", api_key=here.door.key, timeout=0.4, max_retries=3
+            )
+            async with client:
+                answer = await client.chat.completions.create(**QUESTION)
+            assert (answer.choices[0].message.content, here.talk.asked) == ("yes", 1)
+
+    asyncio.run(main())
+
+
+def test_a_call_whose_client_disconnects_runs_once_if_it_has_an_id(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
+            url, told = f"{here.door.url}/call", {"name": "add", "arguments": {"a": 1}, "id": "c1"}
+            here.talk.hang = asyncio.Event()
+            asked = asyncio.ensure_future(client.post(url, json=told))
+            await until(lambda: here.talk.calls)
+            asked.cancel()
+            await until(lambda: here.door.desk._timer is not None)
+            here.talk.hang.set()
+            async with client.post(url, json=told) as answer:
+                assert await answer.json() == {"content": "add done", "done": False}
+            assert len(here.talk.calls) == 1
+
+    asyncio.run(main())
+
+
+def test_a_long_stream_that_a_client_leaves_is_sent_again_from_its_beginning(gateway, says):
+    long = "words and more words " * 300_000
+
+    async def main():
+        async with gateway(lambda messages: says(long)) as here, session(here.door) as client:
+            url = f"{here.door.url}/v1/chat/completions"
+            async with client.post(url, json={**QUESTION, "stream": True}) as answer:
+                await answer.content.readline()
+                answer.close()
+            await until(lambda: here.door.desk._lost)
+            assert await text(client, here) == long
+            assert here.talk.asked == 1
 
     asyncio.run(main())
 

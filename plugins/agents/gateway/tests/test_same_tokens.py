@@ -114,8 +114,10 @@ async def messages(door: Door, number: int) -> None:
     async with anthropic.AsyncAnthropic(base_url=door.url, api_key=door.key, max_retries=0) as client:
         for _ in range(TURNS):
             told = {"model": "m", "max_tokens": 1000, "system": SYSTEM, "messages": history, "tools": tools}
+            counted = await client.messages.count_tokens(**{k: v for k, v in told.items() if k != "max_tokens"})
             async with client.messages.stream(**told) as events:
                 answer = await events.get_final_message()
+            assert answer.usage.input_tokens == counted.input_tokens
             history.append({"role": "assistant", "content": answer.content})
             uses = [block.id for block in answer.content if block.type == "tool_use"]
             answers = [{"type": "tool_result", "tool_use_id": each, "content": "5"} for each in uses]

@@ -76,6 +76,13 @@ class Conversation(Protocol):
     def resume(self, sample: int) -> None:
         """Go on with an earlier sample of this conversation: `sample` and `append` refer to it from now on."""
 
+    def count(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, sample: int | None = None) -> int:
+        """Return the number of tokens that the model would read before its next turn. Nothing changes.
+
+        `sample` None: in a new sample that begins with `messages` and `tools`, as in `begin`. A number: in that sample,
+        after `messages` are appended to it; `tools` has no effect then.
+        """
+
     def judge(self, reward: Reward) -> None:
         """Set the conversation's reward in place of the environment's. The last call counts.
 

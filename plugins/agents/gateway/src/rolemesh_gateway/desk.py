@@ -12,12 +12,15 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rolemesh_agents import Reward, ToolCall
-from rolemesh_gateway.requests import Ask, RefusedError
+from rolemesh_gateway.requests import Ask, Count, Find, RefusedError
 
 __all__ = ["Counts", "Desk", "Exchange", "Work"]
 
-Work: TypeAlias = Ask | ToolCall | Reward
-"""A request: for a turn of the model, for a call of one of the environment's tools, or with the reward."""
+Work: TypeAlias = Ask | Count | Find | ToolCall | Reward
+"""A request: for a turn of the model, for a number of tokens or a kept answer, for a call of one of the environment's
+tools, or with the reward."""
+LOST = 8
+"""Number of answers that the desk keeps for clients that have lost them."""
 
 
 class Exchange:
@@ -26,40 +29,35 @@ class Exchange:
     def __init__(self, work: Work, answer: asyncio.Future[Any]) -> None:
         self.work = work
         self.answer = answer
-        self._task: asyncio.Task[Any] | None = None
-
-    def begins(self, task: asyncio.Task[Any]) -> None:
-        """`task` works on the answer; it is cancelled if the client goes away."""
-        self._task = task
-        if self.answer.cancelled():
-            task.cancel()
-
-    def succeed(self, answer: Any) -> None:
-        """Give the answer, if the client still waits."""
-        if not self.answer.done():
-            self.answer.set_result(answer)
+        """The client that waits; another one, if this client has gone away and the same request has come again."""
 
     def fail(self, error: RefusedError) -> None:
         """Refuse the request, if the client still waits."""
         if not self.answer.done():
             self.answer.set_exception(error)
 
-    def give_up(self) -> None:
-        """The client has gone away."""
-        self.answer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-
 
 class Desk:
-    """The requests of one conversation, in the order in which they have come."""
+    """The requests of one conversation, in the order in which they have come.
 
-    def __init__(self, most: int) -> None:
+    A client may go away while the conversation works on its request. The work then goes on for `retry_s`, and the same
+    request gets its answer, so that no turn is sampled twice. Another request for a turn or a call ends the work.
+    """
+
+    def __init__(self, most: int, retry_s: float) -> None:
         self._most = most
+        self._retry_s = retry_s
         self._waiting: deque[Exchange] = deque()
         self._taker: asyncio.Future[None] | None = None
+        self._now: tuple[Exchange, asyncio.Task[Any]] | None = None
+        """The request under work, and its task; None as soon as the task is cancelled."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._lost: deque[tuple[Work, Any]] = deque(maxlen=LOST)
+        """Requests whose answers no client has got."""
         self._ended: Any = None
         self._closed = False
+        self.repeated = 0
+        """The number of requests that got the answer to an earlier one."""
 
     @property
     def waits(self) -> int:
@@ -68,24 +66,37 @@ class Desk:
 
     async def ask(self, work: Work) -> Any:
         """Return the answer to `work`. Raises `RefusedError`, also if too many requests wait or nobody answers."""
+        for entry in self._lost:
+            if _same(entry[0], work):
+                self._lost.remove(entry)
+                self.repeated += 1
+                return entry[1]
         if self._closed:
             raise RefusedError(400, "the conversation is over", code="conversation_over")
-        if len(self._waiting) >= self._most:
-            reason = f"{self._most} requests of this conversation wait already"
-            raise RefusedError(429, reason, code="too_many_requests", retry=True)
-        exchange = Exchange(work, asyncio.get_running_loop().create_future())
-        self._waiting.append(exchange)
-        self._wake()
+        answer = asyncio.get_running_loop().create_future()
+        if not self._adopted(work, answer):
+            if len(self._waiting) >= self._most:
+                reason = f"{self._most} requests of this conversation wait already"
+                raise RefusedError(429, reason, code="too_many_requests", retry=True)
+            self._waiting.append(Exchange(work, answer))
+            self._wake()
         try:
-            return await exchange.answer
+            return await answer
         except asyncio.CancelledError:
-            exchange.give_up()
+            self._leave(work, answer)
             raise
+
+    def lost(self, work: Work, answer: Any) -> None:
+        """Keep an answer that the client has not got, for the same request."""
+        if isinstance(work, Ask | ToolCall):
+            self._lost.append((work, answer))
 
     def end(self, result: Any) -> None:
         """Note that the program has ended; `take` returns `result` after all requests."""
         self._ended = result
         self._wake()
+        if self._now is not None and self._now[0].answer.cancelled():
+            self._drop()
 
     async def take(self) -> Exchange | Any:
         """Return the next request, or the result of the program's end. It makes no task, and only one task takes."""
@@ -99,12 +110,79 @@ class Desk:
             self._taker = asyncio.get_running_loop().create_future()
             await self._taker
 
+    def begins(self, exchange: Exchange, task: asyncio.Task[Any]) -> None:
+        """`task` works on the answer; it is cancelled if the client goes away and does not come back."""
+        self._now = exchange, task
+
+    def answered(self, exchange: Exchange, answer: Any) -> None:
+        """Give the answer to the client, or keep it for the client if it has gone away."""
+        self._settle()
+        if exchange.answer.done():
+            self.lost(exchange.work, answer)
+        else:
+            exchange.answer.set_result(answer)
+
+    def failed(self, exchange: Exchange, error: RefusedError) -> None:
+        """Refuse the request under work, if the client still waits."""
+        self._settle()
+        exchange.fail(error)
+
     def close(self) -> None:
         """Refuse the requests that wait, and all later ones."""
         self._closed = True
+        self._settle()
         for exchange in self._waiting:
             exchange.fail(RefusedError(400, "the conversation is over", code="conversation_over"))
         self._waiting.clear()
+
+    def _adopted(self, work: Work, answer: asyncio.Future[Any]) -> bool:
+        """Give the request under work to a client that asks for it again. Another request ends work for nobody."""
+        if self._now is None or not self._now[0].answer.cancelled():
+            return False
+        if _same(self._now[0].work, work):
+            self._now[0].answer = answer
+            self._stop_timer()
+            self.repeated += 1
+            return True
+        if isinstance(work, Ask | ToolCall):
+            self._drop()
+        return False
+
+    def _leave(self, work: Work, answer: asyncio.Future[Any]) -> None:
+        """A client has gone away."""
+        if answer.done() and not answer.cancelled():
+            if answer.exception() is None:
+                self.lost(work, answer.result())
+            return
+        answer.cancel()
+        if self._now is None or self._now[0].answer is not answer:
+            return
+        for exchange in self._waiting:
+            if not exchange.answer.done() and _same(exchange.work, work):
+                self._waiting.remove(exchange)
+                self._now[0].answer = exchange.answer
+                self.repeated += 1
+                return
+        if self._ended is not None or not self._retry_s:
+            self._drop()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(self._retry_s, self._drop)
+
+    def _drop(self) -> None:
+        """Cancel the request under work. From now on no client can take it over."""
+        now = self._now
+        self._settle()
+        if now is not None:
+            now[1].cancel()
+
+    def _settle(self) -> None:
+        self._now = None
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _wake(self) -> None:
         if self._taker is not None and not self._taker.done():
@@ -120,3 +198,10 @@ class Counts(msgspec.Struct):
     refused: int = 0
     begun: int = 0
     """Samples that began because a request continued none."""
+
+
+def _same(one: Work, other: Work) -> bool:
+    """Whether two requests are one that a client has sent again. A call without an id may be meant twice."""
+    if isinstance(one, Ask):
+        return one.repeats(other)
+    return isinstance(one, ToolCall) and bool(one.id) and one == other

@@ -22,20 +22,22 @@ from rolemesh_agents import (
 from rolemesh_gateway.contexts import Contexts, Continue, Repeat
 from rolemesh_gateway.desk import Counts, Desk, Exchange
 from rolemesh_gateway.programs import ProgramResult
-from rolemesh_gateway.requests import NO_PREVIOUS, Answer, Ask, RefusedError
+from rolemesh_gateway.requests import NO_PREVIOUS, Answer, Ask, Count, Find, Kept, RefusedError
 
 __all__ = ["Dialogue"]
 
 KEPT = 64
-"""Number of answers that a request may continue by id."""
+"""Number of answers that a request may continue or read by id."""
+NAMES = 64
+"""Number of ignored parameters that the gateway notes, and number of characters of each name."""
 
 
 class Dialogue:
     """The gateway's side of one conversation.
 
     It works on one request after the other, in the order in which they have come. The calls of a request are made in a
-    task of its own, so that they are cancelled if the client goes away. The conversation makes no other tasks. The
-    numbers of its calls thus depend on the requests only.
+    task of its own, so that the desk can cancel them if the client goes away. The conversation makes no other tasks.
+    The numbers of its calls thus depend on the requests only.
     """
 
     def __init__(self, talk: Conversation, desk: Desk, takes: Sequence[str], may_judge: bool) -> None:
@@ -45,8 +47,8 @@ class Dialogue:
         self._may_judge = may_judge
         self._contexts = Contexts(talk.start.messages, talk.start.tools)
         self._answers: list[Answer] = []
-        self._kept: dict[str, tuple[Sequence[Message], Sequence[Tool]]] = {}
-        """The messages and tools of answers that requests may continue, by the answer's id."""
+        self._kept: dict[str, Kept] = {}
+        """The last answers that requests may continue or read, by their ids."""
         self._sample = 0
         self.counts = Counts()
         self.reward: Reward | None = None
@@ -79,35 +81,40 @@ class Dialogue:
 
     async def _exchange(self, exchange: Exchange) -> None:
         task = asyncio.ensure_future(self._work(exchange.work))
-        exchange.begins(task)
+        self._desk.begins(exchange, task)
         try:
             answer = await task
         except asyncio.CancelledError:
             mine = asyncio.current_task()
             if mine is not None and mine.cancelling():
-                # The rank cancels the conversation itself; a client cancels only the task of its request.
+                # The rank cancels the conversation itself; the desk cancels only the task of a request.
                 raise
             self.counts.cancelled += 1
         except RefusedError as error:
             self.counts.refused += 1
-            exchange.fail(error)
+            self._desk.failed(exchange, error)
         except EndReached as signal:
             self.ended = self.ended or signal
-            exchange.fail(_over())
+            self._desk.failed(exchange, _over())
         except BaseException:
-            exchange.fail(RefusedError(500, "the conversation has failed, and ends", code="conversation_failed"))
+            failure = RefusedError(500, "the conversation has failed, and ends", code="conversation_failed")
+            self._desk.failed(exchange, failure)
             raise
         else:
-            exchange.succeed(answer)
+            self._desk.answered(exchange, answer)
 
-    async def _work(self, work: Any) -> Answer | Observation | None:
+    async def _work(self, work: Any) -> Answer | Observation | Kept | int | None:
         if isinstance(work, Reward):
             self._judge(work)
             return None
+        if isinstance(work, Find):
+            return self._kept.pop(work.name, None) if work.forget else self._kept.get(work.name)
         if self.ended is not None:
             raise _over()
         if isinstance(work, ToolCall):
             return await self._talk.call(work)
+        if isinstance(work, Count):
+            return self._count(work.ask)
         return await self._turn(work)
 
     def _judge(self, reward: Reward) -> None:
@@ -117,7 +124,8 @@ class Dialogue:
 
     async def _turn(self, ask: Ask) -> Answer:
         params = {name: value for name, value in ask.params.items() if name in self._takes}
-        self.ignored |= {*ask.unknown, *(ask.params.keys() - params.keys())}
+        ignored = sorted({*ask.unknown, *(ask.params.keys() - params.keys())})[:NAMES]
+        self._note(ignored)
         earlier, tools = self._earlier(ask)
         ask = msgspec.structs.replace(ask, tools=tools)
         messages = [*ask.lead, *earlier, *ask.messages]
@@ -132,20 +140,37 @@ class Dialogue:
                 self._begin(messages, ask, place.reason)
             turn = await self._talk.sample(params)
         except AgentError as error:
-            if isinstance(error, ConversationFailedError):
-                raise
-            # The chat template refuses the messages. This is the program's mistake, and its conversation goes on.
-            raise RefusedError(400, error.what, param="messages") from error
+            raise _refusal(error) from error
         number = len(self._answers)
         content, stop = _cut("".join([turn.content, *turn.unparsed]), params.get("stop", ()))
         finish = "length" if turn.finish == "length" else "calls" if turn.calls else "stop"
-        answer = Answer(number, content, turn.calls, finish, stop, turn.prompt_tokens, len(turn.ids))
+        answer = Answer(number, content, turn.calls, finish, stop, turn.prompt_tokens, len(turn.ids), ignored)
         self._answers.append(answer)
         self.counts.turns += 1
         self._contexts.answered(self._sample, messages, answer.as_message(), number, stop)
         if ask.kept_as:
-            self._keep(f"{ask.kept_as}{number}", [*earlier, *ask.messages, answer.as_message()], ask.tools)
+            kept = Kept(ask, answer, [*earlier, *ask.messages, answer.as_message()], ask.tools)
+            self._kept[f"{ask.kept_as}{number}"] = kept
+            if len(self._kept) > KEPT:
+                del self._kept[next(iter(self._kept))]
         return answer
+
+    def _count(self, ask: Ask) -> int:
+        earlier, tools = self._earlier(ask)
+        messages = [*ask.lead, *earlier, *ask.messages]
+        place = self._contexts.place(messages, tools)
+        try:
+            if isinstance(place, Continue):
+                return self._talk.count(place.new, None, place.sample)
+            return self._talk.count(messages, tools)
+        except AgentError as error:
+            raise _refusal(error) from error
+
+    def _note(self, ignored: Sequence[str]) -> None:
+        """Remember parameters without an effect, up to a number, since programs may make up any names."""
+        for name in ignored:
+            if len(self.ignored) < NAMES:
+                self.ignored.add(name[:NAMES])
 
     def _continue(self, place: Continue, messages: Sequence[Message]) -> None:
         if place.sample != self._sample:
@@ -169,13 +194,13 @@ class Dialogue:
         if ask.previous not in self._kept:
             name = "previous_message_id" if ask.inherits else "previous_response_id"
             raise RefusedError(400, f"{name}: there is no answer {ask.previous!r}", param=name, code=NO_PREVIOUS)
-        messages, tools = self._kept[ask.previous]
-        return messages, tools if ask.inherits and not ask.tools else ask.tools
+        kept = self._kept[ask.previous]
+        return kept.messages, kept.tools if ask.inherits and not ask.tools else ask.tools
 
-    def _keep(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
-        self._kept[name] = messages, tools
-        if len(self._kept) > KEPT:
-            del self._kept[next(iter(self._kept))]
+
+def _refusal(error: AgentError) -> Exception:
+    """The chat template refuses the messages. This is the program's mistake, and its conversation goes on."""
+    return error if isinstance(error, ConversationFailedError) else RefusedError(400, error.what, param="messages")
 
 
 def _over() -> RefusedError:

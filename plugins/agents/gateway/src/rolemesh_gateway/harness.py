@@ -61,7 +61,7 @@ class ProcessHarness(Harness):
         self._ctx = ctx
         self._warned: set[str] = set()
         self._folder = Path(tempfile.mkdtemp(prefix=f"{ctx.role}-{ctx.rank}-", dir=parent_of_folders(ctx)))
-        self._server: Server = Server(options.model, options.request_mb, options.waiting)
+        self._server: Server = Server(options.model, options.request_mb, options.waiting, options.retry_s)
         _allow_files()
         await self._server.start()
 
@@ -78,7 +78,7 @@ class ProcessHarness(Harness):
             self._server.close(door)
             if program is not None:
                 await program.end()
-            self._report(dialogue)
+            self._report(dialogue, door.desk.repeated)
         await self._finish(talk, dialogue, result)
 
     async def close(self) -> None:
@@ -138,11 +138,11 @@ class ProcessHarness(Harness):
             await talk.reply(dialogue.last)
         talk.finish(found.truncated)
 
-    def _report(self, dialogue: Dialogue) -> None:
+    def _report(self, dialogue: Dialogue, repeated: int) -> None:
         counts = dialogue.counts
         found = {
             "gateway_turns": counts.turns,
-            "gateway_repeated": counts.repeated,
+            "gateway_repeated": counts.repeated + repeated,
             "gateway_cancelled": counts.cancelled,
             "gateway_refused": counts.refused,
             "gateway_samples": counts.begun,

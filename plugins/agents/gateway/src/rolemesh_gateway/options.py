@@ -46,6 +46,12 @@ class ProcessOptions(BaseModel, extra="forbid"):
     grace_s: float = Field(
         2.0, ge=0, description="time between SIGTERM and SIGKILL, and between the end of a conversation and SIGTERM"
     )
+    retry_s: float = Field(
+        10.0,
+        ge=0,
+        description="time for which the gateway goes on with a request whose client has disconnected; the same request "
+        "then gets the answer; 0: it cancels the request at once",
+    )
     processes: int = Field(
         64, ge=1, description="processes of the program at the same time; more fail the conversation"
     )

@@ -9,7 +9,7 @@ import msgspec
 
 from rolemesh_agents import Message, Tool, ToolCall
 
-__all__ = ["NO_PREVIOUS", "Answer", "Ask", "RefusedError"]
+__all__ = ["NO_PREVIOUS", "Answer", "Ask", "Count", "Find", "Kept", "RefusedError"]
 
 NO_PREVIOUS = "previous_response_not_found"
 """Code of the refusal of a request that continues an answer which is not kept."""
@@ -37,6 +37,7 @@ class Ask(msgspec.Struct, frozen=True):
     - `lead`: messages before the history: the instructions of the Responses API, which are no part of it.
     - `params`: parameters of the sampling, by the names of vLLM's `SamplingParams`.
     - `unknown`: parameters of the request that the gateway ignores.
+    - `echo`: parameters that the answer repeats, as the API does.
     - `previous`: the id of the answer that the request continues, or "".
     - `inherits`: whether the request has the tools of the one that it continues.
     - `kept_as`: how the id of the answer begins by which a later request may continue it, or "".
@@ -51,11 +52,32 @@ class Ask(msgspec.Struct, frozen=True):
     usage: bool = True
     """Whether a stream ends with the counts of tokens."""
     unknown: Sequence[str] = ()
+    echo: Mapping[str, Any] = {}
     lead: Sequence[Message] = ()
     previous: str = ""
     inherits: bool = False
     kept_as: str = ""
     again: bool = False
+
+    def repeats(self, other: Any) -> bool:
+        """Return whether `other` asks for the same turn: a client that has lost the answer asks again."""
+        if not isinstance(other, Ask):
+            return False
+        names = ("kept_as", "previous", "params", "messages", "lead", "tools")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+
+class Count(msgspec.Struct, frozen=True):
+    """A request for the number of tokens that the model would read for `ask`."""
+
+    ask: Ask
+
+
+class Find(msgspec.Struct, frozen=True):
+    """A request for a kept answer. `forget`: leave it out from now on."""
+
+    name: str
+    forget: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -64,6 +86,7 @@ class Answer(msgspec.Struct, frozen=True):
     - `number`: the turn's number in the conversation, from 0. Ids of answers are made of it.
     - `stop`: the text at which the content was cut, or "".
     - `finish`: "stop", "length" or "calls".
+    - `ignored`: parameters of the request that had no effect.
     """
 
     number: int
@@ -73,6 +96,7 @@ class Answer(msgspec.Struct, frozen=True):
     stop: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    ignored: Sequence[str] = ()
 
     def as_message(self) -> Message:
         """Return the turn as chat templates take it."""
@@ -83,3 +107,15 @@ class Answer(msgspec.Struct, frozen=True):
                 for each in self.calls
             ]
         return message
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """An answer that later requests may continue or read.
+
+    `messages`: those before it and itself, without the instructions of its request. `tools`: those of its request.
+    """
+
+    ask: Ask
+    answer: Answer
+    messages: Sequence[Message]
+    tools: Sequence[Tool]

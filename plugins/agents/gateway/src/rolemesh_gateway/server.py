@@ -17,9 +17,9 @@ import msgspec
 from aiohttp import web
 
 from rolemesh_agents import Reward, Start, ToolCall
-from rolemesh_gateway.apis import CHAT, MESSAGES, RESPONSES, Api, error_body, models_body
+from rolemesh_gateway.apis import CHAT, MESSAGES, RESPONSES, Api, error_body, error_event, items_body, models_body
 from rolemesh_gateway.desk import Desk
-from rolemesh_gateway.requests import Answer, RefusedError
+from rolemesh_gateway.requests import Answer, Ask, Count, Find, Kept, RefusedError
 
 __all__ = ["Door", "Server"]
 
@@ -27,7 +27,13 @@ BODY_S = 60.0
 """Seconds that a client may take to send the body of a request."""
 CLOSE_S = 1.0
 """Seconds for the last answers of a conversation that is over."""
-PATHS = {"/v1/chat/completions": CHAT, "/v1/responses": RESPONSES, "/v1/messages": MESSAGES}
+PING_S = 3.0
+"""Seconds of sampling after which a stream begins with a ping, and between pings. Clients may wait for 5 s only."""
+PATHS = {"/chat/completions": CHAT, "/responses": RESPONSES, "/messages": MESSAGES}
+COUNTS = {"/messages/count_tokens": MESSAGES, "/responses/input_tokens": RESPONSES}
+""" "/v1" before a path is optional, and more than one is allowed: clients differ in what they add to a base URL."""
+OWN = {"/reward": "POST", "/call": "POST", "/start": "GET", "/models": "GET"}
+METHODS = {**dict.fromkeys([*PATHS, *COUNTS], "POST"), **OWN}
 
 
 class Door(msgspec.Struct, eq=False):
@@ -60,8 +66,10 @@ class Door(msgspec.Struct, eq=False):
 class Server:
     """Answers the requests of all programs of a rank."""
 
-    def __init__(self, model: str, body_mb: float, waiting: int) -> None:
+    def __init__(self, model: str, body_mb: float, waiting: int, retry_s: float = 10.0) -> None:
+        """`retry_s`: seconds for which the work on a request goes on after its client has gone away."""
         self._model = model
+        self._retry_s = retry_s
         self._most_bytes = int(body_mb * 1e6)
         self._waiting = waiting
         self._doors: dict[str, Door] = {}
@@ -96,7 +104,7 @@ class Server:
         self._opened += 1
         number = str(self._opened)
         url = f"{address or self._url}/{number}"
-        door = Door(number, f"rm-{secrets.token_urlsafe(24)}", url, Desk(self._waiting), start)
+        door = Door(number, f"rm-{secrets.token_urlsafe(24)}", url, Desk(self._waiting, self._retry_s), start)
         self._doors[number] = door
         return door
 
@@ -142,12 +150,15 @@ class Server:
             task.add_done_callback(self._stopping.discard)
 
     async def _answer(self, only: Door | None, request: web.Request) -> web.StreamResponse:
-        anthropic = "anthropic-version" in request.headers or request.match_info["path"] == "/v1/messages"
+        path = request.match_info["path"].rstrip("/")
+        while path.startswith("/v1/"):
+            path = path[3:]
+        anthropic = "anthropic-version" in request.headers or path.startswith("/messages")
         try:
             door = self._door(request, only)
             if request.transport is not None:
                 door.connections.add(request.transport)
-            return await self._route(request, door, anthropic)
+            return await self._route(request, door, path, anthropic)
         except RefusedError as error:
             headers = {"x-should-retry": "true" if error.retry else "false"}
             return web.json_response(error_body(error, anthropic), status=error.status, headers=headers)
@@ -162,37 +173,93 @@ class Server:
             raise RefusedError(401, "this key opens no conversation at this address", code="invalid_api_key")
         return door
 
-    async def _route(self, request: web.Request, door: Door, anthropic: bool) -> web.StreamResponse:
-        path, method = request.match_info["path"].rstrip("/"), request.method
-        if method == "POST" and path in PATHS:
+    async def _route(self, request: web.Request, door: Door, path: str, anthropic: bool) -> web.StreamResponse:
+        method = request.method
+        if method != METHODS.get(path, method):
+            raise RefusedError(405, f"the gateway answers {METHODS[path]} at {path}, not {method}")
+        if path in PATHS:
             return await self._turn(request, door, PATHS[path])
-        if method == "POST" and path in ("/reward", "/v1/reward"):
+        if path in COUNTS:
+            ask = COUNTS[path].parse({"max_tokens": 1, "model": "", **await self._body(request)}, False)
+            told = {} if path == "/messages/count_tokens" else {"object": "response.input_tokens"}
+            return web.json_response({**told, "input_tokens": await door.desk.ask(Count(ask))})
+        if path == "/reward":
             await door.desk.ask(_reward(await self._body(request)))
             return web.json_response({})
-        if method == "POST" and path in ("/call", "/v1/call"):
+        if path == "/call":
             seen = await door.desk.ask(_call(await self._body(request)))
             return web.json_response({"content": seen.content, "done": seen.done})
-        if method == "GET" and path in ("/start", "/v1/start"):
+        if path == "/start":
             tools = [tool.as_function() for tool in door.start.tools]
             return web.json_response({"messages": list(door.start.messages), "tools": tools})
-        if method == "GET" and path == "/v1/models":
+        if path == "/models":
             return web.json_response(models_body(self._model, anthropic))
-        if method == "GET" and path.startswith("/v1/models/"):
-            return web.json_response(models_body(path.removeprefix("/v1/models/"), anthropic)["data"][0])
-        raise RefusedError(404, f"the gateway does not answer {method} {path or '/'}")
+        if method == "GET" and path.startswith("/models/"):
+            return web.json_response(models_body(path.removeprefix("/models/"), anthropic)["data"][0])
+        if path.startswith("/responses/"):
+            return await self._kept(request, door, path.removeprefix("/responses/"))
+        raise _unknown(method, path)
+
+    async def _kept(self, request: web.Request, door: Door, path: str) -> web.StreamResponse:
+        """Read or forget an answer of the Responses API."""
+        method, (name, _, rest) = request.method, path.partition("/")
+        asked = (method, rest)
+        if asked not in (("GET", ""), ("DELETE", ""), ("GET", "input_items"), ("POST", "cancel")):
+            raise _unknown(method, f"/responses/{path}")
+        if request.query.get("stream", "false").lower() not in ("false", "0"):
+            raise RefusedError(400, "stream: the gateway streams an answer only once, when it is made", param="stream")
+        kept: Kept | None = await door.desk.ask(Find(name, forget=method == "DELETE"))
+        if kept is None or not name.startswith("resp_"):
+            raise RefusedError(404, f"there is no answer {name!r}; the gateway keeps the last 64 of a conversation")
+        if method == "DELETE":
+            return web.json_response({"id": name, "object": "response", "deleted": True})
+        if rest == "cancel":
+            raise RefusedError(400, f"the answer {name!r} is complete; only one in the background can be cancelled")
+        if rest == "input_items":
+            limit, order = request.query.get("limit", "20"), request.query.get("order", "desc")
+            if not limit.isdecimal() or not 1 <= int(limit) <= 100:
+                raise RefusedError(400, "limit: a number from 1 to 100 is required", param="limit")
+            return web.json_response(items_body(kept, request.query.get("after", ""), int(limit), order != "asc"))
+        return _encoded(RESPONSES.answer(kept.ask, kept.answer), kept.answer)
 
     async def _turn(self, request: web.Request, door: Door, api: Api) -> web.StreamResponse:
         again = request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
         ask = api.parse(await self._body(request), again)
+        if ask.stream:
+            return await self._stream(request, door, api, ask)
         answer: Answer = await door.desk.ask(ask)
-        if not ask.stream:
-            return web.json_response(body=msgspec.json.encode(api.answer(ask, answer)))
+        return _encoded(api.answer(ask, answer), answer)
+
+    async def _stream(self, request: web.Request, door: Door, api: Api, ask: Ask) -> web.StreamResponse:
+        """Stream a turn. If its sampling takes long, the stream begins with pings, so that the client still waits."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-        await response.prepare(request)
-        for name, value in api.events(ask, answer):
-            data = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-            await response.write(f"event: {name}\ndata: {data}\n\n".encode() if name else f"data: {data}\n\n".encode())
-        await response.write_eof()
+        waits = asyncio.ensure_future(door.desk.ask(ask))
+        try:
+            while not (await asyncio.wait([waits], timeout=PING_S))[0]:
+                if not response.prepared:
+                    await response.prepare(request)
+                await response.write(api.ping.encode())
+        except BaseException:
+            waits.cancel()
+            raise
+        try:
+            answer: Answer = waits.result()
+        except RefusedError as error:
+            if not response.prepared:
+                raise
+            await response.write(_event(*error_event(error, api)))
+            await response.write_eof()
+            return response
+        try:
+            if not response.prepared:
+                response.headers.update(_noted(answer))
+                await response.prepare(request)
+            for name, value in api.events(ask, answer):
+                await response.write(_event(name, value))
+            await response.write_eof()
+        except BaseException:
+            door.desk.lost(ask, answer)
+            raise
         return response
 
     async def _body(self, request: web.Request) -> Mapping[str, Any]:
@@ -211,6 +278,26 @@ class Server:
         if not isinstance(body, dict):
             raise RefusedError(400, "the body must be a JSON object")
         return body
+
+
+def _unknown(method: str, path: str) -> RefusedError:
+    served = ", ".join(f"/v1{each}" for each in (*PATHS, *COUNTS, "/models"))
+    return RefusedError(404, f"the gateway does not answer {method} {path or '/'}; it has {served}")
+
+
+def _encoded(body: Mapping[str, Any], answer: Answer) -> web.Response:
+    return web.json_response(body=msgspec.json.encode(body), headers=_noted(answer))
+
+
+def _noted(answer: Answer) -> dict[str, str]:
+    """Return the header that names the parameters without effect."""
+    names = [each[:64] for each in answer.ignored if each.isascii() and each.isprintable()]
+    return {"x-rolemesh-ignored": ", ".join(names)} if names else {}
+
+
+def _event(name: str, value: Any) -> bytes:
+    data = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return f"event: {name}\ndata: {data}\n\n".encode() if name else f"data: {data}\n\n".encode()
 
 
 def _reward(body: Mapping[str, Any]) -> Reward:

@@ -137,6 +137,16 @@ class Talk:
         """See `Conversation.resume`."""
         self._now = self._samples[sample]
 
+    def count(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, sample: int | None = None) -> int:
+        """See `Conversation.count`."""
+        if sample is None:
+            return len(self._template.opening(messages, self.start.tools if tools is None else tools))
+        then = self._samples[sample]
+        if not then.turns:
+            return len(self._template.opening([*then.transcript.messages, *messages], then.tools))
+        added = self._template.increment(then.turn, [*then.pending, *messages], then.tools)
+        return len(then.transcript) + len(added)
+
     def judge(self, reward: Reward) -> None:
         """See `Conversation.judge`."""
         self.reward = reward

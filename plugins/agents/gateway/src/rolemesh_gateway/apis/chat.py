@@ -8,18 +8,39 @@ from typing import Any
 import msgspec
 
 from rolemesh_agents import Message, Tool
-from rolemesh_gateway.apis.content import called, checked, dumped, history, pieces, text_of, tool_of, unknown_of
+from rolemesh_gateway.apis.content import (
+    called,
+    checked,
+    checked_params,
+    dumped,
+    history,
+    noted_keys,
+    pieces,
+    refuse,
+    text_of,
+    tool_of,
+    unknown_of,
+)
 from rolemesh_gateway.requests import Answer, Ask, RefusedError
 
-__all__ = ["HARMLESS", "REFUSED", "ChatBody", "answer", "events", "parse"]
+__all__ = ["HARMLESS", "NOTED", "REFUSED", "ChatBody", "answer", "events", "parse"]
 
 HARMLESS = (
-    "metadata", "moderation", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options",
-    "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user",
+    "metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier",
+    "service_tier", "store", "user",
 )  # fmt: skip
 """Parameters that change nothing that a program could see here."""
-REFUSED = ("audio", "logprobs", "top_logprobs")
-"""Parameters that ask for something in the answer that the gateway does not have."""
+REFUSED = {
+    "audio": "the model writes text only",
+    "function_call": "the gateway does not have it; send tool_choice",
+    "functions": "the gateway does not have it; send tools",
+    "logprobs": "the gateway does not give it",
+    "top_logprobs": "the gateway does not give it",
+    "web_search_options": "the search would run at OpenAI, not here",
+}
+"""Parameters that ask for something that the gateway does not have."""
+NOTED = ("logit_bias", "moderation", "reasoning_effort", "verbosity")
+"""Parameters with an effect in the API, and none here."""
 FINISHED = {"stop": "stop", "length": "length", "calls": "tool_calls"}
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty")
 
@@ -45,15 +66,14 @@ class ChatBody(msgspec.Struct):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     modalities: list[str] | None = None
+    parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
 
 
 def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     """Return the request. Raises `RefusedError`."""
     given = checked(body, ChatBody)
-    for name in REFUSED:
-        if body.get(name):
-            raise RefusedError(400, f"{name}: the gateway does not give it", param=name)
+    refuse(body, REFUSED)
     if given.n is not None and given.n != 1:
         raise RefusedError(400, f"n: the gateway gives one answer, and the request asks for {given.n}", param="n")
     if given.modalities not in (None, ["text"]):
@@ -63,11 +83,18 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
         unknown.append("tool_choice")
     if given.response_format not in (None, {"type": "text"}):
         unknown.append("response_format")
+    if given.parallel_tool_calls is False and given.tools:
+        unknown.append("parallel_tool_calls")
+    for each in given.messages:
+        if each.get("role") != "tool":
+            unknown += noted_keys(each, "messages[]")
+    for each in given.tools or ():
+        unknown += noted_keys({**(each.get("function") or {}), "name": None}, "tools[].function")
     return Ask(
         given.model,
         history([_message(each, f"messages[{number}]") for number, each in enumerate(given.messages)]),
         [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())],
-        _params(given),
+        checked_params(_params(given)),
         bool(given.stream),
         bool((given.stream_options or {}).get("include_usage")),
         unknown,
@@ -149,8 +176,13 @@ def _message(given: dict[str, Any], where: str) -> Message:
     if role == "tool":
         return {"role": "tool", "content": text, "tool_call_id": str(given.get("tool_call_id") or "")}
     if role != "assistant":
-        raise RefusedError(400, f"{where}: role {role!r} is none of system, user, assistant, tool", param=where)
-    message: Message = {"role": "assistant", "content": text}
+        raise RefusedError(
+            400, f"{where}: role {role!r} is none of system, developer, user, assistant, tool", param=where
+        )
+    if given.get("function_call"):
+        reason = f"{where}.function_call: the gateway does not have it; send tool_calls"
+        raise RefusedError(400, reason, param=f"{where}.function_call")
+    message: Message = {"role": "assistant", "content": text or str(given.get("refusal") or "")}
     if calls := given.get("tool_calls"):
         message["tool_calls"] = [_call(each, f"{where}.tool_calls[{number}]") for number, each in enumerate(calls)]
     return message

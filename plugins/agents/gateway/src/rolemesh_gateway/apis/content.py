@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,12 +12,22 @@ import msgspec
 from rolemesh_agents import Message, Tool
 from rolemesh_gateway.requests import RefusedError
 
-__all__ = ["arguments_of", "called", "checked", "dumped", "history", "pieces", "text_of", "tool_of", "unknown_of"]
+__all__ = [
+    "arguments_of", "called", "checked", "checked_params", "dumped", "history", "noted_keys", "pieces", "refuse",
+    "text_of", "tool_of", "unknown_of",
+]  # fmt: skip
 
 T = TypeVar("T", bound=msgspec.Struct)
 PIECE = 64
 """Number of characters in one event of a stream."""
 TEXTS = ("text", "input_text", "output_text")
+RANGES = {
+    "max_tokens": (1, math.inf), "temperature": (0, 2), "top_p": (1e-9, 1), "top_k": (-1, math.inf), "min_p": (0, 1),
+    "frequency_penalty": (-2, 2), "presence_penalty": (-2, 2),
+}  # fmt: skip
+"""The least and the greatest value of sampling parameters."""
+NOTED_KEYS = ("is_error", "name", "reasoning", "reasoning_content", "strict", "thinking")
+"""Keys of tools and messages with an effect in the APIs, and none here."""
 
 
 def checked(body: Mapping[str, Any], form: type[T]) -> T:
@@ -25,13 +36,41 @@ def checked(body: Mapping[str, Any], form: type[T]) -> T:
         return msgspec.convert(body, form)
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at `$.")
-        raise RefusedError(400, f"{place.rstrip('`') or 'body'}: {reason}", param=place.rstrip("`")) from None
+        missing = reason.partition("missing required field `")[2]
+        name = place.rstrip("`") or missing.rstrip("`")
+        raise RefusedError(400, f"{name or 'body'}: {reason}", param=name) from None
 
 
 def unknown_of(body: Mapping[str, Any], form: type[msgspec.Struct], harmless: Sequence[str]) -> list[str]:
     """Return the keys of `body` that have an effect in the API and none here. Values of null have no effect."""
     known = {*form.__struct_encode_fields__, *harmless}
     return sorted(key for key, value in body.items() if key not in known and value is not None)
+
+
+def refuse(body: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
+    """Raise `RefusedError` if `body` has one of the parameters, with its reason. Empty values ask for nothing."""
+    for name, reason in reasons.items():
+        if body.get(name):
+            raise RefusedError(400, f"{name}: {reason}", param=name)
+
+
+def noted_keys(given: Mapping[str, Any], where: str) -> list[str]:
+    """Return the keys of a tool or a message that have no effect here."""
+    return [f"{where}.{key}" for key in NOTED_KEYS if given.get(key)]
+
+
+def checked_params(params: Mapping[str, Any], names: Mapping[str, str] = {}) -> Mapping[str, Any]:
+    """Return sampling parameters if an engine can use them. `names`: what the API calls them. Raises `RefusedError`."""
+    for name, value in params.items():
+        least, most = RANGES.get(name, (-math.inf, math.inf))
+        told = names.get(name, name)
+        if name == "stop":
+            if not all(value):
+                raise RefusedError(400, f"{told}: a text to stop at must not be empty", param=told)
+        elif not least <= value <= most:
+            between = f"at least {least}" if most == math.inf else f"from {least:g} to {most}"
+            raise RefusedError(400, f"{told}: {value} is not {between}", param=told)
+    return params
 
 
 def text_of(content: Any, where: str) -> str:

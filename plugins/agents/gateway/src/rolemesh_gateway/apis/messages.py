@@ -8,13 +8,35 @@ from typing import Any
 import msgspec
 
 from rolemesh_agents import Message, Tool
-from rolemesh_gateway.apis.content import called, checked, dumped, history, pieces, text_of, tool_of, unknown_of
+from rolemesh_gateway.apis.content import (
+    called,
+    checked,
+    checked_params,
+    dumped,
+    history,
+    noted_keys,
+    pieces,
+    refuse,
+    text_of,
+    tool_of,
+    unknown_of,
+)
 from rolemesh_gateway.requests import Answer, Ask, RefusedError
 
-__all__ = ["HARMLESS", "MessagesBody", "answer", "events", "parse"]
+__all__ = ["HARMLESS", "NOTED", "REFUSED", "MessagesBody", "answer", "events", "parse"]
 
-HARMLESS = ("cache_control", "metadata", "service_tier")
+HARMLESS = (
+    "betas", "billing_policy", "cache_control", "diagnostics", "fallback_credit_token", "fallbacks", "inference_geo",
+    "metadata", "service_tier", "speed", "user_profile_id", "workspace_id",
+)  # fmt: skip
 """Parameters that change nothing that a program could see here."""
+REFUSED = {
+    "container": "the container would run at Anthropic, not here",
+    "mcp_servers": "the servers would be called from Anthropic, not from here",
+}
+"""Parameters that ask for something that the gateway does not have."""
+NOTED = ("compaction", "context_management", "output_config")
+"""Parameters with an effect in the API, and none here."""
 ID = "msg_"
 """How the ids of answers begin. `Ask.previous` is such an id."""
 IGNORED_PARTS = ("thinking", "redacted_thinking")
@@ -32,6 +54,7 @@ class MessagesBody(msgspec.Struct):
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     temperature: float | None = None
+    thinking: dict[str, Any] | None = None
     thread: dict[str, Any] | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -40,9 +63,8 @@ class MessagesBody(msgspec.Struct):
 def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     """Return the request. Raises `RefusedError`."""
     given = checked(body, MessagesBody)
-    unknown = unknown_of(body, MessagesBody, HARMLESS)
-    if given.tool_choice is not None and given.tool_choice.get("type") != "auto":
-        unknown.append("tool_choice")
+    refuse(body, REFUSED)
+    unknown = unknown_of(body, MessagesBody, (*HARMLESS, *REFUSED)) + _noted(given)
     messages: list[Message] = []
     if system := text_of(given.system, "system"):
         messages.append({"role": "system", "content": system})
@@ -58,7 +80,7 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
         given.model,
         history(messages),
         tools,
-        params,
+        checked_params(params, {"stop": "stop_sequences"}),
         bool(given.stream),
         unknown=unknown,
         previous=previous,
@@ -115,6 +137,25 @@ def _blocks(given: Answer) -> list[dict[str, Any]]:
     for each in given.calls:
         blocks.append({"type": "tool_use", "id": each.id, "name": each.name, "input": dict(each.arguments)})
     return blocks
+
+
+def _noted(given: MessagesBody) -> list[str]:
+    """Return the values of a request that have an effect in the API, and none here."""
+    found = []
+    choice = given.tool_choice or {}
+    if choice.get("type", "auto") != "auto" or choice.get("disable_parallel_tool_use"):
+        found.append("tool_choice")
+    if given.thinking is not None and given.thinking.get("type") != "disabled":
+        found.append("thinking")
+    for each in given.tools or ():
+        found += noted_keys({**each, "name": None}, "tools[]")
+    for message in given.messages:
+        for part in message["content"] if isinstance(message.get("content"), list) else ():
+            if isinstance(part, dict):
+                found += noted_keys({"is_error": part.get("is_error")}, "messages[].content[]")
+                if part.get("type") in IGNORED_PARTS:
+                    found.append("messages[].content[].thinking")
+    return found
 
 
 def _continued(thread: dict[str, Any] | None) -> str:

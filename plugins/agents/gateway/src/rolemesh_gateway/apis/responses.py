@@ -8,20 +8,45 @@ from typing import Any
 import msgspec
 
 from rolemesh_agents import Message, Tool
-from rolemesh_gateway.apis.content import called, checked, dumped, history, pieces, text_of, tool_of, unknown_of
-from rolemesh_gateway.requests import Answer, Ask, RefusedError
+from rolemesh_gateway.apis.content import (
+    called,
+    checked,
+    checked_params,
+    dumped,
+    history,
+    noted_keys,
+    pieces,
+    refuse,
+    text_of,
+    tool_of,
+    unknown_of,
+)
+from rolemesh_gateway.requests import Answer, Ask, Kept, RefusedError
 
-__all__ = ["HARMLESS", "ResponsesBody", "answer", "events", "parse"]
+__all__ = ["HARMLESS", "NOTED", "REFUSED", "ResponsesBody", "answer", "events", "items_of", "parse"]
 
 ID = "resp_"
 """How the ids of answers begin. `Ask.previous` is such an id."""
 HARMLESS = (
-    "include", "metadata", "moderation", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options",
-    "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options", "truncation", "user",
+    "access_programs", "max_tool_calls", "metadata", "prompt_cache_key", "prompt_cache_options",
+    "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options", "user",
 )  # fmt: skip
 """Parameters that change nothing that a program could see here."""
-REFUSED = ("background", "conversation", "prompt", "top_logprobs")
+REFUSED = {
+    "background": "the gateway answers while the client waits",
+    "conversation": "the gateway does not have it; send previous_response_id",
+    "image": "the model writes text only",
+    "prompt": "the prompt is at OpenAI, not here",
+    "top_logprobs": "the gateway does not give it",
+}
 """Parameters that ask for something that the gateway does not have."""
+NOTED = ("context_management", "moderation", "reasoning")
+"""Parameters with an effect in the API, and none here."""
+GIVEN = (
+    "instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "prompt_cache_key",
+    "safety_identifier", "store", "text", "tool_choice", "truncation", "user",
+)  # fmt: skip
+"""Parameters that the answer repeats."""
 
 
 class ResponsesBody(msgspec.Struct):
@@ -32,26 +57,37 @@ class ResponsesBody(msgspec.Struct):
     instructions: str | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
+    include: list[str] | None = None
     max_output_tokens: int | None = None
+    parallel_tool_calls: bool | None = None
     previous_response_id: str | None = None
     store: bool | None = None
     stream: bool | None = None
     temperature: float | None = None
     text: dict[str, Any] | None = None
     top_p: float | None = None
+    truncation: str | None = None
 
 
 def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     """Return the request. Raises `RefusedError`."""
     given = checked(body, ResponsesBody)
-    for name in REFUSED:
-        if body.get(name):
-            raise RefusedError(400, f"{name}: the gateway does not have it", param=name)
+    refuse(body, REFUSED)
+    if any("logprobs" in each for each in given.include or ()):
+        raise RefusedError(400, "include: the gateway gives no log-probabilities", param="include")
     unknown = unknown_of(body, ResponsesBody, (*HARMLESS, *REFUSED))
     if given.tool_choice not in (None, "auto"):
         unknown.append("tool_choice")
-    if (given.text or {}).get("format") not in (None, {"type": "text"}):
-        unknown.append("text.format")
+    text = given.text or {}
+    unknown += [f"text.{key}" for key, value in text.items() if value not in (None, {"type": "text"}, "medium")]
+    if given.parallel_tool_calls is False and given.tools:
+        unknown.append("parallel_tool_calls")
+    if given.truncation not in (None, "disabled"):
+        unknown.append("truncation")
+    for each in given.tools or ():
+        unknown += noted_keys({**each, "name": None}, "tools[]")
+    if not isinstance(given.input, str) and any(each.get("type") == "reasoning" for each in given.input):
+        unknown.append("input[].reasoning")
     params = {name: value for name in ("temperature", "top_p") if (value := getattr(given, name)) is not None}
     if given.max_output_tokens is not None:
         params["max_tokens"] = given.max_output_tokens
@@ -59,9 +95,10 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
         given.model,
         history(_messages(given.input)),
         [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())],
-        params,
+        checked_params(params, {"max_tokens": "max_output_tokens"}),
         bool(given.stream),
         unknown=unknown,
+        echo={name: body[name] for name in GIVEN if body.get(name) is not None},
         lead=[{"role": "system", "content": given.instructions}] if given.instructions else [],
         previous=given.previous_response_id or "",
         kept_as=ID if given.store is not False else "",
@@ -78,6 +115,30 @@ def events(ask: Ask, given: Answer) -> Iterator[tuple[str, Any]]:
     """Yield the events of a stream, each with its name."""
     for number, (kind, told) in enumerate(_events(ask, given)):
         yield kind, {"type": kind, "sequence_number": number, **told}
+
+
+def items_of(kept: Kept) -> list[dict[str, Any]]:
+    """Return the items that the model has read before an answer, the instructions left out."""
+    items: list[dict[str, Any]] = []
+    number = kept.answer.number
+    for message in kept.messages[:-1]:
+        role, text = message["role"], message["content"]
+        if role == "tool":
+            told = {"type": "function_call_output", "call_id": message["tool_call_id"], "output": text}
+            items.append({"id": f"fco_{number}_{len(items)}", **told, "status": "completed"})
+            continue
+        if text or not message.get("tool_calls"):
+            part: dict[str, Any] = {"type": "input_text", "text": text}
+            if role == "assistant":
+                part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+            head = {"id": f"msg_{number}_{len(items)}", "type": "message", "role": role, "status": "completed"}
+            items.append({**head, "content": [part]})
+        for call in message.get("tool_calls") or ():
+            about, arguments = call["function"], call["function"]["arguments"]
+            told = {"type": "function_call", "call_id": call["id"], "name": about["name"]}
+            told["arguments"] = arguments if isinstance(arguments, str) else dumped(arguments)
+            items.append({"id": f"fc_{number}_{len(items)}", **told, "status": "completed"})
+    return items
 
 
 def _events(ask: Ask, given: Answer) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -144,6 +205,7 @@ def _response(ask: Ask, given: Answer, status: str, items: list[Any]) -> dict[st
         "tools": tools,
         "top_p": ask.params.get("top_p", 1.0),
         "usage": usage if ended else None,
+        **ask.echo,
     }
 
 

@@ -88,6 +88,10 @@ class ScriptedConversation:
         if not 0 <= sample < self._begun:
             self.wrong.append(f"resume({sample}): there are {self._begun} samples")
 
+    def count(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, sample: int | None = None) -> int:
+        """See `Conversation.count`."""
+        return sum(len(str(each.get("content"))) for each in messages)
+
     def judge(self, reward: Reward) -> None:
         """See `Conversation.judge`."""
         self._write("judge", reward)
