@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,33 @@ def test_a_rehearsal_reports_a_target_that_it_cannot_hit(tmp_path: Path) -> None
     assert "of 2 failures injected" in said
     process.stdout.close()
     until(lambda: not leftovers(job.ids()), 15, "nothing is left of the job")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("child:sink/*", "no rank of it had a process of its own that could be killed"),
+        ("agent:nobody", "there is no agent 'nobody'"),
+        ("zygote:nobody", "there is no agent 'nobody'"),
+    ],
+)
+def test_a_target_that_is_not_there_is_named_and_costs_seconds(tmp_path: Path, target: str, why: str) -> None:
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "rolemesh.cli", "run", str(HELLO), "--backend", "local", "steps=200", LADDER]
+    done = subprocess.run(
+        [*command, "--chaos", f"kills=12,seed=1,targets={target},master"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert "rehearsal: 6 of 12 failures injected: " in said
+    assert f"not hit: {target}, 6 ×: {why}" in said
+    assert time.monotonic() - begun < 60
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,18 @@ from msgspec.structs import replace
 from rolemesh.api.observer import AgentStatus, JobStatus, RankStatus
 from rolemesh_rehearsal.account import account, work
 from rolemesh_rehearsal.injector import Injector, RehearsalError, _Pending
-from rolemesh_rehearsal.schedule import Fault, children_killed, has_hit, is_told, moments, next_fault, progress
+from rolemesh_rehearsal.schedule import (
+    Fault,
+    children_killed,
+    has_hit,
+    is_lost,
+    is_told,
+    may_appear,
+    moments,
+    next_fault,
+    progress,
+    why_none,
+)
 from rolemesh_rehearsal.spec import Rehearsal
 
 
@@ -135,10 +146,65 @@ def test_a_killed_child_shows_in_the_events_only() -> None:
     assert not is_told(fault, [killed, injected])
 
 
+def test_an_order_to_kill_a_child_goes_with_the_processes_that_know_of_it() -> None:
+    fault, before = Fault("child", "work/0"), status(rank(0), rank(1))
+    assert not is_lost(fault, before, status(rank(0, step=9), rank(1, generation=1)))
+    for now in (status(rank(0, generation=1), rank(1)), status(rank(0), rank(1), pid=8), replace(before, epoch=2)):
+        assert is_lost(fault, before, now)
+        assert not is_lost(Fault("kill", "work/0"), before, now)
+
+
+def test_a_child_that_is_to_be_killed_holds_up_nothing_but_another_child_of_its_rank() -> None:
+    pending, now = [Fault("child", "work/0")], status(rank(0), rank(1))
+    for target in ("work/0", "work/1", "agent", "zygote"):
+        assert next_fault(random.Random(1), target, now, pending=pending) is not None
+    found = {next_fault(random.Random(seed), "child:work/*", now, pending=pending) for seed in range(9)}
+    assert found == {Fault("child", "work/1")}
+    assert next_fault(random.Random(1), "child:work/0", now, pending=pending) is None
+
+
+def test_a_failure_waits_for_a_target_only_while_something_restarts() -> None:
+    assert not may_appear(status(rank(0), rank(1, "done")), [Fault("child", "work/0"), Fault("full", "work/0")])
+    assert may_appear(status(rank(0), rank(1)), [Fault("raise", "work/0")])
+    for recovering in (status(rank(0), rank(1, "starting")), status(rank(0), agent="lost")):
+        assert may_appear(recovering, [])
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("work/0", "it has finished its work"),
+        ("agent:node7", "there is no agent 'node7'"),
+        ("node:n7", "there is no node 'n7'"),
+        ("node", "only one node is left"),
+        ("zygote:node0", "it is not alive, or has no rank"),
+    ],
+)
+def test_a_target_that_is_not_hit_comes_with_the_reason(target: str, why: str) -> None:
+    assert next_fault(random.Random(1), target, status(rank(0, "done")), nodes_left=1) is None
+    assert why_none(target, status(rank(0, "done")), nodes_left=1).startswith(why)
+
+
+@pytest.mark.parametrize(("phase", "limit_s"), [("computing", 30.0), ("idle", 5.0)])
+def test_an_exception_waits_long_only_for_a_rank_that_computes(phase: str, limit_s: float) -> None:
+    now = status(replace(rank(0), phase=phase))
+    assert _Pending(Fault("raise", "work/0"), now, moments(Rehearsal(kills=1), 9)[0], 0.0).limit_s(now) == limit_s
+
+
 def test_the_work_of_two_runs_is_compared_by_the_calls_that_ran() -> None:
     found = work({"calls": {"rollout": 52, "box": 3}}, {"calls": {"rollout": 50, "box": 0}})
     assert found == ["calls of rollout that ran: 52, 1.04 × undisturbed (50)", "calls of box that ran: 3"]
     assert work({}, {}) == []
+
+
+def test_the_account_says_what_was_not_hit(tmp_path: Path) -> None:
+    injector = Injector(Rehearsal(kills=3), tmp_path)
+    injector._children = moments(Rehearsal(kills=2, targets=("child:work/*",)), 9)
+    injector._pending = [_Pending(Fault("kill", "work/0"), status(), moments(Rehearsal(kills=1), 9)[0], 0.0)]
+    injector.start()
+    said = account(injector.stop(), 3, {}, injector.not_hit())
+    assert "  not hit: agent, 1 ×: the failure was injected, and no effect has shown" in said
+    assert "  not hit: child:work/*, 2 ×: no rank of it had a process of its own" in said
 
 
 def test_fewer_failures_than_were_asked_for_are_an_error(tmp_path: Path) -> None:

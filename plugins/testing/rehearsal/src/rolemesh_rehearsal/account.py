@@ -10,14 +10,15 @@ from rolemesh_rehearsal.schedule import Fault
 __all__ = ["account", "differences", "work"]
 
 
-def account(injected: Sequence[Fault], asked: int, result: Mapping[str, Any]) -> str:
-    """Return a few lines for the user: the failures that took effect, out of those `asked` for. `result` is the job's
-    result."""
+def account(injected: Sequence[Fault], asked: int, result: Mapping[str, Any], not_hit: Sequence[str] = ()) -> str:
+    """Return a few lines for the user: the failures that took effect, out of those `asked` for, and what was `not_hit`.
+    `result` is the job's result."""
     count = f"{len(injected)}" if len(injected) == asked else f"{len(injected)} of {asked}"
     those = ": " + ", ".join(f"{f.kind} {f.target}" for f in injected) if injected else ""
     early = len(injected) < asked and result.get("status", "done") != "done"
     why = f"; the job has ended before the others: {result['status']}" if early else ""
     lines = [f"rehearsal: {count} failures injected{those}{why}"]
+    lines += [f"  not hit: {line}" for line in not_hit]
     for one in result.get("recoveries", ()):
         seconds = f"{one['seconds']:.2f} s" if one["seconds"] is not None else "not finished"
         regained = f", {one['regained_s']:.2f} s to be where they had been" if one["regained_s"] is not None else ""

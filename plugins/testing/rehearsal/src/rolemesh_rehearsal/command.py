@@ -60,7 +60,8 @@ class Chaos(RunOption):
             try:
                 code = finish(run, handle)
             finally:
-                print(account(injector.stop(), rehearsal.kills, handle.result() or {}))
+                injected = injector.stop()
+                print(account(injected, rehearsal.kills, handle.result() or {}, injector.not_hit()))
             if code == EXIT_DONE:
                 injector.check()
             return code

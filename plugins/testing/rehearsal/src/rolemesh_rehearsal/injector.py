@@ -6,6 +6,7 @@ import logging
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -32,12 +33,15 @@ from rolemesh_rehearsal.schedule import (
     Moment,
     children_killed,
     has_hit,
+    is_lost,
     is_told,
+    may_appear,
     moments,
     next_fault,
     progress,
+    why_none,
 )
-from rolemesh_rehearsal.spec import Rehearsal
+from rolemesh_rehearsal.spec import Rehearsal, kind_of
 
 __all__ = ["Injector", "RehearsalError"]
 
@@ -47,13 +51,14 @@ LOOK_S = 0.02
 LEAD_S = 0.2
 LEAD = 8
 """Seconds, and number of steps, that ranks may run past the moment of a failure before it happens; then they wait."""
-FIND_S = 60.0
-"""Maximum seconds that a failure waits for a suitable target."""
-HIT_S, STOP_HIT_S, LOST_S = 30.0, 150.0, 5.0
+FIND_S, ABSENT_S = 60.0, 5.0
+"""Maximum seconds that a failure waits for a suitable target: while something restarts, and while nothing does."""
+HIT_S, STOP_HIT_S, LOST_S, RAISE_S = 30.0, 150.0, 5.0, 5.0
 """Maximum seconds until a failure shows. A stopped process shows after `hang.after_s`. If a
-master has died since, the failure may be lost with it; then it is injected again soon."""
-HELD_S = 2.0
-"""Seconds for which ranks wait for their next step until they get it, if one of them is to start a process."""
+master has died since, the failure may be lost with it; then it is injected again soon. A rank
+that computes nothing now may call its next operator, which is to raise, much later."""
+NO_CHILD = "no rank of it had a process of its own that could be killed, up to the end of the job"
+NOT_SEEN = "the failure was injected, and no effect has shown"
 ENDLESS_PER_KILL = 8
 """In a job without an end, number of steps per failure."""
 TRIES = 3
@@ -74,21 +79,25 @@ class _Pending(NamedTuple):
     before: JobStatus
     moment: Moment
     since: float
-    killed: int = 0
+    deaths: int = 0
     """The number of the target's children that had been killed before."""
 
     def limit_s(self, now: JobStatus) -> float:
         """Return how many seconds the injector waits for it."""
         if self.fault.kind == "stop":
             return STOP_HIT_S
-        return LOST_S if now.epoch > self.before.epoch else HIT_S
+        if now.epoch > self.before.epoch:
+            return LOST_S
+        idle = any(str(rank.ref) == self.fault.target and rank.phase != "computing" for rank in now.ranks)
+        return RAISE_S if idle and self.fault.kind == "raise" else HIT_S
 
 
 class Injector:
     """Call `start` when the master is up; `stop` returns the injected failures; `check` compares them with the request.
 
     The master grants no step that the injector has not released. So the failures come in time, however fast the job is,
-    and its last step comes after all of them.
+    and its last step comes after all of them. Only failures of the kind `child` hold nothing back: each waits beside
+    the others until a rank has a child, at most to the job's end.
     """
 
     def __init__(self, rehearsal: Rehearsal, run_dir: Path, nodes: int | None = None) -> None:
@@ -103,10 +112,13 @@ class Injector:
         self._released = -1
         self._pending: list[_Pending] = []
         self._missed: list[Moment] = []
-        self._ending = False
-        self._held = 0.0
-        """The last time at which no rank waited for a step in which a child was to be killed."""
-        self._rng = random.Random(f"faults {rehearsal.seed}")
+        self._children: list[Moment] = []
+        """Failures of the kind `child` of which no agent knows."""
+        self._dropped: list[tuple[str, str]] = []
+        """The targets that were not hit, and why."""
+        self._rngs: dict[int, random.Random] = {}
+        """A generator for each moment: how often one is drawn again changes no other."""
+        self._deaths = _Deaths(run_dir / EVENTS_FILE)
         self._thread = threading.Thread(target=self._run, name="chaos", daemon=True)
 
     def start(self) -> None:
@@ -118,10 +130,22 @@ class Injector:
         self._over.set()
         self._thread.join()
         self._master.close()
-        events = self._events()
-        self.injected += [each.fault for each in self._pending if is_told(each.fault, events)]
-        self._pending = []
+        events: list[dict[str, Any]] = []
+        with suppress(OSError):
+            events = _events((self._run_dir / EVENTS_FILE).read_bytes())
+        for each in self._pending:
+            if is_told(each.fault, events):
+                self.injected.append(each.fault)
+            else:
+                self._dropped.append((each.moment.target, NO_CHILD if each.fault.kind == "child" else NOT_SEEN))
+        self._dropped += [(moment.target, NO_CHILD) for moment in self._children]
+        self._dropped += [(moment.target, NOT_SEEN) for moment in self._missed]
+        self._pending, self._children, self._missed = [], [], []
         return self.injected
+
+    def not_hit(self) -> list[str]:
+        """Return a line for each target that was not hit: how often, and why."""
+        return [f"{target}, {times} ×: {why}" for (target, why), times in Counter(self._dropped).items()]
 
     def check(self) -> None:
         """Raise `RehearsalError` if fewer failures took effect than requested."""
@@ -144,7 +168,7 @@ class Injector:
             self._released = 1 << 62
             while not self._over.is_set():
                 self._status()
-                self._over.wait(LEAD_S)
+                self._over.wait(LOOK_S if self._children or self._pending else LEAD_S)
 
     def _inject_all(self) -> None:
         begun = self._until(lambda status: status.state == "running")
@@ -158,11 +182,6 @@ class Injector:
             if begun is None or self._over.wait(moment.share * (AGAIN_S if moment.again else pace)):
                 return
             self._inject(moment)
-            early = [each for each in self._missed if each.target.startswith("child")]
-            for again in early:  # at the end no rank starts a process any more
-                self._missed.remove(again)
-                self._inject(again)
-        self._ending = True
         for _ in range(TRIES):
             self._await_hits()
             missed, self._missed = self._missed, []
@@ -192,95 +211,118 @@ class Injector:
         return None
 
     def _inject(self, moment: Moment) -> None:
-        """Inject one failure. If nothing can fail now, try again for a while."""
-        deadline = time.monotonic() + FIND_S + (STOP_HIT_S if self._stopped() else 0.0)
-        while not self._over.is_set() and time.monotonic() < deadline:
-            status, fault = self._status(), None
-            if status is not None:
-                self._settle(status)
-                if (left := self._nodes_left) is not None and left < 2 and moment.target.startswith("node"):
-                    return  # nodes do not come back
-                pending = [each.fault for each in self._pending]
-                fault = next_fault(self._rng, moment.target, status, self._released, pending, left)
-            if status is not None and fault is not None:
-                killed = self._killed(fault)
-                with suppress(MasterGoneError):  # the master itself was meant, or it has died of the failure before
-                    try:
-                        self._master.ask(InjectFault(*fault))
-                    except RefusedError:
-                        fault = None  # it has ended since, or is being started again
-                if fault is not None:
-                    if fault.kind == "stall":
-                        threading.Thread(target=self._stall_store, name="stall", daemon=True).start()
-                    self._pending.append(_Pending(fault, status, moment, time.monotonic(), killed))
-                    return
+        """Inject one failure. If nothing can fail now, try again as long as something restarts."""
+        if kind_of(moment.target)[0] == "child":
+            self._children.append(moment)
+            return
+        now = time.monotonic()
+        deadline, absent = now + FIND_S + (STOP_HIT_S if self._stopped() else 0.0), now + ABSENT_S
+        while not self._over.is_set() and (now := time.monotonic()) < deadline:
+            status = self._status()
+            if status is not None and self._try(moment, status):
+                return
+            if status is None or may_appear(status, self._faults):
+                absent = now + ABSENT_S
+            elif now > absent or moment.target in {target for target, _ in self._dropped}:
+                self._dropped.append((moment.target, why_none(moment.target, status, self._nodes_left)))
+                return
             self._over.wait(LOOK_S)
+        self._missed.append(moment)
+
+    def _try(self, moment: Moment, status: JobStatus) -> bool:
+        """Inject a failure if something suits its target now. Return whether it was injected."""
+        rng = self._rngs.setdefault(moment.number, random.Random(f"fault {self.rehearsal.seed}:{moment.number}"))
+        fault = next_fault(rng, moment.target, status, self._released, self._faults, self._nodes_left)
+        return fault is not None and self._ask(fault, moment, status)
+
+    def _ask(self, fault: Fault, moment: Moment, status: JobStatus) -> bool:
+        """Ask the master for a failure. Return False if its target has ended since, or is being started again."""
+        deaths = self._deaths.of(fault)
+        with suppress(MasterGoneError):  # the master itself was meant, or it has died of the failure before
+            try:
+                self._master.ask(InjectFault(*fault))
+            except RefusedError:
+                return False
+        if fault.kind == "stall":
+            threading.Thread(target=self._stall_store, name="stall", daemon=True).start()
+        self._pending.append(_Pending(fault, status, moment, time.monotonic(), deaths))
+        return True
 
     def _stall_store(self) -> None:
         with suppress(RolemeshError), LivingRun(self._run_dir).store() as log:
             log.store.block(LASTING_S)
 
     def _await_hits(self) -> None:
-        """Wait until all failures have taken effect, or the time limit."""
-        lasting = any(fault.kind in LASTING for fault in (*self.injected, *(each.fault for each in self._pending)))
-
-        def all_settled(status: JobStatus) -> bool:
-            self._settle(status)
-            return not self._pending
-
-        self._until(all_settled, STOP_HIT_S + LOST_S)
-        self._missed += [each.moment for each in self._pending]
-        self._pending = []
+        """Wait until all failures but those of children have taken effect, or the time limit."""
+        lasting = any(fault.kind in LASTING for fault in (*self.injected, *self._faults))
+        self._until(lambda _: all(fault.kind == "child" for fault in self._faults), STOP_HIT_S + LOST_S)
+        self._missed += [each.moment for each in self._pending if each.fault.kind != "child"]
+        self._pending = [each for each in self._pending if each.fault.kind == "child"]
         self._over.wait(LASTING_S if lasting else 0.0)
 
     def _settle(self, status: JobStatus) -> None:
-        """Count the failures that took effect. Give up those whose time limit has passed."""
-        now, waiting = time.monotonic(), []
-        for each in self._pending:
-            if has_hit(each.fault, each.before, status) or self._killed(each.fault) > each.killed:
+        """Count the failures that took effect, and pass on those that wait for a child. If one has not shown in time,
+        kill the rank that did not raise, and note any other for the end."""
+        now, before, self._pending = time.monotonic(), self._pending, []
+        for each in before:
+            if has_hit(each.fault, each.before, status) or self._deaths.of(each.fault) > each.deaths:
                 self.injected.append(each.fault)
-            elif now - each.since > each.limit_s(status):
+            elif is_lost(each.fault, each.before, status):
+                self._children.append(each.moment)
+            elif each.fault.kind == "child" or now - each.since <= each.limit_s(status):
+                self._pending.append(each)
+            elif each.fault.kind != "raise" or not self._ask(each.fault._replace(kind="kill"), each.moment, status):
                 self._missed.append(each.moment)
-            else:
-                waiting.append(each)
-        self._pending = waiting
-        self._release_for_children(status, now)
+        self._children = [moment for moment in self._children if not self._try(moment, status)]
 
-    def _release_for_children(self, status: JobStatus, now: float) -> None:
-        """Release another step if ranks have waited for it while a child is to be killed: they start no process then.
-
-        The last step is for the end, when only children are left to be killed.
-        """
-        kinds = {each.fault.kind for each in self._pending}
-        wanted, kept = "child" in kinds, 1 if self._ending and kinds == {"child"} else 2
-        if not wanted or progress(status) < self._released:
-            self._held = now
-        elif now > self._held + HELD_S and (status.steps is None or self._released < status.steps - kept):
-            self._released, self._held = self._released + 1, now
-
-    def _killed(self, fault: Fault) -> int:
-        """Return how many children of the target of a fault `child` have been killed; 0 for another fault."""
-        return children_killed(self._events())[fault.target] if fault.kind == "child" else 0
-
-    def _events(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        with suppress(OSError, msgspec.DecodeError):  # the last line, of a master that has died, may not be whole
-            for line in (self._run_dir / EVENTS_FILE).read_bytes().splitlines():
-                found.append(msgspec.json.decode(line))
-        return found
+    @property
+    def _faults(self) -> list[Fault]:
+        """The failures that have not shown so far."""
+        return [each.fault for each in self._pending]
 
     @property
     def _nodes_left(self) -> int | None:
         if self._nodes is None:
             return None
-        faults = *self.injected, *(each.fault for each in self._pending)
+        faults = *self.injected, *self._faults
         return self._nodes - len({fault.target for fault in faults if fault.target.startswith("node:")})
 
     def _stopped(self) -> bool:
-        return any(each.fault.kind == "stop" for each in self._pending)
+        return any(fault.kind == "stop" for fault in self._faults)
 
     def _status(self) -> JobStatus | None:
+        """Return the job's status, once the failures that wait have been compared with it; None without a master."""
         try:
-            return self._master.ask(Release(self._released)).status
+            status = self._master.ask(Release(self._released)).status
         except (MasterGoneError, RefusedError):
             return None
+        self._settle(status)
+        return status
+
+
+class _Deaths:
+    """Counts the children that were killed, as the job's events tell. Reads each event once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+        self._killed: Counter[str] = Counter()
+
+    def of(self, fault: Fault) -> int:
+        """Return how many children of the target of a fault `child` have been killed; 0 for another fault."""
+        if fault.kind != "child":
+            return 0
+        with suppress(OSError), self._path.open("rb") as file:
+            file.seek(self._read)
+            whole = file.read().rpartition(b"\n")[0]  # the last line may not be whole
+            self._read += len(whole) + bool(whole)
+            self._killed += children_killed(_events(whole))
+        return self._killed[fault.target]
+
+
+def _events(text: bytes) -> list[dict[str, Any]]:
+    """Return the events of these lines. The last line, of a master that has died, may not be whole."""
+    found: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        with suppress(msgspec.DecodeError):
+            found.append(msgspec.json.decode(line))
+    return found

@@ -11,7 +11,19 @@ from rolemesh.api.observer import JobStatus
 from rolemesh_durable.api.jobs import FaultKind
 from rolemesh_rehearsal.spec import Rehearsal, kind_of
 
-__all__ = ["Fault", "Moment", "children_killed", "has_hit", "is_told", "moments", "next_fault", "progress"]
+__all__ = [
+    "Fault",
+    "Moment",
+    "children_killed",
+    "has_hit",
+    "is_lost",
+    "is_told",
+    "may_appear",
+    "moments",
+    "next_fault",
+    "progress",
+    "why_none",
+]
 
 KILLING = ("kill", "stop", "exit", "raise", "zygote", "child")
 ALIVE = ("up", "ready", "running")
@@ -36,13 +48,14 @@ class Moment(NamedTuple):
     """The time and the target of a failure.
 
     It comes as soon as a rank has passed `step`, and the part `share` (0 to 1) of a step later; or, with `again`,
-    `share` * `AGAIN_S` seconds after the previous failure.
+    `share` * `AGAIN_S` seconds after the previous failure. `number` counts the moments of a rehearsal.
     """
 
     step: int
     share: float
     again: bool
     target: str
+    number: int = 0
 
 
 def moments(rehearsal: Rehearsal, steps: int) -> list[Moment]:
@@ -59,7 +72,7 @@ def moments(rehearsal: Rehearsal, steps: int) -> list[Moment]:
     found: list[Moment] = []
     for step, target in sorted(zip(early, targets, strict=False), key=lambda each: each[0]):
         again = bool(found) and rng.random() < AGAIN
-        found.append(Moment(found[-1].step if again else step, rng.random(), again, target))
+        found.append(Moment(found[-1].step if again else step, rng.random(), again, target, len(found)))
     return found
 
 
@@ -92,6 +105,42 @@ def has_hit(fault: Fault, before: JobStatus, now: JobStatus) -> bool:
     return any(rank.generation > generations[who] for rank in now.ranks if (who := str(rank.ref)) == fault.target)
 
 
+def is_lost(fault: Fault, before: JobStatus, now: JobStatus) -> bool:
+    """Return whether the agent no longer knows of a fault `child` that was injected `before`.
+
+    The order goes with the rank's process, and with the agent or the master that passed it on.
+    """
+    return fault.kind == "child" and _holders(fault.target, before) != _holders(fault.target, now)
+
+
+def _holders(name: str, status: JobStatus) -> tuple[Any, ...]:
+    """Return the processes that know of an order to kill a child of this rank."""
+    ranks = [(rank.node, rank.generation) for rank in status.ranks if str(rank.ref) == name]
+    nodes = {node for node, _ in ranks}
+    return status.epoch, *ranks, *sorted((a.agent, a.pid) for a in status.agents if a.node in nodes)
+
+
+def may_appear(status: JobStatus, pending: Sequence[Fault]) -> bool:
+    """Return whether a target that is missing now may be there soon: something restarts, or is about to."""
+    nodes = {agent.node for agent in status.agents if agent.state != "up"}
+    restarting = any(rank.state not in (*ALIVE, "done") or rank.node in nodes for rank in status.ranks)
+    return restarting or any(fault.kind in KILLING and fault.kind != "child" for fault in pending)
+
+
+def why_none(target: str, status: JobStatus, nodes_left: int | None = None) -> str:
+    """Return why nothing suits a target, as a clause about it."""
+    kind, who = kind_of(target)
+    what = "node" if kind == "node" else "agent"
+    if who and "/" not in who and who not in {getattr(agent, what) for agent in status.agents}:
+        return f"there is no {what} {who!r}; rolemesh status shows the names"
+    if kind == "node" and nodes_left is not None and nodes_left < 2:
+        return "only one node is left"
+    called = [rank for rank in status.ranks if who in ("", str(rank.ref), f"{rank.role}/*")]
+    if kind in ("rank", "stop", "full") and called and all(rank.state == "done" for rank in called):
+        return "it has finished its work"
+    return "it is not alive, or has no rank"
+
+
 def is_told(fault: Fault, events: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the events of an ended job show the effect of a failure that no status could show."""
     asked = {"kind": fault.kind, "target": fault.target}
@@ -121,8 +170,9 @@ def _failed(event: Mapping[str, Any], kind: FaultKind) -> tuple[str, ...]:
 
 def busy(pending: Sequence[Fault], status: JobStatus) -> set[str]:
     """Return the targets that must not fail now, because one of the `pending` failures concerns them. If two failures
-    hit one target, nobody could tell whether one or both took effect."""
-    found = {fault.target for fault in pending if fault.kind in KILLING}
+    hit one target, nobody could tell whether one or both took effect. A child that is to be killed disturbs nothing:
+    its death is an event of its own."""
+    found = {fault.target for fault in pending if fault.kind in KILLING and fault.kind != "child"}
     node_of = {f"agent:{agent.agent}": agent.node for agent in status.agents}
     at = {str(rank.ref): rank.node for rank in status.ranks}
     nodes = {
@@ -159,8 +209,14 @@ def next_fault(
     agents = [a.agent for a in status.agents if a.state == "up" and f"agent:{a.agent}" not in taken]
     agents = [agent for agent in agents if who in ("", agent)]
     nodes = sorted({a.node for a in status.agents if a.state == "up"})
+    hosts = {rank.node for rank in status.ranks if rank.state in ALIVE}
     nodes_left = len(nodes) if nodes_left is None else nodes_left
     free = [node for node in nodes if f"node:{node}" not in taken and who in ("", node)]
+    if kind == "child":
+        ordered = {fault.target for fault in pending if fault.kind == "child"}
+        ranks = [rank for rank in ranks if rank not in ordered]
+    if kind == "zygote":
+        agents = [each.agent for each in status.agents if each.agent in agents and each.node in hosts]
     if who and kind in ("stop", "full", "child"):
         return Fault(kind, rng.choice(ranks)) if ranks else None
     match kind:
