@@ -44,6 +44,10 @@ def test_events_are_read_on_while_they_are_written(tmp_path: Path) -> None:
     assert [event.seq for event in facts.events()] == [1]
     path.write_bytes(line(1) + b"\n" + line(2) + b"\n")
     assert [event.seq for event in facts.events()] == [1, 2]
+    other = line(1).replace(b"persisted", b"job_started")
+    path.write_bytes(other + b"\n" + line(2) + b"\n" + line(3) + b"\n")
+    kinds = [event.kind for event in facts.events()]
+    assert kinds == ["job_started", "persisted", "persisted"], "a new run in the same folder"
 
 
 def test_an_account_on_the_edge_of_the_window_counts_in_proportion() -> None:

@@ -86,7 +86,7 @@ def test_one_frame_as_text_and_as_json(run: Path) -> None:
         "small",
         "failed",
         "maker/1",
-        "waits for batch of maker 80%",
+        "waits for batch of maker.make 80%",
         "maker.make → user.use",
         "critical path",
     ):

@@ -6,9 +6,10 @@ import pytest
 
 from rolemesh.api.observer import Event, StepMetrics
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_facts.sizes import sizes_at
 from rolemesh_facts.time_use import Use
 from rolemesh_recorder.lines import FlowEdge, FlowFile, FlowOp
-from rolemesh_view.predictions import change, forecast, load_of, predicted, resizes, sizes_at
+from rolemesh_view.predictions import change, forecast, load_of, predicted, resizes
 
 FLOW = FlowFile(
     "seen",
@@ -45,7 +46,7 @@ def test_no_rank_is_predicted_for_a_job_whose_time_its_roles_do_not_explain() ->
     idle = {ref: Use({"computing": 30.0}, 100.0, 10) for ref in USES}
     load = load_of(FLOW, idle, FLOW.sizes)
     assert load is not None
-    assert forecast(load) == (None, (), False)
+    assert forecast(load) == (None, 0.0, (), False, pytest.approx(0.3))
     assert predicted(load, {"rollout": 3}) is None
     assert load_of(FLOW, {}, FLOW.sizes) is None
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -154,3 +156,29 @@ def test_an_action_needs_the_token_in_its_form_and_a_confirmation(client: TestCl
 def test_an_action_on_a_job_without_a_living_process_is_refused_in_words(client: TestClient) -> None:
     answer = client.post("/run/killed/act", data={"do": "stop", "sure": "yes", "token": TOKEN})
     assert "killed does not run on this machine" in answer.text
+
+
+def test_a_page_loads_again_when_the_job_has_ended_or_another_run_has_taken_the_folder(client: TestClient) -> None:
+    page = client.get("/run/ended/time").text
+    [poll] = re.findall('id="status" hx-get="(.*?)"', page)
+    assert "hx-refresh" not in client.get(html.unescape(poll)).headers
+    assert client.get("/run/ended/status?page=time&was=running+1.0").headers["hx-refresh"] == "true"
+
+
+def test_the_page_of_failures_says_how_each_recovery_ended(client: TestClient) -> None:
+    assert '<td data-label="ready after">no: the job is done</td>' in client.get("/run/ended/failures").text
+    assert '<td data-label="ready after">not yet</td>' in client.get("/run/killed/failures").text
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        ("killed", "explains 60% of a step's time, and below 70% other numbers of ranks would change little"),
+        ("silent", "the record does not say how busy source is"),
+    ],
+)
+def test_a_missing_prediction_has_a_reason(client: TestClient, runs: Runs, run: str, reason: str) -> None:
+    if run == "silent" and not (runs.folder / run).exists():
+        for rank in (write_run(runs.folder / run, ended=False) / "record").glob("source-*"):
+            shutil.rmtree(rank)
+    assert reason in client.get(f"/run/{run}/flow").text

@@ -96,7 +96,7 @@ def _stragglers(evidence: Evidence) -> Iterator[Advice]:
 def _restarts(evidence: Evidence) -> Iterator[Advice]:
     counts: dict[str, int] = {}
     for story in evidence.stories:
-        for name in story.restarted:
+        for name in story.restarted if story.failures else ():  # a resize is no failure
             counts[name] = counts.get(name, 0) + 1
     for name, times in counts.items():
         if times >= RESTARTS:
@@ -112,13 +112,15 @@ def _samples(evidence: Evidence) -> Iterator[Advice]:
     for name, limit, title, remedy in (
         ("truncated", TRUNCATED, "samples are cut off", "raise the limit of tokens, or shorten the task"),
         ("degenerate_groups", DEGENERATE, "groups teach nothing", "choose easier or harder tasks, or more samples"),
+        ("informative_groups", DEGENERATE, "groups teach nothing", "choose easier or harder tasks, or more samples"),
     ):
         steps, values = evidence.metrics.get(name, ([], []))
         if steps:
             latest = values[-LATEST:]
             mean = sum(latest) / len(latest)
-            if limit < mean <= 1:
-                yield Advice(title, f"`{name}` is {mean:.0%} in the last {len(latest)} lines", remedy, mean)
+            bad = 1 - mean if name == "informative_groups" else mean
+            if limit < bad <= 1:
+                yield Advice(title, f"`{name}` is {mean:.0%} in the last {len(latest)} lines", remedy, bad)
 
 
 RULES = (_idle_behind, _snapshots, _stragglers, _restarts, _samples)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rolemesh_recorder.lines import FlowEdge, FlowFile
+from rolemesh_recorder.lines import FlowEdge, FlowFile, FlowOp
 
 __all__ = ["edge_label", "phase_label", "use_label"]
 
@@ -30,13 +30,18 @@ def edge_label(flow: FlowFile, edge: FlowEdge) -> str:
 
 
 def use_label(flow: FlowFile | None, role: str, name: str) -> str:
-    """Return what a name of an account means for ranks of `role`: ``edge 0`` becomes ``waits for batch of source``."""
+    """Return what a name of an account means for ranks of `role`.
+
+    ``edge 0`` becomes ``waits for batch of source.make``, or ``waits until sink.take takes batch``.
+    """
     kind, _, number = name.partition(" ")
     if kind != "edge" or flow is None or not number.isdigit() or int(number) >= len(flow.edges):
         return _USES.get(name, name)
     edge = flow.edges[int(number)]
-    roles = [flow.ops[op].role if 0 <= op < len(flow.ops) else "?" for op in (edge.src, edge.dst)]
-    return f"waits for {edge.param} of {roles[0]}" if roles[1] == role else f"waits until {roles[1]} takes {edge.param}"
+    source, target = (flow.ops[op] if 0 <= op < len(flow.ops) else FlowOp(op, "?", "?") for op in (edge.src, edge.dst))
+    if target.role == role:
+        return f"waits for {edge.param} of {source.label}"
+    return f"waits until {target.label} takes {edge.param}"
 
 
 def phase_label(flow: FlowFile | None, role: str, phase: str, op: int = -1, edge: int = -1) -> str:

@@ -36,6 +36,7 @@ def stories(events: Iterable[Event]) -> list[Story]:
     """Return the recoveries in the order in which they began. The function skips other and malformed events."""
     found: dict[int, Story] = {}
     failures: list[tuple[float, dict[str, Any]]] = []
+    last: tuple[str, ...] = ()
     for event in events:
         data = event.data
         number = data.get("number")
@@ -64,8 +65,10 @@ def stories(events: Iterable[Event]) -> list[Story]:
             found[number] = found[number]._replace(ready_s=event.time - found[number].began)
         elif event.kind == "regained" and number in found:
             found[number] = found[number]._replace(regained_s=event.time - found[number].began)
+        elif event.kind == "ladder_exhausted":
+            last = tuple(map(str, _list(data.get("trail"))))
     if failures:
-        found[0] = Story(0, failures[0][0], tuple(failure for _, failure in failures))
+        found[0] = Story(0, failures[0][0], tuple(failure for _, failure in failures), trail=last)
     return sorted(found.values(), key=lambda story: story.began)
 
 

@@ -20,6 +20,7 @@ from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.pieces import Piece, flat, stretches
 from rolemesh_facts.recoveries import Story, stories
 from rolemesh_facts.series import Points, series, thinned
+from rolemesh_facts.sizes import sizes_at
 from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, reached_step, use_of
 from rolemesh_recorder.lines import FlowFile, Line, Stretch
 from rolemesh_recorder.reading import kept_rows, read_flow, read_record, record_ends, recorded_ranks
@@ -31,6 +32,8 @@ __all__ = ["Arrow", "RunFacts", "Summary"]
 
 MOST_PIECES = 4000
 """Pieces of one lane in an answer; shorter ones are left out first."""
+BEGIN_BYTES = 400
+"""Bytes at the beginning of the events that tell one run from another in the same folder."""
 LATEST_S = 600
 """Seconds at the end of the record that questions without a window look at."""
 
@@ -66,6 +69,7 @@ class RunFacts:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._events: tuple[int, list[Event]] = (0, [])
+        self._begin = b""
         self._metrics: list[StepMetrics] = []
 
     # ------------------------------------------------------------------------------------------------ files
@@ -99,6 +103,10 @@ class RunFacts:
         offset, known = self._events
         try:
             with open_regular(self.path / EVENTS_FILE) as file:
+                begin = file.read(BEGIN_BYTES)
+                if not begin.startswith(self._begin):  # a new run of the job has taken the folder
+                    offset, known, self._metrics = 0, [], []
+                self._begin = begin
                 file.seek(offset)
                 for raw in file:
                     if not raw.endswith(b"\n"):
@@ -115,6 +123,7 @@ class RunFacts:
 
     def metrics(self) -> list[StepMetrics]:
         """Return all lines of metrics."""
+        self.events()  # forgets the metrics of a former run
         after = self._metrics[-1].step if self._metrics else -1
         with suppress(OSError):
             self._metrics += read_metrics(self.path / METRICS_FILE, after)
@@ -226,7 +235,9 @@ class RunFacts:
         flow = self.flow()
         if flow is None:
             return None
-        lines = {ref: self.lines(ref, since) for ref in recorded_ranks(self.path)}
+        sizes = sizes_at(flow, self.events(), until / 1e6)
+        living = [ref for ref in recorded_ranks(self.path) if ref.rank < sizes.get(ref.role, 0)]
+        lines = {ref: self.lines(ref, since) for ref in living}
         lanes = {ref: flat(stretches(each, since, until)) for ref, each in lines.items()}
         reached = {ref: reached_step(each, until) for ref, each in lines.items()}
         return critical_path(flow, lanes, since, until, reached)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from rolemesh_facts.critical import Critical
+from rolemesh_facts.labels import phase_label, use_label
 from rolemesh_facts.time_use import Use
 from rolemesh_recorder.lines import FlowFile
 from rolemesh_view.edge_rows import edge_rows, edge_texts
@@ -17,26 +17,35 @@ from rolemesh_view.viewed import Ahead, Look, Viewed
 __all__ = ["flow", "picture"]
 
 KNOWN = ("computing", "waiting", "idle", "calling", "serving", "following", "gathering", "saving", "turn", "memory")
+"""Uses of time that have a colour of their own, in the order of the legend."""
+LEAST = 0.0005
+"""Share below which the page leaves a station or a use of time out."""
 UNREAD = Look(0, 0, {}, {}, [], None, [])
 """The look at a run whose records the viewer still reads."""
-SHOWN = 12
-"""Number of stations of the critical path that the page lists."""
+LEGEND = {"waiting": "waits for a value or a consumer"}
+SHOWN, MOST_USES = 12, 8
+"""Numbers of stations of the critical path, and of uses of a role's time, that the page lists."""
 
 
 def flow(run: Viewed, query: Any) -> dict[str, Any]:
     """Return the picture of the flow, the state of its edges, the critical path, and the use of time by role."""
     found, seen, ahead = run.facts.flow(), run.look_soon(), run.ahead_soon()
     look = seen or UNREAD
-    critical = look.critical.stations[:SHOWN] if look.critical else ()
+    critical = [each for each in look.critical.stations[:SHOWN] if each.share >= LEAST] if look.critical else []
+    drawn = {kind if kind in KNOWN else "engine" for use in look.roles.values() for kind, _, _ in bars(use)}
     return {
         "reads": seen is None or ahead is None,
         "picture": picture(found, look) if found else None,
         "edges": edge_rows(found, look) if found else [],
         "critical": critical,
         "seconds": (look.critical.until - look.critical.since) / 1e6 if look.critical else 0.0,
-        "roles": {role: list(use.shares.items())[:8] for role, use in sorted(look.roles.items())},
-        "edge_names": {f"edge {edge.edge}": f"{edge.producer} → {edge.consumer} ({edge.param})" for edge in look.edges},
+        "since_start": look.critical is not None and look.critical.since > look.since,
+        "legend": {
+            kind: LEGEND.get(kind) or phase_label(None, "", kind) for kind in (*KNOWN, "engine") if kind in drawn
+        },
+        "roles": {role: _uses(found, role, use) for role, use in sorted(look.roles.items())},
         "rates": look.rates,
+        "recent_s": look.recent_s,
         "part": "part" in query,
         "ahead": ahead or Ahead(None, ()),
         "change": change,
@@ -47,7 +56,7 @@ def flow(run: Viewed, query: Any) -> dict[str, Any]:
 
 def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
     """Return nodes and edges with their places, texts, and share of the critical path."""
-    ranks = Counter(ref.role for ref in look.uses)
+    sizes = look.sizes or flow.sizes
     labels = {f"op {op.id}": op.label for op in flow.ops}
     first = {op.role: f"op {op.id}" for op in reversed(flow.ops)}
     for role in flow.sizes:
@@ -65,7 +74,7 @@ def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
     nodes = [
         {
             "label": label, "x": drawing.places[key][0], "y": drawing.places[key][1], "role": roles[key],
-            "ranks": ranks.get(roles[key]) or flow.sizes.get(roles[key], 0),
+            "ranks": sizes.get(roles[key], 0),
             "workload": flow.workloads.get(roles[key], ""), "bars": bars(look.roles.get(roles[key])),
             "share": on_op.get(int(key.removeprefix("op ")) if key.startswith("op ") else -1, 0.0),
         }
@@ -101,6 +110,12 @@ def bars(use: Use | None) -> list[tuple[str, float, float]]:
         found.append((kind, at, min(kinds[kind], max(0.0, 1.0 - at))))
         at += kinds[kind]
     return found
+
+
+def _uses(flow: FlowFile | None, role: str, use: Use) -> list[tuple[str, float]]:
+    """Return the uses of a role's time in words, the largest share first."""
+    found = [(use_label(flow, role, name), share) for name, share in use.shares.items() if share >= LEAST]
+    return found[:MOST_USES]
 
 
 def _shares(critical: Critical | None) -> tuple[Mapping[int, float], Mapping[int, float]]:

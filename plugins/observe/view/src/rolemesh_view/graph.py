@@ -88,7 +88,8 @@ def draw(nodes: Sequence[str], edges: Sequence[tuple[str, str]]) -> Drawing:
         drawn.append(_line(places, source, target, twins.index(at) - (len(twins) - 1) / 2, base + 30 * backs, back))
         backs += back
     width = 2 * MARGIN + len(columns) * (WIDTH + ACROSS) - ACROSS if columns else 0
-    return Drawing(places, drawn, max(0, width), base + 30 * backs + MARGIN)
+    below = base + 30 * backs if backs else base - DOWN  # without edges back, nothing is below the operators
+    return Drawing(places, drawn, max(0, width), max(0, below + MARGIN))
 
 
 def _order(columns: list[list[str]], edges: Sequence[tuple[str, str]]) -> None:

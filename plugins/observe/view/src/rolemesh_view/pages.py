@@ -7,10 +7,13 @@ from typing import Any, Final
 
 import msgspec
 
+from rolemesh_facts.labels import phase_label
+from rolemesh_facts.sizes import sizes_at
 from rolemesh_view import logs
 from rolemesh_view.flow_page import flow
 from rolemesh_view.placement import nodes
 from rolemesh_view.rows_page import rows
+from rolemesh_view.stories import deaths, event_text, told_of
 from rolemesh_view.viewed import Viewed
 
 __all__ = ["PAGES", "frame", "jobs"]
@@ -18,14 +21,22 @@ __all__ = ["PAGES", "frame", "jobs"]
 Query = Mapping[str, str]
 PHASES: Final = (
     "computing", "waiting", "blocked", "idle", "calling", "serving", "following", "gathering", "saving", "turn",
-    "starting", "setup", "restoring",
+    "memory", "starting", "setup", "restoring",
 )  # fmt: skip
+NO_RESULT: Final = "No process of the job is alive on this machine, and it has written no result: it was killed."
+"""Text of the pages about a run whose master is gone."""
 
 
 def frame(run: Viewed, page: str) -> dict[str, Any]:
-    """Return what the frame of each page of a run shows."""
+    """Return what the frame of each page of a run shows.
+
+    `mark` changes when the job ends, and when another run takes the folder: then pages load again.
+    """
+    summary, live, state = run.facts.summary(), run.live(), run.state()
     return {
-        "run": run.name, "page": page, "state": run.state(), "live": run.live(), "summary": run.facts.summary(),
+        "run": run.name, "page": {"failure": "failures"}.get(page, page), "state": state, "live": live,
+        "summary": summary, "mark": f"{state} {summary.began:.6f}",
+        "trouble": NO_RESULT if state == "died" else summary.message if state == "failed" else "",
         "pages": [name for name in PAGES if name != "failure"],
     }  # fmt: skip
 
@@ -40,22 +51,25 @@ def jobs(runs: Iterable[Viewed]) -> list[dict[str, Any]]:
 
 
 def _time(run: Viewed, query: Query) -> dict[str, Any]:
-    return {"phases": PHASES}
+    words = {"waiting": "waits for a value", "blocked": "waits for a consumer"}
+    return {"phases": {phase: words.get(phase) or phase_label(None, "", phase) for phase in PHASES}}
 
 
 def _failures(run: Viewed, query: Query) -> dict[str, Any]:
-    return {"stories": run.facts.stories()}
+    events = run.facts.events()
+    told = told_of(run.facts.stories(), events, str(run.facts.result().get("status", "")))
+    return {"told": told, "deaths": deaths(events), "event_text": event_text}
 
 
 def _failure(run: Viewed, query: Query) -> dict[str, Any]:
-    stories = run.facts.stories()
     wanted = _int(query.get("number"), 0)
-    story = next((each for each in stories if each.number == wanted), None)
-    events = []
+    told = told_of(run.facts.stories(), run.facts.events(), str(run.facts.result().get("status", "")))
+    found = next((each for each in told if each.story.number == wanted), None)
+    story, events = found.story if found is not None else None, []
     if story is not None:
         end = story.began + (story.regained_s or story.ready_s or 60.0) + 1.0
         events = [each for each in run.facts.events() if story.began - 1.0 <= each.time <= end][:500]
-    return {"story": story, "wanted": wanted, "events": events}
+    return {"told": found, "story": story, "wanted": wanted, "events": events, "event_text": event_text}
 
 
 def _metrics(run: Viewed, query: Query) -> dict[str, Any]:
@@ -74,7 +88,8 @@ def _logs(run: Viewed, query: Query) -> dict[str, Any]:
 
 
 def _placement(run: Viewed, query: Query) -> dict[str, Any]:
-    found = nodes(run.facts.events())
+    flow, events = run.facts.flow(), run.facts.events()
+    found = nodes(events, sizes_at(flow, events) if flow else {})
     roles = list(dict.fromkeys(place.role for node in found for place in node.ranks))
     return {"nodes": found, "roles": {role: at % 8 for at, role in enumerate(roles)}}
 
@@ -92,18 +107,20 @@ def _job(run: Viewed, query: Query) -> dict[str, Any]:
 
 
 def _advice(run: Viewed, query: Query) -> dict[str, Any]:
-    return {"found": run.look().advice}
+    return {"found": run.look().advice, "recorded": bool(run.facts.ranks())}
 
 
 def _events(run: Viewed, query: Query) -> dict[str, Any]:
     kinds, find = query.get("kind", ""), query.get("find", "")
     events = run.facts.events()
     found = [
-        each for each in reversed(events) if (not kinds or each.kind == kinds) and (not find or find in str(each.data))
+        each
+        for each in reversed(events)
+        if (not kinds or each.kind == kinds) and (not find or find in str(each.data) or find in event_text(each))
     ]
     return {
         "events": found[:500], "total": len(found), "kinds": sorted({each.kind for each in events}), "kind": kinds,
-        "find": find,
+        "find": find, "event_text": event_text,
     }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from rolemesh.api.observer import Event
@@ -27,8 +27,11 @@ class Node(NamedTuple):
     ranks: tuple[Place, ...]
 
 
-def nodes(events: Iterable[Event]) -> list[Node]:
-    """Return the nodes of a run by name. The function skips malformed events."""
+def nodes(events: Iterable[Event], sizes: Mapping[str, int]) -> list[Node]:
+    """Return the nodes of a run by name, without ranks that a resize to `sizes` ended.
+
+    The function skips malformed events.
+    """
     agents: dict[str, dict[str, None]] = {}
     places: dict[tuple[str, int], tuple[str, Place]] = {}
     for event in events:
@@ -40,7 +43,8 @@ def nodes(events: Iterable[Event]) -> list[Node]:
             agents.setdefault(node, {})[str(data.get("agent"))] = None
         elif event.kind == "rank_up" and isinstance(role := data.get("role"), str):
             rank, generation, pid = (_int(data.get(name)) for name in ("rank", "generation", "pid"))
-            places[role, rank] = node, Place(role, rank, generation, pid)
+            if rank < sizes.get(role, rank + 1):
+                places[role, rank] = node, Place(role, rank, generation, pid)
     names = sorted({*agents, *(node for node, _ in places.values())})
     return [
         Node(name, tuple(agents.get(name, ())), tuple(sorted(place for node, place in places.values() if node == name)))

@@ -5,17 +5,18 @@ The model needs the load of the job. The accounts of its ranks have the same tim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rolemesh.api.observer import Event, StepMetrics
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.scalers import EdgeLoad, Load, RoleLoad
+from rolemesh_facts.sizes import sizes_at, sizes_of
 from rolemesh_facts.time_use import Use, edge_uses, overall
 from rolemesh_recorder.lines import FlowFile
 from rolemesh_scaler_bottleneck import Bottleneck, Model
 
-__all__ = ["Forecast", "Prediction", "Resize", "change", "forecast", "load_of", "predicted", "resizes", "sizes_at"]
+__all__ = ["Forecast", "Prediction", "Resize", "change", "forecast", "load_of", "predicted", "resizes"]
 
 LEAST = 0.01
 """Minimum share by which a step changes, for a prediction of a role with more ranks."""
@@ -38,11 +39,16 @@ class Prediction(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """The bottleneck, and predictions, the best one first. `explained`: whether roles' work explains a step's time."""
+    """The bottleneck, how much of the time it computes, and predictions, the best one first.
+
+    `explained`: whether roles' work explains the time of a step. `share` is the share that it explains.
+    """
 
     bottleneck: Bottleneck | None
+    busy: float
     predictions: tuple[Prediction, ...]
     explained: bool
+    share: float
 
 
 class Resize(NamedTuple):
@@ -78,15 +84,6 @@ def change(shorter: float) -> str:
     return f"steps {abs(shorter):.0%} {'shorter' if shorter > 0 else 'longer'}"
 
 
-def sizes_at(flow: FlowFile, events: Iterable[Event], time: float = float("inf")) -> dict[str, int]:
-    """Return the number of ranks of each role at `time`, in seconds since 1970: that of the flow, and of resizes."""
-    sizes = dict(flow.sizes)
-    for event in events:
-        if event.kind == "resized" and event.time <= time:
-            sizes.update(_sizes(event))
-    return sizes
-
-
 def load_of(flow: FlowFile, uses: Mapping[RankRef, Use], sizes: Mapping[str, int]) -> Load | None:
     """Return the load of a job with `sizes`; None if a role has no account. Limits and room are left out."""
     living = {ref: use for ref, use in uses.items() if ref.rank < sizes.get(ref.role, 0)}
@@ -114,15 +111,18 @@ def forecast(load: Load) -> Forecast:
     the time of a step. One rank less is left out if steps get longer.
     """
     model = Model(load)
+    share = model.step(model.sizes)
     if not model.explained:
-        return Forecast(None, (), False)
+        return Forecast(None, 0.0, (), False, share)
     found = []
     for role, size in model.sizes.items():
         more = Prediction(role, size, size + 1, model.shorter({role: size + 1}))
         less = Prediction(role, size, size - 1, model.shorter({role: size - 1}) if size > 1 else -1.0)
         found += [more] if more.shorter >= LEAST else []
         found += [less] if less.shorter > -LEAST else []
-    return Forecast(model.bottleneck(), tuple(sorted(found, key=lambda each: -each.shorter)), True)
+    held = model.bottleneck()
+    busy = model.work[held.role] / model.sizes[held.role] if held else 0.0
+    return Forecast(held, busy, tuple(sorted(found, key=lambda each: -each.shorter)), True, share)
 
 
 def predicted(load: Load | None, sizes: Mapping[str, int]) -> float | None:
@@ -160,7 +160,7 @@ def resizes(
         before = step_s(lines, since, event.time)
         after = step_s(lines, ended + SETTLING_S, min(over, ended + SETTLING_S + window_s)) if ended else None
         was = sizes_at(flow, events, event.time)
-        wanted = _sizes(event)
+        wanted = sizes_of(event)
         found.append(
             Resize(
                 number if isinstance(number, int) else 0, {role: was.get(role, 0) for role in wanted}, wanted,
@@ -168,8 +168,3 @@ def resizes(
             )
         )  # fmt: skip
     return found[::-1]
-
-
-def _sizes(event: Event) -> dict[str, int]:
-    sizes = event.data.get("sizes")
-    return {str(role): size for role, size in sizes.items() if isinstance(size, int)} if isinstance(sizes, dict) else {}

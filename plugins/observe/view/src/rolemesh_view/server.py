@@ -35,6 +35,7 @@ def application(runs: Runs, token: str, *, cookie: str = "rolemesh-view") -> Sta
         Route("/run/{name}/act", show.ask),
         Route("/run/{name}/act", show.act, methods=["POST"]),
         Route("/run/{name}/data/{what}", show.data),
+        Route("/run/{name}/status", show.status),
         Route("/run/{name}/{page}", show.page),
         Route("/run/{name}", show.first),
         Mount("/static", StaticFiles(directory=HERE / "static")),
@@ -50,11 +51,11 @@ class _Show:
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
-        for filter_ in (text.shown, text.duration, text.clock, text.percent, text.number):
+        for filter_ in (text.shown, text.duration, text.clock, text.percent, text.number, text.progress, text.rate):
             self._templates.filters[filter_.__name__] = filter_
 
     def jobs(self, request: Request) -> Response:
-        return self._html("jobs", title="Jobs", rows=pages.jobs(self._runs.all()))
+        return self._html("jobs", title="Jobs", rows=pages.jobs(self._runs.all()), folder=self._runs.folder)
 
     def first(self, request: Request) -> Response:
         return RedirectResponse(f"{request.url.path}/flow", 303)
@@ -66,7 +67,18 @@ class _Show:
             raise HTTPException(404, f"there is no page {name!r}")
         with run.lock:
             context = page(run, request.query_params)
+        if name == "metrics":
+            context["others"] = [each.name for each in self._runs.all() if each is not run]
         return self._html(name, title=name.capitalize(), **pages.frame(run, name), **context)
+
+    def status(self, request: Request) -> Response:
+        """Return the state of the run; let the browser load the page again if that is another than it knows."""
+        run = self._run(request)
+        context = pages.frame(run, request.query_params.get("page", ""))
+        answer = self._html("status", **context)
+        if request.query_params.get("was") != context["mark"]:
+            answer.headers["HX-Refresh"] = "true"
+        return answer
 
     def data(self, request: Request) -> Response:
         run, name = self._run(request), request.path_params["what"]

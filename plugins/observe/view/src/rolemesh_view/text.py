@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["clock", "duration", "number", "percent", "shown"]
+__all__ = ["clock", "duration", "number", "percent", "progress", "rate", "shown"]
 
 MOST = 20_000
 """Characters of one text that a page shows."""
@@ -54,6 +54,21 @@ def percent(share: float | None) -> str:
     if share is None:
         return ""
     return f"{share:.0%}" if share >= 0.1 or share == 0 else f"{share:.1%}"
+
+
+def progress(step: int, steps: int | None) -> str:
+    """Return how many of the steps have ended, if `step` is the last one that has; -1 for none."""
+    done = step + 1
+    if steps is not None:
+        return f"{done:,} of {steps:,} steps"
+    return f"{done:,} step{'s' * (done != 1)}" if done else "no step yet"
+
+
+def rate(steps_s: float) -> str:
+    """Return steps per second as text, or the duration of a step if it is longer than a second; "" for 0."""
+    if steps_s <= 0:
+        return ""
+    return f"{steps_s:.3g} steps/s" if steps_s >= 1 else f"{duration(1 / steps_s)} per step"
 
 
 def number(value: Any) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rolemesh.api.observer import StepMetrics
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.api.jobs import LivingRun, list_runs
 from rolemesh_facts import RunFacts
@@ -14,16 +15,19 @@ from rolemesh_facts.advice import Advice, Evidence, advice
 from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.pieces import flat, stretches
+from rolemesh_facts.sizes import sizes_at
 from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, reached_step, use_of
 from rolemesh_recorder.reading import latest_lines
 from rolemesh_runtime.lock import is_held
-from rolemesh_view.predictions import Forecast, Resize, forecast, load_of, predicted, resizes, sizes_at
+from rolemesh_view.predictions import Forecast, Resize, forecast, load_of, predicted, resizes
 from rolemesh_view.renewed import Renewed
 
 __all__ = ["Ahead", "Look", "Runs", "Viewed", "Whole"]
 
 WINDOW_S, RECENT_S = 60.0, 10.0
-"""Seconds at the end of the record for shares of the time, and for rates."""
+"""Seconds at the end of the record for shares of the time, and at least for rates."""
+RECENT_STEPS = 5
+"""Number of steps that rates cover, if they fit into `WINDOW_S`."""
 SOON_S = 0.15
 """Seconds that a page waits for the first look at a run."""
 USE_RANKS, CRITICAL_RANKS = 1024, 256
@@ -35,7 +39,8 @@ RESIZES = 5
 class Look(NamedTuple):
     """The latest part of a run, from `since` to `until` in µs since 1970, or all of a short one.
 
-    `rates` has steps per second by role, and `states` the edges, in the last `RECENT_S` of it.
+    `rates` has steps per second by role, and `states` the edges, in the last `recent_s` of it. `sizes` has the present
+    number of ranks by role.
     """
 
     since: int
@@ -47,6 +52,8 @@ class Look(NamedTuple):
     advice: Sequence[Advice]
     rates: Mapping[str, float] = {}
     states: Sequence[EdgeState] = ()
+    recent_s: float = RECENT_S
+    sizes: Mapping[str, int] = {}
 
 
 class Ahead(NamedTuple):
@@ -54,6 +61,8 @@ class Ahead(NamedTuple):
 
     forecast: Forecast | None
     resizes: Sequence[tuple[Resize, float | None]]
+    silent: Sequence[str] = ()
+    """Roles without an account, which keep the model from a forecast."""
 
 
 class Whole(NamedTuple):
@@ -117,22 +126,32 @@ def _look(path: Path) -> Look:
     begin, until = facts.window(None)
     flow, refs = facts.flow(), facts.ranks()
     since = max(begin, until - _shorter(WINDOW_S, USE_RANKS, len(refs)))
-    recent_since = max(begin, until - _shorter(RECENT_S, USE_RANKS, len(refs)))
+    metrics, events = facts.metrics(), facts.events()
+    recent_since = max(since, until - _shorter(recent_s(metrics), USE_RANKS, len(refs)))
     path_since = max(begin, until - _shorter(WINDOW_S, CRITICAL_RANKS, len(refs)))
+    sizes = sizes_at(flow, events) if flow else {}
     uses, recent, lanes, reached = {}, {}, {}, {}
     for ref in refs:
         lines = latest_lines(path, ref.role, ref.rank, since)
         uses[ref] = use_of(lines, since, until)
+        if ref.rank >= sizes.get(ref.role, ref.rank + 1):
+            continue  # a resize has ended the rank
         recent[ref] = use_of(lines, recent_since, until)
         if flow:
             lanes[ref] = flat(stretches(lines, path_since, until))
             reached[ref] = reached_step(lines, until)
     edges = edge_uses(flow, uses) if flow else []
     critical = critical_path(flow, lanes, path_since, until, reached) if flow else None
-    metrics = facts.metrics()
     states = edge_states(flow, recent, metrics[-1].staleness if metrics else {}) if flow else []
     found = advice(Evidence(uses, edges, facts.stories(), facts.series()))
-    return Look(since, until, uses, _by_role(uses), edges, critical, found, _rates(recent), states)
+    rates, seconds = _rates(recent), (until - recent_since) / 1e6
+    return Look(since, until, uses, _by_role(uses), edges, critical, found, rates, states, seconds, sizes)
+
+
+def recent_s(metrics: Sequence[StepMetrics]) -> float:
+    """Return the seconds that rates cover: `RECENT_STEPS` steps, but at least `RECENT_S` and at most `WINDOW_S`."""
+    last = metrics[-RECENT_STEPS - 1 :]
+    return min(WINDOW_S, max(RECENT_S, 1.1 * (last[-1].time - last[0].time))) if len(last) > 1 else WINDOW_S
 
 
 def _shorter(seconds: float, ranks: int, found: int) -> int:
@@ -170,21 +189,24 @@ def _ahead(path: Path, look: Look, known: dict[int, float | None]) -> Ahead:
             known[each.number] = predicted(load_of(flow, before, sizes_at(flow, events, each.asked)), each.sizes)
     since, until = max([look.since, *(int((each.done or each.asked) * 1e6) for each in latest)]), look.until
     uses = look.uses if since == look.since else facts.uses(since, until)
-    load = load_of(flow, uses, sizes_at(flow, events)) if until > since else None
-    return Ahead(forecast(load) if load else None, [(each, known[each.number]) for each in latest])
+    sizes = sizes_at(flow, events)
+    load = load_of(flow, uses, sizes) if until > since else None
+    told = {ref.role for ref, use in uses.items() if use.wall and ref.rank < sizes.get(ref.role, 0)}
+    silent = [role for role in sizes if role not in told]
+    return Ahead(forecast(load) if load else None, [(each, known[each.number]) for each in latest], silent)
 
 
 class Runs:
     """The runs in `folder`, or only the one in `chosen`."""
 
     def __init__(self, folder: Path, chosen: Path | None = None) -> None:
-        self._folder, self._chosen = folder, chosen
+        self.folder, self._chosen = folder, chosen
         self._known: dict[str, Viewed] = {}
         self._lock = threading.Lock()
 
     def all(self) -> list[Viewed]:
         """Return the runs, the latest first. A run that is chosen by its folder comes first."""
-        paths = [run.path for run in list_runs(self._folder)]
+        paths = [run.path for run in list_runs(self.folder)]
         if self._chosen is not None:
             chosen = self._chosen.resolve()
             paths = [self._chosen, *(path for path in paths if path.resolve() != chosen)]

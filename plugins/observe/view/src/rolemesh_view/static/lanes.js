@@ -5,7 +5,16 @@
   const ROW = 26, LEFT = innerWidth < 600 ? 84 : 130, TOP = 24, COUNT = 40;
   const style = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
   let data = null, view = null, first = 0, asked = 0, timer = 0, drag = null, pointer = null;
-  const seconds = us => us >= 1e8 ? (us / 6e7).toFixed(1) + " min" : us >= 1e6 ? (us / 1e6).toPrecision(4) + " s" : us >= 1e3 ? (us / 1e3).toPrecision(4) + " ms" : Math.round(us) + " µs";
+  const words = JSON.parse(canvas.dataset.words), named = phase => words[phase] || phase;
+  const seconds = us => us < 1 ? "0 s" : us >= 1e8 ? (us / 6e7).toFixed(1) + " min" : us >= 1e6 ? (us / 1e6).toPrecision(4) + " s" : us >= 1e3 ? (us / 1e3).toPrecision(4) + " ms" : Math.round(us) + " µs";
+  const clock = (us, every) => {
+    const whole = Math.floor(us / 1e6), two = n => String(n).padStart(2, "0");
+    const digits = every >= 1e6 ? 0 : Math.min(6, Math.ceil(6 - Math.log10(every)));
+    const rest = digits ? (us / 1e6 % 1).toFixed(digits).slice(1) : "";
+    if (data.length < 1e8) return (whole + rest) + " s";
+    const hours = Math.floor(whole / 3600), minutes = Math.floor(whole / 60) % 60;
+    return (hours ? hours + ":" + two(minutes) : minutes) + ":" + two(whole % 60) + rest;
+  };
   const width = () => canvas.clientWidth - LEFT;
   const x = t => LEFT + (t - view[0]) / (view[1] - view[0]) * width();
 
@@ -16,6 +25,9 @@
     const answer = await fetch(canvas.dataset.source + "?" + query);
     if (!answer.ok || number !== asked) return;
     data = await answer.json();
+    document.getElementById("lanes-page").hidden = data.total === 0;
+    document.getElementById("no-lanes").hidden = data.total > 0;
+    document.querySelectorAll("#controls [data-rows]").forEach(button => { button.hidden = data.total <= COUNT; });
     if (!view) view = [0, Math.max(1, data.length)];
     draw();
     canvas.dataset.ready = "1";
@@ -42,7 +54,9 @@
         context.fillRect(left, TOP + at * ROW + 4, wide, ROW - 8);
         if (wide > 70 && phase === "computing") {
           context.fillStyle = "#fff";
-          context.fillText(((data.ops[op] || "") + (step >= 0 ? " · " + step : "")).slice(0, wide / 7), Math.max(left, LEFT) + 4, TOP + at * ROW + ROW / 2);
+          const label = data.ops[op] || "", short = label.slice(label.indexOf(".") + 1), number = step >= 0 ? " · " + step : "";
+          const fits = [label + number, short + number, short].find(each => context.measureText(each).width < wide - 8);
+          if (fits) context.fillText(fits, Math.max(left, LEFT) + 4, TOP + at * ROW + ROW / 2);
         }
       }
     });
@@ -54,10 +68,11 @@
   }
   function axis(tall, quiet) {
     const span = view[1] - view[0], raw = span / (width() / 110), power = 10 ** Math.floor(Math.log10(raw));
-    const every = [1, 2, 5, 10].map(n => n * power).find(n => n >= raw);
+    const steps = raw > 1e6 ? [1e6, 2e6, 5e6, 1e7, 2e7, 3e7, 6e7, 1.2e8, 3e8, 6e8, 1.2e9, 1.8e9, 3.6e9] : [];
+    const every = steps.find(n => n >= raw) || [1, 2, 5, 10].map(n => n * power).find(n => n >= raw);
     context.fillStyle = quiet; context.strokeStyle = style("line");
     for (let t = Math.ceil(view[0] / every) * every; t < view[1]; t += every) {
-      context.fillText(seconds(t), x(t) + 3, 11);
+      context.fillText(clock(t, every), x(t) + 3, 11);
       context.beginPath(); context.moveTo(x(t), 0); context.lineTo(x(t), tall); context.stroke();
     }
   }
@@ -89,7 +104,7 @@
     if (drag) { const span = view[1] - view[0]; place(drag[1] - (event.clientX - drag[0]) / width() * span, span); return; }
     const lane = data.lanes[Math.floor((event.offsetY - TOP) / ROW)], t = view[0] + share(event) * (view[1] - view[0]);
     const piece = lane && lane[1].find(([begin, d]) => begin <= t && t < begin + d);
-    document.getElementById("piece").textContent = piece ? `${lane[0]}: ${piece[2]} ${data.ops[piece[3]] || ""} ${data.edges[piece[4]] || ""}${piece[5] >= 0 ? " step " + piece[5] : ""} · ${seconds(piece[1])}, at ${seconds(piece[0])}${piece[6] ? " · start " + piece[6] : ""}` : "\u00a0";
+    document.getElementById("piece").textContent = piece ? `${lane[0]}: ${named(piece[2])} ${data.ops[piece[3]] || ""} ${data.edges[piece[4]] || ""}${piece[5] >= 0 ? " · step " + piece[5] : ""} · ${seconds(piece[1])}, at ${seconds(piece[0])}${piece[6] ? " · after restart " + piece[6] : ""}` : "\u00a0";
   });
   canvas.addEventListener("keydown", event => {
     if (!data) return;

@@ -6,6 +6,13 @@
   const value = id => document.getElementById(id).value;
   const COLOURS = ["#2a78d6", "#d9541e", "#1baf7a", "#b98ad8", "#eda100", "#e0508a", "#7b8794", "#0b9aa6"];
   const known = new Map();
+  // Values that hardly differ get an axis around them, or uPlot finds no ticks and draws nothing.
+  function range(low, high) {
+    if (low == null || high == null) return [0, 1];
+    const size = Math.max(Math.abs(low), Math.abs(high));
+    if (high - low <= size * 1e-6) return [low - (size || 10) / 10, high + (size || 10) / 10];
+    return uPlot.rangeNum(low, high, 0.1, false);
+  }
   async function draw(figure) {
     const query = new URLSearchParams({name: figure.dataset.name, smoothing: value("smoothing"), strength: value("strength") || 2, with: value("with").split(",").map(name => name.trim()).filter(Boolean).join(",")});
     const answer = await fetch(plots.dataset.source + "?" + query);
@@ -16,7 +23,7 @@
     const at = figure.querySelector(".plot");
     known.get(figure)?.destroy();
     known.set(figure, new uPlot({
-      width: Math.max(240, at.clientWidth), height: 220, scales: {x: {time: false}}, axes: [axis, {...axis, size: 64}],
+      width: Math.max(240, at.clientWidth), height: 220, scales: {x: {time: false}, y: {range: (_, low, high) => range(low, high)}}, axes: [axis, {...axis, size: 64}],
       series: [{label: "step"}, ...runs.map((label, n) => ({label, stroke: COLOURS[n % 8], width: 1.5, spanGaps: true, points: {show: steps.length < 3}, value: (_, v) => v == null ? "" : v.toPrecision(5)}))],
     }, [steps, ...values], at));
     figure.dataset.ready = "1";
