@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,8 +23,8 @@ class Source(Workload):
     def setup(self, ctx):
         self.ctx = ctx
 
-class Sink(Workload):
-    def setup(self, ctx):
+class Sink:
+    def __init__(self, ctx):
         self.ctx, self.seen = ctx, 0
 
     def snapshot(self):
@@ -51,7 +53,7 @@ flow: flow.py:numbers
 steps: 40
 roles:
   source: {use: "roles:Source"}
-  sink: {use: "roles:Sink"}
+  sink: {use: function, options: {target: "roles.py:Sink"}}
 failover: [{use: process}]
 engine: {options: {snapshots: {every: 5, persist_every: 5}}}
 """
@@ -88,7 +90,8 @@ def test_a_failing_operator_reports_its_inputs_and_runs_again_alone(tmp_path: Pa
     assert "weight_version: int64 [4], all 30" in str(found[0]["message"])
     (file,) = (tmp_path / "runs" / "debugged" / "failures").iterdir()
     assert file.name == "sink-0-step-30-take.safetensors"
-    again = rolemesh(tmp_path, "replay-op", str(file), "--pdb", stdin="p 'seen', self.seen, rate\nq\n")
+    (command,) = set(re.findall(r"to run it alone: rolemesh (.*)", done.stderr))
+    again = rolemesh(tmp_path, *shlex.split(command), "--pdb", stdin="p 'seen', self.seen, rate\nq\n")
     assert again.returncode == 1
     assert "its state: that after step" in again.stdout
     assert "It fails" in again.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import GeneratorType
@@ -134,6 +135,5 @@ class FailureReport:
         except Exception as problem:  # the disk is full, or a tensor's GPU is broken: the failure itself matters more
             LOG.warning("the inputs of %s cannot be saved", op.label, exc_info=problem)
             return f"not saved: {type(problem).__name__}: {problem}"
-        LOG.error("%s failed; run it alone with: rolemesh replay-op %s", op.label, folder / name)
         without = f" without {', '.join(about.missing)}" if about.missing else ""
-        return f"saved{without} for 'rolemesh replay-op': {FAILURES_DIR}/{name}"
+        return f"saved{without}; to run it alone: rolemesh replay-op {shlex.quote(str(folder / name))}"

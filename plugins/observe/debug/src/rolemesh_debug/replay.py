@@ -146,7 +146,7 @@ def _context(
 
 def _restored(workload: Workload, ctx: RankContext[Any], run_dir: Path, step: int) -> str:
     """Restore the newest state before `step`, from an intact checkpoint on disk; return in words what happened."""
-    if type(workload).snapshot is Workload.snapshot:
+    if not type(workload).stateful(ctx.options):
         return "as after setup: the workload keeps none"
     for each in disk.find_checkpoints(run_dir):
         if each.manifest is None or each.step >= step or disk.verify(each.path):
