@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from pydantic import TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUserError
 
 from rolemesh_agents.actions import Tool, ToolCall
 from rolemesh_agents.environment import Episode, Observation
+from rolemesh_agents.errors import AgentError
 
 __all__ = ["ToolEpisode", "tool"]
 
@@ -72,8 +74,23 @@ def _marked(cls: type[Any]) -> dict[str, Callable[..., Any]]:
 
 def _model(method: Callable[..., Any]) -> Any:
     parameters = list(inspect.signature(method, eval_str=True).parameters.values())[1:]
+    for each in parameters:
+        if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
+            raise _wrong(method, f"takes {each}", "give each parameter a name and a type")
+        if each.annotation is each.empty:
+            raise _wrong(
+                method, f"has the parameter {each.name!r} without a type", f"write {each.name}: str, or int, …"
+            )
     fields: dict[str, Any] = {p.name: (p.annotation, ... if p.default is p.empty else p.default) for p in parameters}
-    return create_model(method.__name__, __config__={"extra": "forbid"}, **fields)
+    try:
+        return create_model(method.__name__, __config__={"extra": "forbid"}, **fields)
+    except PydanticUserError as error:
+        what = f"has a parameter that no JSON schema describes: {str(error).splitlines()[0]}"
+        raise _wrong(method, what, "use numbers, strings, lists, dicts, Literal, Enum or pydantic models") from error
+
+
+def _wrong(method: Callable[..., Any], what: str, remedy: str) -> AgentError:
+    return AgentError(f"the tool {method.__qualname__} {what}", remedy=remedy)
 
 
 def _arguments(method: Callable[..., Any]) -> TypeAdapter[Any]:

@@ -24,6 +24,14 @@ __all__ = ["Sampler", "Talk"]
 Sampler = Callable[[np.ndarray[Any, np.dtype[Any]], Mapping[str, Any]], Awaitable[SampledTurn]]
 """Samples a turn that continues a prompt, with sampling parameters."""
 
+TOKEN_CHARACTERS = 1024
+"""More characters than a token of any tokenizer has."""
+TOO_LONG = "raise limits.tokens and the rollout's limit, or leave such tasks out"
+
+
+def _characters(messages: Sequence[Message]) -> int:
+    return sum(len(str(each.get("content") or "")) for each in messages)
+
 
 class _Sample:
     """One transcript of the conversation, and the messages that the model has not seen yet."""
@@ -75,7 +83,12 @@ class Talk:
         now, limits = self._now, self._limits
         transcript = now.transcript
         added: Sequence[int] = ()
+        if not transcript.messages:
+            what = "there is no message for the model"
+            raise ConversationFailedError(what, remedy="return at least one message in the Start of Episode.reset")
         if now.turns:
+            if self._hopeless(now.pending):
+                self._end("truncated", "tokens")
             added = self._template.increment(now.turn, now.pending, now.tools)
         left = limits.tokens - len(transcript) - len(added)
         if self.turns >= limits.turns:
@@ -120,16 +133,15 @@ class Talk:
         now = self._now
         now.transcript.messages.extend(messages)
         if not now.turns:
-            now.transcript = Transcript(
-                self._template.opening(now.transcript.messages, now.tools), now.transcript.messages, now.transcript.name
-            )
+            messages = now.transcript.messages
+            now.transcript = Transcript(self._opening(messages, now.tools), messages, now.transcript.name)
         else:
             now.pending.extend(messages)
 
     def begin(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, name: str = "") -> int:
         """See `Conversation.begin`."""
         tools = self.start.tools if tools is None else tools
-        self._now = _Sample(Transcript(self._template.opening(messages, tools), messages, name), tools)
+        self._now = _Sample(Transcript(self._opening(messages, tools), messages, name), tools)
         self._samples.append(self._now)
         return len(self._samples) - 1
 
@@ -173,6 +185,18 @@ class Talk:
             used.append(self._now)
         return [each.transcript for each in used]
 
+    def _opening(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Sequence[int]:
+        """Return the tokens of the prompt."""
+        if self._hopeless(messages):
+            what = f"the prompt has {_characters(messages)} characters, and limits.tokens is {self._limits.tokens}"
+            raise ConversationFailedError(what, remedy=TOO_LONG)
+        return self._template.opening(messages, tools)
+
+    def _hopeless(self, messages: Sequence[Message]) -> bool:
+        """Return whether messages are too long for `limits.tokens`, whatever the tokenizer: to encode megabytes takes
+        seconds, in which the agent's other conversations wait."""
+        return _characters(messages) > self._limits.tokens * TOKEN_CHARACTERS
+
     def _heard(self, call: ToolCall) -> tuple[str, Sequence[ToolCall]] | None:
         """Return the text and the calls of the last turn, once, if `call` is one of its calls."""
         turn = self._unheard
@@ -192,9 +216,7 @@ class Talk:
         """End a conversation without room for another token. Without a turn of the model, it is a failure."""
         if not self.turns:
             what = f"the prompt has {tokens} tokens, and {why}"
-            raise ConversationFailedError(
-                what, remedy="raise limits.tokens and the rollout's limit, or leave such tasks out"
-            )
+            raise ConversationFailedError(what, remedy=TOO_LONG)
         self._end("truncated", "tokens")
 
     def _end(self, how: str, reason: str = "") -> NoReturn:

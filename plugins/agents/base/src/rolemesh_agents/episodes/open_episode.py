@@ -52,6 +52,10 @@ class OpenEpisode:
         """True if a method that was late still runs."""
         return self._worker.busy
 
+    def runs(self, episode: Episode) -> bool:
+        """Return whether this is `episode`."""
+        return self._episode is episode
+
     async def begin(self, task: Task, seed: int, limit: float) -> dict[str, Any]:
         """Reset the episode."""
         began = time.monotonic()
@@ -159,6 +163,8 @@ class OpenEpisode:
         own = await self._worker.run(limit, self._episode.snapshot)
         if own is None:
             return None
+        if not isinstance(own, bytes | bytearray | memoryview):
+            raise TypeError(f"Episode.snapshot returned {type(own).__name__} instead of bytes or None")
         folder = None
         if self._place is not None:
             folder = await self._worker.run(limit, self._place.sandbox.snapshot)

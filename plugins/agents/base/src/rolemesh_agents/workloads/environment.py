@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
-import numpy as np
 from pydantic import BaseModel, Field
 
 from rolemesh.api.service import service
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.errors import OptionsError, nearest
 from rolemesh_agents.conversations.action_log import LoggedAction
-from rolemesh_agents.environment import Environment, Task
+from rolemesh_agents.environment import Environment, Episode, Task
 from rolemesh_agents.episodes.open_episode import OpenEpisode, SandboxPlace
 from rolemesh_agents.episodes.worker import LateError
-from rolemesh_agents.errors import SandboxLostError
+from rolemesh_agents.errors import AgentError, SandboxLostError
 from rolemesh_agents.sandbox import Limits
+from rolemesh_agents.workloads.deck import Deck
 from rolemesh_agents.workloads.trial import try_sandbox
 
 __all__ = ["EnvironmentOptions", "EnvironmentWorkload", "check_listed"]
@@ -75,6 +75,7 @@ class EnvironmentWorkload(Workload):
         """See `Workload.setup`."""
         self._ctx = ctx
         self._environment: Environment = ctx.plugins["environments", ctx.options.environment]()
+        self._deck = Deck(self._environment, ctx.options.environment, ctx.seed)
         self._episodes: dict[str, tuple[int, OpenEpisode]] = {}
         """The open episodes and the steps in which they began, by session."""
         self._said = False
@@ -133,11 +134,7 @@ class EnvironmentWorkload(Workload):
     @service(concurrency=EPISODES, recorded=True)
     async def another_task(self, seed: int) -> dict[str, Any]:
         """Return a task for training that is chosen by `seed`."""
-        environment = self._environment
-        size = environment.size("train")
-        number = int(np.random.default_rng(seed).integers(size if size is not None else 2**31))
-        found = msgspec.to_builtins(environment.task("train", number, self._ctx.seed))
-        return dict(found)
+        return self._deck.any_task(seed)
 
     # ---------------------------------------------------------------------------------------------- what ends them
 
@@ -168,10 +165,20 @@ class EnvironmentWorkload(Workload):
             below = Path(self._ctx.tmp_dir)
             place = SandboxPlace(self._ctx.plugins["sandboxes", options.sandbox](), options.limits, below)
         bounds = {"content_bytes": options.content_kb * 1000, "state_bytes": options.state_kb * 1000}
-        episode = OpenEpisode(self._environment.episode(), place, **bounds)
+        episode = OpenEpisode(self._unused(self._environment.episode()), place, **bounds)
         by = self._ctx.called_by
         self._episodes[self._session] = (by.step if by is not None else 0), episode
         return episode
+
+    def _unused(self, found: Any) -> Episode:
+        """Return `found`. Raises `AgentError` unless it is an episode, and no open one."""
+        if not isinstance(found, Episode):
+            what = f"Environment.episode of {self._ctx.options.environment} returned {found!r}, which is no Episode"
+            raise AgentError(what, remedy="return an object of a subclass of rolemesh_agents.Episode")
+        if any(each.runs(found) for _, each in self._episodes.values()):
+            what = f"Environment.episode of {self._ctx.options.environment} returned an episode that is already open"
+            raise AgentError(what, remedy="return a new object each time")
+        return found
 
     def _present(self) -> OpenEpisode:
         found = self._episodes.get(self._session)

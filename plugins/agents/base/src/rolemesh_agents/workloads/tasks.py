@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-import msgspec
 import numpy as np
 from pydantic import BaseModel, Field
 
@@ -14,6 +13,7 @@ from rolemesh.api.partition import Split
 from rolemesh.api.workload import RankContext, State, Workload, operator
 from rolemesh_agents.environment import Environment
 from rolemesh_agents.errors import AgentError
+from rolemesh_agents.workloads.deck import LISTED, Deck, place
 from rolemesh_agents.workloads.environment import check_listed
 
 __all__ = ["TasksOptions", "TasksWorkload"]
@@ -48,10 +48,11 @@ class TasksWorkload(Workload):
         """See `Workload.setup`."""
         self._ctx = ctx
         self._environment: Environment = ctx.plugins["environments", ctx.options.environment]()
+        self._deck = Deck(self._environment, ctx.options.environment, ctx.seed)
         self._next = 0
         """Number of tasks that all ranks together have dealt out."""
         self._order: tuple[int, Any] = -1, None
-        """An epoch, and the order of its tasks."""
+        """An epoch, and the order of its tasks: a list, or the key of `place`."""
 
     @operator(returns=Split())
     def next(self) -> Batch:
@@ -70,7 +71,7 @@ class TasksWorkload(Workload):
     def held_out(self) -> Batch:
         """Return the first `held_out` tasks of the split eval, each in one row. The columns are those of `next`."""
         ctx = self._ctx
-        size = self._environment.size("eval")
+        size = self._deck.size("eval")
         count = ctx.options.held_out if size is None else min(ctx.options.held_out, size)
         if not count:
             what = f"the environment {ctx.options.environment} has no tasks in the split eval"
@@ -79,7 +80,7 @@ class TasksWorkload(Workload):
         return self._rows("eval", mine, mine, 1)
 
     def _rows(self, split: Literal["train", "eval"], numbers: list[int], groups: list[int], samples: int) -> Batch:
-        tasks = [msgspec.to_builtins(self._environment.task(split, n, self._ctx.seed)) for n in numbers]
+        tasks = [self._deck.task(split, number) for number in numbers]
         return Batch(
             {
                 "task": [task for task in tasks for _ in range(samples)],
@@ -90,7 +91,7 @@ class TasksWorkload(Workload):
 
     def _number(self, position: int) -> int:
         """Return the number of the task that is dealt out at `position`, counted from the job's begin."""
-        size = self._environment.size("train")
+        size = self._deck.size("train")
         if size is None:
             return position
         if not size:
@@ -99,8 +100,10 @@ class TasksWorkload(Workload):
         if not self._ctx.options.shuffle:
             return at
         if self._order[0] != epoch:
-            self._order = epoch, self._ctx.rng("tasks", epoch).permutation(size)
-        return int(self._order[1][at])
+            rng = self._ctx.rng("tasks", epoch)
+            self._order = epoch, rng.permutation(size) if size <= LISTED else rng.bytes(16)
+        order = self._order[1]
+        return place(at, size, order) if isinstance(order, bytes) else int(order[at])
 
     def snapshot(self) -> State:
         """See `Workload.snapshot`."""

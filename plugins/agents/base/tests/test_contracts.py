@@ -1,0 +1,149 @@
+"""The roles `tasks` and `environment` check what an environment returns. The error names method, value and remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolemesh_agents import Environment, Observation, Outcome, Reward, Start, Task, Tool, ToolEpisode, tool
+from rolemesh_agents.episodes.answers import as_observation, as_outcome, as_reward, as_start
+from rolemesh_agents.errors import AgentError
+from rolemesh_agents.workloads.deck import Deck, place
+
+USER = {"role": "user", "content": "hello"}
+ADD = Tool("add", "", {"type": "object"})
+
+
+class Sums(Environment):
+    """Returns what a test wants to see refused."""
+
+    def __init__(self, size: Any = 8, task: Callable[[int], Any] = lambda number: Task(number, [])) -> None:
+        self._size, self._task = size, task
+
+    def size(self, split: str) -> Any:
+        return self._size
+
+    def task(self, split: str, number: int, seed: int) -> Any:
+        return self._task(number)
+
+    def episode(self) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("size", [-1, 8.0, "8", [8]])
+def test_a_size_that_is_no_count_is_refused(size: Any) -> None:
+    with pytest.raises(AgentError, match=r"sums has .* as the size of the split train\n.*from 0 on, or None"):
+        Deck(Sums(size), "sums", 0).size("train")
+
+
+@pytest.mark.parametrize(("size", "found"), [(None, None), (0, 0), (np.int64(7), 7), (10**15, 10**15)])
+def test_a_size_may_be_any_count(size: Any, found: int | None) -> None:
+    assert Deck(Sums(size), "sums", 0).size("train") == found
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (lambda number: {"number": number}, "a value of the type dict"),
+        (lambda number: None, "a value of the type NoneType"),
+        (lambda number: Task(number + 1, []), "task 4 of the split train"),
+        (lambda number: Task(number, [], "eval"), "task 3 of the split eval"),
+        (lambda number: Task(number, np.arange(3)), "no JSON value"),
+    ],
+)
+def test_a_task_that_breaks_the_contract_is_refused(task: Callable[[int], Any], message: str) -> None:
+    with pytest.raises(AgentError, match=f"sums returned for task 3 of the split train .*{message}"):
+        Deck(Sums(8, task), "sums", 0).task("train", 3)
+
+
+@given(st.integers(1, 300), st.binary(min_size=1, max_size=16))
+def test_the_computed_order_holds_each_task_once(size: int, key: bytes) -> None:
+    assert sorted(place(at, size, key) for at in range(size)) == list(range(size))
+
+
+def test_the_computed_order_of_many_tasks_looks_random() -> None:
+    size = 10**12
+    found = np.array([place(at, size, b"epoch 0") for at in range(2000)]) / size
+    assert abs(found.mean() - 0.5) < 0.03
+    assert abs(np.corrcoef(found[:-1], found[1:])[0, 1]) < 0.1
+    assert [place(at, size, b"epoch 1") for at in range(3)] != [place(at, size, b"epoch 0") for at in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        ([USER], "Episode.reset returned list instead of Start"),
+        (Start([{"content": "hello"}]), "without a role"),
+        (Start([{"role": "user"}]), "a message of user whose content is None instead of text"),
+        (Start([{"role": "user", "content": [{"type": "image_url"}]}]), "user with image_url; .* has text only"),
+        (Start([USER], [ADD, ADD]), "2 tools with the name 'add'"),
+        (Start([USER], ["add"]), "in Start.tools str instead of Tool"),
+    ],
+)
+def test_a_start_that_breaks_the_contract_is_refused(start: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        as_start(start)
+
+
+def test_text_in_parts_becomes_one_text_and_lone_surrogates_become_question_marks() -> None:
+    parts = [{"type": "text", "text": "one \ud800 "}, {"type": "text", "text": "two"}]
+    assert as_start(Start([{"role": "user", "content": parts}]))["messages"][0]["content"] == "one ? two"
+
+
+@pytest.mark.parametrize(
+    ("answer", "found", "message"),
+    [
+        (lambda found: as_observation(found, 100), Observation(3), "content is int instead of text"),  # type: ignore[arg-type]
+        (lambda found: as_observation(found, 100), Observation("3", "no"), "done is 'no' instead of True or False"),  # type: ignore[arg-type]
+        (lambda found: as_observation(found, 100), None, "Episode.call returned None instead of Observation"),
+        (as_outcome, Outcome([{"role": "user", "content": 3}]), "content is int instead of text"),
+        (as_reward, 1.0, "Episode.reward returned float instead of Reward"),
+        (as_reward, Reward("1.0"), "Reward.value is '1.0', not a number"),  # type: ignore[arg-type]
+        (as_reward, Reward(1.0, {"p": "high"}), "is 'high', not a number"),  # type: ignore[dict-item]
+        (as_reward, Reward(1.0, success="yes"), "success is 'yes' instead of True or False"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_answer_that_breaks_the_contract_is_refused(answer: Callable[[Any], Any], found: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        answer(found)
+
+
+def test_numbers_and_truths_of_numpy_are_taken() -> None:
+    reward = as_reward(Reward(np.float32(0.5), {"p": np.int64(1)}, success=np.bool_(True)))  # type: ignore[arg-type, dict-item]
+    assert reward == {"value": 0.5, "parts": {"p": 1.0}, "success": True}
+
+
+class Untyped(ToolEpisode):
+    @tool
+    def look(self, what) -> str:  # type: ignore[no-untyped-def]
+        return ""
+
+
+class Open(ToolEpisode):
+    @tool
+    def look(self, *what: str) -> str:
+        return ""
+
+
+class Array(ToolEpisode):
+    @tool
+    def look(self, what: np.ndarray) -> str:  # type: ignore[type-arg]
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("episode", "message"),
+    [
+        (Untyped, "Untyped.look has the parameter 'what' without a type"),
+        (Open, r"Open.look takes \*what: str"),
+        (Array, "Array.look has a parameter that no JSON schema describes"),
+    ],
+)
+def test_a_tool_whose_arguments_no_schema_describes_is_refused(episode: type[ToolEpisode], message: str) -> None:
+    with pytest.raises(AgentError, match=message):
+        episode.tools()
