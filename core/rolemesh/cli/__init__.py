@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import sys
@@ -17,11 +18,30 @@ from rolemesh.errors import EXIT_INTERRUPTED, EXIT_NOT_STARTED, RolemeshError
 from rolemesh.kinds.installed import leftovers
 from rolemesh.kinds.offered import how_to_get
 
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
+"""Errors of a write to stdout."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code: 0 done, 1 failed, 2 not started, 130
     interrupted."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        if sys.stdout is not None:
+            sys.stdout.flush()  # at exit, Python would only complain
+        return code
+    except OSError as error:
+        if error.errno not in UNWRITABLE or error.filename is not None:
+            raise
+        # Python would flush stdout once more at exit and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:
+            what = f"the output cannot be written: {error.strerror}"
+            print_error(RolemeshError(what, remedy="write it to a place that has room"))
+        return 1
+
+
+def _run(given: Sequence[str]) -> int:
     try:
         typer.main.get_command(_app(given)).main(given, prog_name="rolemesh")
     except SystemExit as end:
@@ -37,10 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RolemeshError as error:
         print_error(error)
         return error.exit_code
-    except BrokenPipeError:
-        # Python would flush stdout once more at exit and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     return 0
 
 

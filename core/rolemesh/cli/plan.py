@@ -206,11 +206,5 @@ def _span(numbers: Sequence[int]) -> str:
 
 def _amounts(amounts: Mapping[str, Any]) -> str:
     flat = {**amounts, **amounts.get("custom", {})}
-    return (
-        ", ".join(
-            f"{n} {a:g}"
-            for n, a in flat.items()
-            if isinstance(a, (int, float)) and (a or n == "cpu")
-        )
-        or "–"
-    )
+    shown = {n: a for n, a in flat.items() if isinstance(a, (int, float)) and (a or n == "cpu")}
+    return ", ".join(f"{name} {amount:g}" for name, amount in shown.items()) or "–"

@@ -31,14 +31,8 @@ def command(job: JobArgument, overrides: Overrides = None, as_json: JsonFlag = F
     if as_json:
         keys = ("kind", "name", "distribution", "version")
         plugins = [{key: getattr(record, key) for key in keys} for record in selection.records]
-        found = {
-            "valid": True,
-            "name": file.spec.name,
-            "ranks": ranks,
-            "plugins": plugins,
-            "warnings": warnings,
-        }
-        print_json(found | {"problems": []})
+        found = {"valid": True, "name": file.spec.name, "ranks": ranks, "plugins": plugins}
+        print_json(found | {"warnings": warnings, "problems": []})
         return
     print(*(f"warning: {text}\n" for text in warnings), sep="", end="", file=sys.stderr)
     counted = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -15,7 +16,9 @@ import msgspec
 import pytest
 
 from rolemesh.api.failures import Failure
+from rolemesh.api.observer import Event
 from rolemesh.cli import main
+from rolemesh.runs.jsonl import event_line
 from rolemesh.runs.run import write_job_file
 from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.client import StopJob, Watch
@@ -168,12 +171,19 @@ def test_events_are_followed_until_the_job_ends(start_master: Any, capsys: pytes
     assert kinds == ["job_started", "job_running", "job_ended"]
 
 
+def forget_the_end(master: Any) -> None:
+    """Take the last event from events.jsonl, so that a reader needs the journal."""
+    file = master.run_dir / "events.jsonl"
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
+
+
 def test_the_journals_url_may_come_from_the_environment(
     start_master: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     master = start_master()
     master.journal("job_started")
     master.end()
+    forget_the_end(master)
     (master.run_dir / "job.yaml").write_text(
         "name: grpo\nengine: {options: {state: ${JOURNAL}}}\nseed: ${NOT_SET_AND_NOT_ASKED_FOR}\n"
     )
@@ -209,6 +219,7 @@ def test_a_job_file_that_others_may_have_written_opens_no_database(
     master = start_master()
     master.journal("job_started")
     master.end()
+    forget_the_end(master)
     monkeypatch.setenv("SECRET", "swordfish")
     job_file = master.run_dir / "job.yaml"
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -239,9 +250,28 @@ def test_a_run_is_its_users_alone_whatever_the_umask(runs: Path) -> None:
     assert Run(runs / "grpo").job_value("engine", None, "options", "state") == "sqlite:///state.sqlite"
 
 
+def test_a_copied_run_whose_events_are_complete_needs_no_journal(
+    start_master: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    master = start_master()
+    master.end()
+    copy = shutil.copytree(master.run_dir, tmp_path / "copy", ignore=shutil.ignore_patterns("state.sqlite*"))
+    started, ended = (Event(seq, 1, float(seq), kind) for seq, kind in ((1, "job_started"), (2, "job_ended")))
+
+    (copy / "events.jsonl").write_bytes(event_line(started)[1])
+    assert main(["events", str(copy)]) == 1, "the newest events are in the journal"
+    assert "there is no journal" in capsys.readouterr().err
+
+    (copy / "events.jsonl").write_bytes(event_line(started)[1] + event_line(ended)[1])
+    for more in ([], ["--follow"], ["--after", "2"], ["-n", "1"]):
+        assert main(["events", str(copy), *more]) == 0, more
+        assert ("job_ended" in capsys.readouterr().out) == ("--after" not in more)
+
+
 def test_a_damaged_journal_is_exit_code_1(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:
     master = start_master()
     master.end()
+    forget_the_end(master)
     master.close()
     (master.run_dir / "state.sqlite").write_bytes(b"no database" * 1000)
     for leftover in master.run_dir.glob("state.sqlite-*"):
@@ -285,6 +315,19 @@ def test_the_log_of_one_rank_is_printed_as_it_is(start_master: Any, capsys: pyte
     assert capsys.readouterr().out == "b\nc\n"
     assert main(["logs", "grpo", "data"]) == 0
     assert capsys.readouterr().out == "other\n"
+
+
+def test_a_log_that_is_a_pipe_is_exit_code_2_and_others_are_shown(
+    start_master: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    master = start_master()
+    log(master, "data-0", "fine\n")
+    os.mkfifo(master.run_dir / "logs" / "trainer-0.log")
+
+    assert main(["logs", "grpo"]) == 2
+    assert "trainer-0.log: this log cannot be read: it is no regular file" in capsys.readouterr().err
+    assert main(["logs", "grpo", "data"]) == 0
+    assert capsys.readouterr().out == "fine\n"
 
 
 def test_logs_are_followed_until_the_job_ends(start_master: Any, capsys: pytest.CaptureFixture[str]) -> None:

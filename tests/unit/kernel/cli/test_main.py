@@ -54,3 +54,16 @@ def test_an_error_is_printed_without_a_traceback_and_has_its_exit_code(
     monkeypatch.setattr("rolemesh.cli.validate.command", command)
     assert cli.main(["validate"]) == code
     assert capsys.readouterr().err == printed
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_full_disk_behind_stdout_is_exit_code_1_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], at_once: bool
+) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        monkeypatch.setattr("rolemesh.cli.validate.command", lambda: print("much", flush=at_once))
+        assert cli.main(["validate"]) == 1
+    assert capsys.readouterr().err == (
+        "error: the output cannot be written: No space left on device\n  → write it to a place that has room\n"
+    )

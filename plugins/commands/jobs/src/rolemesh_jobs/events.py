@@ -18,6 +18,8 @@ from rolemesh_jobs.runs import find
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from rolemesh_durable.api.jobs import LivingRun
+
 __all__ = ["command", "line"]
 
 POLL_S = 0.25
@@ -41,9 +43,9 @@ def command(
 ) -> None:
     """Show every transition of a job: number, time, kind and data.
 
-    The events come from events.jsonl in the run's folder, and the newest ones from the journal (the database that
-    `state` in the job file names). They stay available after the job. With --json each line is one event. --after and
-    --last count all events, including those that --kind hides.
+    The events come from events.jsonl in the run's folder. If it lacks the job's end, the newest ones come from the
+    journal (the database that `state` in the job file names). They stay available after the job. With --json each line
+    is one event. --after and --last count all events, including those that --kind hides.
 
     Exit code: 0, 2 if there is no such job, 1 if its journal cannot be read.
 
@@ -57,11 +59,11 @@ def command(
     """
     run = find(job, runs_dir)
     seen = max(after or 0, 0 if last is None else newest(run)[0] - last)
-    first = True
+    complete, first = _is_complete(run), True
     while True:
         # Asked before reading: what was journalled until the end is read after it.
         over = not follow or not run.alive()
-        for page in events(run, seen, journal=first or over):
+        for page in events(run, seen, journal=(first or over) and not complete):
             for event in page:
                 if not kind or event.kind in kind:
                     _show(event, as_json)
@@ -71,6 +73,12 @@ def command(
             return
         first = False
         time.sleep(POLL_S)
+
+
+def _is_complete(run: LivingRun) -> bool:
+    """Return whether events.jsonl has the job's last event, so that a copied run needs no journal."""
+    last = events(run, newest(run)[0] - 1, journal=False)
+    return any(event.kind == "job_ended" for page in last for event in page)
 
 
 def line(event: Event) -> Text:

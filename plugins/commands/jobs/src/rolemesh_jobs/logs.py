@@ -46,7 +46,7 @@ def command(
 
     If several ranks are shown, each line begins with its rank. The files are runs/JOB/logs/ROLE-RANK.log.
 
-    Exit code: 0, or 2 if there is no such job, role or rank.
+    Exit code: 0, or 2 if there is no such job, role or rank, or if a log cannot be read.
 
     Examples:
 
@@ -196,13 +196,21 @@ class _Printer:
     def _unknown(self, what: str, known: list[str]) -> RolemeshError:
         return _NoLogError(what, where=str(self._run.path), remedy=nearest(str(self._who), known))
 
+    def _opened(self, name: str, path: Path) -> Tail:
+        try:
+            return Tail(path, self._last)
+        except OSError as error:
+            what = f"this log cannot be read: {error.strerror}"
+            remedy = f"make it readable or remove it, or name another rank than {name}"
+            raise _NoLogError(what, where=str(path), remedy=remedy) from error
+
     def show(self, *, rest: bool = True) -> None:
         """Print the new output; with `rest` also last lines without a newline."""
         from rich.text import Text
 
         for name, path in log_files(self._run, self._who).items():
             if name not in self._tails:
-                self._tails[name] = Tail(path, self._last)
+                self._tails[name] = self._opened(name, path)
         names = list(self._tails)
         width = max(map(len, names), default=0)
         for i, (name, tail) in enumerate(self._tails.items()):

@@ -89,8 +89,9 @@ def test_a_waiting_rank_that_reports_progress_does_not_hang_and_is_shown() -> No
     for looks in range(3 * int(AFTER_S)):
         assert job.run(0.5, step=3, done=looks) == []
     (told,) = job.machine.warnings()
-    assert told.startswith(
-        "no rank has finished a step for more than 10 s; progress is reported by work/0 in work.do of"
+    assert told == (
+        "no rank has finished a step for more than 10 s; progress is reported by work/0 in work.do of step 3; "
+        "its log may say what it waits for"
     )
     job.run(0.5, step=4)
     assert job.machine.warnings() == ()

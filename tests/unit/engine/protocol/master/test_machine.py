@@ -138,6 +138,21 @@ def test_agents_that_never_confirm_do_not_keep_the_job_alive() -> None:
     assert me.End("interrupted", "enough") in effects
 
 
+def test_a_job_waits_for_the_exit_of_its_ranks_and_warns_when_their_logs_say_what_they_wait_for() -> None:
+    machine = job(steps=1)
+    running(machine)
+    tell(machine, "a0", 1.4, m.RankReport("work", 0, 0, "done", 100, finished=0))
+    machine.handle(me.Published(0), 1.5)
+    assert (machine.state.phase, machine.state.status) == ("stopping", "done")
+    exits = m.RankReport("work", 0, 0, "done", 100, finished=0, ends=True)
+    warned = []
+    for now in range(9, 30):  # its teardown has taken longer than the grace
+        effects = tell(machine, "a0", float(now), exits) + machine.handle(me.Tick(), now + 0.5)
+        assert not [effect for effect in effects if isinstance(effect, me.End)], now
+        warned += [now] if machine.warnings() else []
+    assert warned == list(range(14, 30)), "not before a process has taken 5 s to end"
+
+
 def test_how_far_an_environment_is_is_recorded_once_per_news() -> None:
     machine = job()
     told = [tell(machine, "a0", 1.0 + i, making=making) for i, making in enumerate([("x",), ("x", "y"), ("y",), ()])]

@@ -142,7 +142,8 @@ class HangWatch(MasterExtension):
             return ()
         who = ", ".join(found[:3]) + (f", and {len(found) - 3} more" if len(found) > 3 else "")
         text = f"no rank has finished a step for more than {limit:g} s; progress is reported by {who}"
-        return (f"{text}; a source that waits for records says so in its log",)
+        remedy = "its log may say what it waits for" if len(found) == 1 else "their logs may say what they wait for"
+        return (f"{text}; {remedy}",)
 
     def _rank_moved(self, seen: m.RankReport) -> None:
         now, slow = self._context.now, self._slow

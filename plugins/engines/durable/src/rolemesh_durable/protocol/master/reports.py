@@ -28,6 +28,8 @@ class Reports:
         self._context, self._coordinator, self._checkpoints = context, coordinator, checkpoints
         self._adoption = Adoption(context)
         self._making: dict[str, tuple[str, ...]] = {}
+        self._late_at: dict[str, float] = {}
+        """Time from which on the end of a rank's process is worth a warning."""
 
     def message(self, name: str, message: m.AgentToMaster) -> None:
         """Handle a message of an agent."""
@@ -77,11 +79,16 @@ class Reports:
             reported(agent, report)
 
     def _ends(self, name: str, ranks: Sequence[str]) -> None:
-        """Extend the job's end while processes of ranks wait for their threads and exit handlers."""
-        context = self._context
-        if ranks and context.state.patient and context.deadline < context.now + STOP_MARGIN_S:
-            context.deadline = context.now + STOP_MARGIN_S
-            context.warnings[name] = f"{', '.join(ranks)} waits for threads or exit handlers; its log says which"
+        """Extend the job's end while processes of ranks wait for their threads and exit handlers.
+
+        The warning comes after `STOP_MARGIN_S`: until then a process may only release its memory, and its log does not
+        say what it waits for.
+        """
+        context, limit = self._context, self._context.now + STOP_MARGIN_S
+        if ranks and context.state.patient:
+            context.deadline = max(context.deadline, limit)
+            if late := [rank for rank in ranks if self._late_at.setdefault(rank, limit) <= context.now]:
+                context.warnings[name] = f"{', '.join(late)} waits for threads or exit handlers; its log says which"
 
     def _warning(self, name: str, warning: str) -> None:
         context = self._context
@@ -142,9 +149,8 @@ class Reports:
             return
         if state.phase == "stopping":
             # The backend may see the end of an agent before the agent's own report arrives.
-            context.tell(
-                t.AgentLost(name, incarnation, node, why, node_lost) if node_lost else t.AgentStopped(name, why)
-            )
+            lost = t.AgentLost(name, incarnation, node, why, node_lost)
+            context.tell(lost if node_lost else t.AgentStopped(name, why))
             context.end_if_gone()
             return
         if agent.leaving and self._coordinator.brings_back(on_it, node if node_lost else ""):
@@ -179,8 +185,7 @@ class Reports:
 
     def silent(self) -> None:
         """Kill the agents that have said nothing for too long."""
-        context = self._context
-        limit = min(SILENCE_S, context.config.job.lease_s / 2)
+        context, limit = self._context, min(SILENCE_S, self._context.config.job.lease_s / 2)
         for name, agent in context.state.agents.items():
             silent_s = context.now - agent.heard
             if agent.state == "up" and silent_s > limit:
