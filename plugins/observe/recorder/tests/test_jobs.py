@@ -80,7 +80,8 @@ def test_a_rank_that_was_killed_has_a_record_that_adds_up(job: Path) -> None:
             if isinstance(line, Head):
                 lives.append([])
             lives[-1].append(line)
-    assert len(lives) > 2, "no rank was killed"
+    heads = [line for life in lives for line in life if isinstance(line, Head)]
+    assert any(head.generation for head in heads), "no rank was killed"  # a life of less than 0.5 s has no record
     for life in lives:
         accounts = [line for line in life if isinstance(line, Account)]
         wall = sum(account.d for account in accounts)

@@ -12,13 +12,16 @@ import pytest
 from starlette.testclient import TestClient
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_recorder.reading import kept_rows
 from rolemesh_recorder.rows import Row, rows_folder
-from rolemesh_view import application
-from rolemesh_view.groups import groups_of, ratio_of, steps_of
+from rolemesh_view import application, row_index
+from rolemesh_view.entries import Entry, entry_of, missing_policy, ratio_of
+from rolemesh_view.groups import groups_of, steps_of
 from rolemesh_view.viewed import Runs
 
 REWARDS = {0: (1.0, 1.0, 1.0), 1: (0.0, 1.0, 0.5), 2: (1.0, math.nan, math.inf)}
 REF = RankRef("reward", 0)
+NOWHERE = Path("nowhere"), 0
 
 
 def rows(step: int) -> list[Row]:
@@ -48,14 +51,14 @@ def client(tmp_path: Path) -> TestClient:
 
 
 def test_a_group_is_degenerate_if_all_its_rewards_are_equal_and_there_are_two() -> None:
-    found = groups_of((REF, row) for row in rows(3))
+    found = groups_of(entry_of(REF, row, NOWHERE) for row in rows(3))
     assert [(each.group, each.rows, each.degenerate, each.truncated) for each in found] == [
         ("0", 3, True, 0),
         ("1", 3, False, 1),
         ("2", 3, False, 0),
     ]
     assert found[1].ratio == pytest.approx(3.0)
-    [step] = steps_of((REF, row) for row in rows(3))
+    [step] = steps_of(entry_of(REF, row, NOWHERE) for row in rows(3))
     assert (step.groups, step.judged, step.degenerate, step.truncated) == (3, 2, 1, 1)
 
 
@@ -86,3 +89,40 @@ def test_the_pages_lead_from_steps_to_groups_to_rows_to_tokens(client: TestClien
     ordered = client.get("/run/run/rows?step=4&group=1&sort=-ratio").text
     assert ordered.index("row 4<") < ordered.index("row 5<") < ordered.index("row 3<")
     assert "<article>" not in client.get("/run/run/rows?step=4&row=4&rank=other/0").text
+
+
+def test_a_row_is_decoded_once_also_if_it_is_added_later_or_its_file_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, decoded = rows_folder(tmp_path, "reward", 0), list[int]()
+    folder.mkdir(parents=True)
+    noted = row_index.entry_of
+    monkeypatch.setattr(row_index, "entry_of", lambda ref, row, at: decoded.append(row.row) or noted(ref, row, at))
+    lines = [msgspec.json.encode(row) + b"\n" for row in rows(3)]
+    index, path = row_index.RowIndex(tmp_path), folder / "000000.jsonl"
+
+    def same() -> bool:
+        return [(e.ref, row) for e, row in index.read(index.entries())] == list(kept_rows(tmp_path))
+
+    path.write_bytes(lines[0] + b"damaged\n" + lines[1] + lines[2][:30])
+    assert (same(), same(), decoded) == (True, True, [0, 1])
+    path.write_bytes(lines[0] + b"damaged\n" + b"".join(lines[1:]))
+    (folder / "000001.jsonl").write_bytes(lines[8])
+    assert (same(), decoded) == (True, [*range(9), 8])
+    path.unlink()
+    (folder / "000001.jsonl").write_bytes(lines[7])
+    assert (same(), decoded[-1]) == (True, 7)
+    assert index.entries(most=0) == []
+
+
+def test_the_page_says_whose_log_probabilities_the_rows_lack(tmp_path: Path) -> None:
+    def entries(**columns: object) -> list[Entry]:
+        return [entry_of(REF, Row(0, "a.b", 0, columns), NOWHERE)]
+
+    assert missing_policy(entries(text="a")) == missing_policy(entries(old_logprobs=[-1.0], logprobs=[-1.0])) == ""
+    alone = (
+        "The rows have those of the sampler (logprobs), but not those of the trainer (old_logprobs or trainer_logprobs)"
+    )
+    assert missing_policy(entries(logprobs=[-1.0])) == alone
+    apart = entries(logprobs=[-1.0]) + entries(old_logprobs=[-1.0])
+    assert missing_policy(apart) == "No row has those of trainer and sampler for the same tokens"

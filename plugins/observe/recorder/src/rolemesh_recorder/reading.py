@@ -15,9 +15,19 @@ from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowFile, Li
 from rolemesh_recorder.parts import part_files, read_part
 from rolemesh_recorder.rows import ROWS_DIR, Row
 
-__all__ = ["kept_rows", "latest_lines", "read_accounts", "read_flow", "read_record", "record_bytes", "record_ends"]
-__all__ += ["recorded_ranks"]
+__all__ = [
+    "decode_row",
+    "kept_files",
+    "kept_rows",
+    "latest_lines",
+    "read_accounts",
+    "read_flow",
+    "read_record",
+    "read_rows",
+]
+__all__ += ["record_bytes", "record_ends", "recorded_ranks"]
 
+_ROW = msgspec.json.Decoder(Row)
 ACCOUNT = b'{"k":"account"'
 TAIL_BYTES = 32_768
 """Bytes at the end of a record that have its last account."""
@@ -145,23 +155,40 @@ def _begin_of(raws: Sequence[bytes], after: int) -> int | None:
     return places[found - 2] + 1 if found > 1 else 0  # stretches come before the account in which they end
 
 
-def kept_rows(run_dir: Path) -> Iterator[tuple[RankRef, Row]]:
-    """Yield the kept rows of all ranks, rank by rank, the oldest first. Damaged lines are left out."""
-    folder, decoder = run_dir / RECORD_DIR / ROWS_DIR, msgspec.json.Decoder(Row)
+def kept_files(run_dir: Path) -> Iterator[tuple[RankRef, Path]]:
+    """Yield the files of kept rows of all ranks, rank by rank, the oldest first."""
+    folder = run_dir / RECORD_DIR / ROWS_DIR
     for ref in sorted(_ranks(folder)):
         for path in part_files(folder / f"{ref.role}-{ref.rank}"):
-            try:
-                with open_regular(path) as file:
-                    for raw in file:
-                        if raw.endswith(b"\n") and (row := _row(decoder, raw)) is not None:
-                            yield ref, row
-            except OSError:
-                continue
+            yield ref, path
 
 
-def _row(decoder: msgspec.json.Decoder[Row], raw: bytes) -> Row | None:
+def read_rows(path: Path, after: int = 0) -> Iterator[tuple[int, int, Row | None]]:
+    """Yield each complete line of a file of kept rows: its begin and its end in bytes, and its row; None if damaged.
+
+    `after`: where to begin, in bytes. Raises `OSError`.
+    """
+    with open_regular(path) as file:
+        file.seek(after)
+        for raw in file:
+            if raw.endswith(b"\n"):
+                begin, after = after, after + len(raw)
+                yield begin, after, decode_row(raw)
+
+
+def kept_rows(run_dir: Path) -> Iterator[tuple[RankRef, Row]]:
+    """Yield the kept rows of all ranks, rank by rank, the oldest first. Damaged lines are left out."""
+    for ref, path in kept_files(run_dir):
+        with suppress(OSError):
+            for _, _, row in read_rows(path):
+                if row is not None:
+                    yield ref, row
+
+
+def decode_row(line: bytes) -> Row | None:
+    """Return the kept row of a line; None if the line is damaged."""
     try:
-        return decoder.decode(raw)
+        return _ROW.decode(line)
     except msgspec.MsgspecError:
         return None
 

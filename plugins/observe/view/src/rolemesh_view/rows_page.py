@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from rolemesh_view import tokens
-from rolemesh_view.groups import groups_of, policies_of, ratio_of, steps_of
+from rolemesh_view.choosing import Choice, choose, columns_of
+from rolemesh_view.entries import missing_policy, policies_of
+from rolemesh_view.groups import groups_of, steps_of
+from rolemesh_view.row_index import MOST_ROWS
 from rolemesh_view.viewed import Viewed
 from rolemesh_view.vocabulary import vocabulary
 
 __all__ = ["rows"]
 
-MOST_ROWS = 50_000
-"""Kept rows that the viewer looks at."""
 MOST_STEPS, MOST_GROUPS = 50, 500
 """Lines of the tables of steps and groups."""
-RATIO = "-ratio"
-"""The order by the largest ratio of a token."""
 
 
 class TokenLine(NamedTuple):
@@ -37,26 +35,31 @@ class TokenLine(NamedTuple):
 
 def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the tables of steps and groups, and the rows that pass the filters of `query`."""
-    kept = list(islice(run.facts.rows(), MOST_ROWS))
-    choice = tokens.Choice(
+    index = run.rows
+    kept = index.entries()
+    choice = Choice(
         query.get("op", ""), _number(query.get("step")), query.get("find", ""), query.get("only", ""),
         query.get("sort", ""), _number(query.get("first")) or 0, group=query.get("group"),
         row=_number(query.get("row")), rank=query.get("rank", ""),
     )  # fmt: skip
-    found = tokens.choose(kept, choice, ratio_of if choice.sort == RATIO else None)
+
+    found = choose(kept, choice, index.read)
+    read = [(entry.ref, row) for entry, row in index.read(found.rows)]
     by, text_of = query.get("by", ""), vocabulary(run.facts)
     shown = []
-    for ref, row in found.rows:
+    for ref, row in read:
         ways = _ways(row.columns)
         way = by if by in ways else ways[0] if ways else ""
         shown.append({"ref": ref, "row": row, "tokens": tokens.tokens(row.columns, way, text_of), "by": way})
-    alone = found.rows[0][1].columns if choice.row is not None and len(found.rows) == 1 else None
-    of_step = [each for each in kept if each[1].step == choice.step and (not choice.op or each[1].op == choice.op)]
+    alone = read[0][1].columns if choice.row is not None and len(read) == 1 else None
+    of_step = [each for each in kept if each.step == choice.step and (not choice.op or each.op == choice.op)]
+    flow = run.facts.flow() if not kept else None
     return {
+        "operators": [op.label for op in flow.ops] if flow else [],
         "choice": choice, "rows": shown, "total": found.total, "kept": len(kept), "by": by,
-        "ops": sorted({row.op for _, row in kept}), "columns": tokens.columns_of(kept),
-        "ratios": any(policies_of(row.columns) for _, row in kept),
-        "ways": sorted({way for _, row in found.rows for way in _ways(row.columns)}),
+        "ops": sorted({each.op for each in kept}), "columns": columns_of(kept), "most": MOST_ROWS,
+        "ratios": any(each.paired for each in kept), "missing": missing_policy(kept), "alone": alone is not None,
+        "ways": sorted({way for _, row in read for way in _ways(row.columns)}),
         "steps": steps_of(kept)[:MOST_STEPS] if choice.step is None and not choice.first else [],
         "groups": groups_of(of_step)[:MOST_GROUPS] if choice.step is not None and choice.group is None else [],
         "token_lines": token_lines(alone, text_of) if alone is not None else [],
@@ -64,7 +67,7 @@ def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def link(choice: tokens.Choice, by: str, changes: Mapping[str, object]) -> str:
+def link(choice: Choice, by: str, changes: Mapping[str, object]) -> str:
     """Return the address of the page with `choice` and `changes`, relative to it. None removes a filter."""
     given = choice._asdict() | {"by": by} | dict(changes)
     del given["size"]

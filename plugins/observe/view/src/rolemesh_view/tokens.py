@@ -1,47 +1,19 @@
-"""Kept rows as a page shows them: filters, order, and tokens with colours. Pure."""
+"""The tokens of a kept row with their colours. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import nlargest, nsmallest
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
-from rolemesh.api.rank_ref import RankRef
 from rolemesh_recorder.rows import Row
 
-__all__ = ["DIFFERENCE", "Choice", "Shown", "Token", "choose", "colourings", "columns_of", "is_truncated", "numbers_of"]
-__all__ += ["tokens"]
+__all__ = ["DIFFERENCE", "Token", "colourings", "is_number", "is_truncated", "numbers_of", "tokens"]
 
 MOST_TOKENS = 4000
 SHADES = 8
 """Number of shades of a colour, without the neutral one."""
 DIFFERENCE = " − "
-
-
-class Choice(NamedTuple):
-    """The filters of a reader. `only` is "", ``truncated`` or ``empty``; `sort` a column, or "-" and one: falling.
-
-    `group`, `row` and `rank` choose a group, the number of a row, and the rank that kept it; None and "" stand for all.
-    """
-
-    op: str = ""
-    step: int | None = None
-    find: str = ""
-    only: str = ""
-    sort: str = ""
-    first: int = 0
-    size: int = 20
-    group: str | None = None
-    row: int | None = None
-    rank: str = ""
-
-
-class Shown(NamedTuple):
-    """A page of rows, and the number of rows that pass the filters."""
-
-    rows: list[tuple[RankRef, Row]]
-    total: int
 
 
 class Token(NamedTuple):
@@ -50,41 +22,6 @@ class Token(NamedTuple):
     text: str
     value: str
     shade: int
-
-
-def choose(
-    rows: Iterable[tuple[RankRef, Row]],
-    choice: Choice,
-    size_of: Callable[[Mapping[str, Any]], float | None] | None = None,
-) -> Shown:
-    """Return the rows that pass, in the wanted order: the newest step first unless `sort` names a column.
-
-    With `size_of`, `sort` orders by what it returns for a row's columns.
-    """
-    passed = 0
-    last = choice.first + choice.size
-
-    def passing() -> Iterable[tuple[RankRef, Row]]:
-        nonlocal passed
-        for ref, row in rows:
-            if _passes(row, choice) and choice.rank in ("", str(ref)):
-                passed += 1
-                yield ref, row
-
-    name, down = choice.sort.removeprefix("-"), choice.sort.startswith("-")
-    if not name:
-        found = nlargest(last, passing(), key=lambda each: (each[1].step, -each[1].row))
-    else:
-        pick = nlargest if down else nsmallest
-        lowest = -math.inf if down else math.inf
-        measure = size_of or (lambda columns: columns.get(name))
-        found = pick(last, passing(), key=lambda each: _size(measure(each[1].columns), lowest))
-    return Shown(found[choice.first :], passed)
-
-
-def columns_of(rows: Iterable[tuple[RankRef, Row]]) -> list[str]:
-    """Return the names of columns with a number per row."""
-    return sorted({name for _, row in rows for name, value in row.columns.items() if _is_number(value)})
 
 
 def colourings(columns: Mapping[str, Any]) -> list[str]:
@@ -146,27 +83,6 @@ def _values(columns: Mapping[str, Any], by: str) -> Sequence[float]:
     return [left - _float(right) for left, right in zip(mine, second, strict=True)]
 
 
-def _passes(row: Row, choice: Choice) -> bool:
-    if choice.op and row.op != choice.op:
-        return False
-    if choice.step is not None and row.step != choice.step:
-        return False
-    if choice.row is not None and row.row != choice.row:
-        return False
-    if choice.group is not None and str(row.columns.get("group")) != choice.group:
-        return False
-    if choice.only and not _is(row, choice.only):
-        return False
-    return not choice.find or any(choice.find in str(value) for value in row.columns.values())
-
-
-def _is(row: Row, only: str) -> bool:
-    if only == "truncated":
-        return is_truncated(row)
-    texts = [value for value in row.columns.values() if isinstance(value, str | list)]
-    return any(not value for value in texts)
-
-
 def is_truncated(row: Row) -> bool:
     """Return whether a row says that its completion was cut off."""
     return bool(row.columns.get("truncated")) or row.columns.get("finish_reason") == "length"
@@ -177,17 +93,13 @@ def numbers_of(values: Sequence[Any]) -> list[float]:
     return [_float(value) for value in values]
 
 
-def _size(value: Any, missing: float) -> float:
-    found = _float(value) if _is_number(value) else math.nan
-    return missing if math.isnan(found) else found
-
-
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value of a row is a number."""
     return isinstance(value, int | float)
 
 
 def _is_numbers(value: Any) -> TypeGuard[list[Any]]:
-    return isinstance(value, list) and bool(value) and all(_is_number(each) or each in _NAMES for each in value)
+    return isinstance(value, list) and bool(value) and all(is_number(each) or each in _NAMES for each in value)
 
 
 _NAMES = ("nan", "inf", "-inf")

@@ -21,6 +21,7 @@ from rolemesh_recorder.reading import latest_lines
 from rolemesh_runtime.lock import is_held
 from rolemesh_view.predictions import Forecast, Resize, forecast, load_of, predicted, resizes
 from rolemesh_view.renewed import Renewed
+from rolemesh_view.row_index import RowIndex
 
 __all__ = ["Ahead", "Look", "Runs", "Viewed", "Whole"]
 
@@ -80,6 +81,7 @@ class Viewed:
         self.path, self.name = path, path.resolve().name
         self.facts = RunFacts(path)
         self.run = LivingRun(path)
+        self.rows = RowIndex(path)
         self.lock = threading.RLock()
         self._look = Renewed(lambda: _look(path))
         self._whole = Renewed(lambda: _whole(path))

@@ -1,0 +1,93 @@
+"""The rows that pass a reader's filters, in the order that the reader wants. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from heapq import nlargest, nsmallest
+from typing import NamedTuple
+
+from rolemesh_recorder.rows import Row
+from rolemesh_view.entries import LONGEST, Entry
+
+__all__ = ["RATIO", "Choice", "Shown", "choose", "columns_of"]
+
+RATIO = "-ratio"
+"""The order by the largest ratio of a token."""
+
+
+class Choice(NamedTuple):
+    """The filters of a reader. `only` is "", ``truncated`` or ``empty``; `sort` a column, or "-" and one: falling.
+
+    `group`, `row` and `rank` choose a group, the number of a row, and the rank that kept it; None and "" stand for all.
+    """
+
+    op: str = ""
+    step: int | None = None
+    find: str = ""
+    only: str = ""
+    sort: str = ""
+    first: int = 0
+    size: int = 20
+    group: str | None = None
+    row: int | None = None
+    rank: str = ""
+
+
+class Shown(NamedTuple):
+    """A page of rows, and the number of rows that pass the filters."""
+
+    rows: list[Entry]
+    total: int
+
+
+def choose(
+    rows: Iterable[Entry], choice: Choice, read: Callable[[Iterable[Entry]], Iterable[tuple[Entry, Row]]]
+) -> Shown:
+    """Return the rows that pass, in the wanted order: the newest step first unless `sort` names a column.
+
+    `read` returns rows with all their columns. Only a search for a text needs them.
+    """
+    passing = [row for row in rows if _passes(row, choice)]
+    if choice.find:
+        texts = ((entry, map(str, row.columns.values())) for entry, row in read(passing))
+        passing = [entry for entry, values in texts if any(choice.find in value for value in values)]
+    last = choice.first + choice.size
+    name, down = choice.sort.removeprefix("-"), choice.sort.startswith("-")
+    if not name:
+        found = nlargest(last, passing, key=lambda row: (row.step, -row.row))
+    else:
+        pick, missing = (nlargest, -math.inf) if down else (nsmallest, math.inf)
+        found = pick(last, passing, key=lambda row: _size(_measure(row, choice.sort), missing))
+    return Shown(found[choice.first :], len(passing))
+
+
+def columns_of(rows: Iterable[Entry]) -> list[str]:
+    """Return the names of columns with a number per row."""
+    return sorted({name for row in rows for name in row.numbers})
+
+
+def _measure(row: Entry, sort: str) -> float | None:
+    return row.ratio if sort == RATIO else row.numbers.get(sort.removeprefix("-"))
+
+
+def _passes(row: Entry, choice: Choice) -> bool:
+    if choice.op and row.op != choice.op:
+        return False
+    if choice.step is not None and row.step != choice.step:
+        return False
+    if choice.row is not None and row.row != choice.row:
+        return False
+    if choice.group is not None and str(row.group) != choice.group[: LONGEST + 1]:
+        return False
+    if choice.only and not (row.truncated if choice.only == "truncated" else row.empty):
+        return False
+    return choice.rank in ("", str(row.ref))
+
+
+def _size(value: float | None, missing: float) -> float:
+    try:
+        found = math.nan if value is None else float(value)
+    except OverflowError:
+        return missing
+    return missing if math.isnan(found) else found

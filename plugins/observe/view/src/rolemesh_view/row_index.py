@@ -1,0 +1,80 @@
+"""An index of the kept rows of a run: the entry of each row, and the place of its line.
+
+A row is decoded once, when it is new, and again when a page shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from rolemesh.api.rank_ref import RankRef
+from rolemesh.runs.jsonl import open_regular
+from rolemesh_recorder.reading import decode_row, kept_files, read_rows
+from rolemesh_recorder.rows import Row
+from rolemesh_view.entries import Entry, entry_of
+
+__all__ = ["MOST_ROWS", "RowIndex"]
+
+MOST_ROWS = 50_000
+"""Maximum number of kept rows that the viewer looks at."""
+
+
+class _File(NamedTuple):
+    """The rows of a file up to `end` in bytes. `stamp`: the file's inode, size and time of change at that moment."""
+
+    stamp: tuple[int, int, int]
+    end: int
+    entries: list[Entry]
+
+
+class RowIndex:
+    """The kept rows of the run in `path`. Only one thread may use it at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files: dict[Path, _File] = {}
+
+    def entries(self, most: int = MOST_ROWS) -> list[Entry]:
+        """Return the first `most` rows, rank by rank, the oldest first. This reads what is new since the last call."""
+        found: list[Entry] = []
+        files: dict[Path, _File] = {}
+        for ref, path in kept_files(self._path):
+            if len(found) >= most:
+                break
+            try:
+                files[path] = _renewed(self._files.get(path), ref, path)
+            except OSError:
+                continue
+            found += files[path].entries[: most - len(found)]
+        self._files = files
+        return found
+
+    def read(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Row]]:
+        """Yield the rows of `entries` with all their columns, without those whose file is gone."""
+        for path, found in groupby(entries, key=lambda entry: entry.place[0]):
+            with suppress(OSError), open_regular(path) as file:
+                for entry in found:
+                    file.seek(entry.place[1])
+                    row = decode_row(file.readline())
+                    if row is not None:
+                        yield entry, row
+
+
+def _renewed(known: _File | None, ref: RankRef, path: Path) -> _File:
+    """Return the rows of a file, of which `known` was read before. Raises `OSError`."""
+    status = path.stat()
+    stamp = status.st_ino, status.st_size, status.st_mtime_ns
+    if known is not None and known.stamp == stamp:
+        return known
+    if known is None or known.stamp[0] != stamp[0] or stamp[1] <= known.stamp[1]:
+        known = _File(stamp, 0, [])  # the file is another one: recorders only append
+    entries, end = list(known.entries), known.end
+    for begin, after, row in read_rows(path, known.end):
+        end = after
+        if row is not None:
+            entries.append(entry_of(ref, row, (path, begin)))
+    return _File(stamp, end, entries)
