@@ -7,12 +7,15 @@ import json
 from pathlib import Path
 from typing import get_type_hints
 
+import aiohttp
 import anthropic
 import openai
 import pytest
+from anthropic.types import Message, Usage
 from anthropic.types.beta import message_create_params
-from openai.types.chat import completion_create_params
-from openai.types.responses import response_create_params
+from openai.types import CompletionUsage
+from openai.types.chat import ChatCompletion, completion_create_params
+from openai.types.responses import Response, response_create_params
 
 from rolemesh_agents import AgentError, ToolCall
 from rolemesh_gateway import server
@@ -29,6 +32,10 @@ LONG = "A long answer, with ünïcode. " * 8
 def model(says):
     """Calls a tool first, and then says a long text."""
     return lambda messages: says(LONG) if messages[-1]["role"] == "tool" else says("Let me see.", CALL)
+
+
+def session(door) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(headers={"Authorization": f"Bearer {door.key}"})
 
 
 def openai_client(door) -> openai.AsyncOpenAI:
@@ -88,8 +95,8 @@ async def response_turn(client, stream, **told):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("by_id", [False, True])
-def test_responses_go_on_by_history_and_by_id(gateway, model, stream, by_id):
+@pytest.mark.parametrize("by", ["history", "id", "references"])
+def test_responses_go_on_by_history_and_by_id(gateway, model, stream, by):
     async def main():
         async with gateway(model) as here, openai_client(here.door) as client:
             first = await response_turn(client, stream, input="1 + 2?")
@@ -98,7 +105,14 @@ def test_responses_go_on_by_history_and_by_id(gateway, model, stream, by_id):
             assert (call.call_id, call.name, json.loads(call.arguments)) == (CALL.id, CALL.name, CALL.arguments)
             told = {"type": "function_call_output", "call_id": call.call_id, "output": "3"}
             before = [{"role": "user", "content": "1 + 2?"}, *(each.model_dump() for each in first.output)]
-            given = {"previous_response_id": first.id, "input": [told]} if by_id else {"input": [*before, told]}
+            given = {"input": [*before, told]}
+            if by == "id":
+                given = {"previous_response_id": first.id, "input": [told]}
+            elif by == "references":
+                names = [{"type": "item_reference", "id": each.id} for each in first.output]
+                given = {"input": [before[0], *names, told]}
+                with pytest.raises(openai.BadRequestError, match="msg_9"):
+                    await response_turn(client, stream, input=[{"id": "msg_9"}, told])
             second = await response_turn(client, stream, **given)
             assert second.output_text == LONG
             assert second.usage.total_tokens == 7 + len(LONG.encode())
@@ -363,6 +377,30 @@ def test_tokens_are_counted_as_the_model_would_read_them(gateway, says):
                     await client.responses.input_tokens.count(model="m", input=[])
             assert (first.input_tokens, second.input_tokens, third.input_tokens) == (8, 9, 5)
             assert len(here.talk.samples) == 2
+
+    asyncio.run(main())
+
+
+def test_answers_have_all_fields_that_clients_may_read_without_a_look(gateway, says):
+    lists = {"metadata", "moderation"}  # of stored chat completions, and of requests that ask for it
+
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
+
+            async def fields(path, **told):
+                async with client.post(f"{here.door.url}/v1{path}", json={"model": "m", **told}) as answer:
+                    return await answer.json()
+
+            history = [{"role": "user", "content": "a"}]
+            completion = await fields("/chat/completions", messages=history)
+            assert CompletionUsage.model_fields.keys() <= completion["usage"].keys()
+            assert ChatCompletion.model_fields.keys() - lists <= completion.keys()
+            assert Response.model_fields.keys() <= (await fields("/responses", input="a")).keys()
+            message = await fields("/messages", messages=history, max_tokens=5)
+            assert Message.model_fields.keys() - {"diagnostics"} <= message.keys()
+            assert {name for name in Usage.model_fields if "tokens" in name} <= message["usage"].keys() | {
+                "output_tokens_details"
+            }
 
     asyncio.run(main())
 

@@ -16,12 +16,12 @@ from rolemesh_agents import (
     Message,
     Observation,
     Reward,
-    Tool,
     ToolCall,
 )
 from rolemesh_gateway.contexts import Contexts, Continue, Repeat
 from rolemesh_gateway.desk import Counts, Desk, Exchange
 from rolemesh_gateway.programs import ProgramResult
+from rolemesh_gateway.references import resolved
 from rolemesh_gateway.requests import NO_PREVIOUS, Answer, Ask, Count, Find, Kept, RefusedError
 
 __all__ = ["Dialogue"]
@@ -126,8 +126,7 @@ class Dialogue:
         params = {name: value for name, value in ask.params.items() if name in self._takes}
         ignored = sorted({*ask.unknown, *(ask.params.keys() - params.keys())})[:NAMES]
         self._note(ignored)
-        earlier, tools = self._earlier(ask)
-        ask = msgspec.structs.replace(ask, tools=tools)
+        ask, earlier = self._whole(ask)
         messages = [*ask.lead, *earlier, *ask.messages]
         place = self._contexts.place(messages, ask.tools, ask.again)
         if isinstance(place, Repeat):
@@ -156,13 +155,13 @@ class Dialogue:
         return answer
 
     def _count(self, ask: Ask) -> int:
-        earlier, tools = self._earlier(ask)
+        ask, earlier = self._whole(ask)
         messages = [*ask.lead, *earlier, *ask.messages]
-        place = self._contexts.place(messages, tools)
+        place = self._contexts.place(messages, ask.tools)
         try:
             if isinstance(place, Continue):
                 return self._talk.count(place.new, None, place.sample)
-            return self._talk.count(messages, tools)
+            return self._talk.count(messages, ask.tools)
         except AgentError as error:
             raise _refusal(error) from error
 
@@ -187,15 +186,18 @@ class Dialogue:
         if reason:
             self.breaks.append(reason)
 
-    def _earlier(self, ask: Ask) -> tuple[Sequence[Message], Sequence[Tool]]:
-        """Return the messages before those of a request, and its tools."""
+    def _whole(self, ask: Ask) -> tuple[Ask, Sequence[Message]]:
+        """Return the request with its tools and without references, and the messages before those of the request."""
+        if ask.refers:
+            ask = msgspec.structs.replace(ask, messages=resolved(ask.messages, self._answers))
         if not ask.previous:
-            return (), ask.tools
+            return ask, ()
         if ask.previous not in self._kept:
             name = "previous_message_id" if ask.inherits else "previous_response_id"
             raise RefusedError(400, f"{name}: there is no answer {ask.previous!r}", param=name, code=NO_PREVIOUS)
         kept = self._kept[ask.previous]
-        return kept.messages, kept.tools if ask.inherits and not ask.tools else ask.tools
+        tools = kept.tools if ask.inherits and not ask.tools else ask.tools
+        return msgspec.structs.replace(ask, tools=tools), kept.messages
 
 
 def _refusal(error: AgentError) -> Exception:

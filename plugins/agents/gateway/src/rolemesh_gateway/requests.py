@@ -34,6 +34,7 @@ class Ask(msgspec.Struct, frozen=True):
     """A request for a turn of the model.
 
     - `messages`: the whole history, as chat templates take it. If there is a `previous`, those after it.
+    - `refers`: whether `messages` have references to parts of earlier answers; see `references`.
     - `lead`: messages before the history: the instructions of the Responses API, which are no part of it.
     - `params`: parameters of the sampling, by the names of vLLM's `SamplingParams`.
     - `unknown`: parameters of the request that the gateway ignores.
@@ -53,6 +54,7 @@ class Ask(msgspec.Struct, frozen=True):
     """Whether a stream ends with the counts of tokens."""
     unknown: Sequence[str] = ()
     echo: Mapping[str, Any] = {}
+    refers: bool = False
     lead: Sequence[Message] = ()
     previous: str = ""
     inherits: bool = False

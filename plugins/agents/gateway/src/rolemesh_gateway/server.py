@@ -198,14 +198,14 @@ class Server:
             return web.json_response(models_body(path.removeprefix("/models/"), anthropic)["data"][0])
         if path.startswith("/responses/"):
             return await self._kept(request, door, path.removeprefix("/responses/"))
-        raise _unknown(method, path)
+        raise _unknown(request)
 
     async def _kept(self, request: web.Request, door: Door, path: str) -> web.StreamResponse:
         """Read or forget an answer of the Responses API."""
         method, (name, _, rest) = request.method, path.partition("/")
         asked = (method, rest)
         if asked not in (("GET", ""), ("DELETE", ""), ("GET", "input_items"), ("POST", "cancel")):
-            raise _unknown(method, f"/responses/{path}")
+            raise _unknown(request)
         if request.query.get("stream", "false").lower() not in ("false", "0"):
             raise RefusedError(400, "stream: the gateway streams an answer only once, when it is made", param="stream")
         kept: Kept | None = await door.desk.ask(Find(name, forget=method == "DELETE"))
@@ -280,9 +280,10 @@ class Server:
         return body
 
 
-def _unknown(method: str, path: str) -> RefusedError:
+def _unknown(request: web.Request) -> RefusedError:
     served = ", ".join(f"/v1{each}" for each in (*PATHS, *COUNTS, "/models"))
-    return RefusedError(404, f"the gateway does not answer {method} {path or '/'}; it has {served}")
+    asked = f"{request.method} {request.match_info['path']}"
+    return RefusedError(404, f"the gateway does not answer {asked}; it has {served}")
 
 
 def _encoded(body: Mapping[str, Any], answer: Answer) -> web.Response:

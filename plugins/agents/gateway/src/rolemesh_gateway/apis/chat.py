@@ -42,6 +42,11 @@ REFUSED = {
 NOTED = ("logit_bias", "moderation", "reasoning_effort", "verbosity")
 """Parameters with an effect in the API, and none here."""
 FINISHED = {"stop": "stop", "length": "length", "calls": "tool_calls"}
+EMPTY = {"service_tier": "default", "system_fingerprint": None}
+"""Fields of an answer and of a chunk that clients may read without a look whether they are there."""
+NO_DETAILS = dict.fromkeys(
+    ("accepted_prediction_tokens", "audio_tokens", "reasoning_tokens", "rejected_prediction_tokens"), 0
+)
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty")
 
 
@@ -104,7 +109,7 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
 
 def answer(ask: Ask, given: Answer) -> dict[str, Any]:
     """Return the body of the answer."""
-    message: dict[str, Any] = {"role": "assistant", "content": _content(given), "refusal": None}
+    message: dict[str, Any] = {"role": "assistant", "content": _content(given), "refusal": None, "annotations": []}
     if given.calls:
         message["tool_calls"] = [
             {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": dumped(each.arguments)}}
@@ -137,12 +142,17 @@ def events(ask: Ask, given: Answer) -> Iterator[tuple[str, Any]]:
 
 def _head(ask: Ask, given: Answer, kind: str) -> dict[str, Any]:
     # No clock: a program that is started again must see the same answers.
-    return {"id": f"chatcmpl-{given.number}", "object": kind, "created": 0, "model": ask.model}
+    return {"id": f"chatcmpl-{given.number}", "object": kind, "created": 0, "model": ask.model, **EMPTY}
 
 
 def _usage(given: Answer) -> dict[str, Any]:
-    total = given.prompt_tokens + given.completion_tokens
-    return {"prompt_tokens": given.prompt_tokens, "completion_tokens": given.completion_tokens, "total_tokens": total}
+    return {
+        "prompt_tokens": given.prompt_tokens,
+        "completion_tokens": given.completion_tokens,
+        "total_tokens": given.prompt_tokens + given.completion_tokens,
+        "prompt_tokens_details": {"audio_tokens": 0, "cached_tokens": 0, "cache_write_tokens": 0},
+        "completion_tokens_details": NO_DETAILS,
+    }
 
 
 def _content(given: Answer) -> str | None:
@@ -162,7 +172,8 @@ def _params(given: ChatBody) -> dict[str, Any]:
 def _tool(given: dict[str, Any], where: str) -> Tool:
     about = given.get("function")
     if given.get("type") != "function" or not isinstance(about, dict):
-        raise RefusedError(400, f"{where}: the gateway knows tools of type 'function' only", param="tools")
+        reason = f"{where}: the gateway knows tools of type 'function' only, and this one is {given.get('type')!r}"
+        raise RefusedError(400, reason, param="tools")
     return tool_of(about.get("name"), about.get("description"), about.get("parameters"), where)
 
 

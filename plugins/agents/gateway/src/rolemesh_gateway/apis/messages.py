@@ -39,6 +39,14 @@ NOTED = ("compaction", "context_management", "output_config")
 """Parameters with an effect in the API, and none here."""
 ID = "msg_"
 """How the ids of answers begin. `Ask.previous` is such an id."""
+NOT_CACHED = {
+    "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
+    "cache_creation_input_tokens": 0,
+    "cache_read_input_tokens": 0,
+    "server_tool_use": None,
+    "service_tier": "standard",
+}
+"""Counts that clients add up without a look whether they are there."""
 IGNORED_PARTS = ("thinking", "redacted_thinking")
 
 
@@ -112,15 +120,20 @@ def events(ask: Ask, given: Answer) -> Iterator[tuple[str, Any]]:
         for delta in deltas:
             yield event("content_block_delta", index=number, delta=delta)
         yield event("content_block_stop", index=number)
-    usage = {"output_tokens": given.completion_tokens}
+    usage = {
+        "input_tokens": given.prompt_tokens,
+        "output_tokens": given.completion_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+    }
     yield event("message_delta", delta=_stopped(given), usage=usage)
     yield event("message_stop")
 
 
 def _head(ask: Ask, given: Answer, blocks: list[Any], stopped: dict[str, Any], tokens: int) -> dict[str, Any]:
-    usage = {"input_tokens": given.prompt_tokens, "output_tokens": tokens}
+    usage = {"input_tokens": given.prompt_tokens, "output_tokens": tokens, **NOT_CACHED}
     told = {"id": f"{ID}{given.number}", "type": "message", "role": "assistant", "model": ask.model}
-    return {**told, "content": blocks, **stopped, "usage": usage}
+    return {**told, "content": blocks, **stopped, "stop_details": None, "container": None, "usage": usage}
 
 
 def _stopped(given: Answer) -> dict[str, Any]:

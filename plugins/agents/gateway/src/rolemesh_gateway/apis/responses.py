@@ -21,6 +21,7 @@ from rolemesh_gateway.apis.content import (
     tool_of,
     unknown_of,
 )
+from rolemesh_gateway.references import CALL, REFERENCE, TEXT
 from rolemesh_gateway.requests import Answer, Ask, Kept, RefusedError
 
 __all__ = ["HARMLESS", "NOTED", "REFUSED", "ResponsesBody", "answer", "events", "items_of", "parse"]
@@ -47,6 +48,12 @@ GIVEN = (
     "safety_identifier", "store", "text", "tool_choice", "truncation", "user",
 )  # fmt: skip
 """Parameters that the answer repeats."""
+EMPTY = dict.fromkeys((
+    "access_programs", "completed_at", "conversation", "image", "input_transformations", "instructions",
+    "max_output_tokens", "max_tool_calls", "moderation", "prompt", "prompt_cache_diagnostics", "prompt_cache_key",
+    "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "tool_usage", "user",
+))  # fmt: skip
+"""Fields of an answer that are null here. Clients read some of them without a look whether they are there."""
 
 
 class ResponsesBody(msgspec.Struct):
@@ -91,14 +98,16 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     params = {name: value for name in ("temperature", "top_p") if (value := getattr(given, name)) is not None}
     if given.max_output_tokens is not None:
         params["max_tokens"] = given.max_output_tokens
+    messages = history(_messages(given.input))
     return Ask(
         given.model,
-        history(_messages(given.input)),
+        messages,
         [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())],
         checked_params(params, {"max_tokens": "max_output_tokens"}),
         bool(given.stream),
         unknown=unknown,
         echo={name: body[name] for name in GIVEN if body.get(name) is not None},
+        refers=any(REFERENCE in each for each in messages),
         lead=[{"role": "system", "content": given.instructions}] if given.instructions else [],
         previous=given.previous_response_id or "",
         kept_as=ID if given.store is not False else "",
@@ -188,21 +197,28 @@ def _response(ask: Ask, given: Answer, status: str, items: list[Any]) -> dict[st
         for each in ask.tools
     ]
     return {
+        **EMPTY,
         "id": f"{ID}{given.number}",
         "object": "response",
+        "background": False,
         "created_at": 0,  # no clock: a program that is started again must see the same answers
         "status": status,
         "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-        "instructions": None,
         "metadata": {},
         "model": ask.model,
         "output": items,
         "parallel_tool_calls": True,
         "previous_response_id": ask.previous or None,
+        "reasoning": {"effort": None, "summary": None},
+        "service_tier": "default",
+        "store": True,
         "temperature": ask.params.get("temperature", 1.0),
+        "text": {"format": {"type": "text"}},
         "tool_choice": "auto",
         "tools": tools,
+        "top_logprobs": 0,
+        "truncation": "disabled",
         "top_p": ask.params.get("top_p", 1.0),
         "usage": usage if ended else None,
         **ask.echo,
@@ -214,17 +230,18 @@ def _items(given: Answer) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     if given.content.strip() or not given.calls:
         part = {"type": "output_text", "text": given.content, "annotations": [], "logprobs": []}
-        told = {"id": f"msg_{given.number}", "type": "message", "role": "assistant"}
+        told = {"id": TEXT.format(given.number), "type": "message", "role": "assistant"}
         items.append({**told, "status": status, "content": [part]})
     for number, each in enumerate(given.calls):
-        told = {"id": f"fc_{given.number}_{number}", "type": "function_call", "call_id": each.id, "name": each.name}
-        items.append({**told, "status": status, "arguments": dumped(each.arguments)})
+        told = {"id": CALL.format(given.number, number), "type": "function_call", "call_id": each.id}
+        items.append({**told, "name": each.name, "status": status, "arguments": dumped(each.arguments)})
     return items
 
 
 def _tool(given: dict[str, Any], where: str) -> Tool:
     if given.get("type") != "function":
-        raise RefusedError(400, f"{where}: the gateway knows tools of type 'function' only", param="tools")
+        reason = f"{where}: the gateway knows tools of type 'function' only, and this one is {given.get('type')!r}"
+        raise RefusedError(400, reason, param="tools")
     return tool_of(given.get("name"), given.get("description"), given.get("parameters"), where)
 
 
@@ -234,7 +251,8 @@ def _messages(given: str | list[dict[str, Any]]) -> list[Message]:
     messages: list[Message] = []
     for number, item in enumerate(given):
         where = f"input[{number}]"
-        kind = item.get("type", "message")
+        # An item with an id and nothing else is a reference, too.
+        kind = item.get("type") or ("item_reference" if item.keys() <= {"id", "type"} else "message")
         if kind == "message":
             _add(messages, item.get("role"), text_of(item.get("content"), where), where)
         elif kind == "function_call":
@@ -245,6 +263,8 @@ def _messages(given: str | list[dict[str, Any]]) -> list[Message]:
         elif kind == "function_call_output":
             told = text_of(item.get("output"), where)
             messages.append({"role": "tool", "content": told, "tool_call_id": str(item.get("call_id") or "")})
+        elif kind == "item_reference":
+            messages.append({"role": "assistant", "content": "", REFERENCE: str(item.get("id") or "")})
         elif kind != "reasoning":
             raise RefusedError(400, f"{where}: the gateway does not know items of type {kind!r}", param=where)
     return messages
