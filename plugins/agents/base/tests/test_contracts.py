@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolemesh_agents import Environment, Observation, Outcome, Reward, Start, Task, Tool, ToolEpisode, tool
+from rolemesh_agents.conversations.sampling import as_turn
 from rolemesh_agents.episodes.answers import as_observation, as_outcome, as_reward, as_start
-from rolemesh_agents.errors import AgentError
+from rolemesh_agents.errors import AgentError, ConversationFailedError
 from rolemesh_agents.workloads.deck import Deck, place
 
 USER = {"role": "user", "content": "hello"}
@@ -116,6 +117,39 @@ def test_an_answer_that_breaks_the_contract_is_refused(answer: Callable[[Any], A
 def test_numbers_and_truths_of_numpy_are_taken() -> None:
     reward = as_reward(Reward(np.float32(0.5), {"p": np.int64(1)}, success=np.bool_(True)))  # type: ignore[arg-type, dict-item]
     assert reward == {"value": 0.5, "parts": {"p": 1.0}, "success": True}
+
+
+TURN = {"ids": [5, 6], "logprobs": [-1.0, 0.0], "versions": [3, 3], "finish": "stop"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"ids": [5, 2**40]}, f"the token {2**40}"),
+        ({"ids": [-1, 5]}, "the token -1"),
+        ({"ids": [5.0, 6.5]}, "not a row of whole numbers"),
+        ({"ids": [[5, 6]]}, "not a row of whole numbers"),
+        ({"ids": [5]}, "a turn of 1 tokens, 2 log-probabilities, 2 versions"),
+        ({"ids": [5, 6, 7, 8], "logprobs": [0.0] * 4, "versions": [3] * 4}, "4 tokens, 3 were asked for"),
+        ({"versions": ["a", "b"]}, "not a row of whole numbers"),
+        ({"logprobs": ["a", "b"]}, "log-probabilities that are not a row of numbers"),
+        ({"logprobs": [0.0, float("nan")]}, "a log-probability that is not finite"),
+        ({"logprobs": [0.0, 0.7]}, "the log-probability 0.7, which is above 0"),
+        ({"finish": "abort"}, "the finish 'abort' instead of stop or length"),
+    ],
+)
+def test_a_turn_that_breaks_the_contract_is_a_failure(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConversationFailedError, match=f"role rollout returned .*{message}"):
+        as_turn("rollout", TURN | changed, 3)
+
+
+def test_a_turn_without_all_its_parts_is_a_failure() -> None:
+    with pytest.raises(ConversationFailedError, match="returned a turn without logprobs, versions"):
+        as_turn("rollout", {"ids": [], "finish": "stop"}, 3)
+    with pytest.raises(ConversationFailedError, match="returned NoneType instead of a turn"):
+        as_turn("rollout", None, 3)
+    assert as_turn("rollout", TURN, 3).ids.tolist() == [5, 6]
+    assert len(as_turn("rollout", {"ids": [], "logprobs": [], "versions": [], "finish": "length"}, 3).ids) == 0
 
 
 class Untyped(ToolEpisode):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 import numpy as np
@@ -12,10 +12,13 @@ from rolemesh.api.service import CallError, CallTimeoutError
 from rolemesh.api.workload import RankContext
 from rolemesh_agents.errors import ConversationFailedError
 
-__all__ = ["SampledTurn", "sample_turn"]
+__all__ = ["SampledTurn", "as_turn", "sample_turn"]
 
 SERVICE: Final = "sample"
 """The rollout's service: ``sample(prompt_ids, params)``."""
+
+ROUNDING: Final = 1e-3
+"""By how much rounding may lift the log-probability of a certain token above 0."""
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 
@@ -48,12 +51,52 @@ async def sample_turn(
         raise ConversationFailedError(f"role {role} is late: {error.what}", remedy="raise limits.turn_s") from None
     except CallError as error:
         raise ConversationFailedError(f"role {role} failed: {error.what}") from None
-    ids = np.array(answer["ids"], np.int32)
-    logprobs, versions = np.array(answer["logprobs"], np.float32), np.array(answer["versions"], np.int64)
-    if not len(ids) == len(logprobs) == len(versions):
-        told = f"{len(ids)} tokens, {len(logprobs)} log-probabilities, {len(versions)} versions"
-        raise ConversationFailedError(f"role {role} returned a turn of {told}")
+    return as_turn(role, answer, params.get("max_tokens"))
+
+
+def as_turn(role: str, answer: Any, most: int | None) -> SampledTurn:
+    """Return the rollout's answer as a turn of at most `most` tokens.
+
+    Raises `ConversationFailedError` for anything else: a token that is changed here would be trained.
+    """
+
+    def refuse(what: str) -> NoReturn:
+        remedy = f"the README of rolemesh-agents says what the service {SERVICE} returns"
+        raise ConversationFailedError(f"role {role} returned {what}", remedy=remedy)
+
+    if not isinstance(answer, Mapping):
+        refuse(f"{type(answer).__name__} instead of a turn")
+    if missing := [name for name in ("ids", "logprobs", "versions", "finish") if name not in answer]:
+        refuse(f"a turn without {', '.join(missing)}")
+    ids, versions = (_whole(answer[name]) for name in ("ids", "versions"))
+    if ids is None or versions is None:
+        refuse("tokens or versions that are not a row of whole numbers")
+    if len(ids) and not 0 <= ids.min() <= ids.max() < 2**31:
+        refuse(f"the token {next(int(each) for each in ids if not 0 <= each < 2**31)}")
+    try:
+        logprobs = np.array(answer["logprobs"], np.float32)
+    except (TypeError, ValueError):
+        refuse("log-probabilities that are not a row of numbers")
+    if not (len(ids),) == logprobs.shape == versions.shape:
+        refuse(f"a turn of {len(ids)} tokens, {logprobs.size} log-probabilities, {len(versions)} versions")
+    if most is not None and len(ids) > most:
+        refuse(f"{len(ids)} tokens, {most} were asked for")
     if not np.isfinite(logprobs).all():
-        raise ConversationFailedError(f"role {role} returned a log-probability that is not finite")
+        refuse("a log-probability that is not finite")
+    if len(ids) and logprobs.max() > ROUNDING:
+        refuse(f"the log-probability {logprobs.max():g}, which is above 0")
+    if answer["finish"] not in ("stop", "length"):
+        refuse(f"the finish {answer['finish']!r:.100} instead of stop or length")
     seconds, waited = (float(answer.get(name, 0.0)) for name in ("seconds", "waited"))
-    return SampledTurn(ids, logprobs, versions, str(answer["finish"]), seconds, waited)
+    return SampledTurn(ids.astype(np.int32), logprobs, versions, answer["finish"], seconds, waited)
+
+
+def _whole(found: Any) -> Ints | None:
+    """Return a row of int64; None if `found` is something else, such as numbers with fractions."""
+    try:
+        row = np.asarray(found)
+        if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
+            return None
+        return row.astype(np.int64)
+    except (TypeError, ValueError, OverflowError):
+        return None
