@@ -18,7 +18,7 @@ SERVICE: Final = "sample"
 """The rollout's service: ``sample(prompt_ids, params)``."""
 
 ROUNDING: Final = 1e-3
-"""By how much rounding may lift the log-probability of a certain token above 0."""
+"""Highest log-probability that rounding may give a certain token. Exactly, it is at most 0."""
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 
