@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rolemesh_recorder.lines import Account, Head, Life, Stretch, encode
-from rolemesh_recorder.parts import PARTS, Parts, part_files, read_part
+from rolemesh_recorder.parts import PARTS, READ_BYTES, Parts, part_files, read_part
 from rolemesh_recorder.reading import latest_lines, read_record, recorded_ranks
 
 HEAD = Head("trainer", 0, 0, 1, "node0", 0)
@@ -34,6 +34,18 @@ def test_a_long_record_stays_small_and_its_sums_exact(tmp_path: Path) -> None:
     assert sum(line.steps for line in accounts) == 14_000
     assert sum(line.spent["computing"] for line in accounts) == sum(600_000 + at for at in range(2000))
     assert [line.t for line in accounts] == sorted(line.t for line in accounts)
+
+
+def test_a_damaged_line_and_an_incomplete_last_one_are_left_out(tmp_path: Path) -> None:
+    path, spans = tmp_path / "000000.jsonl", [Stretch("computing", at, 10, at, 2) for at in range(50_000)]
+    lines = [encode(HEAD), *map(encode, spans)]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    assert path.stat().st_size > 2 * READ_BYTES
+    assert list(read_part(path)) == [HEAD, *spans]
+    lines[7], lines[40_000] = b"\x00\r\xff{", b'{"k":"later"}'
+    path.write_bytes(b"\n".join(lines))
+    del spans[49_999], spans[39_999], spans[6]
+    assert list(read_part(path)) == [HEAD, *spans]
 
 
 def test_the_oldest_parts_are_the_coarsest_and_keep_the_longest_spans(tmp_path: Path) -> None:

@@ -48,14 +48,18 @@ def flat(nested: Sequence[Piece]) -> list[Piece]:
         while open_ and open_[-1].end <= time:
             top = open_.pop()
             if top.end > at:
-                result.append(top._replace(t=max(at, top.t)))
+                result.append(top if top.t >= at else top._replace(t=at))
                 at = top.end
         if open_ and time > at:
             result.append(open_[-1]._replace(t=max(at, open_[-1].t), end=time))
             at = time
 
     for piece in nested:
-        upto(piece.t)
+        if open_ and (len(open_) > 1 or open_[0].end > piece.t or open_[0].t < at):
+            upto(piece.t)
+        elif open_ and (top := open_.pop()).end > at:  # one after the other, as nearly all are
+            result.append(top)
+            at = top.end
         at = max(at, piece.t)
         open_.append(piece)
     upto(1 << 62)

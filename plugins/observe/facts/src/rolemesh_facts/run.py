@@ -215,19 +215,24 @@ class RunFacts:
         flow = self.flow()
         if flow is None:
             return []
-        calls: dict[tuple[int, int], list[tuple[RankRef, int, int]]] = {}
-        for ref in recorded_ranks(self.path) if ranks is None else ranks:
+        refs = recorded_ranks(self.path) if ranks is None else ranks
+        roles = {ref.role for ref in refs}
+        ends = [(edge, {flow.ops[edge.src].role, flow.ops[edge.dst].role}) for edge in flow.edges if edge.lag.isdigit()]
+        edges = [edge for edge, both in ends if both <= roles]
+        ops = {op for edge in edges for op in (edge.src, edge.dst)}
+        calls: dict[int, dict[int, list[tuple[RankRef, int, int]]]] = {op: {} for op in ops}
+        for ref in refs if edges else ():
             for line in self.lines(ref, since):
-                if isinstance(line, Stretch) and line.phase == "computing" and since - line.d < line.t < until:
-                    calls.setdefault((line.op, line.step), []).append((ref, line.t, line.t + line.d))
+                if not isinstance(line, Stretch) or line.op not in ops or line.phase != "computing":
+                    continue
+                if since - line.d < line.t < until:
+                    calls[line.op].setdefault(line.step, []).append((ref, line.t, line.t + line.d))
         found = []
-        for edge in flow.edges:
-            if not edge.lag.isdigit():
-                continue
-            for (op, step), takers in calls.items():
-                if op == edge.dst:
-                    for source, _, left in calls.get((edge.src, step - int(edge.lag)), ()):
-                        found += [Arrow(edge.id, step, source, left, target, t) for target, t, _ in takers if t >= left]
+        for edge in edges:
+            sources, lag = calls[edge.src], int(edge.lag)
+            for step, takers in calls[edge.dst].items():
+                for source, _, left in sources.get(step - lag, ()):
+                    found += [Arrow(edge.id, step, source, left, target, t) for target, t, _ in takers if t >= left]
         return sorted(found, key=lambda arrow: arrow.arrived)[-most:]
 
     def critical(self, since: int, until: int) -> Critical | None:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from rolemesh.runs.jsonl import open_regular
 from rolemesh_recorder.coarsening import coarsened
-from rolemesh_recorder.lines import Head, Line, decode, encode
+from rolemesh_recorder.lines import Head, Line, decode_lines, encode
 
 __all__ = ["Parts", "part_files", "read_part"]
 
 PARTS = 8
 """Number of parts of a record, of equal maximum size."""
+READ_BYTES = 1 << 20
+"""Bytes of a part that are decoded at a time."""
 
 
 class Parts:
@@ -78,9 +80,16 @@ def part_files(folder: Path) -> list[Path]:
 def read_part(path: Path) -> Iterator[Line]:
     """Yield the lines of a part. Damaged ones, and an incomplete last one, are left out. Raises `OSError`."""
     with open_regular(path) as file:
-        for raw in file:
-            if raw.endswith(b"\n") and (line := decode(raw)) is not None:
-                yield line
+        yield from decode_lines(_complete(file.readline()))  # many callers want the first line only
+        while data := file.read(READ_BYTES):
+            data += file.readline()
+            yield from decode_lines(_complete(data))
+            if not data.endswith(b"\n"):
+                break  # what the rank adds meanwhile begins within a line
+
+
+def _complete(data: bytes) -> bytes:
+    return data[: data.rfind(b"\n") + 1]
 
 
 def _coarse(path: Path) -> int:

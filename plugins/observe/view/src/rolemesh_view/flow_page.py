@@ -29,7 +29,8 @@ SHOWN, MOST_USES = 12, 8
 
 def flow(run: Viewed, query: Any) -> dict[str, Any]:
     """Return the picture of the flow, the state of its edges, the critical path, and the use of time by role."""
-    found, seen, ahead = run.facts.flow(), run.look_soon(), run.ahead_soon()
+    found, seen = run.facts.flow(), run.look_soon()
+    ahead = run.ahead_soon() if seen is not None else None
     look = seen or UNREAD
     critical = [each for each in look.critical.stations[:SHOWN] if each.share >= LEAST] if look.critical else []
     drawn = {kind if kind in KNOWN else "engine" for use in look.roles.values() for kind, _, _ in bars(use)}

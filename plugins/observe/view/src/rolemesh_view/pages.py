@@ -107,7 +107,8 @@ def _job(run: Viewed, query: Query) -> dict[str, Any]:
 
 
 def _advice(run: Viewed, query: Query) -> dict[str, Any]:
-    return {"found": run.look().advice, "recorded": bool(run.facts.ranks())}
+    look = run.look_soon()
+    return {"found": look.advice if look else [], "reads": look is None, "recorded": bool(run.facts.ranks())}
 
 
 def _events(run: Viewed, query: Query) -> dict[str, Any]:

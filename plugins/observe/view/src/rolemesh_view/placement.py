@@ -45,11 +45,10 @@ def nodes(events: Iterable[Event], sizes: Mapping[str, int]) -> list[Node]:
             rank, generation, pid = (_int(data.get(name)) for name in ("rank", "generation", "pid"))
             if rank < sizes.get(role, rank + 1):
                 places[role, rank] = node, Place(role, rank, generation, pid)
-    names = sorted({*agents, *(node for node, _ in places.values())})
-    return [
-        Node(name, tuple(agents.get(name, ())), tuple(sorted(place for node, place in places.values() if node == name)))
-        for name in names
-    ]
+    there: dict[str, list[Place]] = {name: [] for name in agents}
+    for node, place in places.values():
+        there.setdefault(node, []).append(place)
+    return [Node(name, tuple(agents.get(name, ())), tuple(sorted(there[name]))) for name in sorted(there)]
 
 
 def _int(value: object) -> int:
