@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
@@ -19,13 +20,15 @@ from rolemesh.errors import OptionsError
 from rolemesh_agents import AgentError, Start, Task, ToolCall
 from rolemesh_testing import EnvironmentConformance
 from rolemesh_verifiers import VerifiersEnvironment
-from rolemesh_verifiers.judging import judged
+from rolemesh_verifiers.judging import judged, judged_state
 from rolemesh_verifiers.messages import added, asked, completion, spoken
 
 HERE = Path(__file__).parent
-needs_verifiers = pytest.mark.skipif(
-    find_spec("verifiers") is None, reason="needs verifiers; the soak installs it apart"
-)
+VERSIONS = {"0.4.0": "taskset", "0.3.1": "environment"}
+"""Versions of verifiers that the soak installs, and the kind of their environments."""
+HAS = find_spec("verifiers") and VERSIONS.get(version("verifiers"))
+needs_verifiers = pytest.mark.skipif(HAS != "taskset", reason="needs verifiers 0.4; the soak installs it apart")
+needs_classic = pytest.mark.skipif(HAS != "environment", reason="needs verifiers 0.3; the soak installs it apart")
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +122,34 @@ def test_a_failure_is_an_error_and_no_reward(episode: dict[str, Any], own: dict[
     found = trace(**own)
     with pytest.raises(AgentError, match=why):
         judged(SimpleNamespace(**{"ok": True, "errors": [], "traces": [found], **episode}), found, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "failed", "why"),
+    [
+        ({"error": ConnectionError("gone")}, [], "ConnectionError: gone"),
+        ({"stop_condition": "timeout_reached", "reward": 1.0}, [], "own time limit"),
+        ({"reward": 0.0}, [("exact", ValueError("bad"))], "reward function exact has failed: ValueError: bad"),
+        ({"reward": None}, [], "has not computed a reward"),
+    ],
+)
+def test_a_failed_rollout_is_an_error_and_no_reward(state: dict[str, Any], failed: list[Any], why: str) -> None:
+    with pytest.raises(AgentError, match=why):
+        judged_state(state, failed, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({}, "give `taskset`"),
+        ({"taskset": "a", "environment": "b"}, "give `taskset`"),
+        ({"taskset": "a", "failed_rewards": "zero"}, "`taskset` does not use failed_rewards"),
+        ({"environment": "a", "config": {"c": 1}, "agent": "b"}, "`environment` does not use config, agent"),
+    ],
+)
+def test_options_of_the_other_kind_are_refused(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        VerifiersEnvironment.Options.model_validate(given)
 
 
 def test_without_the_package_the_error_names_the_roles_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,10 +268,159 @@ def test_another_task_than_the_one_that_was_dealt_out_is_refused() -> None:
     environment.close()
 
 
+# --------------------------------------------------------------------------- with a package before 0.4
+
+
+def classic(kind: str, eval_size: int = 0, **options: Any) -> VerifiersEnvironment:
+    arguments = {"kind": kind, **options.pop("arguments", {})}
+    given = {"environment": "trying_classics", "arguments": arguments, "eval_size": eval_size, **options}
+    return VerifiersEnvironment(VerifiersEnvironment.Options.model_validate(given))
+
+
+def answered(tools: Sequence[str], turn: int) -> tuple[str, list[ToolCall]]:
+    """Return turn `turn` of a model: it calls each tool once, one or two in a turn, and then says numbers."""
+    calls = {
+        "add": ToolCall("add", {"a": 2, "b": 3}, f"x{turn}"),
+        "fail": ToolCall("fail", {"text": "oh"}, f"y{turn}"),
+        "note": ToolCall("note", {"text": "so"}, f"z{turn}"),
+    }
+    if tools and turn < 2:
+        return "I call", [calls[name] for name in tools]
+    return ["7", "<answer>3</answer>", "no", "4"][turn % 4], []
+
+
+async def verifiers_own(kind: str, index: int) -> Any:
+    """Return what verifiers itself makes of the same turns, by a server that speaks the API of OpenAI."""
+    import verifiers as vf
+    from aiohttp import web
+    from openai import AsyncOpenAI
+    from verifiers.clients import OpenAIChatCompletionsClient
+
+    async def complete(request: web.Request) -> web.Response:
+        body = await request.json()
+        turn = sum(message["role"] == "assistant" for message in body["messages"][heads:])
+        content, calls = answered([tool["function"]["name"] for tool in body.get("tools", ())], turn)
+        return web.json_response(completion(spoken(content, calls, turn)))
+
+    environment = vf.load_environment("trying_classics", kind=kind)
+    row = dict(environment.get_dataset()[index])
+    heads = len(row["prompt"])
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", complete)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    client = AsyncOpenAI(base_url=f"http://127.0.0.1:{runner.addresses[0][1]}/v1", api_key="k")
+    found = await environment.generate([row], OpenAIChatCompletionsClient(client), "m")
+    await client.close()
+    await runner.cleanup()
+    return found["outputs"][0]
+
+
+@needs_classic
+class TestClassic(EnvironmentConformance):
+    plugin = "verifiers"
+    options = {
+        "environment": "trying_classics",
+        "arguments": {"kind": "multi", "held_out": 5, "max_turns": 3},
+        "success": 1.0,
+    }
+    bad_options = (
+        {"environment": "trying_classics", "taskset": "gsm8k"},
+        {"environment": "trying_classics", "config": {"a": 1}},
+        {"taskset": "gsm8k", "arguments": {"a": 1}},
+    )
+    preload = ("verifiers", "datasets")
+
+
+@needs_classic
+@pytest.mark.parametrize(
+    ("kind", "index"), [("single", 3), ("multi", 4), ("tool", 4), ("stateful", 4), ("group", 3), ("group", 24)]
+)
+def test_each_class_of_environment_gets_the_reward_that_verifiers_gives(
+    play: Callable[..., Any], kind: str, index: int
+) -> None:
+    own = asyncio.run(verifiers_own(kind, index))
+
+    async def talk(episode: Any, start: Start) -> Any:
+        for turn in range(20):
+            content, calls = answered([tool.name for tool in start.tools], turn)
+            if calls:
+                episode.hear(content, calls)
+                done = [(await episode.call(call)).done for call in calls][-1]
+            else:
+                done = (await episode.reply(content)).done
+            if done:
+                return await episode.reward()
+        raise AssertionError("the environment has not ended")
+
+    reward = play(classic(kind), index, talk)
+    assert reward.value == pytest.approx(own["reward"])
+    assert {name: reward.parts[name] for name in own["metrics"]} == pytest.approx(own["metrics"])
+
+
+@needs_classic
+def test_an_empty_answer_is_the_models_own(play: Callable[..., Any]) -> None:
+    async def talk(episode: Any, start: Start) -> Any:
+        assert "is wrong (1)" in (await episode.reply("")).messages[0]["content"]
+        assert (await episode.reply("3")).done
+        return await episode.reward()
+
+    assert play(classic("multi"), 3, talk).value == 0.75
+
+
+@needs_classic
+def test_a_set_for_evaluation_holds_the_held_out_tasks() -> None:
+    environment = classic("multi", eval_size=3, arguments={"held_out": 5})
+    assert (environment.size("train"), environment.size("eval")) == (20, 3)
+    assert environment.task("train", 0, 0).data["index"] == 0
+    environment.close()
+
+
+@needs_classic
+@pytest.mark.parametrize(
+    ("kind", "why", "remedy"),
+    [
+        ("ranks", "ranks score a group", "single rollouts"),
+        ("judge", "api_key", "OPENAI_API_KEY"),
+        ("nothing", "none of its reward functions has a weight", "arguments"),
+        ("image", "task 0: the environment shows the model image_url", "without images"),
+        ("other", "no kind other", "arguments"),
+    ],
+)
+def test_an_unsuitable_environment_is_refused_when_tasks_are_dealt_out(
+    kind: str, why: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    environment = classic(kind)
+    with pytest.raises(OptionsError, match=why) as raised:
+        environment.task("train", 0, 0)
+    environment.close()
+    assert remedy in str(raised.value.remedy)
+
+
+@needs_classic
+@pytest.mark.parametrize("failed", ["error", "zero"])
+def test_a_reward_function_that_raises_is_a_failure_unless_the_job_says_zero(
+    play: Callable[..., Any], failed: str
+) -> None:
+    async def talk(episode: Any, start: Start) -> Any:
+        await episode.reply("3")
+        return await episode.reward()
+
+    if failed == "zero":
+        assert play(classic("broken", failed_rewards="zero"), 3, talk).value == 1.0
+        return
+    with pytest.raises(AgentError, match="reward function broken has failed: ValueError: the judge is broken"):
+        play(classic("broken"), 3, talk)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_these_tests_pass_where_verifiers_is_installed(tmp_path: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path / "own"), "verifiers==0.4.0"]
+@pytest.mark.parametrize("number", VERSIONS)
+def test_these_tests_pass_where_verifiers_is_installed(tmp_path: Path, number: str) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path / "own"), f"verifiers=={number}"]
+    pip += [] if VERSIONS[number] == "taskset" else ["datasets<5"]
     subprocess.run(pip, check=True, timeout=900)
     path = os.pathsep.join([str(tmp_path / "own"), str(HERE), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=600", __file__]

@@ -16,6 +16,8 @@ __all__ = ["OVER", "Desk"]
 
 OVER = "context_length_exceeded"
 """The error code that tells a harness of verifiers to end its conversation in good order."""
+LONG = "this model's maximum context length is reached, since rolemesh has ended the conversation"
+"""The error's text. Some versions of verifiers look for its first words instead of the code."""
 SESSION = "X-Session-ID"
 """The header in which verifiers names the trace that a request belongs to."""
 
@@ -62,7 +64,7 @@ class Desk:
         body = await request.json()
         turn = await ask(body)
         if turn is None:
-            error = {"message": "rolemesh has ended the conversation", "type": "invalid_request_error", "code": OVER}
+            error = {"message": LONG, "type": "invalid_request_error", "code": OVER}
             return web.json_response({"error": error}, status=400)
         if body.get("stream"):
             return web.Response(body=_events(turn), content_type="text/event-stream")

@@ -1,4 +1,4 @@
-"""The environment `verifiers`: the tasks of a taskset, and episodes of the environment that plays them."""
+"""The environment `verifiers`: the tasks of verifiers, and episodes of the environment that plays them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["VerifiersEnvironment"]
 class VerifiersEnvironment(Environment):
     """Runs an environment of verifiers in the ranks of the role `environment`. The model is rolemesh's.
 
-    All code of verifiers and of the taskset runs in one thread, since some environments use global random numbers.
+    Its code runs in one thread, since some environments use global random numbers.
     """
 
     Options = VerifiersOptions
@@ -26,28 +26,25 @@ class VerifiersEnvironment(Environment):
         self._serving = Serving(options)
 
     def size(self, split: Literal["train", "eval"]) -> int:
-        """See `Environment.size`. Raises `OptionsError` if the taskset has no task for training."""
+        """See `Environment.size`. Raises `OptionsError` if there is no task for training."""
         options: VerifiersOptions = self.options
         count = self._serving.run(self._serving.counted(split)).result()
         held = min(options.eval_size, count)
         if split == "eval":
             return held
-        if options.held_out is not None:
+        if self._apart:
             return count
         if count <= options.eval_size:
-            what = f"the taskset has {count} tasks, and {held} of them are held out"
-            raise OptionsError(
-                what, where="eval_size", remedy="make it smaller, or give `held_out` a taskset of its own"
-            )
+            what = f"there are {count} tasks, and {held} of them are held out"
+            raise OptionsError(what, where="eval_size", remedy="make it smaller, or give `held_out` tasks of its own")
         return count - held
 
     def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
-        """See `Environment.task`. The data is the task's number in the taskset, and verifiers' hash of it."""
+        """See `Environment.task`. The data is the task's number in verifiers, and a hash of its content."""
         options: VerifiersOptions = self.options
-        first = options.eval_size if split == "train" and options.held_out is None else 0
-        index = first + number
-        found = self._serving.run(self._serving.task(split, index)).result()
-        return Task(number, {"index": index, "hash": found.hash}, split)
+        index = number + (options.eval_size if split == "train" and not self._apart else 0)
+        _, content = self._serving.run(self._serving.task(split, index)).result()
+        return Task(number, {"index": index, "hash": content}, split)
 
     def episode(self) -> Episode:
         """See `Environment.episode`."""
@@ -56,3 +53,7 @@ class VerifiersEnvironment(Environment):
     def close(self) -> None:
         """See `Environment.close`."""
         self._serving.close()
+
+    @property
+    def _apart(self) -> bool:
+        return self._serving.run(self._serving.apart()).result()

@@ -7,7 +7,6 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from rolemesh_agents import AgentError, Episode, Message, Observation, Outcome, Reward, Start, Task, ToolCall
-from rolemesh_verifiers.judging import judged
 from rolemesh_verifiers.messages import Asked, added, spoken
 from rolemesh_verifiers.play import Play
 from rolemesh_verifiers.serving import Serving
@@ -70,10 +69,11 @@ class VerifiersEpisode(Episode):
 
     async def _begin(self, task: Task) -> Start:
         index, split = task.data["index"], task.split
-        found = await self._serving.task(split, index)
-        if found.hash != task.data["hash"]:
+        found, content = await self._serving.task(split, index)
+        if content != task.data["hash"]:
             what = f"task {index} of verifiers differs from the one that the role `tasks` has dealt out"
-            raise AgentError(what, remedy="use one version of the taskset, and PYTHONHASHSEED=0, in both roles")
+            remedy = "use one version of its package and of its data, and PYTHONHASHSEED=0, in both roles"
+            raise AgentError(what, remedy=remedy)
         self._play = await self._serving.play(split)
         self._play.start(found)
         first = await self._play.next()
@@ -84,6 +84,8 @@ class VerifiersEpisode(Episode):
         return Start(first.messages, first.tools)
 
     async def _called(self, content: str, calls: Sequence[ToolCall]) -> list[Observation]:
+        if not self._asked.tools:  # a server without tools would not have told verifiers of a call
+            return [Observation(f"there is no tool {call.name!r}, and no other one") for call in calls]
         turn = spoken(content, calls, self._turns)
         found = await self._taken(turn)
         if found is None:
@@ -117,8 +119,7 @@ class VerifiersEpisode(Episode):
     async def _judged(self) -> Reward:
         if self._play is None:
             raise AgentError("the episode has not begun", remedy="call reset first")
-        episode, trace = await self._play.result()
-        return judged(episode, trace, self._success)
+        return await self._play.reward(self._success)
 
     async def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
         try:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rolemesh_agents import AgentError, Reward
 
-__all__ = ["judged"]
+__all__ = ["judged", "judged_state", "told"]
+
+OUT_OF_TIME = ("timeout_reached", "timeout")
+"""Stop conditions of environments whose own clock has ended a rollout."""
 
 
 def judged(episode: Any, trace: Any, success: float | None) -> Reward:
@@ -35,3 +39,37 @@ def judged(episode: Any, trace: Any, success: float | None) -> Reward:
     parts |= {name: float(reward.value) for name, reward in trace.rewards.items()}
     value = float(trace.reward)
     return Reward(value, parts, success=None if success is None else value >= success)
+
+
+def judged_state(state: Mapping[str, Any], failed: Sequence[tuple[str, Exception]], success: float | None) -> Reward:
+    """Return the reward of a judged state of an environment with `load_environment()`.
+
+    `failed`: names of reward functions that have raised, with their exceptions. Parts are the values of all functions.
+    Raises `AgentError` if the rollout or a reward function has failed.
+    """
+    error = state.get("error")
+    if error is not None:
+        raise AgentError(f"verifiers: {told(error)}", remedy="see the log of this rank")
+    if state.get("timed_out") or state.get("stop_condition") in OUT_OF_TIME:
+        remedy = "its clock also counts the model's time: raise its limit in `arguments`"
+        raise AgentError("verifiers: the environment's own time limit has ended the rollout", remedy=remedy)
+    if failed:
+        name, why = failed[0]
+        remedy = "mend its cause, or give the option `failed_rewards: zero`, as verifiers counts it"
+        raise AgentError(f"the reward function {name} has failed: {told(why)}", remedy=remedy)
+    if state.get("reward") is None:
+        raise AgentError("verifiers has not computed a reward", remedy="see the log of this rank")
+    parts = {name: float(value) for name, value in (state.get("metrics") or {}).items()}
+    value = float(state["reward"])
+    return Reward(value, parts, success=None if success is None else value >= success)
+
+
+def told(error: Any) -> str:
+    """Return an error with its causes, in one line."""
+    if not isinstance(error, BaseException):
+        return str(error)
+    said, seen = [], error
+    while seen is not None and len(said) < 4:
+        said.append(f"{type(seen).__name__}: {seen}".removesuffix(": "))
+        seen = seen.__cause__  # type: ignore[assignment]
+    return ", because of ".join(said)

@@ -1,13 +1,14 @@
-"""One episode of verifiers, as its model sees it: verifiers asks for turns, and then judges."""
+"""One episode of verifiers, as its model sees it: verifiers asks for turns, and then judges. Both kinds share it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from rolemesh_agents import AgentError, Message
+from rolemesh_agents import AgentError, Message, Reward
 from rolemesh_verifiers.desk import Desk
 from rolemesh_verifiers.messages import REMEDY, Asked, asked
 
@@ -17,16 +18,18 @@ MOST_ENDS = 16
 """Number of requests that an environment may make after the end of its conversation."""
 
 
-class Play:
-    """Runs an episode in the event loop of verifiers. `ask` comes from the desk, the other methods from rolemesh."""
+class Play(ABC):
+    """Runs an episode in the event loop of verifiers. `ask` comes from the desk, the other methods from rolemesh.
 
-    def __init__(self, environment: Any, context: Any, agent: str, desk: Desk, once: Sequence[str]) -> None:
-        """`agent`: the name of the agent that the model plays. `once`: tools that must not be repeated."""
-        self._environment, self._context, self._agent, self._desk = environment, context, agent, desk
-        self._once = once
+    A subclass runs an episode of one kind: it opens the desk for it, and says when verifiers begins to judge.
+    """
+
+    def __init__(self, desk: Desk, once: Sequence[str]) -> None:
+        """`once`: tools that must not be repeated."""
+        self._desk, self._once = desk, once
         self._news: asyncio.Queue[Asked | None] = asyncio.Queue()
         self._turn: asyncio.Future[Message | None] | None = None
-        self._traces: list[Any] = []
+        self._open: list[str] = []
         self._over = self._ending = False
         self._wrong: AgentError | None = None
         self._ends = 0
@@ -34,9 +37,16 @@ class Play:
 
     def start(self, task: Any) -> None:
         """Start the episode of a task of verifiers."""
-        run = self._environment.run_episode(task, self._context, on_trace=self._traced)
-        self._running = asyncio.create_task(run)
+        self._running = asyncio.create_task(self._run(task))
         self._running.add_done_callback(lambda _: self._ended())
+
+    @abstractmethod
+    async def _run(self, task: Any) -> Any:
+        """Run the episode, judge it, and return what `_judged` needs."""
+
+    @abstractmethod
+    def _judged(self, result: Any, success: float | None) -> Reward:
+        """Return the reward. Raises `AgentError` if anything has failed."""
 
     async def next(self) -> Asked | None:
         """Return the next request to the model; None: there is no other one.
@@ -48,23 +58,29 @@ class Play:
             raise self._wrong
         return found
 
-    def answer(self, turn: Message) -> None:
-        """Answer the last request."""
+    def answer(self, turn: Message | None) -> None:
+        """Answer the last request; None: the conversation is over."""
         assert self._turn is not None
         turn_of, self._turn = self._turn, None
         turn_of.set_result(turn)
 
-    async def result(self) -> tuple[Any, Any]:
-        """End the conversation, wherever it is, and return verifiers' judged episode and the trace of the model."""
+    async def reward(self, success: float | None) -> Reward:
+        """End the conversation, wherever it is, and return verifiers' judgement.
+
+        `success`: the reward from which on the task counts as solved.
+        """
         self._ending = True
         if self._turn is not None:
-            self._turn.set_result(None)
-            self._turn = None
+            self.answer(self._cut())
         assert self._running is not None
-        episode = await asyncio.shield(self._running)
+        result = await asyncio.shield(self._running)
         if self._wrong is not None:
             raise self._wrong
-        return episode, self._traces[0] if self._traces else None
+        return self._judged(result, success)
+
+    def _cut(self) -> Message | None:
+        """Return what stands for a turn that a limit has cut; None: nothing."""
+        return None
 
     async def close(self) -> None:
         """End the episode, and with it its tools and its sandbox."""
@@ -72,8 +88,8 @@ class Play:
             self._running.cancel()
             with contextlib.suppress(BaseException):
                 await self._running
-        for trace in self._traces:
-            self._desk.close(trace.id)
+        for each in self._open:
+            self._desk.close(each)
 
     async def ask(self, body: Any) -> Message | None:
         """Take a request of verifiers, and return the model's turn; None: the conversation is over."""
@@ -95,21 +111,10 @@ class Play:
         self._news.put_nowait(request)
         return await self._turn
 
-    def _traced(self, trace: Any) -> None:
-        """Take note of a new run of an agent."""
-        if trace.agent.name != self._agent:
-            return
-        if self._traces:
-            self._fail("the environment has ended the model's run, and begins another one")
-            return
-        self._traces.append(trace)
-        self._desk.open(trace.id, self.ask)
-        trace.watch(self._changed)
-
-    def _changed(self, trace: Any) -> None:
-        """Note that verifiers begins to judge: it asks for no other turn then."""
-        if trace.timing.finalize.start:
-            self._ended()
+    def _opened(self, name: str) -> None:
+        """Let the desk pass the requests of `name` on to this episode."""
+        self._open.append(name)
+        self._desk.open(name, self.ask)
 
     def _ended(self) -> None:
         if not self._over:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from itertools import islice
-from typing import Any, Literal, TypeAlias, TypeVar
+from contextlib import contextmanager
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
-from rolemesh_verifiers.configs import configured
+from rolemesh.errors import OptionsError
+from rolemesh_verifiers.classic import Classic
 from rolemesh_verifiers.desk import Desk
+from rolemesh_verifiers.judging import told
 from rolemesh_verifiers.options import VerifiersOptions
 from rolemesh_verifiers.play import Play
+from rolemesh_verifiers.tasksets import Taskset
 
 __all__ = ["Serving", "Split"]
 
@@ -20,44 +23,24 @@ T = TypeVar("T")
 Split: TypeAlias = Literal["train", "eval"]
 
 
-class Served:
-    """An environment of verifiers with the tasks of one split, and the agent that the model plays."""
-
-    def __init__(self, options: VerifiersOptions, split: Split) -> None:
-        config, self.agent = configured(options, split)
-        from verifiers.v1.utils.loaders import load_environment
-
-        self.environment: Any = load_environment(config)
-        self._tasks: list[Any] = []
-        self._left = iter(self.environment.taskset if self.bounded else self.environment.taskset.take(options.most))
-        self.lock = asyncio.Lock()
-        self.held: asyncio.Task[None] | None = None
-        self.over = asyncio.Event()
+class Source(Protocol):
+    """Tasks of verifiers, and episodes of them. All methods run in the thread of verifiers."""
 
     @property
-    def bounded(self) -> bool:
-        """Whether the taskset has an end."""
-        return bool(self.environment.taskset.bounded)
+    def apart(self) -> bool:
+        """Whether the held-out tasks are a set of their own."""
 
-    def tasks(self, count: int | None = None) -> list[Any]:
-        """Return all tasks, or at least the first `count` of them."""
-        self._tasks += islice(self._left, None if count is None else max(0, count - len(self._tasks)))
-        return self._tasks
+    def count(self, split: Split) -> int:
+        """Return the number of tasks."""
 
-    async def serve(self) -> None:
-        """Hold the servers of the environment, once."""
-        async with self.lock:
-            if self.held is None:
-                up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                held = asyncio.create_task(self._hold(up))
-                held.add_done_callback(lambda done: up.done() or up.set_exception(done.exception() or EOFError()))
-                await up
-                self.held = held
+    def task(self, split: Split, index: int) -> tuple[Any, str]:
+        """Return a task and a hash of its content."""
 
-    async def _hold(self, up: asyncio.Future[None]) -> None:
-        async with self.environment.serving():
-            up.set_result(None)
-            await self.over.wait()
+    async def play(self, desk: Desk, once: Sequence[str]) -> Play:
+        """Return a new episode, which has not started."""
+
+    async def close(self) -> None:
+        """End what all episodes share."""
 
 
 class Serving:
@@ -67,7 +50,7 @@ class Serving:
         self._options = options
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._served: dict[Split, Served] = {}
+        self._sources: dict[Split, Source] = {}
         self._desk = Desk()
 
     def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -83,22 +66,28 @@ class Serving:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def counted(self, split: Split) -> int:
-        """Return the number of tasks of a split of the taskset."""
-        served = self._of(split)
-        return len(served.tasks()) if served.bounded else self._options.most
+        """Return the number of tasks of a split. Raises `OptionsError` if they cannot be loaded."""
+        source = await self._of(split)
+        with self._loading_tasks():
+            return source.count(split)
 
-    async def task(self, split: Split, index: int) -> Any:
-        """Return a task of verifiers."""
-        return self._of(split).tasks(index + 1)[index]
+    async def apart(self) -> bool:
+        """Return whether the held-out tasks are a set of their own."""
+        return self._options.held_out is not None or (await self._of("eval")).apart
+
+    async def task(self, split: Split, index: int) -> tuple[Any, str]:
+        """Return a task of verifiers, and a hash of its content. Raises `OptionsError` if it cannot be loaded."""
+        source = await self._of(split)
+        with self._loading_tasks():
+            return source.task(split, index)
 
     async def play(self, split: Split) -> Play:
         """Return a new episode, which has not started."""
-        served = self._of(split)
-        await served.serve()
+        source = await self._of(split)
         async with self._starting:
             if not self._desk.url:
                 await self._desk.start()
-        return Play(served.environment, self._context(), served.agent, self._desk, self._options.once)
+        return await source.play(self._desk, self._options.once)
 
     def close(self) -> None:
         """End all of it."""
@@ -106,24 +95,36 @@ class Serving:
             self._loop.call_soon_threadsafe(self._over.set)
             self._thread.join()
 
-    def _of(self, split: Split) -> Served:
-        held = "eval" if split == "eval" and self._options.held_out is not None else "train"
-        if held not in self._served:
-            self._served[held] = Served(self._options, held)
-        return self._served[held]
+    async def _of(self, split: Split) -> Source:
+        held: Split = "eval" if split == "eval" and self._options.held_out is not None else "train"
+        async with self._loading:
+            if held not in self._sources:
+                self._sources[held] = await self._loaded(held)
+        return self._sources[held]
 
-    def _context(self) -> Any:
-        from verifiers.v1.clients import EvalClientConfig, ModelContext
+    async def _loaded(self, split: Split) -> Source:
+        if self._options.environment is None:
+            return Taskset(self._options, split)
+        # Some environments run an event loop of their own while they load, as verifiers lets them.
+        return await asyncio.to_thread(Classic, self._options, split)
 
-        return ModelContext("policy", EvalClientConfig(base_url=self._desk.url, api_key_var="ROLEMESH_KEY"))
+    @contextmanager
+    def _loading_tasks(self) -> Iterator[None]:
+        try:
+            yield
+        except OptionsError:
+            raise
+        except Exception as error:
+            where = "taskset" if self._options.environment is None else "environment"
+            remedy = "install what it needs in the roles `tasks` and `environment`, and look at its settings"
+            raise OptionsError(f"its tasks cannot be loaded: {told(error)}", where=where, remedy=remedy) from error
 
     async def _main(self, up: threading.Event) -> None:
-        self._loop, self._over, self._starting = asyncio.get_running_loop(), asyncio.Event(), asyncio.Lock()
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        self._starting, self._loading = asyncio.Lock(), asyncio.Lock()
         up.set()
         await self._over.wait()
-        for served in self._served.values():
-            served.over.set()
-        held = [served.held for served in self._served.values() if served.held is not None]
-        await asyncio.gather(*held, return_exceptions=True)
+        for source in self._sources.values():
+            await source.close()
         if self._desk.url:
             await self._desk.stop()

@@ -1,0 +1,204 @@
+"""Environments with `load_environment()`, which verifiers has before version 0.4: their tasks and their episodes."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from contextvars import ContextVar
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any, Literal
+from uuid import uuid4
+
+from rolemesh.errors import OptionsError
+from rolemesh_agents import AgentError, Message, Reward
+from rolemesh_verifiers.desk import SESSION, Desk
+from rolemesh_verifiers.judging import judged_state, told
+from rolemesh_verifiers.messages import asked
+from rolemesh_verifiers.options import VerifiersOptions
+from rolemesh_verifiers.play import Play
+
+__all__ = ["Classic"]
+
+PACKAGE = "give the roles `tasks` and `environment` the packages: runtime_env: {pip: [verifiers==0.3.1, …]}"
+FAILED: ContextVar[list[tuple[str, Exception]]] = ContextVar("FAILED")
+"""Reward functions that have raised in the episode of this context, with their exceptions."""
+
+
+class Classic:
+    """An environment of `load_environment()`, with its sets for training and for evaluation."""
+
+    def __init__(self, options: VerifiersOptions, split: Literal["train", "eval"]) -> None:
+        """Raises `OptionsError` if the environment cannot be loaded, and if it needs what rolemesh has not."""
+        own = options.held_out if split == "eval" and options.held_out is not None else {}
+        self._environment = _loaded(str(options.environment), {**options.arguments, **own})
+        rubrics = list(_rubrics(self._environment.rubric))
+        _check(self._environment, rubrics)
+        if options.failed_rewards == "error":
+            for rubric in rubrics:
+                rubric.funcs[:] = [_noting(function) for function in rubric.funcs]
+        self._eval = _has(self._environment, "eval_dataset")
+        self._train = _has(self._environment, "dataset")
+
+    @property
+    def apart(self) -> bool:
+        """Whether the environment has a set for training and one for evaluation."""
+        return self._train and self._eval
+
+    def count(self, split: Literal["train", "eval"]) -> int:
+        """Return the number of tasks of the set."""
+        return len(self._set(split))
+
+    def task(self, split: Literal["train", "eval"], index: int) -> tuple[Any, str]:
+        """Return a row of the set, and a hash of its content. Raises `OptionsError` for a prompt that is not text."""
+        row = dict(self._set(split)[index])
+        try:
+            asked({"messages": _chat(row.get("prompt"))}, ())
+        except AgentError as error:
+            what = f"task {index}: {error.what}"
+            raise OptionsError(what, where="environment", remedy="choose tasks without images") from error
+        content = json.dumps(row, sort_keys=True, default=lambda value: type(value).__name__)
+        return row, hashlib.sha256(content.encode()).hexdigest()
+
+    async def play(self, desk: Desk, once: Sequence[str]) -> Play:
+        """Return a new episode, which has not started."""
+        return ClassicPlay(self._environment, desk, once)
+
+    async def close(self) -> None:
+        """End what the environment holds for all episodes."""
+        await self._environment._teardown()
+
+    def _set(self, split: Literal["train", "eval"]) -> Any:
+        evaluation = self._eval if split == "eval" else not self._train
+        return self._environment.get_eval_dataset() if evaluation else self._environment.get_dataset()
+
+
+class ClassicPlay(Play):
+    """An episode of an environment of `load_environment()`."""
+
+    def __init__(self, environment: Any, desk: Desk, once: Sequence[str]) -> None:
+        super().__init__(desk, once)
+        self._environment = environment
+        self._asked = 0
+
+    async def _run(self, task: Any) -> tuple[Any, list[tuple[str, Exception]]]:
+        from openai import AsyncOpenAI
+
+        name, failed, environment = uuid4().hex, list[tuple[str, Exception]](), self._environment
+        FAILED.set(failed)
+        self._opened(name)
+        headers = {SESSION: name}
+        client = AsyncOpenAI(
+            base_url=self._desk.url, api_key="rolemesh", default_headers=headers, timeout=None, max_retries=0
+        )
+        async with client:
+            state = await environment.rollout(
+                copy.deepcopy(task), _wrapped(client), "policy", copy.deepcopy(environment.sampling_args)
+            )
+            self._ended()
+            score = environment.rubric.score_rollout
+            # 0.1.9 wants a semaphore for its scoring.
+            more = [nullcontext()] if "score_sem" in inspect.signature(score).parameters else []
+            await score(state, *more)
+            if hasattr(environment.rubric, "cleanup"):
+                await environment.rubric.cleanup(state)
+        return state, failed
+
+    async def ask(self, body: Any) -> Message | None:
+        """See `Play.ask`. verifiers takes an empty answer for a broken server, so the model says a space."""
+        self._asked += 1
+        turn = await super().ask(body)
+        if turn is None or turn["content"] or "tool_calls" in turn:
+            return turn
+        return {**turn, "content": " "}
+
+    def _cut(self) -> Message | None:
+        """See `Play._cut`. Reward functions look at the last answer, so there is at least one, which is a space."""
+        return {"role": "assistant", "content": " "} if self._asked == 1 else None
+
+    def _judged(self, result: Any, success: float | None) -> Reward:
+        return judged_state(*result, success)
+
+
+def _loaded(name: str, arguments: Mapping[str, Any]) -> Any:
+    try:
+        import verifiers
+        from verifiers.envs import environment as module
+    except ImportError as error:
+        what = f"verifiers has no load_environment(): {error}"
+        raise OptionsError(what, where="environment", remedy=f"0.4 has tasksets only; {PACKAGE}") from error
+    # verifiers would end the process itself at SIGTERM and at its exit. The rank ends the environment.
+    signals = {key: getattr(module.signal, key) for key in ("SIGINT", "SIGTERM", "default_int_handler")}
+    module.signal = SimpleNamespace(signal=lambda *_: None, **signals)
+    module.atexit = SimpleNamespace(register=lambda function: function)
+    try:
+        return verifiers.load_environment(name, **arguments)
+    except Exception as error:
+        remedy = "install its package in the roles `tasks` and `environment`, and look at its `arguments`"
+        if "API_KEY" in (why := told(error)).upper():
+            remedy = "give its judge a key: runtime_env: {env_vars: {OPENAI_API_KEY: …}} of both roles, or an argument"
+        raise OptionsError(f"verifiers cannot load {name!r}: {why}", where="environment", remedy=remedy) from error
+
+
+def _rubrics(rubric: Any) -> Iterator[Any]:
+    """Return a rubric and all rubrics that it consists of."""
+    yield rubric
+    for each in getattr(rubric, "rubrics", ()):
+        yield from _rubrics(each)
+    for environment in getattr(rubric, "env_map", {}).values():
+        yield from _rubrics(environment.rubric)
+
+
+def _check(environment: Any, rubrics: Sequence[Any]) -> None:
+    """Raise `OptionsError` if rolemesh cannot run an environment."""
+    where = "environment"
+    if getattr(environment, "message_type", "chat") == "completion":
+        raise OptionsError("it continues plain text, and rolemesh holds chats", where=where, remedy="choose chats")
+    if group := [each.__name__ for rubric in rubrics for each in rubric.funcs if rubric._is_group_func(each)]:
+        remedy = "choose rewards of single rollouts; the agent of rolemesh compares the conversations of a group"
+        raise OptionsError(f"{', '.join(group)} score a group of rollouts together", where=where, remedy=remedy)
+    if getattr(environment, "provides_advantages", False):
+        remedy = "choose rewards without advantages; the agent of rolemesh computes them"
+        raise OptionsError("it computes advantages of its own", where=where, remedy=remedy)
+    own = [rubric for rubric in rubrics if not type(rubric).score_rollout.__module__.startswith("verifiers.")]
+    weights = own or any(weight for rubric in rubrics for weight in rubric.weights)
+    if not weights or not getattr(environment, "score_rollouts", True):
+        remedy = "choose rewards in `arguments`: verifiers would give 0 to each rollout"
+        raise OptionsError("none of its reward functions has a weight", where=where, remedy=remedy)
+
+
+def _noting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a reward function that also notes its exception: verifiers takes one for the reward 0."""
+
+    @wraps(function)
+    async def noting(*arguments: Any, **named: Any) -> Any:
+        try:
+            found = function(*arguments, **named)
+            return await found if inspect.isawaitable(found) else found
+        except Exception as error:
+            FAILED.get().append((function.__name__, error))
+            raise
+
+    return noting
+
+
+def _has(environment: Any, name: str) -> bool:
+    """Return whether the environment has this set, which it may not have built yet."""
+    return getattr(environment, name, None) is not None or getattr(environment, f"{name}_source", None) is not None
+
+
+def _chat(prompt: Any) -> list[Mapping[str, Any]]:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt or [])
+
+
+def _wrapped(client: Any) -> Any:
+    """Return a client as the version of verifiers takes it."""
+    try:
+        from verifiers.clients import OpenAIChatCompletionsClient
+    except ImportError:
+        return client
+    return OpenAIChatCompletionsClient(client)
