@@ -35,6 +35,16 @@ def test_missing_and_damaged_files_are_empty_facts(tmp_path: Path, content: byte
     assert facts.series() == {}
 
 
+def test_a_run_without_metrics_has_the_steps_of_its_result_and_why_it_ended(tmp_path: Path) -> None:
+    info = {"name": "small", "run_dir": "", "steps": 20, "roles": {"a": 1}, "operators": []}
+    (tmp_path / "run.json").write_text(json.dumps(info))
+    result = {"status": "done", "message": "", "reason": "source/0: no more records", "committed_steps": 7}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    summary = RunFacts(tmp_path).summary()
+    assert (summary.state, summary.step, summary.message) == ("done", 6, "source/0: no more records")
+    assert RunFacts(tmp_path).summary(result | {"status": "failed", "message": "bad"}).message == "bad"
+
+
 def test_events_are_read_on_while_they_are_written(tmp_path: Path) -> None:
     def line(seq: int) -> bytes:
         return json.dumps({"seq": seq, "epoch": 1, "time": 1.0, "kind": "persisted", "data": {"step": seq}}).encode()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from io import StringIO
 from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 from textual.widgets import DataTable
 from typer import Typer
 from typer.testing import CliRunner
@@ -17,7 +19,8 @@ from rolemesh.runs.run import EVENTS_FILE, RESULT_FILE, RUN_FILE
 from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowEdge, FlowFile, FlowOp, Head, Stretch, encode
 from rolemesh_top import TopVerb
 from rolemesh_top.app import TopApp
-from rolemesh_top.frame import FrameSource
+from rolemesh_top.frame import Frame, FrameSource, RankLine
+from rolemesh_top.text import RANK_HEADS, fitted_ranks, printed
 
 T = 1_795_000_000_000_000
 FLOW = FlowFile(
@@ -64,7 +67,7 @@ def test_the_keys_sort_and_filter_the_ranks_and_quit(run: Path) -> None:
                 return [str(table.get_row_at(at)[0]) for at in range(table.row_count)]
 
             assert ranks() == ["maker/0", "maker/1", "user/0"]
-            await pilot.press("s", "s", "s", "s", "s", "r")
+            await pilot.press("s", "s", "s", "s", "r")
             assert ranks() == ["user/0", "maker/1", "maker/0"], "by the share of computing, the smallest first"
             await pilot.press("f", *"maker/1")
             await pilot.pause()
@@ -78,6 +81,53 @@ def test_the_keys_sort_and_filter_the_ranks_and_quit(run: Path) -> None:
     asyncio.run(use())
 
 
+@pytest.mark.parametrize(
+    ("width", "bars", "out"),
+    [
+        (140, True, set()),
+        (100, False, set()),
+        (92, False, {"node"}),
+        (80, False, {"node", "pid", "rest"}),
+        (70, False, {"node", "pid", "rest", "phase"}),
+    ],
+)
+def test_a_narrow_terminal_gets_one_line_per_rank_with_what_matters_most(width: int, bars: bool, out: set[str]) -> None:
+    lines = [
+        RankLine(
+            f"rollout/{n}", "node-a", 4711, "running", 12345, "rollout.generate", 0.5, 0.4, 0.1, "40% waits for it", 1
+        )
+        for n in (0, 10)
+    ]
+    found = fitted_ranks(lines, width)
+    heads = [RANK_HEADS[at] for at in found.columns]
+    wide = [max(len(head), *(row[at].cell_len for row in found.rows)) for at, head in enumerate(heads)]
+    assert sum(wide) + 2 * (len(heads) - 1) <= width
+    assert set(RANK_HEADS) - set(heads) == out
+    assert any("█" in cell.plain for cell in found.rows[0]) == bars
+    assert [row[0].plain for row in found.rows] == ["rollout/0", "rollout/10"]
+    long = [msgspec.structs.replace(line, most="x" * 500, phase="y" * 500) for line in lines]
+    frame = Frame("small", "running", 1, 2, 1.0, None, "", 60.0, tuple(long))
+    console = Console(width=width, file=StringIO())
+    console.print(printed(frame, width))
+    assert console.file.getvalue().count("\n") == 5, "header, heads and ranks have one line each"  # type: ignore[attr-defined]
+
+
+def test_a_rank_of_an_ended_job_waits_for_nothing_after_its_last_step(run: Path) -> None:
+    (run / RESULT_FILE).write_text('{"status": "done", "committed_steps": 4, "wall_s": 1.0}')
+    ends = [
+        Stretch("idle", T + 1_000_000, 2_000_000, 3),
+        Account(T + 1_000_000, 500_000, 3, 0, {"idle": 500_000}),
+        Stretch("computing", T + 2_000_000, 1000, 3, 1),
+    ]
+    for role, lines in (("maker", ends[:2]), ("user", ends[2:])):
+        with (run / RECORD_DIR / f"{role}-0" / "000000.jsonl").open("ab") as file:
+            file.writelines(encode(line) + b"\n" for line in lines)
+    frame = FrameSource(run).frame(60.0)
+    maker = frame.ranks[0]
+    assert (maker.phase, maker.most) == ("all steps done", "33% all steps done")
+    assert "grant" not in json.dumps(msgspec.to_builtins(frame.ranks))
+
+
 def test_one_frame_as_text_and_as_json(run: Path) -> None:
     app = Typer()
     app.command()(TopVerb.function())
@@ -86,7 +136,7 @@ def test_one_frame_as_text_and_as_json(run: Path) -> None:
         "small",
         "failed",
         "maker/1",
-        "waits for batch of maker.make 80%",
+        "80% waits for batch of maker.make",
         "maker.make → user.use",
         "critical path",
     ):

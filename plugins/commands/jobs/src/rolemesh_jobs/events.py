@@ -59,26 +59,30 @@ def command(
     """
     run = find(job, runs_dir)
     seen = max(after or 0, 0 if last is None else newest(run)[0] - last)
-    complete, first = _is_complete(run), True
+    first, ended = True, _has_end(run, seen)
     while True:
         # Asked before reading: what was journalled until the end is read after it.
         over = not follow or not run.alive()
-        for page in events(run, seen, journal=(first or over) and not complete):
-            for event in page:
-                if not kind or event.kind in kind:
-                    _show(event, as_json)
-            seen = page[-1].seq
-            over = over or any(event.kind == "job_ended" for event in page)
-        if over:
+        for journal in (False, True):
+            # A copied run whose events.jsonl has the job's end needs no journal.
+            if journal and (ended or not (first or over)):
+                continue
+            for page in events(run, seen, journal=journal):
+                for event in page:
+                    if not kind or event.kind in kind:
+                        _show(event, as_json)
+                seen = page[-1].seq
+                ended = ended or any(event.kind == "job_ended" for event in page)
+        if over or ended:
             return
         first = False
         time.sleep(POLL_S)
 
 
-def _is_complete(run: LivingRun) -> bool:
-    """Return whether events.jsonl has the job's last event, so that a copied run needs no journal."""
-    last = events(run, newest(run)[0] - 1, journal=False)
-    return any(event.kind == "job_ended" for page in last for event in page)
+def _has_end(run: LivingRun, number: int) -> bool:
+    """Return whether event `number` is the job's end, and events.jsonl has it."""
+    found = events(run, number - 1, number, journal=False) if number else ()
+    return any(event.kind == "job_ended" for page in found for event in page)
 
 
 def line(event: Event) -> Text:

@@ -136,20 +136,22 @@ class RunFacts:
 
     # ---------------------------------------------------------------------------------------------- questions
 
-    def summary(self) -> Summary:
-        """Return the run in one line."""
-        info, result, events, metrics = self.info(), self.result(), self.events(), self.metrics()
+    def summary(self, result: Mapping[str, Any] | None = None) -> Summary:
+        """Return the run in one line. `result` is the content of ``result.json``, if the file may not exist yet."""
+        result = self.result() if result is None else result
+        info, events, metrics = self.info(), self.events(), self.metrics()
         name = info.name if info else self.path.resolve().name
         began = events[0].time if events else 0.0
         last = events[-1] if events else None
         said = last.data.get("status") if last and last.kind == "job_ended" else None  # only the owner reads the result
         state = str(result.get("status") or said or ("began" if events else "new"))
         ended = last.time if last and (result or said) else 0.0
-        step = metrics[-1].step if metrics else -1
+        committed = result.get("committed_steps")
+        step = max(metrics[-1].step if metrics else -1, committed - 1 if isinstance(committed, int) else -1)
         found = result.get("goodput")
         goodput = found.get("share") if isinstance(found, dict) else found
         return Summary(
-            name, state, step, info.steps if info else None, began, ended, str(result.get("message", "")),
+            name, state, step, info.steps if info else None, began, ended, _message(result),
             dict(info.roles) if info else {}, goodput if isinstance(goodput, float) else None,
         )  # fmt: skip
 
@@ -263,6 +265,11 @@ class RunFacts:
         """Return what the rules found in the latest part of the run."""
         flow, uses = self.flow(), self.uses(*self.window())
         return advice(Evidence(uses, edge_uses(flow, uses) if flow else [], self.stories(), self.series()))
+
+
+def _message(result: Mapping[str, Any]) -> str:
+    """Return what the job said at its end, or else why it ended before its last step."""
+    return str(result.get("message") or result.get("reason") or "")
 
 
 def _roles(uses: Mapping[RankRef, Use]) -> list[str]:

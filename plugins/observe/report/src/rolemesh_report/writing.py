@@ -39,12 +39,7 @@ def write_report(run_dir: Path, path: Path, result: Mapping[str, Any] | None = N
 def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None) -> str:
     """Return the report as HTML."""
     result = facts.result() if result is None else result
-    summary, flow, stories = facts.summary(), facts.flow(), facts.stories()
-    goodput = result.get("goodput")
-    if isinstance(goodput, dict) and isinstance(goodput.get("share"), float):
-        summary = summary._replace(goodput=goodput["share"])
-    if result:
-        summary = summary._replace(state=str(result.get("status")), message=str(result.get("message") or ""))
+    summary, flow, stories = facts.summary(result), facts.flow(), facts.stories()
     since, until = facts.window(None)
     recent = max(since, until - RECENT_S * 1_000_000)
     critical, edges = facts.critical(recent, until), facts.edges(since, until)

@@ -16,7 +16,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from rolemesh.errors import RolemeshError
 from rolemesh_top.frame import Frame, FrameSource, RankLine
-from rolemesh_top.text import EDGE_HEADS, RANK_HEADS, edge_cells, header, path_text, rank_cells
+from rolemesh_top.text import EDGE_HEADS, RANK_HEADS, fitted_edges, fitted_ranks, header, path_text
 
 __all__ = ["TopApp", "chosen"]
 
@@ -25,6 +25,8 @@ WINDOWS = (10.0, 60.0, 600.0, 86_400.0)
 FIELDS = ("rank", "node", "pid", "state", "step", "computing", "waiting", "rest", "most", "restarts", "phase")
 """The field of `RankLine` under each head."""
 _RANK = 0
+SCROLLBAR = 4
+"""Characters beside the cells of a table: the scroll bar, and the blanks at both ends."""
 
 
 def chosen(ranks: Sequence[RankLine], column: int, reverse: bool, words: str) -> list[RankLine]:
@@ -73,6 +75,8 @@ class TopApp(App[None]):
         self.source, self.window_s, self.every_s = source, window_s, every_s
         self.latest: Frame | None = None
         self.column, self.turned, self.words, self.paused = _RANK, False, "", False
+        self.shown: Sequence[int] = range(len(RANK_HEADS))
+        """Numbers of the columns for which the terminal has room."""
 
     def compose(self) -> ComposeResult:
         """Yield the parts of the screen."""
@@ -89,7 +93,6 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         """Begin to look at the run."""
-        self.query_one("#edges", DataTable).add_columns(*EDGE_HEADS)
         self.query_one("#ranks", DataTable).focus()
         self.look()
         self.set_interval(self.every_s, self.look_again)
@@ -115,18 +118,31 @@ class TopApp(App[None]):
         self.query_one("#head", Static).update(header(frame))
         self.query_one("#stations", Static).update(Text.assemble(("critical path\n", "dim"), path_text(frame)))
         self.query_one("#events", Static).update(Text("\n".join(reversed(frame.events))))
-        edges = self.query_one("#edges", DataTable)
-        edges.clear()
-        edges.add_rows(edge_cells(line) for line in frame.edges)
+        edges, found = self.query_one("#edges", DataTable), fitted_edges(frame.edges, self._room("#edges"))
+        edges.clear(columns=True)
+        edges.add_columns(*(EDGE_HEADS[at] for at in found.columns))
+        edges.add_rows(found.rows)
         self._show_ranks(frame)
+
+    def _room(self, table: str) -> int:
+        """Return the characters that a line of a table has, without the blanks that the table puts around cells."""
+        return self.query_one(table).size.width - SCROLLBAR
+
+    def on_resize(self) -> None:
+        """Fit the tables to the new size."""
+        if self.latest is not None:
+            self.call_after_refresh(self.show, self.latest)
 
     def _show_ranks(self, frame: Frame) -> None:
         table = self.query_one("#ranks", DataTable)
         row = table.cursor_row
         table.clear(columns=True)
         arrow = " ▼" if self.turned else " ▲"
-        table.add_columns(*(head + arrow * (at == self.column) for at, head in enumerate(RANK_HEADS)))
-        table.add_rows(rank_cells(line) for line in chosen(frame.ranks, self.column, self.turned, self.words))
+        ranks = chosen(frame.ranks, self.column, self.turned, self.words)
+        found = fitted_ranks(ranks, self._room("#ranks"))
+        self.shown = found.columns
+        table.add_columns(*(RANK_HEADS[at] + arrow * (at == self.column) for at in self.shown))
+        table.add_rows(found.rows)
         table.move_cursor(row=min(row, max(0, table.row_count - 1)))
 
     def _again(self) -> None:
@@ -144,7 +160,7 @@ class TopApp(App[None]):
 
     def action_sort(self) -> None:
         """Sort by the next column. Numbers begin with the largest."""
-        self.column = (self.column + 1) % len(RANK_HEADS)
+        self.column = next((at for at in self.shown if at > self.column), _RANK)
         self.turned = FIELDS[self.column] in ("pid", "step", "computing", "waiting", "rest", "restarts")
         self._again()
 

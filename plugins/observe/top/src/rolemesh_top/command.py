@@ -72,7 +72,8 @@ def top(
 
         from rolemesh_top.text import printed
 
-        Console(highlight=False).print(printed(source.frame(window)))
+        console = Console(highlight=False)
+        console.print(printed(source.frame(window), console.width))
     else:
         from rolemesh_top.app import TopApp
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,14 @@ import msgspec
 
 from rolemesh.api.observer import Event
 from rolemesh.api.rank_ref import RankRef
+from rolemesh.errors import EXIT_CODES
 from rolemesh_console.sentences import sentence
 from rolemesh_facts import RunFacts
 from rolemesh_facts.critical import Critical
 from rolemesh_facts.labels import edge_label, phase_label, use_label
 from rolemesh_facts.pieces import Piece
-from rolemesh_facts.time_use import Use
+from rolemesh_facts.run import Summary
+from rolemesh_facts.time_use import Use, use_of
 from rolemesh_jobs.picture import job_status
 from rolemesh_recorder.lines import Account, FlowFile, Head, Line, Stretch
 
@@ -28,10 +30,14 @@ STATIONS = 8
 """Number of stations of the critical path in a frame."""
 MOST = 200
 """Characters of an event that are shown."""
+OVER = "all steps done"
+"""The name of the time in which a rank has no step left to do."""
+WORK = ("computing", "serving")
+_NEVER = 1 << 62
 
 
 class RankLine(msgspec.Struct, frozen=True):
-    """A rank. Shares are from 0 to 1: `computing`, `waiting` (for values), `blocked`, and `rest`. `most` is its
+    """A rank. Shares are from 0 to 1: `computing`, `waiting` (for values and consumers), and `rest`. `most` is its
     largest share apart from computing, in words."""
 
     rank: str
@@ -92,15 +98,29 @@ class FrameSource:
         facts = self._facts
         status = job_status(self.run_dir)
         flow, summary, events = facts.flow(), facts.summary(), facts.events()
+        ended = status["state"] in EXIT_CODES
+        lines = {ref: facts.lines(ref) for ref in facts.ranks()}
         since, until = facts.window(window_s)
+        if ended:  # then ranks wait for the end of the job
+            until = min(until, max(map(_worked_until, lines.values()), default=until))
+            since = min(since, max(facts.window(None)[0], until - int(window_s * 1e6)))
+        last = _last_step(status, summary, ended)
         known = {f"{each.get('role')}/{each.get('rank')}": each for each in status["ranks"]}
         restarts: dict[str, int] = {}
         for story in facts.stories():
             for name in story.restarted:
                 restarts[name] = restarts.get(name, 0) + 1
         ranks = [
-            _rank(flow, ref, facts.lines(ref), use, known.pop(str(ref), {}), restarts.get(str(ref), 0))
-            for ref, use in facts.uses(since, until).items()
+            _rank(
+                flow,
+                ref,
+                own,
+                use_of(_after(own, last), since, until),
+                known.pop(str(ref), {}),
+                restarts.get(str(ref), 0),
+                last,
+            )
+            for ref, own in lines.items()
         ]
         ranks += [_unrecorded(name, each, restarts.get(name, 0)) for name, each in known.items()]
         step = status["committed_steps"]
@@ -111,7 +131,7 @@ class FrameSource:
             summary.steps,
             status["wall_s"],
             summary.goodput,
-            "; ".join(map(str, filter(None, [*status["warnings"], status["message"]])))[:MOST],
+            "; ".join(map(str, filter(None, [*status["warnings"], status["message"] or summary.message])))[:MOST],
             (until - since) / 1e6,
             tuple(ranks),
             _edges(facts, flow, since, until),
@@ -120,19 +140,55 @@ class FrameSource:
         )
 
 
+def _last_step(status: Mapping[str, Any], summary: Summary, ended: bool) -> int:
+    """Return the number of the job's last step; a very large one if it is not known."""
+    done, steps = status["committed_steps"], summary.steps
+    if ended and status["state"] == "done" and isinstance(done, int):
+        return done - 1
+    return steps - 1 if steps else _NEVER
+
+
+def _worked_until(lines: Sequence[Line]) -> int:
+    """Return when a rank's last operator ended, in µs since 1970; 0 if it had none."""
+    works = (line.t + line.d for line in reversed(lines) if isinstance(line, Stretch) and line.phase in WORK)
+    steps = (line.t + line.d for line in reversed(lines) if isinstance(line, Account) and line.steps)
+    return next(works, None) or next(steps, 0)
+
+
+def _after(lines: Sequence[Line], last: int) -> Iterator[Line]:
+    """Yield a rank's lines. The time in which it waited for grants after the step `last` has the name `OVER`."""
+    waits = (line.t for line in lines if isinstance(line, Stretch) and line.phase == "idle" and line.step >= last)
+    steps = (line.t + line.d for line in lines if isinstance(line, Account) and line.steps and line.step >= last)
+    since = min((*waits, *steps), default=_NEVER)
+    for line in lines:
+        idle = line.spent.get("idle", 0) if isinstance(line, Account) and line.step >= last else 0
+        if idle and isinstance(line, Account) and line.t + line.d > since:
+            over = min(idle, line.t + line.d - max(since, line.t))
+            line = msgspec.structs.replace(line, spent=line.spent | {"idle": idle - over, OVER: over})
+        yield line
+
+
 def _rank(
-    flow: FlowFile | None, ref: RankRef, lines: Sequence[Line], use: Use, known: Mapping[str, Any], restarts: int
+    flow: FlowFile | None,
+    ref: RankRef,
+    lines: Sequence[Line],
+    use: Use,
+    known: Mapping[str, Any],
+    restarts: int,
+    last_step: int,
 ) -> RankLine:
     head = next((line for line in reversed(lines) if isinstance(line, Head)), None)
     account = next((line for line in reversed(lines) if isinstance(line, Account)), None)
     last = next((line for line in reversed(lines) if isinstance(line, Stretch)), None)
     phase = f"{known['phase']} {known.get('doing', '')}".strip() if known.get("phase") else ""
-    if not known and last is not None:
+    if not known and account is not None and account.step >= last_step:
+        phase = OVER
+    elif not known and last is not None:
         piece = Piece(last.t, last.t + last.d, last.phase, last.op, last.edge)
         phase = f"last: {phase_label(flow, ref.role, piece.phase, piece.op, piece.edge)}"
     waiting = sum(use.share(name) for name in use.spent if name.startswith("edge "))
     other = next(((name, part) for name, part in use.shares.items() if name != "computing"), None)
-    most = f"{use_label(flow, ref.role, other[0])} {other[1]:.0%}" if other else ""
+    most = f"{other[1]:.0%} {use_label(flow, ref.role, other[0])}" if other else ""
     computing = use.share("computing") + use.share("serving")
     step = int(known.get("step", -1)) if known else account.step if account else -1
     return RankLine(
