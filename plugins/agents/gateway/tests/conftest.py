@@ -99,8 +99,10 @@ class Running:
 
 
 @asynccontextmanager
-async def running(model: Model, may_judge: bool = True, retry_s: float = 10.0, **about: Any) -> AsyncIterator[Running]:
-    server = Server("policy", 1.0, 4, retry_s)
+async def running(
+    model: Model, may_judge: bool = True, retry_s: float = 10.0, leave_out: Sequence[str] = (), **about: Any
+) -> AsyncIterator[Running]:
+    server = Server("policy", 1.0, 4, retry_s, leave_out)
     await server.start()
     talk = ScriptedTalk(model, **about)
     door = server.open(talk.start)

@@ -443,6 +443,26 @@ def test_paths_that_the_gateway_does_not_have_say_what_it_has(gateway, says):
     asyncio.run(main())
 
 
+def test_tools_that_the_job_file_leaves_out_are_not_offered_and_noted(gateway, model):
+    search, hosted = {"type": "web_search"}, {"type": "web_search_20250305", "name": "web_search"}
+
+    async def main():
+        async with gateway(model, leave_out=["web_search"]) as here:
+            async with openai_client(here.door) as client:
+                mine = {"type": "function", "strict": False, **ABOUT}
+                raw = await client.responses.with_raw_response.create(model="m", input="1", tools=[search, mine])
+                with pytest.raises(openai.BadRequestError, match="'mcp'; the option leave_out"):
+                    await client.responses.create(model="m", input="1", tools=[{"type": "mcp"}, mine])
+            async with anthropic_client(here.door) as client:
+                told = [{"role": "user", "content": "1 + 2?"}]
+                await client.messages.create(model="m", max_tokens=5, messages=told, tools=[hosted])
+            assert raw.headers["x-rolemesh-ignored"] == "tools[].web_search"
+            assert [[each.name for each in tools] for tools in here.talk.tools[1:]] == [["add"], []]
+            assert here.dialogue.ignored == {"tools[].web_search", "tools[].web_search_20250305"}
+
+    asyncio.run(main())
+
+
 def test_a_client_whose_thread_is_not_kept_is_told_to_send_its_whole_history():
     body = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "go on"}]}
     ask = messages.parse({**body, "thread": {"type": "continue", "previous_message_id": "msg_7"}})

@@ -61,7 +61,9 @@ class ProcessHarness(Harness):
         self._ctx = ctx
         self._warned: set[str] = set()
         self._folder = Path(tempfile.mkdtemp(prefix=f"{ctx.role}-{ctx.rank}-", dir=parent_of_folders(ctx)))
-        self._server: Server = Server(options.model, options.request_mb, options.waiting, options.retry_s)
+        self._server: Server = Server(
+            options.model, options.request_mb, options.waiting, options.retry_s, options.leave_out
+        )
         _allow_files()
         await self._server.start()
 

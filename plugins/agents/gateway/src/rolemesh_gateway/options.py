@@ -41,6 +41,11 @@ class ProcessOptions(BaseModel, extra="forbid"):
         default_factory=lambda: ["max_tokens", "stop"],
         description="parameters of requests that have an effect; the job's sampling parameters replace all others",
     )
+    leave_out: list[str] = Field(
+        default_factory=list,
+        description="types of tools, such as web_search, that the gateway leaves out of requests; it refuses all "
+        "others that are no functions",
+    )
     model: str = Field("policy", description="name of the model in the gateway's list; requests may use any name")
     seconds: float = Field(600.0, gt=0, description="time of the program; its conversation is then truncated")
     grace_s: float = Field(

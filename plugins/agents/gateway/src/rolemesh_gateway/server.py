@@ -8,7 +8,7 @@ import hmac
 import math
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import Context
 from typing import Any
 from weakref import WeakSet
@@ -17,7 +17,17 @@ import msgspec
 from aiohttp import web
 
 from rolemesh_agents import Reward, Start, ToolCall
-from rolemesh_gateway.apis import CHAT, MESSAGES, RESPONSES, Api, error_body, error_event, items_body, models_body
+from rolemesh_gateway.apis import (
+    CHAT,
+    MESSAGES,
+    RESPONSES,
+    Api,
+    error_body,
+    error_event,
+    items_body,
+    models_body,
+    without,
+)
 from rolemesh_gateway.desk import Desk
 from rolemesh_gateway.requests import Answer, Ask, Count, Find, Kept, RefusedError
 
@@ -66,10 +76,14 @@ class Door(msgspec.Struct, eq=False):
 class Server:
     """Answers the requests of all programs of a rank."""
 
-    def __init__(self, model: str, body_mb: float, waiting: int, retry_s: float = 10.0) -> None:
-        """`retry_s`: seconds for which the work on a request goes on after its client has gone away."""
+    def __init__(
+        self, model: str, body_mb: float, waiting: int, retry_s: float = 10.0, leave_out: Sequence[str] = ()
+    ) -> None:
+        """`retry_s`: seconds for which the work on a request goes on after its client has gone away. `leave_out`: types
+        of tools that requests lose."""
         self._model = model
         self._retry_s = retry_s
+        self._leave_out = leave_out
         self._most_bytes = int(body_mb * 1e6)
         self._waiting = waiting
         self._doors: dict[str, Door] = {}
@@ -180,7 +194,7 @@ class Server:
         if path in PATHS:
             return await self._turn(request, door, PATHS[path])
         if path in COUNTS:
-            ask = COUNTS[path].parse({"max_tokens": 1, "model": "", **await self._body(request)}, False)
+            ask = self._parsed(COUNTS[path], {"max_tokens": 1, "model": "", **await self._body(request)}, False)
             told = {} if path == "/messages/count_tokens" else {"object": "response.input_tokens"}
             return web.json_response({**told, "input_tokens": await door.desk.ask(Count(ask))})
         if path == "/reward":
@@ -224,11 +238,19 @@ class Server:
 
     async def _turn(self, request: web.Request, door: Door, api: Api) -> web.StreamResponse:
         again = request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
-        ask = api.parse(await self._body(request), again)
+        ask = self._parsed(api, await self._body(request), again)
         if ask.stream:
             return await self._stream(request, door, api, ask)
         answer: Answer = await door.desk.ask(ask)
         return _encoded(api.answer(ask, answer), answer)
+
+    def _parsed(self, api: Api, body: Mapping[str, Any], again: bool) -> Ask:
+        offered = body.get("tools")
+        if not self._leave_out or not isinstance(offered, list):
+            return api.parse(body, again)
+        tools, left = without(offered, self._leave_out)
+        ask = api.parse({**body, "tools": tools}, again)
+        return msgspec.structs.replace(ask, unknown=[*ask.unknown, *(f"tools[].{each}" for each in left)])
 
     async def _stream(self, request: web.Request, door: Door, api: Api, ask: Ask) -> web.StreamResponse:
         """Stream a turn. If its sampling takes long, the stream begins with pings, so that the client still waits."""

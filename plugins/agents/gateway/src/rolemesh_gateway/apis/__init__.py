@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ from rolemesh_gateway.apis import chat, messages, responses
 from rolemesh_gateway.apis.errors import anthropic_error, openai_error
 from rolemesh_gateway.requests import Answer, Ask, Kept, RefusedError
 
-__all__ = ["CHAT", "MESSAGES", "RESPONSES", "Api", "error_body", "error_event", "items_body", "models_body"]
+__all__ = ["CHAT", "MESSAGES", "RESPONSES", "Api", "error_body", "error_event", "items_body", "models_body", "without"]
 
 
 class Api(msgspec.Struct, frozen=True):
@@ -66,3 +66,18 @@ def models_body(name: str, anthropic: bool) -> dict[str, Any]:
         model = {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
         return {"data": [model], "has_more": False, "first_id": name, "last_id": name}
     return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "rolemesh"}]}
+
+
+def without(tools: Sequence[Any], types: Sequence[str]) -> tuple[list[Any], list[str]]:
+    """Return `tools` without those of `types`, and the types that were left out.
+
+    A type of Anthropic ends with a date, such as ``web_search_20250305``; ``web_search`` names it, too.
+    """
+    kept, left = [], []
+    for tool in tools:
+        kind = str(tool.get("type")) if isinstance(tool, dict) else ""
+        if any(kind == each or kind.startswith(f"{each}_2") for each in types):
+            left.append(kind)
+        else:
+            kept.append(tool)
+    return kept, left

@@ -20,6 +20,7 @@ from rolemesh_gateway.apis.content import (
     text_of,
     tool_of,
     unknown_of,
+    wrong_tool,
 )
 from rolemesh_gateway.requests import Answer, Ask, RefusedError
 
@@ -172,8 +173,7 @@ def _params(given: ChatBody) -> dict[str, Any]:
 def _tool(given: dict[str, Any], where: str) -> Tool:
     about = given.get("function")
     if given.get("type") != "function" or not isinstance(about, dict):
-        reason = f"{where}: the gateway knows tools of type 'function' only, and this one is {given.get('type')!r}"
-        raise RefusedError(400, reason, param="tools")
+        raise wrong_tool(given.get("type"), where)
     return tool_of(about.get("name"), about.get("description"), about.get("parameters"), where)
 
 

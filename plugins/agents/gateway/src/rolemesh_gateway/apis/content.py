@@ -14,7 +14,7 @@ from rolemesh_gateway.requests import RefusedError
 
 __all__ = [
     "arguments_of", "called", "checked", "checked_params", "dumped", "history", "noted_keys", "pieces", "refuse",
-    "text_of", "tool_of", "unknown_of",
+    "text_of", "tool_of", "unknown_of", "wrong_tool",
 ]  # fmt: skip
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -118,6 +118,12 @@ def tool_of(name: Any, description: Any, schema: Any, where: str) -> Tool:
     if schema is not None and not isinstance(schema, dict):
         raise RefusedError(400, f"{where}: the schema of a tool must be an object", param=where)
     return Tool(name, str(description or ""), schema or {"type": "object", "properties": {}})
+
+
+def wrong_tool(kind: Any, where: str) -> RefusedError:
+    """Return the error of a tool that the client does not run itself."""
+    reason = f"{where}: the gateway knows functions only, and this tool is a {kind!r}"
+    return RefusedError(400, f"{reason}; the option leave_out of the harness leaves such tools out", param="tools")
 
 
 def history(messages: Sequence[Message]) -> Sequence[Message]:

@@ -20,6 +20,7 @@ from rolemesh_gateway.apis.content import (
     text_of,
     tool_of,
     unknown_of,
+    wrong_tool,
 )
 from rolemesh_gateway.requests import Answer, Ask, RefusedError
 
@@ -184,7 +185,7 @@ def _continued(thread: dict[str, Any] | None) -> str:
 
 def _tool(given: dict[str, Any], where: str) -> Tool:
     if given.get("type") not in (None, "custom"):
-        raise RefusedError(400, f"{where}: {given['type']!r} would run at Anthropic's, not here", param="tools")
+        raise wrong_tool(given["type"], where)
     return tool_of(given.get("name"), given.get("description"), given.get("input_schema"), where)
 
 

@@ -20,6 +20,7 @@ from rolemesh_gateway.apis.content import (
     text_of,
     tool_of,
     unknown_of,
+    wrong_tool,
 )
 from rolemesh_gateway.references import CALL, REFERENCE, TEXT
 from rolemesh_gateway.requests import Answer, Ask, Kept, RefusedError
@@ -240,8 +241,7 @@ def _items(given: Answer) -> list[dict[str, Any]]:
 
 def _tool(given: dict[str, Any], where: str) -> Tool:
     if given.get("type") != "function":
-        reason = f"{where}: the gateway knows tools of type 'function' only, and this one is {given.get('type')!r}"
-        raise RefusedError(400, reason, param="tools")
+        raise wrong_tool(given.get("type"), where)
     return tool_of(given.get("name"), given.get("description"), given.get("parameters"), where)
 
 
