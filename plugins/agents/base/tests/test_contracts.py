@@ -181,3 +181,18 @@ class Array(ToolEpisode):
 def test_a_tool_whose_arguments_no_schema_describes_is_refused(episode: type[ToolEpisode], message: str) -> None:
     with pytest.raises(AgentError, match=message):
         episode.tools()
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ({"roles__agent__options__samples": 3}, "samples is 3, and role tasks makes groups of 4"),
+        ({"roles__agent__options__rollout": "engine"}, "the job has no role 'engine'"),
+        ({"plugins__environments": []}, "write plugins: {environments: [{use: 'sums'}]}"),
+    ],
+)
+def test_roles_that_do_not_fit_together_are_refused_before_the_start(
+    agent_job: Callable[..., Any], places: dict[str, Any], message: str
+) -> None:
+    done = agent_job().set(**places).run("--backend", "local")
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr

@@ -44,7 +44,8 @@ class ProcessHarness(Harness):
         listed = [name for kind, name in job.selection.declared if kind == "sandboxes"]
         if options.sandbox is not None and options.sandbox not in listed:
             what = f"the job file lists no {options.sandbox!r} under plugins.sandboxes"
-            remedy = nearest(options.sandbox, listed) or "add it under plugins.sandboxes"
+            use = f"write plugins: {{sandboxes: [{{use: {options.sandbox}}}]}}"
+            remedy = nearest(options.sandbox, listed) if listed else use
             raise OptionsError(what, where="option sandbox of the harness process", remedy=remedy)
 
     def check_machine(self, ctx: RankContext[Any]) -> None:

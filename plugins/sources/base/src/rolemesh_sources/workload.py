@@ -59,7 +59,12 @@ class SourceWorkload(Workload):
         """See `Workload.check_flow`: the job file must list the source."""
         listed = [name for kind, name in job.selection.declared if kind == "sources"]
         if options.source not in listed:
-            what, remedy = f"the job file has no source {options.source!r}", nearest(options.source, listed)
+            what = f"the job file has no source {options.source!r}"
+            remedy = (
+                nearest(options.source, listed)
+                if listed
+                else f"write plugins: {{sources: [{{use: {options.source}}}]}}"
+            )
             raise OptionsError(what, where="source", remedy=remedy)
 
     def setup(self, ctx: RankContext[SourceOptions]) -> None:

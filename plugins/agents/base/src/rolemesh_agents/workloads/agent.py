@@ -13,7 +13,8 @@ import msgspec
 from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Balanced, Split
 from rolemesh.api.workload import OperatorSpec, RankContext, Workload, operator, stable_seed
-from rolemesh.errors import OptionsError
+from rolemesh.errors import OptionsError, nearest
+from rolemesh.graph.logical import OpCall
 from rolemesh_agents.conversations.attempts import Attempts
 from rolemesh_agents.conversations.results import Failed, Held, failed_row, group_rows, unrolled
 from rolemesh_agents.conversations.tokens import TokenTemplate
@@ -22,12 +23,30 @@ from rolemesh_agents.environment import Task
 from rolemesh_agents.errors import AgentError
 from rolemesh_agents.harness import Harness
 from rolemesh_agents.workloads.agent_options import AgentOptions
-from rolemesh_agents.workloads.environment import check_listed
+from rolemesh_agents.workloads.environment import EnvironmentOptions, check_listed
 from rolemesh_agents.workloads.model_folder import check_model_folder
+from rolemesh_agents.workloads.tasks import TasksOptions
 
 __all__ = ["AgentWorkload"]
 
 DEFAULT_HARNESS = "tools"
+
+
+def check_tasks(options: AgentOptions, op: OpCall, job: Any) -> None:
+    """Raise `OptionsError` if the tasks of a call are from a role with other groups or another environment."""
+    role = job.selection.roles.get(options.environment)
+    runs = role.options.environment if role and isinstance(role.options, EnvironmentOptions) else None
+    for edge in job.graph.inputs(op.id):
+        source = job.graph.ops[edge.src].role
+        dealt = job.selection.roles[source].options
+        if not isinstance(dealt, TasksOptions):
+            continue
+        if op.operator == "converse" and dealt.samples != options.samples:
+            what = f"samples is {options.samples}, and role {source} makes groups of {dealt.samples}"
+            raise OptionsError(what, where="samples", remedy=f"set it to {dealt.samples}, or samples of {source}")
+        if runs is not None and dealt.environment != runs:
+            what = f"role {source} deals out tasks of {dealt.environment}, and {options.environment} runs {runs}"
+            raise OptionsError(what, where="environment", remedy="give both roles the same environment")
 
 
 class AgentWorkload(Workload):
@@ -68,7 +87,11 @@ class AgentWorkload(Workload):
         for op in job.graph.ops:
             if op.role != role or op.operator == "samples":
                 continue
+            check_tasks(options, op, job)
             for key, called in (("rollout", options.rollout), ("environment", options.environment)):
+                if called not in job.selection.roles:
+                    what, known = f"the job has no role {called!r}", job.selection.roles
+                    raise OptionsError(what, where=key, remedy=nearest(called, known))
                 if called not in op.calls:
                     what = f"{role}.{op.operator} calls role {called!r}, and the flow does not say so"
                     remedy = f"write calls=[job.{options.rollout}, job.{options.environment}] in the flow"
@@ -96,6 +119,10 @@ class AgentWorkload(Workload):
         options = self._ctx.options
         task = msgspec.convert(tasks["task"][0], Task)
         group = int(tasks["group"][0])
+        if tasks.rows != options.samples or len({int(each) for each in tasks["group"]}) > 1:
+            what = f"a group has {options.samples} rows, and tasks came in groups {[int(g) for g in tasks['group']]}"
+            remedy = "give each task of the role `tasks` as many rows as the agent's option samples says"
+            raise AgentError(what, where=f"{self._ctx.role}, step {self._ctx.step}", remedy=remedy)
         for refill in range(options.refills + 1):
             if refill:
                 self._ctx.count(groups_refilled=1)

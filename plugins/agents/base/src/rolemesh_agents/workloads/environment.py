@@ -221,7 +221,8 @@ def check_listed(job: Any, kind: str, name: str, where: str) -> None:
     listed = [each for found, each in job.selection.declared if found == kind]
     if name not in listed:
         what = f"the job file lists no {name!r} under plugins.{kind}"
-        raise OptionsError(what, where=where, remedy=nearest(name, listed) or f"add it under plugins.{kind}")
+        remedy = nearest(name, listed) if listed else f"write plugins: {{{kind}: [{{use: {name!r}}}]}}"
+        raise OptionsError(what, where=where, remedy=remedy)
 
 
 def _close_all(episodes: list[OpenEpisode]) -> None:
