@@ -72,6 +72,34 @@ def test_the_log_has_a_forwarded_value_after_its_writer_ended(shm, pool):
     assert after.used_bytes == sum(slot.capacity for slot in again.slots)
 
 
+class Torn:
+    """Memory in which a write takes eight bytes at a time. After each of them it calls `look`."""
+
+    def __init__(self, memory, look):
+        self.memory, self.look = memory, look
+
+    def __setitem__(self, at, data):
+        start, stop, _ = at.indices(len(self.memory))
+        for begin in range(start, stop, 8):
+            end = min(begin + 8, stop)
+            self.memory[begin:end] = data[begin - start : end - start]
+            self.look()
+
+
+def test_a_rank_that_is_killed_while_it_begins_a_segment_hides_no_record(shm):
+    log = SendLog(shm, "a", 0)
+    log.line(7, b"a line")
+    log.close()
+    seen = []
+
+    def look():
+        seen.append([record.body for record in SendLog.read(shm, "a", 0)])
+
+    again = SendLog(shm, "a", 0, generation=1, resume=7, persist=lambda make: Torn(make(), look))
+    assert seen == [[b"a line"]] * 6
+    again.close()
+
+
 def test_a_torn_record_and_the_records_after_it_do_not_count(shm, pool):
     log = SendLog(shm, "a", 0)
     for step in range(3):

@@ -79,6 +79,17 @@ def test_no_report_leaves_it_out(run: Path) -> None:
     assert not (run.parent / "unseen" / "report.html").exists()
 
 
+def test_a_refused_run_writes_no_report_into_the_folder_of_another(run: Path) -> None:
+    foreign = run.parent / "foreign"
+    foreign.mkdir()
+    command = [Path(sys.executable).with_name("rolemesh"), "run", "job.yaml", "name=foreign", "--backend", "local"]
+    done = subprocess.run(command, cwd=run.parent.parent, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "exists and was not made by rolemesh, so it stays as it is" in done.stderr
+    assert "report" not in done.stdout + done.stderr
+    assert not list(foreign.iterdir())
+
+
 @flow
 def one_call(job: Any) -> None:
     job.a.getuser()

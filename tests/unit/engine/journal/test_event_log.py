@@ -19,7 +19,7 @@ import pytest
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.journal.event_log import EventLog, JournalFencedError
 from rolemesh_durable.journal.sqlite import SQLITE_FILE
-from rolemesh_durable.stores import JournalDamagedError, StateError
+from rolemesh_durable.stores import JournalDamagedError, StateError, StateUnavailableError
 
 CHANGE_RECORD = "update rolemesh_records set data = replace(data,"
 CHANGE_ROOT = "update rolemesh_roots set data = replace(data,"
@@ -49,6 +49,16 @@ def test_events_since_a_number_are_those_after_it(store: EventLog) -> None:
 
     assert store.events(since=3) == written[3:]
     assert store.events(since=5) == []
+
+
+def test_a_file_that_could_not_be_written_when_it_was_opened_is_opened_again(store: EventLog, tmp_path: Path) -> None:
+    epoch = store.claim()
+    store.close()
+    with closing(sqlite3.connect(f"file:{tmp_path / SQLITE_FILE}?mode=ro", uri=True)) as read_only:
+        store.store._kept = read_only  # as SQLite opens a file of a disk that is mounted read-only
+        with pytest.raises(StateUnavailableError, match="readonly"):
+            store.append(epoch, [(1.0, "rank_up", {})])
+    assert [event.seq for event in store.append(epoch, [(1.0, "rank_up", {})])] == [1]
 
 
 def test_appending_nothing_writes_nothing(store: EventLog) -> None:

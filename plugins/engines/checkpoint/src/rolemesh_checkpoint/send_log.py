@@ -313,7 +313,9 @@ class SendLog:
         opening = _OPENING.pack(
             _MAGIC, self._generation, self._timeline, self._resume, self.position, self.sure | self._copied << 1, _OPEN
         )
-        self._map[: _OPENING.size] = opening
+        # The magic comes last: a reader takes no notice of a segment whose writer was killed before that.
+        self._map[len(_MAGIC) : _OPENING.size] = opening[len(_MAGIC) :]
+        self._map[: len(_MAGIC)] = _MAGIC
         self._at, self._size = _OPENING.size, size
         self._current = _Segment(path, number, self._generation, self._timeline, self._resume, self.position, size)
         self._segments.append(self._current)

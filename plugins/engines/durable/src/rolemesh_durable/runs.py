@@ -90,7 +90,7 @@ class Run:
     def result(self) -> dict[str, Any] | None:
         """Return how the job ended; None if it has not. A result of an earlier job in this folder does not count."""
         result = _read(self.path / RESULT_FILE, dict[str, Any])
-        control = self.control()
+        control = None if result is None else self.control()
         if result is not None and control is not None and result.get("job_id") != control.job_id:
             return None
         return result

@@ -115,7 +115,7 @@ def _open(path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
-        raise unwritable(path.parent, error) from error
+        raise unwritable(path if os.path.lexists(path) else path.parent, error) from error
 
 
 def _lock(fd: int, kind: int, timeout_s: float = PROBE_S) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -14,7 +15,7 @@ from pydantic import BaseModel, Field
 from rolemesh.api.command import Command, RunOption
 from rolemesh.cli.arguments import RunsDir
 from rolemesh.errors import RolemeshError
-from rolemesh.runs.run import runs_folder
+from rolemesh.runs.run import JOB_FILE, runs_folder
 
 __all__ = ["ReportAtEnd", "ReportVerb"]
 
@@ -79,15 +80,23 @@ class ReportAtEnd(RunOption):
     Options: ClassVar[type[BaseModel]] = ReportOptions
     help: ClassVar[str] = "Write a report at the end."
 
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._made = time.time()
+
     def wanted(self) -> bool:
         """False: the job runs as usual."""
         return False
 
     def ended(self, run: Any) -> None:
-        """Write the report, and say where it is. Its failure is a warning."""
+        """Write the report, and say where it is. Its failure is a warning.
+
+        A run that was refused has none: the folder of its name belongs to another run, or to somebody else.
+        """
         from rolemesh_report.writing import REPORT_FILE, write_report
 
-        if self.options.no_report or run.detached or not run.run_dir.is_dir():
+        refused = sys.exc_info()[1] is not None and not _written_since(run.run_dir / JOB_FILE, self._made)
+        if self.options.no_report or run.detached or refused or not run.run_dir.is_dir():
             return
         path = run.run_dir / REPORT_FILE
         try:
@@ -97,3 +106,11 @@ class ReportAtEnd(RunOption):
         else:
             seen = os.path.relpath(path)
             print(f"report: {path if seen.startswith(os.pardir) else seen}", file=sys.stderr)
+
+
+def _written_since(path: Path, then: float) -> bool:
+    """Return whether the file is there and not older than `then`. File systems round times down."""
+    try:
+        return path.stat().st_mtime >= int(then)
+    except OSError:
+        return False

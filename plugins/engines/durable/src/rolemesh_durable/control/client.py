@@ -189,7 +189,7 @@ class ControlClient:
         except (FileNotFoundError, NotADirectoryError):
             raise MasterGoneError(f"no job runs in {self._path.parent}", where=str(self._path)) from None
         except (OSError, msgspec.MsgspecError, ValueError) as error:
-            raise _unreadable(self._path, error) from error
+            raise _unreadable(self._path, error, MasterGoneError if self._master else RolemeshError) from error
         if master != self._master:
             self._disconnect()
             self._master = master
@@ -235,8 +235,8 @@ def _update(master: ControlFile, data: bytes) -> Update:
     return answer
 
 
-def _unreadable(path: Path, error: Exception) -> RolemeshError:
-    return RolemeshError(
+def _unreadable(path: Path, error: Exception, kind: type[RolemeshError] = RolemeshError) -> RolemeshError:
+    return kind(
         f"the file cannot be read: {error}",
         where=str(path),
         remedy="look at its permissions, or remove the run's folder if it is of no use",

@@ -144,16 +144,19 @@ class SqliteStore(Store):
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """Yield the one connection. An error closes it, and becomes a `StateError` with place and remedy.
+        """Yield the one connection. An error becomes a `StateError` with place and remedy.
 
-        SQLite frees its log when the last connection is closed, so the connection stays open.
+        SQLite frees its log when the last connection is closed, so the connection stays open. Only a connection that
+        was opened when nobody could write the file is closed, since it stays read-only.
         """
         try:
             if self._kept is None:
                 self._kept = self._open()
             yield self._kept
         except sqlite3.Error as error:
-            if self._kept is not None:
+            if error.sqlite_errorcode == sqlite3.SQLITE_READONLY:
+                self.close()
+            elif self._kept is not None:
                 with suppress(sqlite3.Error):
                     self._kept.rollback()
             raise self._error(error) from error
@@ -217,7 +220,6 @@ def _keep_a_log(connection: sqlite3.Connection) -> None:
             connection.cursor().execute("PRAGMA journal_mode=WAL").fetchall()
             return
         except sqlite3.OperationalError as error:
-            locked = error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-            if not locked or time.monotonic() > deadline:
+            if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
         time.sleep(0.01)
