@@ -78,6 +78,11 @@ def test_a_command_in_namespaces_cannot_change_the_machine(sandbox: ProcessSandb
     assert sandbox.run(command).code != 0
 
 
+def test_commands_of_every_user_may_write_to_dev_null(sandbox: ProcessSandbox) -> None:
+    """Linux refuses ``> /dev/null`` to all but root in a folder with the sticky bit that all may write."""
+    assert sandbox.run("echo gone > /dev/null && stat -c %a /dev").output == "755\n"
+
+
 def test_a_command_in_namespaces_has_no_capabilities(sandbox: ProcessSandbox) -> None:
     found = dict(line.split(":\t") for line in sandbox.run("grep Cap /proc/self/status").output.splitlines())
     assert {found[name] for name in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb")} == {"0" * 16}

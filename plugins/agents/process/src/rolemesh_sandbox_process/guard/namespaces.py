@@ -18,6 +18,9 @@ INSIDE: Final = "/tmp/sandbox"
 """Path of the folder inside of the namespaces. It is fixed, so that outputs do not depend on the real path."""
 _HIDDEN: Final = ("/tmp", "/run", "/dev")
 """Folders in whose place commands see an empty one: they have sockets of services, devices, and others' files."""
+_MODES: Final = {"/dev": "755"}
+"""Linux lets nobody but their owner open devices with O_CREAT in a folder that all may write, as the shell's
+``> /dev/null`` does."""
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom")
 _LINKS: Final = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 _BIND, _RECURSIVE, _PRIVATE, _NOSUID, _NODEV = 4096, 16384, 1 << 18, 2, 4
@@ -40,18 +43,18 @@ def prepare(folder: str, keep: Sequence[str], limits: Mapping[str, Any]) -> None
     """Build the view: only `folder`, which becomes `INSIDE`, and /tmp and /dev/shm are writable. `keep` stays visible,
     even below a hidden folder. /tmp and /dev/shm are in memory, and end with the namespaces.
     """
-    size = f"size={int(limits['disk_mb'] * 1e6)},mode=1777"
+    size = f"size={int(limits['disk_mb'] * 1e6)}"
     own, kept = os.open(folder, _PATH), {path: os.open(path, _PATH) for path in keep if _below(path, _HIDDEN)}
     devices = {f"/dev/{name}": os.open(f"/dev/{name}", _PATH) for name in _DEVICES}
     mount("none", "/", "", _RECURSIVE | _PRIVATE)
     for path in _HIDDEN:
-        mount("tmpfs", path, "tmpfs", _NOSUID | _NODEV, size)
+        mount("tmpfs", path, "tmpfs", _NOSUID | _NODEV, f"{size},mode={_MODES.get(path, '1777')}")
     for path, opened in {**devices, **kept, INSIDE: own}.items():
         _bind(opened, path)
     for name, target in _LINKS.items():
         os.symlink(f"/proc/self/{target}", f"/dev/{name}")
     os.mkdir("/dev/shm")
-    mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, size)
+    mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, f"{size},mode=1777")
     mount("proc", "/proc", "proc", _NOSUID | _NODEV)
     _restrict(limits)
     read_only("/", recursive=True)
