@@ -36,6 +36,12 @@ OTHERS = {
     "langchain_chat.py": ("langchain_openai", ["", "stream", "responses", "responses stream"]),
     "openai_agents.py": ("agents", ["", "stream", "chat", "chat stream"]),
     "litellm_chat.py": ("litellm", ["", "stream", "anthropic", "anthropic stream"]),
+    "pydantic_ai_agent.py": (
+        "pydantic_ai",
+        ["openai-chat:x", "openai-responses:x", "anthropic:x", "openai-chat:x stream", "openai-responses:x stream"],
+    ),
+    "llama_index_agent.py": ("llama_index.llms.openai", [""]),
+    "autogen_agent.py": ("autogen_ext.models.openai", ["", "stream"]),
 }
 """Programs with libraries that our requirements do not have, the module that each needs, and arguments."""
 

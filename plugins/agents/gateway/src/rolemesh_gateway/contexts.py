@@ -48,12 +48,15 @@ class Contexts:
 
     def __init__(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         self._samples = [_Sample(_tools(tools), _digests(messages))]
+        self._placed: tuple[Sequence[Message], list[bytes]] | None = None
+        """The messages of the last request and their digests, until its answer."""
 
     def place(
         self, messages: Sequence[Message], tools: Sequence[Tool], again: bool = False
     ) -> Continue | Repeat | Begin:
         """Return the request's place."""
         given, offered = _digests(messages), _tools(tools)
+        self._placed = messages, given
         mine = [(number, each) for number, each in enumerate(self._samples) if each.tools == offered]
         if again:
             for _, each in reversed(mine):
@@ -71,12 +74,12 @@ class Contexts:
         """Note that `sample` has begun with these messages; samples are numbered in their order."""
         if sample != len(self._samples):
             raise ValueError(f"sample {sample} does not follow {len(self._samples) - 1}")
-        self._samples.append(_Sample(_tools(tools), _digests(messages)))
+        self._samples.append(_Sample(_tools(tools), self._digests_of(messages)))
 
     def appended(self, sample: int, messages: Sequence[Message]) -> None:
         """Note that messages were appended to `sample`."""
         mine = self._samples[sample]
-        mine.digests, mine.turn = _digests(messages), None
+        mine.digests, mine.turn = self._digests_of(messages), None
 
     def answered(self, sample: int, messages: Sequence[Message], answer: Message, number: int, stop: str = "") -> None:
         """Note turn `number`: the `answer` to all `messages` of `sample`, as the client has received it.
@@ -84,8 +87,14 @@ class Contexts:
         `stop`: the text at which the answer was cut. It is a part of the sampled turn.
         """
         mine = self._samples[sample]
-        mine.digests, mine.turn, mine.turns = _digests([*messages, answer]), number, mine.turns + 1
-        mine.whole = _digests([*messages, {**answer, "content": answer["content"] + stop}])[-1]
+        told = _digests([answer])[0]
+        mine.digests, mine.turn, mine.turns = [*self._digests_of(messages), told], number, mine.turns + 1
+        mine.whole = _digests([{**answer, "content": answer["content"] + stop}])[0] if stop else told
+        self._placed = None
+
+    def _digests_of(self, messages: Sequence[Message]) -> list[bytes]:
+        placed = self._placed
+        return placed[1] if placed is not None and placed[0] is messages else _digests(messages)
 
     def _difference(self, given: Sequence[bytes], offered: bytes) -> str:
         nearest = max(

@@ -52,7 +52,7 @@ class Desk:
         self._now: tuple[Exchange, asyncio.Task[Any]] | None = None
         """The request under work, and its task; None as soon as the task is cancelled."""
         self._timer: asyncio.TimerHandle | None = None
-        self._lost: deque[tuple[Work, Any]] = deque(maxlen=LOST)
+        self._lost: list[tuple[Work, Any]] = []
         """Requests whose answers no client has got."""
         self._ended: Any = None
         self._closed = False
@@ -89,7 +89,7 @@ class Desk:
     def lost(self, work: Work, answer: Any) -> None:
         """Keep an answer that the client has not got, for the same request."""
         if isinstance(work, Ask | ToolCall):
-            self._lost.append((work, answer))
+            self._lost = [*self._lost[1 - LOST :], (work, answer)]
 
     def end(self, result: Any) -> None:
         """Note that the program has ended; `take` returns `result` after all requests."""

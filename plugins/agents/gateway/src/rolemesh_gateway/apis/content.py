@@ -26,7 +26,7 @@ RANGES = {
     "frequency_penalty": (-2, 2), "presence_penalty": (-2, 2),
 }  # fmt: skip
 """The least and the greatest value of sampling parameters."""
-NOTED_KEYS = ("is_error", "name", "reasoning", "reasoning_content", "strict", "thinking")
+NOTED_KEYS = frozenset({"is_error", "name", "reasoning", "reasoning_content", "strict", "thinking"})
 """Keys of tools and messages with an effect in the APIs, and none here."""
 
 
@@ -56,7 +56,8 @@ def refuse(body: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
 
 def noted_keys(given: Mapping[str, Any], where: str) -> list[str]:
     """Return the keys of a tool or a message that have no effect here."""
-    return [f"{where}.{key}" for key in NOTED_KEYS if given.get(key)]
+    found = NOTED_KEYS & given.keys()
+    return [f"{where}.{key}" for key in sorted(found) if given[key]] if found else []
 
 
 def checked_params(params: Mapping[str, Any], names: Mapping[str, str] = {}) -> Mapping[str, Any]:
