@@ -1,15 +1,17 @@
-"""The page of the flow of a job that runs, in a real browser: its numbers change without a reload."""
+"""The pages of a job that runs, in a real browser: they change without a reload, act on the job, and note its end."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.soak, pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")]
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 ROLES = """
 import time
 import numpy as np
@@ -32,7 +34,7 @@ class Source(Workload):
 class Sink(Workload):
     @operator(batch=Split())
     def take(self, batch):
-        time.sleep(0.03)
+        time.sleep(0.000006 * batch.rows)
 """
 FLOW = """
 from rolemesh import flow
@@ -47,7 +49,8 @@ flow: flow.py:numbers
 steps: 100000
 roles:
   source: {use: "roles:Source", resources: {cpu: 0.1}, world_size: 2}
-  sink: {use: "roles:Sink", resources: {cpu: 0.1}}
+  sink: {use: "roles:Sink", resources: {cpu: 0.1}, world_size: {min: 1, max: 2}}
+failover: [{use: process}]
 """
 
 
@@ -119,36 +122,49 @@ class Browser:
         os.close(self._write)
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Path]:
-    for name, text in (("roles.py", ROLES), ("flow.py", FLOW), ("job.yaml", JOB)):
-        (tmp_path / name).write_text(text)
+@contextmanager
+def running(folder: Path) -> Iterator[Path]:
+    """Run the job of `folder` until the end of the block; its sink has a record."""
     command = [str(Path(sys.executable).with_name("rolemesh")), "run", "job.yaml", "--backend", "local"]
-    with (tmp_path / "log").open("wb") as log:
-        running = subprocess.Popen([*command, "--runs-dir", "runs"], cwd=tmp_path, stdout=log, stderr=log)
+    with (folder / "log").open("wb") as log:
+        job = subprocess.Popen([*command, "--runs-dir", "runs"], cwd=folder, stdout=log, stderr=log)
     try:
         end = time.monotonic() + LIMIT_S
-        while not list(tmp_path.glob("runs/live/record/sink-0/*.jsonl")):
-            assert running.poll() is None, (tmp_path / "log").read_text()
+        while not list(folder.glob("runs/live/record/sink-0/*.jsonl")):
+            assert job.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < end, "the sink has no record"
             time.sleep(0.2)
-        yield tmp_path / "runs/live"
+        yield folder / "runs/live"
     finally:
-        running.terminate()
-        running.wait(LIMIT_S)
+        job.terminate()
+        job.wait(LIMIT_S)
 
 
-@pytest.fixture
-def address(job: Path) -> Iterator[str]:
-    viewer = subprocess.Popen(
-        [sys.executable, "-m", "rolemesh.cli", "view", str(job), "--no-open"], stdout=subprocess.PIPE, text=True
-    )
+@contextmanager
+def viewed(run: Path, *given: str) -> Iterator[str]:
+    """Serve the pages of `run` until the end of the block; give their address."""
+    command = [sys.executable, "-m", "rolemesh.cli", "view", str(run), "--no-open", *given]
+    viewer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert viewer.stdout is not None
     try:
         yield viewer.stdout.readline().strip()
     finally:
         viewer.kill()
         viewer.wait()
+        viewer.stdout.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in (("roles.py", ROLES), ("flow.py", FLOW), ("job.yaml", JOB)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.fixture
+def address(folder: Path) -> Iterator[str]:
+    with running(folder) as run, viewed(run) as address:
+        yield address
 
 
 @pytest.fixture
@@ -178,3 +194,68 @@ def test_the_numbers_of_edges_change_without_a_reload_and_no_other_host_is_asked
     for width in (1280, 390):
         browser.picture(width, tmp_path / f"flow-{width}.png")
         assert browser.value("document.documentElement.scrollWidth") <= width
+
+
+def test_a_button_applies_a_prediction_and_the_page_compares_it_with_what_is_measured(
+    address: str, browser: Browser
+) -> None:
+    flow = address.partition("?")[0]
+    said = "document.querySelector('#predictions').innerText"
+
+    def scale(ranks: int) -> str:
+        """Follow the button of a prediction, or the form; confirm; return the answer."""
+        button = f"document.querySelector('.prediction a[href$=\"role=sink&ranks={ranks}\"]')"
+        if ranks == 1:  # a prediction of fewer ranks has a button only if steps stay as long
+            browser.ask("Page.navigate", url=f"{flow.removesuffix('/flow')}/act?do=scale&role=sink&ranks=1")
+        else:
+            browser.until(f"{button} !== null")
+            browser.value(f"{button}.click()")
+        browser.until("document.querySelector('input[name=sure]') !== null")
+        browser.value("document.querySelector('form button').click()")
+        assert browser.value("document.title").startswith("Confirm"), "the box is not ticked"
+        browser.value("document.querySelector('input[name=sure]').click()")
+        browser.value("document.querySelector('form button').click()")
+        browser.until("document.title.startsWith('Asked')")
+        answer = str(browser.value("document.querySelector('main').innerText"))
+        browser.ask("Page.navigate", url=flow)
+        return answer
+
+    browser.ask("Page.navigate", url=address)
+    assert "role sink may have from 1 to 2 ranks" in scale(3)
+    assert "sink → 1 rank: asked" in scale(1)
+    browser.until(f"/sink 1 → 2 ranks: steps \\d+% shorter/.test({said})")
+    assert "sink → 2 ranks: asked" in scale(2)
+    browser.until(
+        f"/sink 1 → 2 ranks at .* UTC: predicted steps \\d+% shorter; measured steps \\d+% shorter/.test({said})"
+    )
+    found = re.search(r"predicted steps (\d+)% shorter; measured steps (\d+)% shorter", browser.value(said))
+    assert found is not None
+    assert abs(int(found[1]) - int(found[2])) <= 10, found[0]
+
+
+def test_a_page_notes_the_end_of_the_job_a_new_run_and_the_end_of_the_viewer(folder: Path, browser: Browser) -> None:
+    state = "document.querySelector('#status').innerText"
+    silent = "document.getElementById('silent').hidden"
+    polls = "performance.getEntriesByType('resource').filter(each => each.name.includes('/status?')).length"
+    with running(folder) as run:
+        server = viewed(run)
+        address = server.__enter__()
+        origin = "/".join(address.split("/")[:3])
+        browser.ask("Page.navigate", url=address)
+        browser.until("document.readyState === 'complete'")
+        assert "token" not in browser.value("location.href")
+        browser.ask("Page.navigate", url=f"{origin}/run/live/time")
+        browser.until(f"/running/.test({state})")
+    browser.until(f"/interrupted|failed|died/.test({state})")
+    assert browser.value(silent) is True
+    with running(folder):
+        browser.until(f"/running/.test({state})")
+        browser.until("/of \\d+(\\.\\d+)? s/.test(document.getElementById('range').textContent)")
+        server.__exit__(None, None, None)
+        browser.until(f"{silent} === false")
+        with viewed(run, "--port", origin.rpartition(":")[2]) as again:
+            before = browser.value(polls)
+            browser.until(f"{polls} > {before + 1}")  # the new viewer refuses the old cookie
+            assert browser.value(silent) is False
+            browser.ask("Page.navigate", url=again)
+            browser.until(f"/running/.test({state})")

@@ -42,6 +42,13 @@ def test_one_rank_more_of_the_bottleneck_is_predicted_up_to_the_next_slowest_rol
     assert change(-1.0) == "steps 100% longer"
 
 
+def test_a_role_that_runs_ahead_counts_with_the_steps_of_the_slowest_one() -> None:
+    uses = {ref: use._replace(steps=20) if ref.role == "rollout" else use for ref, use in USES.items()}
+    load = load_of(FLOW, uses, FLOW.sizes)
+    assert load is not None
+    assert [role.busy for role in load.roles] == [pytest.approx(0.475), pytest.approx(0.7)]
+
+
 def test_no_rank_is_predicted_for_a_job_whose_time_its_roles_do_not_explain() -> None:
     idle = {ref: Use({"computing": 30.0}, 100.0, 10) for ref in USES}
     load = load_of(FLOW, idle, FLOW.sizes)

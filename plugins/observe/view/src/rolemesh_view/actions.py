@@ -30,6 +30,14 @@ QUESTIONS: Final = {
     "stacks": "Show the stacks of the rank's threads. py-spy pauses the rank for some milliseconds.",
     "profile": "Profile steps of the rank with torch.profiler. They take longer; the trace goes to the run's folder.",
 }
+ANSWERS: Final = {
+    "": "the master has not answered; the events show whether it does",
+    "had": "the role has this number of ranks already",
+    "resize_asked": "asked. The page Flow shows what was predicted, and then what was measured",
+    "resize_refused": "refused; the events say why",
+    "resized": "done. The page Flow shows what was predicted, and soon what was measured",
+}
+"""Texts about a resize, by the kind of the master's answer; "" for none."""
 PATIENCE_S = 20.0
 
 
@@ -54,7 +62,8 @@ def _ask(run: Viewed, what: str, given: Mapping[str, str], reason: str) -> str:
         since = time.monotonic()
         over = lambda: time.monotonic() > since + PATIENCE_S or run.run.result() is not None  # noqa: E731
         told = ask(run.path, ResizeRequest({role: int(ranks)}, reason), over, wait=False)
-        return f"{role} → {ranks} ranks: {told.kind if told is not None else 'the master did not answer'}"
+        wanted = f"{role} → {ranks} rank{'s' * (int(ranks) != 1)}"
+        return f"{wanted}: {ANSWERS.get(told.kind, told.kind) if told is not None else ANSWERS['']}"
     with ControlClient(run.path) as client:
         match what:
             case "stop":

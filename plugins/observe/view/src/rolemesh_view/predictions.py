@@ -85,14 +85,26 @@ def change(shorter: float) -> str:
 
 
 def load_of(flow: FlowFile, uses: Mapping[RankRef, Use], sizes: Mapping[str, int]) -> Load | None:
-    """Return the load of a job with `sizes`; None if a role has no account. Limits and room are left out."""
+    """Return the load of a job with `sizes`; None if a role has no account. Limits and room are left out.
+
+    A role that made more steps than the slowest one, because it ran ahead, counts with the work of as many steps only.
+    """
+    found: dict[str, list[Use]] = {role: [] for role in sizes}
+    for ref, use in uses.items():
+        if use.wall and ref.rank < sizes.get(ref.role, 0):
+            found[ref.role].append(use)
+    if not all(found.values()):
+        return None
+    rates = {role: sum(use.steps / use.wall for use in each) / len(each) for role, each in found.items()}
+    slowest = min(rates.values(), default=0.0)
+    roles = [
+        RoleLoad(
+            role, size, size, size, size,
+            overall(found[role]).share("computing") * (slowest / rates[role] if slowest else 1.0),
+        )
+        for role, size in sizes.items()
+    ]  # fmt: skip
     living = {ref: use for ref, use in uses.items() if ref.rank < sizes.get(ref.role, 0)}
-    roles = []
-    for role, size in sizes.items():
-        use = overall(use for ref, use in living.items() if ref.role == role)
-        if not use.wall:
-            return None
-        roles.append(RoleLoad(role, size, size, size, size, use.share("computing")))
     edges = [
         EdgeLoad(
             use.producer, use.consumer, flow.ops[flow.edges[use.edge].dst].label, use.param, use.waiting, use.blocked,

@@ -2,9 +2,6 @@
 "use strict";
 (() => {
   const said = document.getElementById("silent");
-  const lost = () => { said.hidden = false; };
-  document.addEventListener("htmx:sendError", lost);
-  document.addEventListener("htmx:timeout", lost);
-  document.addEventListener("htmx:responseError", lost);
-  document.addEventListener("htmx:afterOnLoad", () => { said.hidden = true; });
+  document.addEventListener("htmx:afterRequest", event => { said.hidden = Boolean(event.detail.successful); });
+  document.addEventListener("htmx:sendError", () => { said.hidden = false; });
 })();
