@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from rolemesh_agents import Reward
+from rolemesh_gateway import server
 
 QUESTION = {"model": "m", "messages": [{"role": "user", "content": "begin"}]}
 
@@ -164,18 +165,22 @@ def test_a_call_whose_client_disconnects_runs_once_if_it_has_an_id(gateway, says
     asyncio.run(main())
 
 
-def test_a_long_stream_that_a_client_leaves_is_sent_again_from_its_beginning(gateway, says):
-    long = "words and more words " * 300_000
+@pytest.mark.parametrize("words", [3, 300_000])
+def test_a_stream_that_a_client_leaves_in_its_middle_is_sent_again_from_its_beginning(
+    gateway, says, words, monkeypatch
+):
+    monkeypatch.setattr(server, "LAST_S", 5.0)
+    long = "words and more words " * words
 
     async def main():
-        async with gateway(lambda messages: says(long)) as here, session(here.door) as client:
-            url = f"{here.door.url}/v1/chat/completions"
-            async with client.post(url, json={**QUESTION, "stream": True}) as answer:
-                await answer.content.readline()
-                answer.close()
-            await until(lambda: here.door.desk._lost)
-            assert await text(client, here) == long
-            assert here.talk.asked == 1
+        async with gateway(lambda messages: says(long)) as here:
+            client = openai.AsyncOpenAI(base_url=f"{here.door.url}/v1", api_key=here.door.key, max_retries=0)
+            async with client:
+                async with await client.chat.completions.create(**QUESTION, stream=True) as chunks:
+                    await anext(chunks)
+                await until(lambda: here.door.desk._lost)
+                answer = await client.chat.completions.create(**QUESTION)
+            assert (answer.choices[0].message.content, here.talk.asked) == (long, 1)
 
     asyncio.run(main())
 

@@ -39,6 +39,8 @@ CLOSE_S = 1.0
 """Seconds for the last answers of a conversation that is over."""
 PING_S = 3.0
 """Seconds of sampling after which a stream begins with a ping, and between pings. Clients may wait for 5 s only."""
+LAST_S = 0.05
+"""Seconds before the last event of a stream, in which the gateway sees whether the client leaves in its middle."""
 PATHS = {"/chat/completions": CHAT, "/responses": RESPONSES, "/messages": MESSAGES}
 COUNTS = {"/messages/count_tokens": MESSAGES, "/responses/input_tokens": RESPONSES}
 """ "/v1" before a path is optional, and more than one is allowed: clients differ in what they add to a base URL."""
@@ -276,8 +278,11 @@ class Server:
             if not response.prepared:
                 response.headers.update(_noted(answer))
                 await response.prepare(request)
-            for name, value in api.events(ask, answer):
+            *events, last = api.events(ask, answer)
+            for name, value in events:
                 await response.write(_event(name, value))
+            await asyncio.sleep(LAST_S)
+            await response.write(_event(*last))
             await response.write_eof()
         except BaseException:
             door.desk.lost(ask, answer)
