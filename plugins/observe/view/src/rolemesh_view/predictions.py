@@ -16,14 +16,14 @@ from rolemesh_facts.time_use import Use, edge_uses, overall
 from rolemesh_recorder.lines import FlowFile
 from rolemesh_scaler_bottleneck import Bottleneck, Model
 
-__all__ = ["Forecast", "Prediction", "Resize", "change", "forecast", "load_of", "predicted", "resizes"]
+__all__ = ["SETTLING_S", "Forecast", "Prediction", "Resize", "change", "forecast", "load_of", "predicted", "resizes"]
 
 LEAST = 0.01
 """Minimum share by which a step changes, for a prediction of a role with more ranks."""
 SETTLING_S = 2.0
 """Seconds after a resize that do not count, because all ranks begin at one step and edges are empty."""
-LEAST_STEPS = 5
-"""Minimum number of steps for the duration of a step."""
+LEAST_STEPS, LEAST_S = 5, 3.0
+"""Minimum number of steps, and of seconds, from which the duration of a step is measured."""
 
 
 class Prediction(NamedTuple):
@@ -147,8 +147,10 @@ def predicted(load: Load | None, sizes: Mapping[str, int]) -> float | None:
 def step_s(lines: Sequence[StepMetrics], since: float, until: float) -> float | None:
     """Return the duration of a step, in seconds, between two times in seconds since 1970; None for too few steps."""
     ended = [line for line in lines if since <= line.time <= until]
-    steps = ended[-1].step - ended[0].step if ended else 0
-    return (ended[-1].time - ended[0].time) / steps if steps >= LEAST_STEPS else None
+    if not ended:
+        return None
+    steps, seconds = ended[-1].step - ended[0].step, ended[-1].time - ended[0].time
+    return seconds / steps if steps >= LEAST_STEPS and seconds >= LEAST_S else None
 
 
 def resizes(
@@ -161,7 +163,7 @@ def resizes(
     refused = {event.data.get("number") for event in events if event.kind == "resize_refused"}
     done = {event.data.get("number"): event.time for event in events if event.kind == "resized"}
     asked = [event for event in events if event.kind == "resize_asked" and event.data.get("number") not in refused]
-    turns = [event.time for event in events if event.kind in ("resize_asked", "resized")]
+    turns = [event.time for event in (*asked, *(each for each in events if each.kind == "resized"))]
     found = []
     for event in asked:
         number = event.data.get("number")

@@ -19,7 +19,7 @@ from rolemesh_facts.sizes import sizes_at
 from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, reached_step, use_of
 from rolemesh_recorder.reading import latest_lines
 from rolemesh_runtime.lock import is_held
-from rolemesh_view.predictions import Forecast, Resize, forecast, load_of, predicted, resizes
+from rolemesh_view.predictions import SETTLING_S, Forecast, Resize, forecast, load_of, predicted, resizes
 from rolemesh_view.renewed import Renewed
 from rolemesh_view.row_index import RowIndex
 
@@ -189,7 +189,8 @@ def _ahead(path: Path, look: Look, known: dict[int, float | None]) -> Ahead:
         if each.number not in known:
             before = facts.uses(int(each.since * 1e6), int(each.asked * 1e6))
             known[each.number] = predicted(load_of(flow, before, sizes_at(flow, events, each.asked)), each.sizes)
-    since, until = max([look.since, *(int((each.done or each.asked) * 1e6) for each in latest)]), look.until
+    settled = (int(((each.done or each.asked) + SETTLING_S) * 1e6) for each in latest)
+    since, until = max([look.since, *settled]), look.until
     uses = look.uses if since == look.since else facts.uses(since, until)
     sizes = sizes_at(flow, events)
     load = load_of(flow, uses, sizes) if until > since else None
