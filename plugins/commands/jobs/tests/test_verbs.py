@@ -262,8 +262,12 @@ def test_a_copied_run_whose_events_are_complete_needs_no_journal(
     assert main(["events", str(copy)]) == 1, "the newest events are in the journal"
     assert "there is no journal" in capsys.readouterr().err
 
-    (copy / "events.jsonl").write_bytes(event_line(started)[1] + event_line(ended)[1])
-    for more in ([], ["--follow"], ["--after", "2"], ["-n", "1"]):
+    foreign = Event(2, 1, 2.0, "recovery_planned", {"plan": {}})
+    ended = msgspec.structs.replace(ended, seq=3)
+    (copy / "events.jsonl").write_bytes(b"".join(event_line(each)[1] for each in (started, foreign, ended)))
+    assert main(["events", str(copy)]) == 0, "another version wrote one of them"
+    assert "recovery_planned  plan={}" in capsys.readouterr().out
+    for more in ([], ["--follow"], ["--after", "3"], ["-n", "1"]):
         assert main(["events", str(copy), *more]) == 0, more
         assert ("job_ended" in capsys.readouterr().out) == ("--after" not in more)
 

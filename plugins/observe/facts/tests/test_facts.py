@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rolemesh.api.observer import Event
+from rolemesh.api.observer import Event, StepMetrics
 from rolemesh.api.rank_ref import RankRef
+from rolemesh.runs.jsonl import metrics_line
 from rolemesh_facts import RunFacts
 from rolemesh_facts.advice import Evidence, advice
 from rolemesh_facts.edge_states import EdgeState, edge_states
@@ -43,6 +44,29 @@ def test_a_run_without_metrics_has_the_steps_of_its_result_and_why_it_ended(tmp_
     summary = RunFacts(tmp_path).summary()
     assert (summary.state, summary.step, summary.message) == ("done", 6, "source/0: no more records")
     assert RunFacts(tmp_path).summary(result | {"status": "failed", "message": "bad"}).message == "bad"
+
+
+def test_metrics_are_read_on_from_where_they_were_and_a_repeated_step_counts_once(tmp_path: Path) -> None:
+    def line(step: int, **values: float) -> bytes:
+        return metrics_line(StepMetrics(step, 1, float(step), values, staleness={"edge": step}))[1]
+
+    facts, path = RunFacts(tmp_path), tmp_path / "metrics.jsonl"
+    path.write_bytes(line(0, loss=3.0) + line(2, loss=1.0) + line(1, loss=2.0, kl=float("nan")) + line(1 << 70, loss=0))
+    assert facts.points("loss") == ([], []), "not read yet"
+    assert (facts.metric_names(), facts.points("loss")) == (["kl", "loss"], ([0, 1, 2], [3.0, 2.0, 1.0]))
+    path.write_bytes(line(0, loss=3.0) + line(2, loss=1.0))
+    facts = RunFacts(tmp_path)
+    assert len(facts.metrics()) == 2
+    with path.open("ab") as file:
+        for more in (line(3, loss=4.0)[:20], line(3, loss=4.0)[20:], b"damaged\n", line(4, loss=5.0)):
+            file.write(more)
+            file.flush()
+            facts.metrics()
+    assert [each.step for each in facts.metrics()] == [0, 2, 3, 4]
+    assert facts.points("loss") == ([0, 2, 3, 4], [3.0, 1.0, 4.0, 5.0])
+    last = facts.last_metrics()
+    assert last is not None
+    assert (last.step, last.staleness) == (4, {"edge": 4})
 
 
 def test_events_are_read_on_while_they_are_written(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ CASES: dict[Callable[[Path], None], Mapping[str, str]] = {
     linked: {},
     piped("record/sink-0/*.jsonl"): dict.fromkeys(READERS, PIPE),
     piped("record/flow.json"): dict.fromkeys(READERS, PIPE),
-    piped("metrics.jsonl"): dict.fromkeys(READERS, PIPE) | {"events": "it is no regular file"},
+    piped("metrics.jsonl"): dict.fromkeys(READERS, PIPE),
     piped("run.json", "plan.json"): {},
     removed: dict.fromkeys((*VERBS, "view"), "the folder has no run in it")
     | dict.fromkeys(("status", "events"), "there is no run of a job"),

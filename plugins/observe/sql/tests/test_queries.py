@@ -9,6 +9,7 @@ import re
 import shutil
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from rolemesh.cli import main
@@ -103,6 +104,27 @@ def test_the_command_prints_all_formats(seen: Path, capsys: pytest.CaptureFixtur
     assert {name for name in TABLES if f"{name}: " in capsys.readouterr().out} <= TABLES.keys()
     assert main(["sql", str(seen), "select nothing"]) == 2
     assert "--tables" in capsys.readouterr().err
+
+
+def test_an_answer_becomes_a_parquet_file_with_its_types(
+    seen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "it's.parquet"
+    query = "select name, value, time, [step] as steps, 'nan'::double as odd from metrics order by all; -- the end"
+    assert main(["sql", str(seen), query, "--format", "parquet", "-o", str(out)]) == 0
+    (relation,) = [duckdb.read_parquet(str(out))]
+    assert [str(kind) for kind in relation.types] == ["VARCHAR", "DOUBLE", "TIMESTAMP", "BIGINT[]", "DOUBLE"]
+    assert repr(relation.fetchall()) == repr(rows(seen, query)), "NaN is not equal to itself"
+    before = out.read_bytes()
+    for wrong in ("selec 1", "copy ranks to 'x'", "explain select 1", "select 1) to 'x' (format csv) --"):
+        assert main(["sql", str(seen), wrong, "--format", "parquet", "-o", str(out)]) == 2
+    assert (out.read_bytes(), [*tmp_path.iterdir()]) == (before, [out]), "a failed query changes nothing"
+    assert main(["sql", str(seen), query, "--format", "parquet"]) == 2
+    assert "--format parquet -o FILE" in capsys.readouterr().err
+    assert main(["sql", str(seen), query, "-o", str(tmp_path / "none" / "x")]) == 2
+    assert "choose another place" in capsys.readouterr().err
+    assert main(["sql", str(seen), "select 1 as one", "--format", "csv", "-o", str(out)]) == 0
+    assert out.read_text() == "one\n1\n"
 
 
 def test_formats_disarm_what_ranks_wrote() -> None:

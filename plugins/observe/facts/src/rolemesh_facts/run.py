@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,9 +20,9 @@ from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.pieces import Piece, flat, stretches
 from rolemesh_facts.recoveries import Story, stories
-from rolemesh_facts.series import Points, series, thinned
+from rolemesh_facts.series import Collected, Points, thinned
 from rolemesh_facts.sizes import sizes_at
-from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, reached_step, use_of
+from rolemesh_facts.time_use import EdgeUse, Use, by_role, edge_uses, reached_step, use_of
 from rolemesh_recorder.lines import FlowFile, Line, Stretch
 from rolemesh_recorder.reading import kept_rows, read_flow, read_record, record_ends, recorded_ranks
 from rolemesh_recorder.rows import Row
@@ -32,8 +33,12 @@ __all__ = ["Arrow", "RunFacts", "Summary"]
 
 MOST_PIECES = 4000
 """Pieces of one lane in an answer; shorter ones are left out first."""
+_NOTHING: tuple[dict[str, Any], ...] = ({}, {}, {}, {}, {})
+"""Values of a line of metrics that has none. All such lines share them."""
 BEGIN_BYTES = 400
 """Bytes at the beginning of the events that tell one run from another in the same folder."""
+LAST_BYTES = 65_536
+"""Bytes at the end of a file of metrics that usually have its last line."""
 LATEST_S = 600
 """Seconds at the end of the record that questions without a window look at."""
 
@@ -71,6 +76,9 @@ class RunFacts:
         self._events: tuple[int, list[Event]] = (0, [])
         self._begin = b""
         self._metrics: list[StepMetrics] = []
+        self._series = Collected()
+        self._metrics_end = 0
+        """Byte behind the last line of ``metrics.jsonl`` that is certainly in `_metrics`."""
 
     # ------------------------------------------------------------------------------------------------ files
 
@@ -105,7 +113,7 @@ class RunFacts:
             with open_regular(self.path / EVENTS_FILE) as file:
                 begin = file.read(BEGIN_BYTES)
                 if not begin.startswith(self._begin):  # a new run of the job has taken the folder
-                    offset, known, self._metrics = 0, [], []
+                    offset, known, self._metrics, self._series = 0, [], [], Collected()
                 self._begin = begin
                 file.seek(offset)
                 for raw in file:
@@ -122,12 +130,26 @@ class RunFacts:
         return known
 
     def metrics(self) -> list[StepMetrics]:
-        """Return all lines of metrics."""
+        """Return all lines of metrics, with their steps and times only: there may be millions."""
         self.events()  # forgets the metrics of a former run
+        path, start = self.path / METRICS_FILE, self._metrics_end if self._metrics else 0
         after = self._metrics[-1].step if self._metrics else -1
         with suppress(OSError):
-            self._metrics += read_metrics(self.path / METRICS_FILE, after)
+            self._metrics_end = _last_line_end(path, start)
+            for line in read_metrics(path, after, start):
+                self._series.add(line)
+                self._metrics.append(StepMetrics(line.step, line.steps, line.time, *_NOTHING))
         return self._metrics
+
+    def last_metrics(self) -> StepMetrics | None:
+        """Return the last line of metrics, without reading the others; None if there is none."""
+        path = self.path / METRICS_FILE
+        with suppress(OSError):
+            start = max(0, path.stat().st_size - LAST_BYTES)
+            start = _line_begin(path, start) if start else 0
+            lines = list(read_metrics(path, start=start)) or list(read_metrics(path))
+            return lines[-1] if lines else None
+        return None
 
     def logs(self) -> list[Path]:
         """Return the logs of ranks."""
@@ -139,7 +161,7 @@ class RunFacts:
     def summary(self, result: Mapping[str, Any] | None = None) -> Summary:
         """Return the run in one line. `result` is the content of ``result.json``, if the file may not exist yet."""
         result = self.result() if result is None else result
-        info, events, metrics = self.info(), self.events(), self.metrics()
+        info, events, last_line = self.info(), self.events(), self.last_metrics()
         name = info.name if info else self.path.resolve().name
         began = events[0].time if events else 0.0
         last = events[-1] if events else None
@@ -147,7 +169,7 @@ class RunFacts:
         state = str(result.get("status") or said or ("began" if events else "new"))
         ended = last.time if last and (result or said) else 0.0
         committed = result.get("committed_steps")
-        step = max(metrics[-1].step if metrics else -1, committed - 1 if isinstance(committed, int) else -1)
+        step = max(last_line.step if last_line else -1, committed - 1 if isinstance(committed, int) else -1)
         found = result.get("goodput")
         goodput = found.get("share") if isinstance(found, dict) else found
         return Summary(
@@ -180,8 +202,7 @@ class RunFacts:
 
     def roles(self, since: int, until: int) -> dict[str, Use]:
         """Return where the time of each role went."""
-        uses = self.uses(since, until)
-        return {role: overall(use for ref, use in uses.items() if ref.role == role) for role in _roles(uses)}
+        return by_role(self.uses(since, until))
 
     def edges(self, since: int, until: int) -> list[EdgeUse]:
         """Return the waits on each edge."""
@@ -190,8 +211,8 @@ class RunFacts:
 
     def edge_states(self, since: int, until: int) -> list[EdgeState]:
         """Return what passes over each edge: queues, credits, rates and staleness."""
-        flow, metrics = self.flow(), self.metrics()
-        return edge_states(flow, self.uses(since, until), metrics[-1].staleness if metrics else {}) if flow else []
+        flow, last = self.flow(), self.last_metrics()
+        return edge_states(flow, self.uses(since, until), last.staleness if last else {}) if flow else []
 
     def lanes(
         self, since: int, until: int, most: int = MOST_PIECES, ranks: Sequence[RankRef] | None = None
@@ -255,7 +276,16 @@ class RunFacts:
 
     def series(self, most: int = 1000) -> dict[str, Points]:
         """Return all metrics, with at most about `most` points each."""
-        return {name: thinned(points, most) for name, points in sorted(series(self.metrics()).items())}
+        return {name: thinned(self.points(name), most) for name in self.metric_names()}
+
+    def metric_names(self) -> list[str]:
+        """Return the names of all metrics."""
+        self.metrics()
+        return self._series.names()
+
+    def points(self, name: str) -> Points:
+        """Return all points of a metric, as far as this object has read them."""
+        return self._series.points(name)
 
     def rows(self) -> Iterator[tuple[RankRef, Row]]:
         """Yield the kept rows."""
@@ -272,15 +302,28 @@ def _message(result: Mapping[str, Any]) -> str:
     return str(result.get("message") or result.get("reason") or "")
 
 
-def _roles(uses: Mapping[RankRef, Use]) -> list[str]:
-    return list(dict.fromkeys(ref.role for ref in uses))
-
-
 def _fits(flow: FlowFile) -> bool:
     """Return whether operators and edges are numbered by their places, and edges join operators of the flow."""
     numbers = [op.id for op in flow.ops], [edge.id for edge in flow.edges]
     numbered = all(found == list(range(len(found))) for found in numbers)
     return numbered and all(0 <= op < len(flow.ops) for edge in flow.edges for op in (edge.src, edge.dst))
+
+
+def _line_begin(path: Path, at: int) -> int:
+    """Return the byte at which the first line behind `at` begins."""
+    with open_regular(path) as file:
+        file.seek(at)
+        return at + len(file.readline())
+
+
+def _last_line_end(path: Path, start: int) -> int:
+    """Return the byte behind the last whole line of a file; `start` if there is none behind `start`."""
+    with open_regular(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        begin = max(start, size - LAST_BYTES)
+        file.seek(begin)
+        found = file.read(size - begin).rfind(b"\n") if size > begin else -1
+    return begin + found + 1 if found >= 0 else start
 
 
 def _content(path: Path) -> bytes:

@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
 
 from rolemesh.api.observer import StepMetrics
 
-__all__ = ["centred", "exponential", "series", "thinned"]
+__all__ = ["Collected", "centred", "exponential", "thinned"]
 
 Points = tuple[list[int], list[float]]
+LIMIT = 1 << 62
+"""Steps at or beyond this are damage."""
 
 
-def series(lines: Iterable[StepMetrics]) -> dict[str, Points]:
-    """Return steps and values of each metric. A repeated step replaces the earlier one."""
-    found: dict[str, dict[int, float]] = {}
-    for line in lines:
+class Collected:
+    """Steps and values of each metric, in 16 bytes per value. A repeated step replaces the earlier one."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[array[int], array[float]]] = {}
+
+    def add(self, line: StepMetrics) -> None:
+        """Add the values of a line."""
+        if not -LIMIT < line.step < LIMIT:
+            return
         for name, value in line.values.items():
-            found.setdefault(name, {})[line.step] = value
-    return {name: (sorted(points), [points[step] for step in sorted(points)]) for name, points in found.items()}
+            steps, values = self._found.setdefault(name, (array("q"), array("d")))
+            if not steps or line.step > steps[-1]:
+                steps.append(line.step)
+                values.append(value)
+                continue
+            at = bisect_left(steps, line.step)
+            if steps[at] == line.step:
+                values[at] = value
+            else:
+                steps.insert(at, line.step)
+                values.insert(at, value)
+
+    def names(self) -> list[str]:
+        """Return the names of the metrics, sorted."""
+        return sorted(self._found)
+
+    def points(self, name: str) -> Points:
+        """Return steps and values of a metric; none if there is no such metric."""
+        steps, values = self._found.get(name, ((), ()))
+        return list(steps), list(values)
 
 
 def thinned(points: Points, most: int) -> Points:

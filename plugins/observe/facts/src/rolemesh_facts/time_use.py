@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_recorder.lines import Account, FlowFile, Line
 
-__all__ = ["EdgeUse", "Use", "edge_uses", "overall", "reached_step", "use_of"]
+__all__ = ["EdgeUse", "Use", "by_role", "edge_uses", "overall", "reached_step", "use_of"]
 
 ENGINE = "engine"
 
@@ -93,11 +93,15 @@ def overall(uses: Iterable[Use]) -> Use:
     return Use(spent, wall, steps)
 
 
+def by_role(uses: Mapping[RankRef, Use]) -> dict[str, Use]:
+    """Return the use of time of each role."""
+    roles = dict.fromkeys(ref.role for ref in uses)
+    return {role: overall(use for ref, use in uses.items() if ref.role == role) for role in roles}
+
+
 def edge_uses(flow: FlowFile, uses: Mapping[RankRef, Use]) -> list[EdgeUse]:
     """Return the waits on each edge of the flow."""
-    roles: dict[str, Use] = {}
-    for role in {ref.role for ref in uses}:
-        roles[role] = overall(use for ref, use in uses.items() if ref.role == role)
+    roles = by_role(uses)
     nothing = Use({}, 0.0, 0.0)
     found = []
     for edge in flow.edges:

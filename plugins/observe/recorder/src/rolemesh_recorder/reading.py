@@ -11,7 +11,7 @@ import msgspec
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.runs.jsonl import open_regular
-from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowFile, Line, decode, rank_folder
+from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowFile, Head, Line, decode, rank_folder
 from rolemesh_recorder.parts import part_files, read_part
 from rolemesh_recorder.rows import ROWS_DIR, Row
 
@@ -19,6 +19,7 @@ __all__ = [
     "decode_row",
     "kept_files",
     "kept_rows",
+    "latest_head",
     "latest_lines",
     "read_accounts",
     "read_flow",
@@ -72,6 +73,16 @@ def read_accounts(run_dir: Path, role: str, rank: int, after: int = 0) -> Iterat
                             yield line
         except OSError:
             continue
+
+
+def latest_head(run_dir: Path, role: str, rank: int) -> Head | None:
+    """Return the head of the process that wrote the newest part of a rank's record; None if there is none."""
+    for path in reversed(part_files(rank_folder(run_dir, role, rank))):
+        with suppress(OSError):
+            head = next(read_part(path), None)
+            if isinstance(head, Head):
+                return head
+    return None
 
 
 def record_bytes(run_dir: Path, role: str, rank: int, after: int = 0) -> int:
@@ -204,7 +215,8 @@ def _ranks(folder: Path) -> Iterator[RankRef]:
 def _begin(path: Path) -> int:
     """Return the time of a part's first line with content; 0 if it cannot be read."""
     try:
-        lines = (line for line in read_part(path) if not hasattr(line, "pid"))
-        return getattr(next(lines, None), "t", 0)
+        with open_regular(path) as file:
+            lines = (decode(raw) for raw in file if raw.endswith(b"\n"))  # the part's other lines stay as they are
+            return next((line.t for line in lines if line is not None and not isinstance(line, Head)), 0)
     except OSError:
         return 0

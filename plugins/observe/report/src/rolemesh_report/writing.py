@@ -9,6 +9,7 @@ from typing import Any
 
 from rolemesh_facts import RunFacts
 from rolemesh_facts.output import replaced
+from rolemesh_facts.time_use import by_role, edge_uses
 from rolemesh_report import sections
 from rolemesh_report.flow_picture import flow_picture
 from rolemesh_report.secrets import without_secrets
@@ -42,7 +43,8 @@ def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None) -> str:
     summary, flow, stories = facts.summary(result), facts.flow(), facts.stories()
     since, until = facts.window(None)
     recent = max(since, until - RECENT_S * 1_000_000)
-    critical, edges = facts.critical(recent, until), facts.edges(since, until)
+    critical, uses = facts.critical(recent, until), facts.uses(since, until)
+    edges = {each.edge: each for each in edge_uses(flow, uses)} if flow else {}
     lanes = facts.lanes(since, until, PIECES)
     path = {}
     for each in critical.stations if critical else ():
@@ -55,8 +57,8 @@ def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None) -> str:
     parts = {
         "Summary": sections.summary_section(summary, result),
         "Advice": sections.advice_section(facts.advice()),
-        "Flow": flow_picture(flow, path, {each.edge: each for each in edges}) if flow else "",
-        "Where the time went": bars(flow, facts.roles(since, until)) + legend() if lanes else "",
+        "Flow": flow_picture(flow, path, edges) if flow else "",
+        "Where the time went": bars(flow, by_role(uses)) + legend() if lanes else "",
         "Critical path": sections.critical_section(critical),
         "Lanes": lanes_picture(flow, lanes, stories, since, until) + legend() + more if lanes else "",
         "Metrics": sections.metrics_section(facts.series()),

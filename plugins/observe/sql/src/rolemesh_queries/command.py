@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +13,8 @@ from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.cli.output import print_table
 from rolemesh.runs.run import runs_folder
 from rolemesh_facts.finding import readable_run
-from rolemesh_queries.database import QueryError, answer, opened
+from rolemesh_facts.output import replaced
+from rolemesh_queries.database import QueryError, answer, opened, write_parquet
 from rolemesh_queries.formats import FORMATS
 from rolemesh_queries.tables import TABLES, named
 
@@ -20,17 +22,21 @@ __all__ = ["command"]
 
 
 class Format(StrEnum):
-    """How the answer is printed."""
+    """How the answer is written."""
 
     table = "table"
     csv = "csv"
     json = "json"
+    parquet = "parquet"
 
 
 def command(
     job: JobName,
     query: Annotated[str, typer.Argument(help="A SELECT in DuckDB's SQL; - reads it from stdin.")] = "",
-    format: Annotated[Format, typer.Option(help="How the answer is printed.")] = Format.table,
+    format: Annotated[Format, typer.Option(help="How the answer is written.")] = Format.table,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The file.", metavar="FILE", show_default="stdout")
+    ] = None,
     tables: Annotated[bool, typer.Option("--tables", help="List the tables and their columns.")] = False,
     runs_dir: RunsDir = None,
 ) -> None:
@@ -39,13 +45,15 @@ def command(
     The job may be running, ended or killed. JOB may also be the folder of a run, or a copy of one. The query sees a
     copy in memory: it can change nothing, and it reaches neither files nor the network.
 
-    Exit code: 0, 2 if there is no such job or the query is wrong.
+    Exit code: 0, 2 if there is no such job, the query is wrong, or FILE cannot be written.
 
     Examples:
 
       rolemesh sql grpo "select role, sum(waiting_s) / sum(wall_s) as share from ranks group by role"
 
       rolemesh sql grpo "select * from recoveries" --format json
+
+      rolemesh sql grpo "select * from metrics" --format parquet -o metrics.parquet
 
       rolemesh sql grpo --tables
     """
@@ -60,10 +68,23 @@ def command(
             "there is no query",
             remedy='write one, such as "select * from ranks"; `rolemesh sql JOB --tables` lists tables',
         )
-    with opened(run_dir, named(query)) as database:
-        columns, rows = answer(database, query)
-        for part in FORMATS[format.value](columns, rows):
-            sys.stdout.write(part)
+    if format is Format.parquet and output is None:
+        raise QueryError("Parquet is not for a terminal", remedy="name a file: --format parquet -o FILE")
+    if output is None:
+        with opened(run_dir, named(query)) as database:
+            for part in FORMATS[format.value](*answer(database, query)):
+                sys.stdout.write(part)
+        return
+    try:
+        with replaced(output) as partial, opened(run_dir, named(query), partial) as database:
+            if format is Format.parquet:
+                write_parquet(database, query, partial)
+            else:
+                with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
+                    file.writelines(FORMATS[format.value](*answer(database, query)))
+    except OSError as error:
+        what, remedy = f"the answer cannot be written: {error.strerror or error}", "choose another place: -o FILE"
+        raise QueryError(what, where=str(output), remedy=remedy) from error
 
 
 def _describe() -> None:

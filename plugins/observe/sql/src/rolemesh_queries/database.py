@@ -17,7 +17,7 @@ from rolemesh_queries.tables import RECORDED, TABLES, created
 from rolemesh_recorder.lines import FlowFile, Head
 from rolemesh_recorder.reading import read_flow, read_record, recorded_ranks
 
-__all__ = ["QueryError", "answer", "opened"]
+__all__ = ["QueryError", "answer", "opened", "write_parquet"]
 
 MEMORY: Final = "4GB"
 """Maximum memory of a query."""
@@ -75,8 +75,11 @@ class QueryError(RolemeshError):
 
 
 @contextmanager
-def opened(run_dir: Path, tables: Iterable[str]) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Return a database that has all tables, of which `tables` have their content. Queries can reach nothing else."""
+def opened(run_dir: Path, tables: Iterable[str], output: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Return a database that has all tables, of which `tables` have their content.
+
+    Queries can reach nothing else, apart from the file `output`, which `write_parquet` writes.
+    """
     wanted = set(tables)
     with duckdb.connect(":memory:", config=dict(SETTINGS)) as database:
         for name in TABLES:
@@ -89,6 +92,8 @@ def opened(run_dir: Path, tables: Iterable[str]) -> Iterator[duckdb.DuckDBPyConn
             _fill(database, "metrics", measured(run_dir), time="make_timestamp(time)")
         if "rows" in wanted:
             _fill(database, "rows", kept(run_dir))
+        if output is not None:
+            database.execute(f"SET allowed_paths = [{_quoted(output)}]")
         for lock in LOCKS:
             database.execute(f"SET {lock}")
         yield database
@@ -97,14 +102,31 @@ def opened(run_dir: Path, tables: Iterable[str]) -> Iterator[duckdb.DuckDBPyConn
 def answer(database: duckdb.DuckDBPyConnection, sql: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
     """Run one query: return the names of its columns, and an iterator over its rows. Raises `QueryError`."""
     try:
-        statements = database.extract_statements(sql)
-        kinds = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
-        if len(statements) != 1 or statements[0].type not in kinds:
-            raise QueryError("this is not one query", remedy='write one SELECT, such as "select * from ranks"')
-        result = database.execute(statements[0])
+        result = database.execute(_query(database, sql, duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN))
     except (duckdb.Error, UnicodeError) as error:
         raise _refused(error) from error
     return [column[0] for column in result.description or ()], _rows(result)
+
+
+def write_parquet(database: duckdb.DuckDBPyConnection, sql: str, output: Path) -> None:
+    """Run one query, and write its rows to the file for which the database was opened. Raises `QueryError`."""
+    try:
+        query = _query(database, sql, duckdb.StatementType.SELECT).query
+        database.execute(f'CREATE TEMP VIEW "the answer" AS {query}')  # the query comes last, with all of its comments
+        database.execute(f'COPY "the answer" TO {_quoted(output)} (FORMAT parquet, USE_TMP_FILE false)')
+    except (duckdb.Error, UnicodeError) as error:
+        raise _refused(error) from error
+
+
+def _query(database: duckdb.DuckDBPyConnection, sql: str, *kinds: Any) -> Any:
+    statements = database.extract_statements(sql)
+    if len(statements) != 1 or statements[0].type not in kinds:
+        raise QueryError("this is not one query", remedy='write one SELECT, such as "select * from ranks"')
+    return statements[0]
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
 
 
 def _rows(result: Any) -> Iterator[tuple[Any, ...]]:

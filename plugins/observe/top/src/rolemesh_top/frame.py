@@ -21,6 +21,7 @@ from rolemesh_facts.run import Summary
 from rolemesh_facts.time_use import Use, use_of
 from rolemesh_jobs.picture import job_status
 from rolemesh_recorder.lines import Account, FlowFile, Head, Line, Stretch
+from rolemesh_recorder.reading import latest_head, latest_lines
 
 __all__ = ["EdgeLine", "Frame", "FrameSource", "RankLine", "Station"]
 
@@ -33,6 +34,8 @@ MOST = 200
 OVER = "all steps done"
 """The name of the time in which a rank has no step left to do."""
 WORK = ("computing", "serving")
+END_US = 600_000_000
+"""µs that ranks usually wait for the end of their job at most."""
 _NEVER = 1 << 62
 
 
@@ -99,10 +102,10 @@ class FrameSource:
         status = job_status(self.run_dir)
         flow, summary, events = facts.flow(), facts.summary(), facts.events()
         ended = status["state"] in EXIT_CODES
-        lines = {ref: facts.lines(ref) for ref in facts.ranks()}
         since, until = facts.window(window_s)
+        lines = {ref: _latest(facts, ref, since, ended) for ref in facts.ranks()}
         if ended:  # then ranks wait for the end of the job
-            until = min(until, max(map(_worked_until, lines.values()), default=until))
+            until = min(until, max(map(_worked_until, lines.values()), default=until) or until)
             since = min(since, max(facts.window(None)[0], until - int(window_s * 1e6)))
         last = _last_step(status, summary, ended)
         known = {f"{each.get('role')}/{each.get('rank')}": each for each in status["ranks"]}
@@ -114,6 +117,7 @@ class FrameSource:
             _rank(
                 flow,
                 ref,
+                latest_head(facts.path, ref.role, ref.rank),
                 own,
                 use_of(_after(own, last), since, until),
                 known.pop(str(ref), {}),
@@ -148,6 +152,12 @@ def _last_step(status: Mapping[str, Any], summary: Summary, ended: bool) -> int:
     return steps - 1 if steps else _NEVER
 
 
+def _latest(facts: RunFacts, ref: RankRef, since: int, ended: bool) -> list[Line]:
+    """Return the latest lines of a rank's record, from `since` on; of an ended job also those before its long end."""
+    found = latest_lines(facts.path, ref.role, ref.rank, since - END_US * ended)
+    return found if _worked_until(found) or not ended else facts.lines(ref)
+
+
 def _worked_until(lines: Sequence[Line]) -> int:
     """Return when a rank's last operator ended, in µs since 1970; 0 if it had none."""
     works = (line.t + line.d for line in reversed(lines) if isinstance(line, Stretch) and line.phase in WORK)
@@ -171,13 +181,13 @@ def _after(lines: Sequence[Line], last: int) -> Iterator[Line]:
 def _rank(
     flow: FlowFile | None,
     ref: RankRef,
+    head: Head | None,
     lines: Sequence[Line],
     use: Use,
     known: Mapping[str, Any],
     restarts: int,
     last_step: int,
 ) -> RankLine:
-    head = next((line for line in reversed(lines) if isinstance(line, Head)), None)
     account = next((line for line in reversed(lines) if isinstance(line, Account)), None)
     last = next((line for line in reversed(lines) if isinstance(line, Stretch)), None)
     phase = f"{known['phase']} {known.get('doing', '')}".strip() if known.get("phase") else ""

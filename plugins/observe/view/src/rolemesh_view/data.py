@@ -93,7 +93,8 @@ def metrics(run: Viewed, runs: Runs, query: Query) -> bytes:
             chosen.append(found)
     lines = []
     for each in chosen[:MOST_RUNS]:
-        steps, values = each.facts.series(1 << 30).get(name, ([], []))
+        each.facts.metrics()
+        steps, values = each.facts.points(name)
         smooth = _smooth(values, smoothing, strength)
         lines.append((each.name, dict(zip(*thinned((steps, smooth), MOST_POINTS), strict=True))))
     axis = sorted({step for _, points in lines for step in points})

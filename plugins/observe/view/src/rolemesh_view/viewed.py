@@ -83,10 +83,11 @@ class Viewed:
         self.run = LivingRun(path)
         self.rows = RowIndex(path)
         self.lock = threading.RLock()
-        self._look = Renewed(lambda: _look(path))
+        own, ahead = RunFacts(path), RunFacts(path)  # each for one thread; they read on from where they were
+        self._look = Renewed(lambda: _look(own))
         self._whole = Renewed(lambda: _whole(path))
         self._predicted: dict[int, float | None] = {}
-        self._ahead = Renewed(lambda: _ahead(path, self.look(), self._predicted))
+        self._ahead = Renewed(lambda: _ahead(ahead, self.look(), self._predicted))
 
     def live(self) -> bool:
         """Return whether a process of the job is alive on this machine. A copied folder is never alive."""
@@ -122,9 +123,9 @@ def _whole(path: Path) -> Whole:
     return Whole(begin, end, sorted(facts.ranks(), key=lambda ref: (order.get(ref.role, len(order)), ref)))
 
 
-def _look(path: Path) -> Look:
+def _look(facts: RunFacts) -> Look:
     """Read the end of each rank's record, once: there may be ten thousand."""
-    facts = RunFacts(path)
+    path = facts.path
     begin, until = facts.window(None)
     flow, refs = facts.flow(), facts.ranks()
     since = max(begin, until - _shorter(WINDOW_S, USE_RANKS, len(refs)))
@@ -144,7 +145,8 @@ def _look(path: Path) -> Look:
             reached[ref] = reached_step(lines, until)
     edges = edge_uses(flow, uses) if flow else []
     critical = critical_path(flow, lanes, path_since, until, reached) if flow else None
-    states = edge_states(flow, recent, metrics[-1].staleness if metrics else {}) if flow else []
+    last = facts.last_metrics()
+    states = edge_states(flow, recent, last.staleness if last else {}) if flow else []
     found = advice(Evidence(uses, edges, facts.stories(), facts.series()))
     rates, seconds = _rates(recent), (until - recent_since) / 1e6
     return Look(since, until, uses, _by_role(uses), edges, critical, found, rates, states, seconds, sizes)
@@ -177,14 +179,14 @@ def _rates(uses: Mapping[RankRef, Use]) -> dict[str, float]:
     return {role: sum(found) / len(found) for role, found in roles.items()}
 
 
-def _ahead(path: Path, look: Look, known: dict[int, float | None]) -> Ahead:
+def _ahead(facts: RunFacts, look: Look, known: dict[int, float | None]) -> Ahead:
     """`known` has what the model predicted of former resizes, by their numbers."""
-    facts = RunFacts(path)
     flow = facts.flow()
     if flow is None:
         return Ahead(None, ())
     events = facts.events()
-    latest = resizes(flow, events, facts.metrics(), WINDOW_S)[:RESIZES]
+    lines = facts.metrics() if any(event.kind == "resize_asked" for event in events) else ()
+    latest = resizes(flow, events, lines, WINDOW_S)[:RESIZES]
     for each in latest:
         if each.number not in known:
             before = facts.uses(int(each.since * 1e6), int(each.asked * 1e6))

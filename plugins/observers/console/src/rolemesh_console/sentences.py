@@ -22,9 +22,13 @@ apart."""
 
 
 def sentence(event: Event) -> str | None:
-    """Return the event as a sentence; None for an event that can wait, and for an unknown kind."""
+    """Return the event as a sentence; None for an event that can wait, for an unknown kind, and for data that another
+    version wrote or that is damaged."""
     told = _SENTENCES.get(event.kind)
-    return told.format_map(event.data) if isinstance(told, str) else told(event.data) if told is not None else None
+    try:
+        return told.format_map(event.data) if isinstance(told, str) else told(event.data) if told is not None else None
+    except Exception:
+        return None
 
 
 # ------------------------------------------------------------------------------------------------ failures, recoveries
