@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from enum import StrEnum
 from typing import Any
 
 from fastmcp import FastMCP
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.mcp_environment import MCPEnvironment
 from openenv.core.env_server.types import Action, Observation, State
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 
 class Add(Action):
@@ -89,3 +91,63 @@ class Tools(MCPEnvironment):
     @property
     def state(self) -> State:
         return State()
+
+
+class Way(StrEnum):
+    LEFT = "left"
+    RIGHT = "right"
+
+
+class Leg(BaseModel):
+    way: Way
+    length: int = 1
+
+
+class Walk(Action):
+    """Walk some legs."""
+
+    legs: list[Leg]
+    note: str | None = None
+
+
+class Place(Observation):
+    """The place of the walker."""
+
+    place: int
+
+
+class Walks(Environment[Walk, Place, State]):
+    """Has `async` methods only, and a `reset` without arguments. It raises if a leg is too long."""
+
+    def reset(self, **given: Any) -> Place:
+        raise NotImplementedError
+
+    def step(self, action: Walk, timeout_s: float | None = None, **given: Any) -> Place:
+        raise NotImplementedError
+
+    async def reset_async(self) -> Place:  # type: ignore[override]
+        self.place, self.lock, self.loop = 0, asyncio.Lock(), asyncio.get_running_loop()
+        return Place(place=0)
+
+    async def step_async(self, action: Walk, timeout_s: float | None = None, **given: Any) -> Place:
+        async with self.lock:
+            assert asyncio.get_running_loop() is self.loop
+            for leg in action.legs:
+                if leg.length > 5:
+                    raise ValueError("a leg has at most 5 steps")
+                self.place += leg.length if leg.way is Way.RIGHT else -leg.length
+            return Place(place=self.place, reward=float(self.place), done=self.place >= 5)
+
+    @property
+    def state(self) -> State:
+        return State()
+
+
+class Listed(Walks):
+    """Lists its tasks with `async` methods. Its `reset` takes none of them."""
+
+    async def list_splits(self) -> list[dict[str, str]]:
+        return [{"name": "easy", "type": "train"}, {"name": "hard", "type": "test"}]
+
+    async def num_tasks(self, split: str) -> int:
+        return {"easy": 3, "hard": 2}[split]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rolemesh.errors import OptionsError
-from rolemesh_agents import Observation, Start, Task, ToolCall
+from rolemesh_agents import AgentError, Observation, Start, Task, ToolCall
 from rolemesh_openenv import OpenEnvEnvironment
 from rolemesh_testing import EnvironmentConformance
 
@@ -29,6 +29,15 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(**options: Any) -> OpenEnvEnvironment:
     return OpenEnvEnvironment(OpenEnvEnvironment.Options.model_validate(options))
+
+
+def begun(environment: OpenEnvEnvironment) -> None:
+    """Begin an episode, and close it."""
+    task, episode = environment.task("train", 0, seed=0), environment.episode()
+    try:
+        episode.reset(task, seed=0)
+    finally:
+        episode.close()
 
 
 @needs_openenv
@@ -96,6 +105,64 @@ def test_tools_of_an_mcp_environment_are_tools_of_the_model() -> None:
     assert episode.call(ToolCall("count", {"by": 2})).content == "2"
     assert "error" in episode.call(ToolCall("count", {"by": "two"})).content
     episode.close()
+
+
+@needs_openenv
+def test_async_methods_run_in_one_loop_and_get_the_arguments_that_they_take() -> None:
+    environment = made(environment="echoing:Walks", action="echoing:Walk", step_errors="answer")
+    episode = environment.episode()
+    start = episode.reset(environment.task("train", 0, seed=0), seed=0)
+    assert start.messages[0]["content"] == '{"place": 0}'
+    assert set(start.tools[0].parameters["$defs"]) == {"Leg", "Way"}
+
+    def step(*legs: Any) -> Observation:
+        return episode.call(ToolCall("step", {"legs": list(legs)}))
+
+    assert step({"way": "right", "length": 3}, {"way": "left"}) == Observation('{"place": 2}')
+    assert "legs.0.way: Input should be 'left' or 'right'" in step({"way": "up"}).content
+    assert step({"way": "left", "length": 9}) == Observation("error: ValueError: a leg has at most 5 steps")
+    assert step({"way": "right", "length": 4}).done
+    assert episode.reward().value == 8.0
+    episode.close()
+
+
+@needs_openenv
+def test_a_step_that_raises_is_a_failure_by_default() -> None:
+    episode = made(environment="echoing:Walks", action="echoing:Walk").episode()
+    episode.reset(Task(0, {"seed": 1}), seed=0)
+    with pytest.raises(AgentError, match="has raised ValueError: a leg") as raised:
+        episode.call(ToolCall("step", {"legs": [{"way": "left", "length": 9}]}))
+    episode.close()
+    assert "step_errors: answer" in str(raised.value.remedy)
+
+
+@needs_openenv
+@pytest.mark.parametrize(
+    ("options", "why", "remedy"),
+    [
+        ({"environment": "echoing:Sums"}, "has no tools of its own", "action: module:Class"),
+        ({"environment": "echoing:Walks", "action": "echoing:Walk", "reset": {"a": 1}}, "not take a", "takes nothing"),
+        ({"environment": "echoing:Listed", "action": "echoing:Walk"}, "no split 'train'", "it has easy, hard"),
+        (
+            {"environment": "echoing:Listed", "action": "echoing:Walk", "splits": ["easy", "hard"]},
+            "take index, split",
+            "task API",
+        ),
+        ({"environment": "echoing:Sums", "action": "echoing:Add", "text": "word"}, "no field 'word'", "number"),
+        ({"environment": "echoing:Walks", "action": "echoing:Walk", "text": "note"}, "also needs legs", "tool `step`"),
+        (
+            {"environment": "echoing:Sums", "action": "echoing:Add", "arguments": {"a": 1}},
+            "cannot be made",
+            "arguments",
+        ),
+    ],
+)
+def test_an_unsuitable_class_is_refused_before_the_first_turn(options: dict[str, Any], why: str, remedy: str) -> None:
+    environment = made(**options)
+    with pytest.raises(OptionsError, match=why) as raised:
+        begun(environment)
+    environment.close()
+    assert remedy in str(raised.value.remedy)
 
 
 def test_without_the_package_the_error_names_the_roles_environment() -> None:

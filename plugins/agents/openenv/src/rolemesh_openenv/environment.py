@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from rolemesh.errors import OptionsError
 from rolemesh_agents import Environment, Episode, Task
+from rolemesh_openenv.calling import Caller
 from rolemesh_openenv.episode import OpenEnvEpisode
 
 __all__ = ["OpenEnvEnvironment", "OpenEnvOptions"]
@@ -41,6 +42,9 @@ class OpenEnvOptions(BaseModel, extra="forbid"):
         None, description="the observation's field that the model sees; null: all fields as JSON, but for the reward"
     )
     once: list[str] = Field(default_factory=list, description="tools with effects outside; rolemesh repeats no call")
+    step_errors: Literal["failure", "answer"] = Field(
+        "failure", description="what a `step` that raises means: a failure, or an answer to the model, who is to blame"
+    )
     rewards: Literal["sum", "last"] = Field("sum", description="how the steps' rewards become the episode's")
     success: float | None = Field(None, description="reward from which on the task counts as solved; null: unknown")
     splits: tuple[str, str] = Field(
@@ -66,7 +70,7 @@ class OpenEnvEnvironment(Environment):
     def size(self, split: Literal["train", "eval"]) -> int | None:
         """See `Environment.size`."""
         if self._lists:
-            return int(self._listing.num_tasks(self._split(split)))
+            return int(self._listing.call("num_tasks", self._split(split)))
         return self.options.eval_size if split == "eval" else None
 
     def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
@@ -79,6 +83,8 @@ class OpenEnvEnvironment(Environment):
     def episode(self) -> Episode:
         """See `Environment.episode`."""
         action = None if self.options.action is None else loaded("action", self.options.action)
+        if self.options.text is not None:
+            _check_text(action, self.options.text)
         return OpenEnvEpisode(self.options, self._made(), action)
 
     def close(self) -> None:
@@ -90,13 +96,44 @@ class OpenEnvEnvironment(Environment):
     def _lists(self) -> bool:
         if self._listing is None:
             self._listing = self._made()
-        return hasattr(self._listing, "num_tasks")
+        return hasattr(self._listing.held, "num_tasks")
 
     def _split(self, split: Literal["train", "eval"]) -> str:
-        return str(self.options.splits[0 if split == "train" else 1])
+        """Return OpenEnv's name of a split. Raises `OptionsError` if the environment does not have it."""
+        name = str(self.options.splits[0 if split == "train" else 1])
+        if hasattr(self._listing.held, "list_splits"):
+            found = [_name(each) for each in self._listing.call("list_splits")]
+            if name not in found:
+                what = f"the environment has no split {name!r}"
+                raise OptionsError(what, where="splits", remedy=f"it has {', '.join(found)}: name the two in `splits`")
+        return name
 
-    def _made(self) -> Any:
-        return loaded("environment", self.options.environment)(**self.options.arguments)
+    def _made(self) -> Caller:
+        """Return a new object of the class. Raises `OptionsError` if it cannot be made."""
+        made = loaded("environment", self.options.environment)
+        try:
+            return Caller(lambda: made(**self.options.arguments))
+        except Exception as error:
+            what = f"{self.options.environment} cannot be made: {type(error).__name__}: {error}"
+            remedy = "look at its `arguments`, and at what it needs on the machine"
+            raise OptionsError(what, where="environment", remedy=remedy) from error
+
+
+def _check_text(action: Any, field: str) -> None:
+    """Raise `OptionsError` if an action cannot be made of a text in this field."""
+    fields = action.model_fields
+    if field not in fields:
+        raise OptionsError(f"the action has no field {field!r}", where="text", remedy=f"it has {', '.join(fields)}")
+    if more := [name for name, each in fields.items() if each.is_required() and name != field]:
+        remedy = "leave `text` out: the action then becomes the tool `step`"
+        raise OptionsError(f"the action also needs {', '.join(more)}", where="text", remedy=remedy)
+
+
+def _name(split: Any) -> str:
+    """Return the name of a split: a text, a mapping, or an object with `name`."""
+    if isinstance(split, str):
+        return split
+    return str(split["name"] if isinstance(split, dict) else split.name)
 
 
 def loaded(option: str, path: str) -> Any:
@@ -106,8 +143,8 @@ def loaded(option: str, path: str) -> Any:
         found: Any = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        what = f"{path} cannot be imported: {error}"
+    except Exception as error:
+        what = f"{path} cannot be imported: {type(error).__name__}: {error}"
         remedy = "give the roles `tasks` and `environment` the package: runtime_env: {pip: [openenv==0.10.0, …]}"
         raise OptionsError(what, where=option, remedy=remedy) from error
     return found

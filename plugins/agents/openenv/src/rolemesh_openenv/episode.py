@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.errors import PydanticUserError
 
+from rolemesh.errors import OptionsError
 from rolemesh_agents import AgentError, Episode, Observation, Outcome, Reward, Start, Task, Tool, ToolCall
+from rolemesh_openenv.calling import Caller
 
 __all__ = ["OpenEnvEpisode"]
 
@@ -18,22 +20,25 @@ HIDDEN = {"done", "reward", "metadata"}
 
 
 class OpenEnvEpisode(Episode):
-    """One episode. It is restored by repeating its actions.
+    """One episode. It is restored by repeating its actions."""
 
-    All methods of the OpenEnv object run in one thread, since some environments demand it.
-    """
-
-    def __init__(self, options: Any, environment: Any, action: Any) -> None:
+    def __init__(self, options: Any, environment: Caller, action: Any) -> None:
         self._options, self._environment, self._action = options, environment, action
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="openenv")
         self._tools: dict[str, Tool] = {}
         self._rewards: list[float] = []
 
     def reset(self, task: Task, seed: int) -> Start:
         """See `Episode.reset`."""
+        self._check_reset({*task.data} - {"seed"})
         own = {"seed": seed, "episode_id": f"{task.split}-{task.number}-{seed}", **task.data, **self._options.reset}
-        first = self._run(self._environment.reset, **own)
-        self._tools = {tool.name: tool for tool in self._run(self._listed)}
+        try:
+            first = self._environment.call_accepted("reset", own)
+        except Exception as error:
+            what = f"`reset` of the environment has raised {type(error).__name__}: {error}"
+            raise AgentError(
+                what, remedy="look at the options `arguments` and `reset`, and at what it needs"
+            ) from error
+        self._tools = {tool.name: tool for tool in self._listed()}
         system = self._options.system
         head = [] if system is None else [{"role": "system", "content": system}]
         prompt = self._options.prompt.replace("{observation}", self._seen(first))
@@ -76,30 +81,59 @@ class OpenEnvEpisode(Episode):
 
     def close(self) -> None:
         """See `Episode.close`."""
-        self._run(self._environment.close)
-        self._thread.shutdown()
+        self._environment.close()
 
-    def _run(self, function: Any, *arguments: Any, **named: Any) -> Any:
-        return self._thread.submit(function, *arguments, **named).result()
+    def _check_reset(self, chosen: set[str]) -> None:
+        """Raise `OptionsError` if `reset` does not take what chooses a task, or what the job file gives."""
+        names, any_other = self._environment.accepts("reset")
+        if any_other:
+            return
+        if unknown := sorted(self._options.reset.keys() - names):
+            remedy = f"it takes {', '.join(sorted(names)) or 'nothing'}"
+            raise OptionsError(f"`reset` does not take {', '.join(unknown)}", where="reset", remedy=remedy)
+        if missing := sorted(chosen - names):
+            remedy = "let `reset` of the class take them, as OpenEnv's task API wants it"
+            what = f"`reset` does not take {', '.join(missing)}, so no task can be chosen"
+            raise OptionsError(what, where="environment", remedy=remedy)
 
     def _listed(self) -> list[Tool]:
         """Return the tools of the environment; or a tool for its action, unless turns without a call are the steps."""
         if self._action is None:
-            from openenv.core.env_server.mcp_types import ListToolsAction
-
-            found = self._environment.step(ListToolsAction()).tools
-            return [self._tool(each.name, each.description, each.input_schema) for each in found]
+            return self._own_tools()
         if self._options.text is not None:
             return []
-        schema = self._action.model_json_schema()
+        try:
+            schema = self._action.model_json_schema()
+        except PydanticUserError as error:
+            what = f"{self._options.action} has fields that a model cannot write: {str(error).splitlines()[0]}"
+            raise OptionsError(what, where="action", remedy="give an action of numbers and texts") from error
         schema.get("properties", {}).pop("metadata", None)
         return [self._tool(STEP, schema.pop("description", "") or "Take a step.", schema)]
+
+    def _own_tools(self) -> list[Tool]:
+        from openenv.core.env_server.mcp_types import ListToolsAction
+
+        try:
+            found = self._environment.call("step", ListToolsAction()).tools
+        except Exception as error:
+            what = f"the environment has no tools of its own: {type(error).__name__}: {error}"
+            raise OptionsError(
+                what, where="action", remedy="give the class of its actions: action: module:Class"
+            ) from error
+        return [self._tool(each.name, each.description, each.input_schema) for each in found]
 
     def _tool(self, name: str, description: str, schema: dict[str, Any]) -> Tool:
         return Tool(name, description or name, {"type": "object", **schema}, name not in self._options.once)
 
     def _stepped(self, action: Any) -> Observation:
-        found = self._run(self._environment.step, action)
+        try:
+            found = self._environment.call("step", action)
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            if self._options.step_errors == "answer":
+                return Observation(f"error: {told}")
+            remedy = "mend it, or, if the model's action is to blame, give the option `step_errors: answer`"
+            raise AgentError(f"`step` of the environment has raised {told}", remedy=remedy) from error
         # No reward is none of its own: the environment has not judged this step.
         self._rewards.append(float(found.reward) if found.reward is not None else 0.0)
         return Observation(self._seen(found), bool(found.done))
