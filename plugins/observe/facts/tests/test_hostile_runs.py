@@ -73,6 +73,20 @@ def no_times(run: Path) -> None:
     lines(run, lambda n, line: line.update({k: v for k, v in (("t", -5), ("time", 1e300)) if k in line}))
 
 
+def wild(run: Path) -> None:
+    """Numbers beyond 64 bits, times that run backwards, and very long names."""
+
+    def change(number: int, line: dict[str, Any]) -> None:
+        if number % 3 == 1:
+            line.update({key: 1 << 70 for key in ("step", "seq", "epoch", "row") if key in line})
+        elif "d" in line:
+            line["d"] = -line["d"]
+        if "operators" in line:
+            line.update({HOSTILE * 500: 1.0, "operators": {HOSTILE * 500: {"x" * 9000: 1.0}}})
+
+    lines(run, change)
+
+
 def aged(run: Path) -> None:
     lines(run, lambda n, line: line.update({k: line[k] / 2 for k in ("time",) if k in line}))
     for path in run.rglob("*"):
@@ -127,6 +141,7 @@ CASES: dict[Callable[[Path], None], Mapping[str, str]] = {
     misnamed: {},
     stepped_back: {},
     no_times: {"trace": EMPTY},
+    wild: {},
     aged: {},
     unended: {},
     stepless: {"trace": EMPTY},

@@ -77,6 +77,8 @@ class RunFacts:
         self._begin = b""
         self._metrics: list[StepMetrics] = []
         self._series = Collected()
+        self._last: tuple[int, StepMetrics | None] = (0, None)
+        """The size of ``metrics.jsonl``, and its last line then."""
         self._metrics_end = 0
         """Byte behind the last line of ``metrics.jsonl`` that is certainly in `_metrics`."""
 
@@ -145,10 +147,13 @@ class RunFacts:
         """Return the last line of metrics, without reading the others; None if there is none."""
         path = self.path / METRICS_FILE
         with suppress(OSError):
-            start = max(0, path.stat().st_size - LAST_BYTES)
-            start = _line_begin(path, start) if start else 0
-            lines = list(read_metrics(path, start=start)) or list(read_metrics(path))
-            return lines[-1] if lines else None
+            size = path.stat().st_size
+            if size != self._last[0]:
+                start = max(0, size - LAST_BYTES)
+                start = _line_begin(path, start) if start else 0
+                lines = list(read_metrics(path, start=start)) or list(read_metrics(path))
+                self._last = size, lines[-1] if lines else None
+            return self._last[1]
         return None
 
     def logs(self) -> list[Path]:

@@ -18,13 +18,13 @@ from rolemesh_durable.api.jobs import LivingRun
 from rolemesh_recorder.lines import Account, Head, Life, Line
 from rolemesh_recorder.reading import kept_rows
 
-__all__ = ["Arrays", "arrays", "event_rows", "kept", "measured", "moment", "read_events", "record"]
+__all__ = ["LIMIT", "Arrays", "arrays", "event_rows", "kept", "measured", "moment", "read_events", "record"]
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 """Columns of equal length, by name."""
 
 LIMIT: Final = 1 << 53
-"""Times in µs, durations and numbers at or beyond this are damage."""
+"""Times in µs, durations and numbers at or beyond this are damage, which the tables lack."""
 PAGE: Final = 10_000
 """Number of rows that go to the database at once."""
 _OTHERS: Final = ("turn", "gathering", "calling", "serving", "following")
@@ -82,7 +82,8 @@ _COLUMNS: Final = {
 
 def read_events(run_dir: Path) -> Iterator[list[Event]]:
     """Yield pages of the events in the run's ``events.jsonl``."""
-    yield from events(LivingRun(run_dir), 0, journal=False)
+    for page in events(LivingRun(run_dir), 0, journal=False):
+        yield [event for event in page if _is_sound(event.seq, event.epoch)]
 
 
 def event_rows(page: Iterable[Event]) -> Iterator[tuple[Any, ...]]:
@@ -93,7 +94,7 @@ def event_rows(page: Iterable[Event]) -> Iterator[tuple[Any, ...]]:
 
 def measured(run_dir: Path) -> Iterator[list[tuple[Any, ...]]]:
     """Yield pages of rows of the table metrics."""
-    rows = (row for line in read_metrics(run_dir / METRICS_FILE) for row in _metrics(line))
+    rows = (row for line in read_metrics(run_dir / METRICS_FILE) if _is_sound(line.step) for row in _metrics(line))
     while page := list(islice(rows, PAGE)):
         yield page
 
@@ -103,9 +104,14 @@ def kept(run_dir: Path) -> Iterator[list[tuple[Any, ...]]]:
     rows = (
         (ref.role, ref.rank, row.step, row.op, row.row, msgspec.json.encode(row.columns).decode(), list(row.cut))
         for ref, row in kept_rows(run_dir)
+        if _is_sound(row.step, row.row)
     )
     while page := list(islice(rows, PAGE)):
         yield page
+
+
+def _is_sound(*numbers: int) -> bool:
+    return all(-LIMIT < number < LIMIT for number in numbers)
 
 
 def _metrics(line: StepMetrics) -> Iterator[tuple[Any, ...]]:

@@ -12,7 +12,18 @@ import duckdb
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
 from rolemesh_facts.recoveries import Story, stories
-from rolemesh_queries.contents import PHASES, Arrays, arrays, event_rows, kept, measured, moment, read_events, record
+from rolemesh_queries.contents import (
+    LIMIT,
+    PHASES,
+    Arrays,
+    arrays,
+    event_rows,
+    kept,
+    measured,
+    moment,
+    read_events,
+    record,
+)
 from rolemesh_queries.tables import RECORDED, TABLES, created
 from rolemesh_recorder.lines import FlowFile, Head
 from rolemesh_recorder.reading import read_flow, read_record, recorded_ranks
@@ -178,7 +189,7 @@ def _fill_flow(database: duckdb.DuckDBPyConnection, flow: FlowFile | None) -> No
 def _fill_events(database: duckdb.DuckDBPyConnection, run_dir: Path) -> None:
     told = [event for page in read_events(run_dir) for event in page]
     _fill(database, "events", [list(event_rows(told))], time="make_timestamp(time)")
-    found = [_recovery(story) for story in stories(told)]
+    found = [_recovery(story) for story in stories(told) if 0 <= story.number < LIMIT]
     _fill(database, "recoveries", [found], began="make_timestamp(began)")
 
 
