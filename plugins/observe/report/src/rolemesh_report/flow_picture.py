@@ -35,7 +35,7 @@ def flow_picture(flow: FlowFile, path: Mapping[tuple[str, int], float], uses: Ma
         parts.append(_edge(edge, at, floor + loops * LOOP if back else None, path, uses.get(edge.id)))
     for op in flow.ops:
         parts.append(_box(flow, op.id, at[op.id], path.get(("op", op.id), 0.0)))
-    height = floor + (loops + 1) * LOOP
+    height = floor + (loops + 1) * LOOP if loops else max(0, floor - GAP_Y) + EDGE
     return svg(width, height, parts)
 
 
