@@ -1,4 +1,4 @@
-"""A viewer never affects a job: absent, killed or stopped, the job computes the same, at the same rate."""
+"""A viewer never affects a job: absent, killed, stopped or slow, the job computes the same, at the same rate."""
 
 from __future__ import annotations
 
@@ -94,15 +94,23 @@ def run(folder: Path, how: str) -> tuple[str, float]:
             while not (path / "metrics.jsonl").exists():
                 assert job.poll() is None, "the job has ended"
                 time.sleep(0.05)
-            while how != "absent" and job.poll() is None and len(viewers) < 2:
+            if how == "slow":  # it halts again and again while somebody asks it for one page after the other
+                viewers = [slow := Viewer(path), slow]
+                while job.poll() is None:
+                    os.kill(slow.process.pid, signal.SIGSTOP)
+                    time.sleep(0.2)
+                    os.kill(slow.process.pid, signal.SIGCONT)
+                    assert "Critical path" in slow.page()
+            while how in ("killed", "stopped") and job.poll() is None and len(viewers) < 2:
                 viewers.append(viewer := Viewer(path))
                 assert "Critical path" in viewer.page()
                 os.kill(viewer.process.pid, signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
                 time.sleep(0.5)
-            assert how == "absent" or (len(viewers) == 2 and job.poll() is None), "the job ended before the viewers"
+            early = how in ("killed", "stopped") and (len(viewers) != 2 or job.poll() is not None)
+            assert not early, "the job ended before the viewers"
             assert job.wait() == 0
         finally:
-            for viewer in viewers:
+            for viewer in set(viewers):
                 viewer.end()
             job.terminate()
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
@@ -110,8 +118,8 @@ def run(folder: Path, how: str) -> tuple[str, float]:
 
 
 @pytest.mark.soak
-def test_a_killed_and_a_stopped_viewer_change_neither_the_results_of_a_job_nor_its_rate(tmp_path: Path) -> None:
-    found = {how: run(tmp_path / how, how) for how in ("absent", "killed", "stopped")}
+def test_killed_stopped_and_slow_viewers_change_neither_the_results_of_a_job_nor_its_rate(tmp_path: Path) -> None:
+    found = {how: run(tmp_path / how, how) for how in ("absent", "killed", "stopped", "slow")}
     print({how: f"{rate:.1f} steps/s" for how, (_, rate) in found.items()})
     assert len({digest for digest, _ in found.values()}) == 1
     alone = found["absent"][1]

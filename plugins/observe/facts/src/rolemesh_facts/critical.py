@@ -90,7 +90,9 @@ def critical_path(
         totals[hop.station] = totals.get(hop.station, 0) + hop.end - hop.t
     whole = sum(totals.values())
     stations = [
-        Station(kind, name, us / whole, name.partition(".")[0] if kind == "operator" else "", edge, op)
+        Station(
+            kind, name, us / whole, name.replace(":", ".").partition(".")[0] if kind == "operator" else "", edge, op
+        )
         for (kind, name, edge, op), us in sorted(totals.items(), key=lambda each: -each[1])
         if whole
     ]

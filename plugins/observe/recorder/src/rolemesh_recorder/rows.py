@@ -25,6 +25,8 @@ __all__ = ["ROWS_DIR", "KeptRows", "Row", "Sampling", "rows_folder"]
 
 LOG = logging.getLogger(__name__)
 ROWS_DIR = "rows"
+ITEM = ("number", "items", "first", "total", "rows")
+"""Parts of what an operator with a balanced input yields for each item: see `rolemesh_runtime.items.Items.one`."""
 FILES = 4
 """Number of files among which the size is divided."""
 MOST_VALUES = 100_000
@@ -69,7 +71,10 @@ class Sampling:
         def chunks(values: Iterator[Any]) -> Iterator[Any]:
             first = 0
             for value in values:
-                first = look(value, first)
+                if isinstance(value, tuple) and len(value) == len(ITEM):  # a rank makes some items, in any order
+                    look(value[ITEM.index("rows")], value[ITEM.index("first")])
+                else:
+                    first = look(value, first)
                 yield value
 
         def run(**arguments: Any) -> Any:

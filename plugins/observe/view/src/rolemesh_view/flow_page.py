@@ -67,7 +67,7 @@ def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
     calls = [(first[caller], first[callee]) for caller, callee in flow.callers if {caller, callee} <= first.keys()]
     edges = [(f"op {edge.src}", f"op {edge.dst}") for edge in flow.edges]
     drawing = draw(list(labels), edges + calls)
-    on_op, on_edge = _shares(look.critical)
+    on_op, on_edge, on_role = _shares(look.critical)
     uses, states = {edge.edge: edge for edge in look.edges}, {state.edge: state for state in look.states}
     roles = {f"op {op.id}": op.role for op in flow.ops} | {
         key: key.removeprefix("role ") for key in labels if key.startswith("role ")
@@ -77,7 +77,7 @@ def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
             "label": label, "x": drawing.places[key][0], "y": drawing.places[key][1], "role": roles[key],
             "ranks": sizes.get(roles[key], 0),
             "workload": flow.workloads.get(roles[key], ""), "bars": bars(look.roles.get(roles[key])),
-            "share": on_op.get(int(key.removeprefix("op ")) if key.startswith("op ") else -1, 0.0),
+            "share": on_op.get(int(key[3:]), 0.0) if key.startswith("op ") else on_role.get(roles[key], 0.0),
         }
         for key, label in labels.items()
     ]  # fmt: skip
@@ -119,12 +119,16 @@ def _uses(flow: FlowFile | None, role: str, use: Use) -> list[tuple[str, float]]
     return found[:MOST_USES]
 
 
-def _shares(critical: Critical | None) -> tuple[Mapping[int, float], Mapping[int, float]]:
+def _shares(critical: Critical | None) -> tuple[Mapping[int, float], Mapping[int, float], Mapping[str, float]]:
+    """Return the shares of the critical path by operator, by edge, and by role that serves calls."""
     ops: dict[int, float] = {}
     edges: dict[int, float] = {}
+    roles: dict[str, float] = {}
     for station in critical.stations if critical else ():
         if station.op >= 0:
             ops[station.op] = ops.get(station.op, 0.0) + station.share
+        elif station.role:
+            roles[station.role] = roles.get(station.role, 0.0) + station.share
         if station.edge >= 0:
             edges[station.edge] = edges.get(station.edge, 0.0) + station.share
-    return ops, edges
+    return ops, edges, roles
