@@ -206,6 +206,11 @@ def test_messages_that_the_template_refuses_are_an_error_with_its_words():
         template_of("gemma").opening([{"role": "assistant", "content": "Hello"}])
     with pytest.raises(TemplateRefusedError, match="image_url"):
         template_of("qwen2_5").opening([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])
+    for arguments in ("not json", "5", [1]):
+        call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": arguments}}
+        given = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        with pytest.raises(TemplateRefusedError, match="the arguments of an earlier call of 'add'"):
+            template_of("qwen3").opening(given)
 
 
 def test_a_tokenizer_without_a_template_is_an_error():

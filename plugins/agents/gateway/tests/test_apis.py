@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import functools
 import json
 from pathlib import Path
 from typing import get_type_hints
 
 import aiohttp
 import anthropic
+import msgspec
 import openai
 import pytest
 from anthropic.types import Message, Usage
@@ -20,7 +23,8 @@ from openai.types.responses import Response, response_create_params
 from rolemesh_agents import AgentError, ToolCall
 from rolemesh_gateway import server
 from rolemesh_gateway.apis import chat, errors, messages, responses
-from rolemesh_gateway.requests import NO_PREVIOUS, RefusedError
+from rolemesh_gateway.contexts import Contexts
+from rolemesh_gateway.requests import NO_PREVIOUS, Answer, RefusedError
 
 CALL = ToolCall("add", {"a": 1, "b": 2}, "call00000")
 ABOUT = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
@@ -232,6 +236,72 @@ def test_a_request_that_the_gateway_cannot_serve_gets_an_error_with_the_paramete
             assert not here.talk.params
 
     asyncio.run(main())
+
+
+CALLED = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+BODIES = {
+    "chat": {
+        "model": "m",
+        "messages": [
+            {"role": "assistant", "content": [{"type": "text", "text": "a"}], "tool_calls": [CALLED]},
+            {"role": "tool", "tool_call_id": "1", "content": "5", "name": "add"},
+        ],
+        "tools": [CHAT_TOOL],
+        "stream_options": {"include_usage": True},
+        "stop": ["a"],
+    },
+    "responses": {
+        "model": "m",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "function_call", "call_id": "1", "name": "add", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "1", "output": "5"},
+        ],
+        "tools": [{"type": "function", **ABOUT}],
+        "text": {"format": {"type": "text"}},
+        "include": ["reasoning.encrypted_content"],
+    },
+    "messages": {
+        "model": "m",
+        "max_tokens": 5,
+        "system": [{"type": "text", "text": "s"}],
+        "messages": [
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "add", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "5"}]},
+        ],
+        "tools": [{"name": "add", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "auto"},
+        "thinking": {"type": "enabled"},
+    },
+}
+"""Requests that have all kinds of messages."""
+
+
+def places(value, path=()):
+    if path:
+        yield path
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from places(value[key], (*path, key))
+
+
+@pytest.mark.parametrize("module", [chat, responses, messages])
+def test_a_value_of_a_wrong_kind_at_any_place_is_refused_or_served_and_breaks_nothing(module, says):
+    body = BODIES[module.__name__.rpartition(".")[2]]
+    refused = served = 0
+    for path in places(body):
+        for value in (None, 5, -1.5, True, "", "x", [], [5], ["x"], [[]], {}, {"a": 5}):
+            changed = copy.deepcopy(body)
+            functools.reduce(lambda at, key: at[key], path[:-1], changed)[path[-1]] = value
+            try:
+                ask = module.parse(changed)
+            except RefusedError:
+                refused += 1
+            else:
+                served += 1
+                answer = Answer(0, "yes", [CALL], "calls")
+                msgspec.json.encode([module.answer(ask, answer), *module.events(ask, answer)])
+                Contexts([], []).place(ask.messages, ask.tools)
+    assert min(refused, served) > 50
 
 
 def test_messages_that_the_template_refuses_are_an_error_of_the_request(gateway, says):

@@ -117,14 +117,24 @@ def _assistant_adapted(message: Message, can: Abilities, form: Format) -> Messag
     calls = []
     for each in listed:
         about = each.get("function", each)
-        given = about.get("arguments") or {}
-        arguments = json.loads(given) if isinstance(given, str) else given
-        calls.append(ToolCall(about["name"], arguments, str(each.get("id") or "")))
+        calls.append(ToolCall(about["name"], _arguments(about), str(each.get("id") or "")))
     content = str(message.get("content") or "")
     if can.calls:
         return {**message, **assistant(content, calls, can.text_arguments)}
     written = "\n".join(part for part in (content, form.write(calls)) if part)
     return {**{k: v for k, v in message.items() if k != "tool_calls"}, "content": written}
+
+
+def _arguments(about: Mapping[str, Any]) -> Mapping[str, Any]:
+    given = about.get("arguments") or {}
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        found = None
+    if not isinstance(found, Mapping):
+        what = f"the arguments of an earlier call of {about['name']!r} are no JSON object: {str(given)[:80]!r}"
+        raise TemplateRefusedError(what, remedy="write the arguments as a JSON object")
+    return found
 
 
 def _system(messages: list[Message], text: str) -> list[Message]:

@@ -95,7 +95,8 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
         if each.get("role") != "tool":
             unknown += noted_keys(each, "messages[]")
     for each in given.tools or ():
-        unknown += noted_keys({**(each.get("function") or {}), "name": None}, "tools[].function")
+        if isinstance(about := each.get("function"), dict):
+            unknown += noted_keys({**about, "name": None}, "tools[].function")
     return Ask(
         given.model,
         history([_message(each, f"messages[{number}]") for number, each in enumerate(given.messages)]),
@@ -195,6 +196,8 @@ def _message(given: dict[str, Any], where: str) -> Message:
         raise RefusedError(400, reason, param=f"{where}.function_call")
     message: Message = {"role": "assistant", "content": text or str(given.get("refusal") or "")}
     if calls := given.get("tool_calls"):
+        if not isinstance(calls, list):
+            raise RefusedError(400, f"{where}.tool_calls: a list is required", param=f"{where}.tool_calls")
         message["tool_calls"] = [_call(each, f"{where}.tool_calls[{number}]") for number, each in enumerate(calls)]
     return message
 
