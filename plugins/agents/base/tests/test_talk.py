@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from agent_bench import ByteTemplate
 
-from rolemesh_agents import Observation, Start, Tool, ToolCall
+from rolemesh_agents import Observation, Reward, Start, Tool, ToolCall
 from rolemesh_agents.conversations.limits import ConversationLimits
 from rolemesh_agents.conversations.sampling import SampledTurn
 from rolemesh_agents.conversations.talk import Talk
@@ -62,3 +62,21 @@ def test_an_episode_that_hears_turns_gets_them_with_their_first_call(hears: bool
         return list(episode.calls)
 
     assert asyncio.run(talks()) == calls
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda talk: talk.judge(Reward(float("nan"))), "Reward.value is nan, not a finite number"),
+        (lambda talk: talk.judge(1.0), "Conversation.judge got float instead of Reward"),
+        (lambda talk: talk.append([{"content": "hello"}]), "Conversation.append got the message .* without a role"),
+        (lambda talk: talk.begin([{"role": "user", "content": 3}]), "Conversation.begin got .* is int instead of text"),
+    ],
+)
+def test_a_harness_that_breaks_the_contract_is_refused(wrong: Callable[[Talk], Any], message: str) -> None:
+    episode: Any = Notes(False)
+    start = Start([{"role": "user", "content": "hello"}], TOOLS)
+    talk = Talk(0, 0, start, episode, ByteTemplate(), sampled, ConversationLimits(tokens=1000), {})
+    with pytest.raises((TypeError, ValueError), match=message):
+        wrong(talk)
+    assert talk.reward is None

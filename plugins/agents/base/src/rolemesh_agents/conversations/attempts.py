@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,13 @@ __all__ = ["Attempts"]
 
 BEGIN_S = 120.0
 """Seconds for the begin and the reward of an episode."""
+
+
+def _own_frame(error: BaseException) -> traceback.FrameSummary:
+    """Return where the harness raised `error`: the last line that is not of this package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    package = str(Path(__file__).parents[1])
+    return next((frame for frame in reversed(frames) if not frame.filename.startswith(package)), frames[-1])
 
 
 class Attempts:
@@ -95,11 +103,11 @@ class Attempts:
             pass
         except ConversationFailedError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if isinstance(error, RolemeshError) and not isinstance(error, (AgentError, CallError)):
                 raise  # wrong use of rolemesh: another task would not help
             self._ctx.log.warning("the harness raised", exc_info=error)
-            where = traceback.extract_tb(error.__traceback__)[-1]
+            where = _own_frame(error)
             what = f"the harness raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
             raise ConversationFailedError(what) from error
         talk.returned()

@@ -10,6 +10,7 @@ import numpy as np
 
 from rolemesh.api.workload import stable_seed
 from rolemesh_agents.actions import Message, Tool, ToolCall
+from rolemesh_agents.contract import messages_of, reward_of
 from rolemesh_agents.conversations.limits import ConversationLimits
 from rolemesh_agents.conversations.remote_episode import RemoteEpisode
 from rolemesh_agents.conversations.sampling import SampledTurn
@@ -130,17 +131,17 @@ class Talk:
 
     def append(self, messages: Sequence[Message]) -> None:
         """See `Conversation.append`."""
-        now = self._now
+        now, messages = self._now, messages_of(messages, "Conversation.append got")
         now.transcript.messages.extend(messages)
         if not now.turns:
-            messages = now.transcript.messages
-            now.transcript = Transcript(self._opening(messages, now.tools), messages, now.transcript.name)
+            told = now.transcript.messages
+            now.transcript = Transcript(self._opening(told, now.tools), told, now.transcript.name)
         else:
             now.pending.extend(messages)
 
     def begin(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, name: str = "") -> int:
         """See `Conversation.begin`."""
-        tools = self.start.tools if tools is None else tools
+        tools, messages = self.start.tools if tools is None else tools, messages_of(messages, "Conversation.begin got")
         self._now = _Sample(Transcript(self._opening(messages, tools), messages, name), tools)
         self._samples.append(self._now)
         return len(self._samples) - 1
@@ -161,7 +162,7 @@ class Talk:
 
     def judge(self, reward: Reward) -> None:
         """See `Conversation.judge`."""
-        self.reward = reward
+        self.reward = reward_of(reward, "Conversation.judge got")
 
     def finish(self, truncated: str = "") -> NoReturn:
         """See `Conversation.finish`."""

@@ -1,0 +1,86 @@
+"""Checks of what environments and harnesses give to a conversation. The errors name method and value. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from rolemesh_agents.environment import Reward
+
+__all__ = ["instance", "kind_of", "messages_of", "reward_of", "truth"]
+
+T = TypeVar("T")
+
+
+def messages_of(found: Sequence[Any], source: str) -> list[dict[str, Any]]:
+    """Return chat messages as JSON values. Text that comes in parts becomes one text.
+
+    `source` begins an error, such as "Episode.reset returned". Raises `TypeError`.
+    """
+    for each in found:
+        if not isinstance(each, dict) or not isinstance(each.get("role"), str):
+            raise TypeError(f"{source} the message {each!r:.200} without a role")
+    plain = msgspec.json.decode(msgspec.json.encode([_with_text(each, source) for each in found]))
+    return [dict(each) for each in plain]
+
+
+def reward_of(found: Any, source: str) -> Reward:
+    """Return a reward whose numbers are finite. Raises `TypeError` and `ValueError`."""
+    reward = instance(found, Reward, source)
+    success = None if reward.success is None else truth(reward.success, f"{source} a Reward", "success")
+    parts = {str(name): _number(part, f"Reward.parts[{name!r}]") for name, part in reward.parts.items()}
+    return Reward(_number(reward.value, "Reward.value"), parts, success)
+
+
+def _with_text(message: dict[str, Any], source: str) -> dict[str, Any]:
+    role, content = message["role"], message.get("content")
+    if isinstance(content, list | tuple):
+        kinds = {part.get("type") if isinstance(part, dict) else type(part).__name__ for part in content}
+        if kinds - {"text"}:
+            kind = ", ".join(sorted(map(str, kinds - {"text"})))
+            raise TypeError(f"{source} a message of {role} with {kind}; a conversation has text only")
+        content = "".join(str(part["text"]) for part in content)
+    if not isinstance(content, str) and not (content is None and role == "assistant"):
+        raise TypeError(f"{source} a message of {role} whose content is {kind_of(content)} instead of text")
+    return message if content is None else message | {"content": _encodable(content)}
+
+
+def _encodable(text: str) -> str:
+    """Return `text` with "?" for lone surrogates, which UTF-8 cannot express."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _number(found: Any, what: str) -> float:
+    """Return a finite number. Raises `TypeError` and `ValueError`."""
+    if isinstance(found, str | bytes):
+        raise TypeError(f"{what} is {found!r:.100}, not a number")
+    try:
+        value = float(found)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{what} is {found!r:.100}, not a number") from error
+    if not math.isfinite(value):
+        raise ValueError(f"{what} is {value}, not a finite number")
+    return value
+
+
+def truth(found: Any, source: str, name: str) -> bool:
+    """Return a bool, also for one of numpy. Raises `TypeError`."""
+    if not isinstance(found, bool | np.bool_):
+        raise TypeError(f"{source} whose {name} is {found!r:.100} instead of True or False")
+    return bool(found)
+
+
+def instance(found: Any, wanted: type[T], source: str) -> T:
+    """Return `found`. Raises `TypeError` if it is no `wanted`."""
+    if not isinstance(found, wanted):
+        raise TypeError(f"{source} {kind_of(found)} instead of {wanted.__name__}")
+    return found
+
+
+def kind_of(found: Any) -> str:
+    """Return the name of a value's type."""
+    return "None" if found is None else type(found).__name__
