@@ -80,3 +80,22 @@ def test_a_harness_that_breaks_the_contract_is_refused(wrong: Callable[[Talk], A
     with pytest.raises((TypeError, ValueError), match=message):
         wrong(talk)
     assert talk.reward is None
+
+
+def test_two_turns_of_one_sample_at_once_are_refused() -> None:
+    """The tokens of the second turn would follow tokens that it was not sampled after."""
+
+    async def talks() -> list[Any]:
+        episode: Any = Notes(False)
+
+        async def slow(prompt: Any, params: Any) -> SampledTurn:
+            await asyncio.sleep(0)
+            return await sampled(prompt, params)
+
+        start = Start([{"role": "user", "content": "hello"}], TOOLS)
+        talk = Talk(0, 0, start, episode, ByteTemplate(), slow, ConversationLimits(tokens=1000), {})
+        return await asyncio.gather(talk.sample(), talk.sample(), return_exceptions=True)
+
+    first, second = asyncio.run(talks())
+    assert first.content == "So: "
+    assert "still being sampled" in str(second)

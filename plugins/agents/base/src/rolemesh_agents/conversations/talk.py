@@ -43,6 +43,7 @@ class _Sample:
         """The tokens of the last turn, if nothing follows them yet."""
         self.pending: list[Message] = []
         self.turns = 0
+        self.sampling = False
 
 
 class Talk:
@@ -97,10 +98,19 @@ class Talk:
         if left < 1:
             self._full(len(transcript), f"limits.tokens is {limits.tokens}")
         given = {**self._params, **(params or {}), "seed": stable_seed(self.seed, "turn", self.turns)}
-        given["max_tokens"] = min(given.get("max_tokens") or limits.turn_tokens, limits.turn_tokens, left)
+        asked = given.get("max_tokens")
+        if asked is not None and (not isinstance(asked, int) or asked < 0):
+            raise ValueError(f"max_tokens is {asked!r:.100}, not a whole number from 1 on")
+        given["max_tokens"] = min(asked or limits.turn_tokens, limits.turn_tokens, left)
         given["stop_token_ids"] = [*self._template.stop_token_ids, *given.get("stop_token_ids", ())]
         prompt = np.concatenate([transcript.ids(), np.asarray(added, np.int32)])
-        sampled = await self._sampler(prompt, given)
+        if now.sampling:
+            raise RuntimeError("this sample's last turn is still being sampled; wait for it, or begin another sample")
+        now.sampling = True
+        try:
+            sampled = await self._sampler(prompt, given)
+        finally:
+            now.sampling = False
         if not len(sampled.ids) and sampled.finish == "length":
             self._full(len(prompt), "the longest prompt of the rollout is shorter")
         self._note(now, added, sampled, given)
