@@ -46,6 +46,24 @@ def test_rewards_are_the_scores_of_the_verifier_for_the_same_answers(name: str) 
         assert episode.reward().value == 1.0
 
 
+def test_a_composite_of_tasks_asks_and_verifies_as_reasoning_gym_does() -> None:
+    from reasoning_gym import create_dataset
+    from reasoning_gym.composite import DatasetSpec
+
+    parts: list[dict[str, Any]] = [{"name": "gcd", "config": {"max_value": 50}}, {"name": "coin_flip", "weight": 3}]
+    specs = [DatasetSpec("gcd", 1.0, {"max_value": 50}), DatasetSpec("coin_flip", 3.0, {})]
+    environment = made(task="composite", config={"datasets": parts})
+    for number in range(4):
+        episode, entry = begun(environment, number)
+        item = environment.task("train", number, seed=0).data["item"]
+        judge = create_dataset("composite", datasets=specs, seed=item, size=1)
+        assert entry["question"] == judge[0]["question"]
+        assert episode.reply(entry["answer"]).done
+        assert episode.reward().value == judge.score_answer(entry["answer"], judge[0]) == 1.0
+    with pytest.raises(OptionsError, match="no setting 'max_valu'"):
+        made(task="composite", config={"datasets": [{"name": "gcd", "config": {"max_valu": 50}}]})
+
+
 def test_a_wrong_answer_is_told_until_the_attempts_are_used_up() -> None:
     episode, _ = begun(made(attempts=3, feedback="{score}: wrong, {left} left {{"))
     told = [episode.reply("?") for _ in range(3)]

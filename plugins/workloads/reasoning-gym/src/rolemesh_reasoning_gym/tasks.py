@@ -43,9 +43,12 @@ def check_task(task: str, config: Mapping[str, Any]) -> None:
                 f"the task {task!r} has no setting {name!r}", where=f"config.{name}", remedy=nearest(name, fields)
             )
     try:
-        made = kind(**config)
+        made = kind(**_typed(kind, config))
         if hasattr(made, "validate"):
             made.validate()
+        if task == "composite":
+            for each in made.datasets:
+                check_task(each.name, each.config)
     except (AssertionError, AttributeError, TypeError, ValueError) as error:
         raise OptionsError(
             f"the task {task!r} refuses this config: {error}", where="config", remedy=f"see {kind.__module__}"
@@ -54,9 +57,19 @@ def check_task(task: str, config: Mapping[str, Any]) -> None:
 
 def make_dataset(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any:
     """Return a reasoning-gym dataset. Item i is generated from ``seed + i``."""
-    from reasoning_gym.factory import create_dataset
+    from reasoning_gym.factory import DATASETS, create_dataset
 
-    return create_dataset(task, **config, seed=seed, size=size)
+    return create_dataset(task, **_typed(DATASETS[task][1], config), seed=seed, size=size)
+
+
+def _typed(kind: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with the objects that its class wants: the parts of `composite` are mappings in a job file."""
+    from reasoning_gym.composite import CompositeConfig, DatasetSpec
+
+    found = dict(config)
+    if kind is CompositeConfig and isinstance(parts := found.get("datasets"), list):
+        found["datasets"] = [DatasetSpec(**{"weight": 1.0, "config": {}, **part}) for part in parts]
+    return found
 
 
 def verified(dataset: Any, entry: Mapping[str, Any], answer: str) -> float:
