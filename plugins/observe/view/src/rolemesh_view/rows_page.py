@@ -56,7 +56,8 @@ def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
     flow = run.facts.flow() if not kept else None
     return {
         "operators": [op.label for op in flow.ops] if flow else [],
-        "choice": choice, "rows": shown, "total": found.total, "kept": len(kept), "by": by,
+        "choice": choice, "rows": shown, "total": found.total, "kept": len(kept),
+        "by": by or next((each["by"] for each in shown), ""),
         "ops": sorted({each.op for each in kept}), "columns": columns_of(kept), "most": MOST_ROWS,
         "ratios": any(each.paired for each in kept), "missing": missing_policy(kept), "alone": alone is not None,
         "ways": sorted({way for _, row in read for way in _ways(row.columns)}),
