@@ -59,11 +59,13 @@ class Content:
         names: dict[tuple[int, int], str] = {}
         owners: dict[int, int] = {}
         opened: dict[int, list[tuple[Any, int]]] = {}
+        parents: set[int] = set()
         for packet in trace.packet:
             sequence = packet.trusted_packet_sequence_id
             if packet.HasField("track_descriptor"):
                 told = packet.track_descriptor
                 self.tracks[told.uuid] = told.process.process_name or told.thread.thread_name or told.name
+                parents |= {told.parent_uuid} if told.HasField("parent_uuid") else set()
             for clock in packet.clock_snapshot.clocks:
                 if clock.is_incremental:
                     clocks[sequence] = clock.timestamp
@@ -89,6 +91,11 @@ class Content:
             else:
                 self.counts.setdefault(track, []).append((at, event.double_counter_value))
         assert not any(opened.values()), "a slice has no end"
+        assert parents <= self.tracks.keys(), "a track is below one that does not exist"
+        begun, ended = ({number for each in self.slices for number in getattr(each, side)} for side in ("out", "into"))
+        assert begun == ended, "an arrow lacks its begin or its end"
+        for at in self.counts.values():
+            assert at == sorted(at, key=lambda point: point[0]), "a counter goes back in time"
 
 
 def drawn(*lines: tuple[RankRef, list[Line]]) -> Content:
