@@ -212,9 +212,9 @@ def test_the_viewer_answers_from_little_memory(run_dir: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for page in ("flow", "time", "failures", "rows", "metrics", "data/metrics?name=loss", "data/lanes", "advice"):
         client.get(f"/run/{run_dir.name}/{page}")
-        began = time.thread_time()
+        began = time.perf_counter()
         answer = client.get(f"/run/{run_dir.name}/{page}")
-        print(f"{page}: {time.thread_time() - began:.3f} s, {len(answer.content) / 1e3:.0f} kB")
+        print(f"{page}: {time.perf_counter() - began:.3f} s, {len(answer.content) / 1e3:.0f} kB")
         assert answer.status_code == 200
         assert len(answer.content) < 2_000_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000, "KB"
