@@ -125,8 +125,23 @@ def documented(text, params):
     return call("add", a=sums[-1] if sums else numbers[0], b=numbers[len(sums) + 1])
 
 
+def sums(text, params):
+    """Solve `echoing:Sums` of the tests of openenv in four steps."""
+    found = [int(each) for each in re.findall(r'"sum": (-?\d+)', text)]
+    return "I go on. " + call("step", number=50 - found[-1] if len(found) >= 4 else 1 + params["seed"] % 3)
+
+
+def counting(text, params):
+    """Solve a task of `trying_tools` of the tests of verifiers with four calls."""
+    if text.count("<tool>") < 4:
+        return "I think. " + call("counter_add", number=1 + params["seed"] % 3)
+    return re.search(r"Count to (\d+)", text)[1]
+
+
 RULES = {
     "documented": documented,
+    "sums": sums,
+    "counting": counting,
     "add": add,
     "forever": lambda text, params: call("add", a=1, b=2),
     "empty": lambda text, params: "",

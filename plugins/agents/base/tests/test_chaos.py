@@ -6,7 +6,9 @@ To see a seed again: ``-m soak -k 'many_kills and not ray and 3'``.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,13 @@ CONVERSATIONS = 12 * STEPS
 TARGETS = "rank,agent,zygote,child:environment/*,master"
 PATIENT = [{"use": "process", "options": {"max_attempts": 1000}}, {"use": "job"}]
 """The ladder. Its first level has a larger budget than the default, which 20 kills would use up."""
+
+
+FOREIGN: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "openenv": ("openenv==0.10.0", "echoing.py", "sums", {"environment": "echoing:Sums", "action": "echoing:Add"}),
+    "verifiers": ("verifiers==0.4.0", "trying_tools.py", "counting", {"taskset": "trying_tools", "eval_size": 2}),
+}
+"""Environments of other projects: their package, a file of their plugin's tests, the model's rule, and options."""
 
 
 def chaotic(agent_job: Callable[..., Any]) -> Any:
@@ -97,3 +106,32 @@ def test_many_kills_change_no_conversation(agent_job: Callable[..., Any], seed: 
 def test_many_kills_change_no_conversation_on_ray(agent_job: Callable[..., Any], ray_address: str, seed: int) -> None:
     job = chaotic(agent_job)
     assert rehearsed(job, seed, "--address", ray_address)["rollout"] <= 1.1
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("use", FOREIGN)
+def test_kills_of_another_projects_environment_change_no_conversation(agent_job: Callable[..., Any], use: str) -> None:
+    package, module, rule, options = FOREIGN[use]
+    job = agent_job(rule, steps=4)
+    shutil.copy(Path(__file__).parents[2] / use / "tests" / module, job.folder)
+    # The servers of verifiers' tools are processes that import the module.
+    apart = {"pip": [package], "env_vars": {"PYTHONPATH": str(job.folder)}}
+    for role in ("tasks", "environment"):
+        job.job["roles"][role]["runtime_env"] = apart
+        job.job["roles"][role]["options"]["environment"] = use
+    for role in ("tasks", "agent"):
+        job.job["roles"][role]["options"]["samples"] = 2
+    for role in ("agent", "environment"):
+        job.job["roles"][role]["world_size"] = 2
+    job.job["roles"]["rollout"]["options"]["kwargs"]["sleep"] = 0.1  # so kills come while turns are sampled
+    job.set(plugins__environments=[{"use": use, "options": options}], failover=PATIENT)
+    job.set(roles__agent__options__limits__call_s=120.0)  # each episode of verifiers starts a server
+    chaos = "kills=5,seed=1,targets=environment/*"
+    done = job.run("--backend", "local", "--chaos", chaos, "--chaos-compare", timeout=1000)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "exactly as the undisturbed one" in done.stdout
+    assert "rehearsal: 5 failures injected" in done.stdout
+    assert sum(line["conversations"] for line in job.lines()) == 6 * 4
+    assert sum(line.get("attempts_failed", 0) for line in job.lines()) == 0
