@@ -23,8 +23,11 @@ Query = Mapping[str, str]
 MOST_LANES, MOST_COLUMNS, MOST_POINTS, MOST_RUNS = 60, 3000, 1500, 8
 COLUMNS_PER_ARROW = 8
 """Columns of the screen per arrow; with more arrows none is drawn, because nobody could follow them."""
-MOST_BYTES = 3_000_000
-"""Bytes of records above which lanes are made of accounts instead of calls, so that an answer stays fast."""
+MOST_BYTES, MOST_SHOWN = 3_000_000, 1_500_000
+"""Bytes of records that are read, and that lie in the window, above which lanes are made of accounts instead of calls.
+
+So an answer stays fast. With more in the window, calls are too short to be seen.
+"""
 
 ROUGH_COLUMNS = 300
 """Columns of a lane that is made of accounts."""
@@ -53,7 +56,8 @@ def lanes(run: Viewed, runs: Runs, query: Query) -> bytes:
     flow = facts.flow()
     chosen = refs[first : first + count]
     number = {ref: at for at, ref in enumerate(chosen)}
-    rough = sum(record_bytes(run.path, ref.role, ref.rank, since) for ref in chosen) > MOST_BYTES
+    nbytes = sum(record_bytes(run.path, ref.role, ref.rank, since) for ref in chosen)
+    rough = nbytes > MOST_BYTES or nbytes * min(1.0, (until - since) / max(1, end - since)) > MOST_SHOWN
     if rough:
         accounts = {
             ref: joined(read_accounts(run.path, ref.role, ref.rank, since), since, until, ROUGH_COLUMNS)
