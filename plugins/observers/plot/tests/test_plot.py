@@ -15,7 +15,7 @@ from rolemesh.api.observer import RunInfo, StepMetrics
 from rolemesh.runs.jsonl import metrics_line
 from rolemesh_durable.journal.line_file import LineFile
 from rolemesh_plot import PlotObserver, PlotOptions
-from rolemesh_plot.figure import moving_average
+from rolemesh_plot.figure import centred_average
 
 
 def line(step: int, **values: float) -> StepMetrics:
@@ -76,8 +76,14 @@ def test_a_job_that_reported_nothing_leaves_no_picture(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_moving_average_grows_into_its_window() -> None:
-    np.testing.assert_allclose(moving_average(np.array([1.0, 3.0, 5.0, 7.0]), 3), [1, 2, 3, 5])
+def test_the_average_of_a_straight_line_is_that_line() -> None:
+    values = np.arange(9.0)
+    for window in (1, 3, 4, 100):
+        np.testing.assert_allclose(centred_average(values, window), values)
+
+
+def test_the_average_takes_as_many_values_before_as_after() -> None:
+    np.testing.assert_allclose(centred_average(np.array([0.0, 3.0, 0.0, 9.0, 0.0]), 3), [0, 1, 4, 3, 0])
 
 
 def test_unknown_options_are_refused() -> None:

@@ -21,12 +21,12 @@ class PlotOptions(BaseModel, extra="forbid"):
 
     metrics: list[str] = Field(default_factory=lambda: ["reward"], description="metrics to draw, one picture each")
     window: int | None = Field(
-        None, gt=0, description="steps of the moving average; by default a sixth of the job, at least 3"
+        None, gt=0, description="steps of the average around each step; by default a sixth of the job, at least 3"
     )
 
 
 class PlotObserver(Observer):
-    """Writes ``<metric>.png`` into the run's folder: the metric at each step and its moving average.
+    """Writes ``<metric>.png`` into the run's folder: the metric at each step and its centred average.
 
     A metric that was never reported has no plot. A restarted master reads the earlier values from ``metrics.jsonl``.
     """
