@@ -118,6 +118,7 @@ def test_a_failure_that_hit_just_before_the_job_was_interrupted_counts(
 def test_progress_is_where_the_furthest_rank_is() -> None:
     assert progress(status(rank(0, step=3), rank(1, step=9))) == 9
     assert progress(status()) == -1
+    assert progress(replace(status(rank(0, step=0)), committed=8)) == 8, "a new agent knows less than the journal"
 
 
 def test_a_failure_has_hit_when_its_target_is_another_one() -> None:

@@ -77,8 +77,9 @@ def moments(rehearsal: Rehearsal, steps: int) -> list[Moment]:
 
 
 def progress(status: JobStatus) -> int:
-    """Return the furthest step of any rank."""
-    return max((rank.step for rank in status.ranks), default=-1)
+    """Return the furthest step of any rank. Ranks that wait for a step may not have told a new agent theirs so far,
+    but they have all finished a committed one."""
+    return max([status.committed, *(rank.step for rank in status.ranks)])
 
 
 def has_hit(fault: Fault, before: JobStatus, now: JobStatus) -> bool:
