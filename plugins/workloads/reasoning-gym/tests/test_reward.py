@@ -175,6 +175,7 @@ def test_a_verifier_that_fails_on_the_right_answer_is_an_error():
         verified(Broken(), {"answer": "right"}, "wrong")
 
 
-def test_settings_that_a_config_class_cannot_check_are_refused():
+@pytest.mark.parametrize("parts", [[], [{"name": "chain_sum", "weigth": 2.0}], ["chain_sum"], [{"weight": 2.0}]])
+def test_settings_that_a_config_class_cannot_check_are_refused(parts):
     with pytest.raises(OptionsError, match="the task 'composite' refuses this config"):
-        ReasoningGymReward.check(RewardOptions(task="composite", config={"datasets": [{"name": "chain_sum"}]}), 1)
+        ReasoningGymReward.check(RewardOptions(task="composite", config={"datasets": parts}), 1)

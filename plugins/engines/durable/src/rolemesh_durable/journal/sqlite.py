@@ -154,7 +154,7 @@ class SqliteStore(Store):
                 self._kept = self._open()
             yield self._kept
         except sqlite3.Error as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_READONLY:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY:  # Python's own errors have none
                 self.close()
             elif self._kept is not None:
                 with suppress(sqlite3.Error):
