@@ -32,6 +32,7 @@ DEMO = (
     "observe/report",
     "observe/top",
     "observers/plot",
+    "scalers/bottleneck",
     "schedulers/collocation",
     "workloads/fsdp",
     "workloads/reasoning-gym",

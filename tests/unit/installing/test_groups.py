@@ -86,3 +86,21 @@ def test_the_demos_plugins_are_installed_where_they_are_present() -> None:
 @pytest.mark.parametrize(("version", "met"), [("2.13.0", True), ("2.13.0+cpu", True), ("2.14.1", False)])
 def test_a_requirement_of_torchs_cpu_build_is_met_by_another_build_of_that_version(version: str, met: bool) -> None:
     assert fits(Requirement("torch==2.13.0+cpu"), version) is met
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_has_the_plugins_and_packages_that_its_plugins_require(group: str) -> None:
+    """`make demo` installs one group, on a machine that has nothing else."""
+    present = [str(each.parent.relative_to(ROOT / "plugins")) for each in ROOT.glob("plugins/*/*/pyproject.toml")]
+    mine = [
+        tomllib.loads((ROOT / "plugins" / each / "pyproject.toml").read_text())["project"]
+        for each in plugins(present, group)
+    ]
+    there = {"rolemesh", *names(group), *(canonical(each["name"]) for each in mine)}
+    missing = [
+        f"{each['name']} requires {name}"
+        for each in mine
+        for line in each.get("dependencies", ())
+        if (name := canonical(Requirement(line).name)) not in there
+    ]
+    assert not missing, f"add them to the group {group} in requirements/groups.py or requirements/lock.txt"
