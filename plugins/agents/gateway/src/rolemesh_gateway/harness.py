@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolemesh.api.workload import RankContext
-from rolemesh.errors import OptionsError, nearest
 from rolemesh_agents import Conversation, ConversationFailedError, Harness, Start
+from rolemesh_agents.workloads.environment import check_listed
 from rolemesh_gateway.dialogue import Dialogue
 from rolemesh_gateway.options import ProcessOptions
 from rolemesh_gateway.programs import Program, ProgramResult
@@ -41,12 +41,8 @@ class ProcessHarness(Harness):
     @classmethod
     def check_job(cls, options: Any, job: Any) -> None:
         """See `Harness.check_job`: the job file must list the sandbox."""
-        listed = [name for kind, name in job.selection.declared if kind == "sandboxes"]
-        if options.sandbox is not None and options.sandbox not in listed:
-            what = f"the job file lists no {options.sandbox!r} under plugins.sandboxes"
-            use = f"write plugins: {{sandboxes: [{{use: {options.sandbox}}}]}}"
-            remedy = nearest(options.sandbox, listed) if listed else use
-            raise OptionsError(what, where="option sandbox of the harness process", remedy=remedy)
+        if options.sandbox is not None:
+            check_listed(job, "sandboxes", options.sandbox, "option sandbox of the harness process")
 
     def check_machine(self, ctx: RankContext[Any]) -> None:
         """See `Harness.check_machine`: try the sandbox."""

@@ -43,7 +43,8 @@ class OpenEnvOptions(BaseModel, extra="forbid"):
     )
     once: list[str] = Field(default_factory=list, description="tools with effects outside; rolemesh repeats no call")
     step_errors: Literal["failure", "answer"] = Field(
-        "failure", description="what a `step` that raises means: a failure, or an answer to the model, who is to blame"
+        "failure",
+        description="what an exception of `step` does: `failure` fails the conversation, `answer` tells the model",
     )
     rewards: Literal["sum", "last"] = Field("sum", description="how the steps' rewards become the episode's")
     success: float | None = Field(None, description="reward from which on the task counts as solved; null: unknown")
