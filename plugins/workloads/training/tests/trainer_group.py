@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,13 @@ def _group(
 ) -> list[Any]:
     fork = multiprocessing.get_context("fork")
     listener = socket.create_server(("127.0.0.1", 0))
+    ready = fork.Barrier(world_size)
     pipes, ranks = [], []
     for rank in range(world_size):
         meeting = Rendezvous("127.0.0.1", listener.getsockname()[1], 3, listener.fileno() if rank == 0 else None)
         ours, theirs = fork.Pipe()
         process = fork.Process(
-            target=_rank, args=(theirs, workload, scenario, rank, world_size, options, args, meeting)
+            target=_rank, args=(theirs, workload, scenario, rank, world_size, options, args, meeting, ready)
         )
         process.start()
         theirs.close()
@@ -105,10 +107,13 @@ def _rank(
     options: dict[str, Any],
     args: tuple[Any, ...],
     meeting: Rendezvous,
+    ready: Barrier,
 ) -> None:
     try:
-        results.send(on_rank(workload, scenario, rank, world_size, options, args, meeting if world_size > 1 else None))
+        met = meeting if world_size > 1 else None
+        results.send(on_rank(workload, scenario, rank, world_size, options, args, met, ready))
     except BaseException:
+        ready.abort()
         results.send(RuntimeError(traceback.format_exc()))
         os._exit(1)
 
@@ -121,8 +126,12 @@ def on_rank(
     options: dict[str, Any],
     args: tuple[Any, ...],
     meeting: Rendezvous | None,
+    ready: Barrier,
 ) -> Any:
-    """Set a workload up, run the scenario on it, tear it down."""
+    """Set a workload up, run the scenario on it when all ranks are ready (as the master does), tear it down.
+
+    A rank that leaves earlier cuts gloo's connections of the ranks that are still joining.
+    """
     parsed = cls.Options.model_validate(options)
     context = RankContext(options=parsed, rank=rank, world_size=world_size, rendezvous=meeting, seed=7)
     workload = cls()
@@ -130,6 +139,7 @@ def on_rank(
     Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
     workload.setup(context)
     workload.grown = resident("VmHWM") - before  # type: ignore[attr-defined]
+    ready.wait()
     try:
         return scenario(workload, context, *args)
     finally:
