@@ -105,7 +105,9 @@ def test_a_page_shows_texts_of_a_run_as_text_and_names_no_other_machine(client: 
     assert page.headers["content-security-policy"].startswith("default-src 'self'")
 
 
-@pytest.mark.parametrize("path", ["/", "/run/ended/flow", "/run/ended/data/lanes", "/static/style.css", "/nowhere"])
+@pytest.mark.parametrize(
+    "path", ["/", "/live", "/run/ended/live", "/run/ended/data/lanes", "/static/style.css", "/nowhere"]
+)
 def test_a_request_without_the_token_is_refused(runs: Runs, path: str) -> None:
     client = TestClient(application(runs, TOKEN))
     for given in ("", "?token=wrong"):
@@ -158,11 +160,15 @@ def test_an_action_on_a_job_without_a_living_process_is_refused_in_words(client:
     assert "killed does not run on this machine" in answer.text
 
 
-def test_a_page_loads_again_when_the_job_has_ended_or_another_run_has_taken_the_folder(client: TestClient) -> None:
-    page = client.get("/run/ended/time").text
-    [poll] = re.findall('id="status" hx-get="(.*?)"', page)
-    assert "hx-refresh" not in client.get(html.unescape(poll)).headers
-    assert client.get("/run/ended/status?page=time&was=running+1.0").headers["hx-refresh"] == "true"
+def test_the_stream_of_an_ended_run_ends_and_repeats_nothing_that_the_browser_has(client: TestClient) -> None:
+    page = client.get("/run/ended/flow").text
+    [stream], [mark] = re.findall('data-stream="(.*?)"', page), re.findall('data-mark="(.*?)"', page)
+    sent = client.get(html.unescape(stream)).text
+    assert re.findall("event: (.*)", sent) == ["mark", "status", "live", "over"]
+    assert f"data: {html.unescape(mark)}\n" in sent
+    assert "<script>alert" not in sent
+    last = re.findall("id: (.*)", sent)[-1]
+    assert re.findall("event: (.*)", client.get(stream, headers={"last-event-id": last}).text) == ["over"]
 
 
 def test_the_page_of_failures_says_how_each_recovery_ended(client: TestClient) -> None:

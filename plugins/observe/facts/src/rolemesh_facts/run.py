@@ -143,6 +143,12 @@ class RunFacts:
                 self._metrics.append(StepMetrics(line.step, line.steps, line.time, *_NOTHING))
         return self._metrics
 
+    def metrics_bytes(self) -> int:
+        """Return the size of ``metrics.jsonl``; 0 if there is none. It grows with each line."""
+        with suppress(OSError):
+            return (self.path / METRICS_FILE).stat().st_size
+        return 0
+
     def last_metrics(self) -> StepMetrics | None:
         """Return the last line of metrics, without reading the others; None if there is none."""
         path = self.path / METRICS_FILE

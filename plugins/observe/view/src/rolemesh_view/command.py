@@ -17,6 +17,7 @@ from rolemesh.cli.arguments import RunsDir
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import runs_folder
 from rolemesh_facts.finding import readable_run
+from rolemesh_view.live import Live
 from rolemesh_view.server import application
 from rolemesh_view.viewed import Runs
 
@@ -25,6 +26,11 @@ __all__ = ["command"]
 COLLECT = 100_000, 20, 100
 """Thresholds of the garbage collector. Records become many small tuples without cycles: with the default thresholds,
 the collector took half of the time of an answer."""
+
+GRACE_S = 2
+"""Seconds that answers have to end when the viewer ends."""
+SILENT_S = 60
+"""Seconds without a sign of life after which the system closes a connection: that of a laptop that sleeps, for one."""
 
 Job = Annotated[
     str, typer.Argument(metavar="[JOB|FOLDER]", help="A job's name, or a run's folder.", show_default="all jobs")
@@ -63,10 +69,25 @@ def command(
     typer.echo(f"{address}\nCtrl-C ends the viewer, not the job", err=False)
     if open_:
         webbrowser.open(address)
-    app = application(Runs(folder, chosen), token, cookie=f"rolemesh-view-{bound}")
+    live = Live()
+    app = application(Runs(folder, chosen), token, cookie=f"rolemesh-view-{bound}", live=live)
     gc.set_threshold(*COLLECT)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
-    uvicorn.Server(config).run(sockets=[listening])
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_S
+    )
+    _Server(config, live).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams of pages first when it has to end, because it waits for all answers."""
+
+    def __init__(self, config: uvicorn.Config, live: Live) -> None:
+        super().__init__(config)
+        self._live = live
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._live.close()
+        await super().shutdown(sockets)
 
 
 def _name(path: Path) -> str:
@@ -76,9 +97,13 @@ def _name(path: Path) -> str:
 def _listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens. Raises `RolemeshError` if the address cannot be used."""
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        found = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise RolemeshError(
             f"the viewer cannot listen on {host}:{port}: {error.strerror or error}",
             remedy="choose another port: `rolemesh view --port 0` takes any that is free",
         ) from error
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit these
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S // 2)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_S * 1000)
+    return found

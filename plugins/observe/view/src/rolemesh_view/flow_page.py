@@ -47,7 +47,6 @@ def flow(run: Viewed, query: Any) -> dict[str, Any]:
         "roles": {role: _uses(found, role, use) for role, use in sorted(look.roles.items())},
         "rates": look.rates,
         "recent_s": look.recent_s,
-        "part": "part" in query,
         "ahead": ahead or Ahead(None, ()),
         "change": change,
         "size": (WIDTH, HEIGHT),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -16,13 +17,15 @@ from rolemesh_view.rows_page import rows
 from rolemesh_view.stories import deaths, event_text, told_of
 from rolemesh_view.viewed import Viewed
 
-__all__ = ["PAGES", "frame", "jobs"]
+__all__ = ["PAGES", "STREAMED", "changing", "frame", "jobs"]
 
 Query = Mapping[str, str]
 PHASES: Final = (
     "computing", "waiting", "blocked", "idle", "calling", "serving", "following", "gathering", "saving", "turn",
     "memory", "starting", "setup", "restoring",
 )  # fmt: skip
+STREAMED: Final = ("flow", "time", "metrics", "advice")
+"""Pages with parts that change while the job runs."""
 NO_RESULT: Final = "No process of the job is alive on this machine, and it has written no result: it was killed."
 """Text of the pages about a run whose master is gone."""
 
@@ -32,13 +35,28 @@ def frame(run: Viewed, page: str) -> dict[str, Any]:
 
     `mark` changes when the job ends, and when another run takes the folder: then pages load again.
     """
-    summary, live, state = run.facts.summary(), run.live(), run.state()
+    with run.lock:
+        summary, live, state = run.facts.summary(), run.live(), run.state()
     return {
+        "stream": f"/run/{quote(run.name, safe='')}/live?page={page if page in STREAMED else ''}",
         "run": run.name, "page": {"failure": "failures"}.get(page, page), "state": state, "live": live,
         "summary": summary, "mark": f"{state} {summary.began:.6f}",
         "trouble": NO_RESULT if state == "died" else summary.message if state == "failed" else "",
         "pages": [name for name in PAGES if name != "failure"],
     }  # fmt: skip
+
+
+def changing(run: Viewed, page: str) -> dict[str, Any]:
+    """Return the contents of the parts of a page that change while the job runs, by their names.
+
+    A text goes to the page's script. A dictionary is what the template ``PAGE_part.html`` shows.
+    """
+    with run.lock:
+        if page == "time":
+            return {"record": str(run.whole().end)}
+        if page == "metrics":
+            return {"metrics": str(run.facts.metrics_bytes())}
+        return {"live": PAGES[page](run, {})} if page in STREAMED else {}
 
 
 def jobs(runs: Iterable[Viewed]) -> list[dict[str, Any]]:
@@ -73,7 +91,8 @@ def _failure(run: Viewed, query: Query) -> dict[str, Any]:
 
 
 def _metrics(run: Viewed, query: Query) -> dict[str, Any]:
-    return {"names": run.facts.metric_names()}
+    size = run.facts.metrics_bytes()
+    return {"names": run.facts.metric_names(), "size": size}
 
 
 def _logs(run: Viewed, query: Query) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 from rolemesh_view import data, pages, text
 from rolemesh_view.actions import QUESTIONS, act
 from rolemesh_view.guard import Guard
+from rolemesh_view.live import Live, Parts
 from rolemesh_view.viewed import Runs, Viewed
 
 __all__ = ["application"]
@@ -27,15 +29,16 @@ GIVEN = ("do", "role", "rank", "ranks", "node", "steps")
 Page = Callable[[Viewed, Any], dict[str, Any]]
 
 
-def application(runs: Runs, token: str, *, cookie: str = "rolemesh-view") -> Starlette:
-    """Return the application that shows `runs` to those who have `token`."""
-    show = _Show(runs, token)
+def application(runs: Runs, token: str, *, cookie: str = "rolemesh-view", live: Live | None = None) -> Starlette:
+    """Return the application that shows `runs` to those who have `token`. `live` can end its streams."""
+    show = _Show(runs, token, live or Live())
     routes = [
         Route("/", show.jobs),
+        Route("/live", show.live_jobs),
         Route("/run/{name}/act", show.ask),
         Route("/run/{name}/act", show.act, methods=["POST"]),
         Route("/run/{name}/data/{what}", show.data),
-        Route("/run/{name}/status", show.status),
+        Route("/run/{name}/live", show.live),
         Route("/run/{name}/{page}", show.page),
         Route("/run/{name}", show.first),
         Mount("/static", StaticFiles(directory=HERE / "static")),
@@ -46,8 +49,8 @@ def application(runs: Runs, token: str, *, cookie: str = "rolemesh-view") -> Sta
 class _Show:
     """Answers requests. Its methods run in threads, because they read files."""
 
-    def __init__(self, runs: Runs, token: str) -> None:
-        self._runs, self._token = runs, token
+    def __init__(self, runs: Runs, token: str, streams: Live) -> None:
+        self._runs, self._token, self._streams = runs, token, streams
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -55,7 +58,7 @@ class _Show:
             self._templates.filters[filter_.__name__] = filter_
 
     def jobs(self, request: Request) -> Response:
-        return self._html("jobs", title="Jobs", rows=pages.jobs(self._runs.all()), folder=self._runs.folder)
+        return self._html("jobs", title="Jobs", stream="/live", **self._jobs())
 
     def first(self, request: Request) -> Response:
         return RedirectResponse(f"{request.url.path}/flow", 303)
@@ -71,14 +74,28 @@ class _Show:
             context["others"] = [each.name for each in self._runs.all() if each is not run]
         return self._html(name, title=name.capitalize(), **pages.frame(run, name), **context)
 
-    def status(self, request: Request) -> Response:
-        """Return the state of the run; let the browser load the page again if that is another than it knows."""
-        run = self._run(request)
-        context = pages.frame(run, request.query_params.get("page", ""))
-        answer = self._html("status", **context)
-        if request.query_params.get("was") != context["mark"]:
-            answer.headers["HX-Refresh"] = "true"
-        return answer
+    async def live(self, request: Request) -> Response:
+        """Return the stream of what changes on a page of a run."""
+        run, page = await run_in_threadpool(self._run, request), request.query_params.get("page", "")
+        page = page if page in pages.STREAMED else ""
+        return self._streams.stream((run, page), lambda: self._parts(run, page), _seen(request))
+
+    async def live_jobs(self, request: Request) -> Response:
+        """Return the stream of the list of jobs."""
+        return self._streams.stream(
+            "jobs", lambda: Parts({"live": self._text("jobs_part", **self._jobs())}), _seen(request)
+        )
+
+    def _jobs(self) -> dict[str, Any]:
+        return {"rows": pages.jobs(self._runs.all()), "folder": self._runs.folder}
+
+    def _parts(self, run: Viewed, page: str) -> Parts:
+        frame, found = pages.frame(run, page), pages.changing(run, page)
+        texts = {"mark": frame["mark"], "status": self._text("status", **frame)}
+        for name, content in found.items():
+            texts[name] = content if isinstance(content, str) else self._text(f"{page}_part", **frame, **content)
+        reads = found.get("live", {}).get("reads", False)
+        return Parts(texts, over=not frame["live"] and frame["state"] != "new" and not reads)
 
     def data(self, request: Request) -> Response:
         run, name = self._run(request), request.path_params["what"]
@@ -100,8 +117,6 @@ class _Show:
         return self._html("act", title="Confirm", **pages.frame(run, "act"), **context)
 
     async def act(self, request: Request) -> Response:
-        from starlette.concurrency import run_in_threadpool
-
         run = self._run(request)
         async with request.form() as form:
             given = {key: value for key, value in form.items() if isinstance(value, str)}
@@ -117,4 +132,12 @@ class _Show:
         return run
 
     def _html(self, template: str, **context: Any) -> Response:
-        return HTMLResponse(self._templates.get_template(f"{template}.html").render(context).encode(errors="replace"))
+        return HTMLResponse(self._text(template, **context).encode(errors="replace"))
+
+    def _text(self, template: str, **context: Any) -> str:
+        return self._templates.get_template(f"{template}.html").render(context)
+
+
+def _seen(request: Request) -> str:
+    """Return the id of the last event that the browser has seen; "" for none."""
+    return request.headers.get("last-event-id", "")

@@ -123,5 +123,9 @@
   addEventListener("resize", () => { draw(); later(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   load();
-  if (canvas.dataset.live === "1") setInterval(() => { if (!drag && data && view && view[1] >= data.length) { if (view[0] === 0) view = null; load(); } }, 3000);
+  document.addEventListener("rolemesh:record", event => { // the end of the record, in µs since 1970
+    if (drag || !data || !view || view[1] < data.length || Number(event.detail) <= data.begin + data.length) return;
+    if (view[0] === 0) view = null;
+    load();
+  });
 })();

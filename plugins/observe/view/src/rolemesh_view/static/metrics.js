@@ -42,5 +42,5 @@
   controls.addEventListener("submit", event => { event.preventDefault(); again(); });
   document.getElementById("filter").addEventListener("input", event => figures.forEach(figure => { figure.hidden = !figure.dataset.name.includes(event.target.value); }));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-  if (plots.dataset.live === "1") setInterval(again, 5000);
+  document.addEventListener("rolemesh:metrics", event => { if (event.detail !== plots.dataset.size) { plots.dataset.size = event.detail; again(); } });
 })();
