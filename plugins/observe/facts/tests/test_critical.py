@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.pieces import Piece, flat
@@ -109,6 +111,57 @@ def test_a_call_leads_to_the_role_that_serves_it() -> None:
     }
     found = path(lanes)
     assert (found.stations[0].name, found.stations[0].share > 0.7) == ("b: serving calls", True)
+
+
+def test_the_path_leads_through_a_call_that_is_too_short_for_the_record() -> None:
+    """The loop's value is made at once, so its maker's other call is what the loop waits for."""
+    ops = (FlowOp(0, "a", "a.make"), FlowOp(1, "c", "c.weights"), FlowOp(2, "c", "c.take"))
+    edges = (FlowEdge(0, 1, 0, "weights", "broadcast"), FlowEdge(1, 0, 2, "batch", "split"))
+    flow = FlowFile("f", ops, edges, FLOW.sizes, {})
+    lanes: dict[RankRef, list[Piece]] = {A: [], C: []}
+    for step in range(10):
+        at = step * 100
+        lanes[A] += [wait(0, at, at + 91, step)._replace(op=0), op(0, at + 91, at + 95, step)]
+        lanes[C] += [wait(1, at + 91, at + 96, step), op(2, at + 96, at + 190, step)]
+    found = critical_path(flow, lanes, 0, 10_000 * MS)
+    assert (found.stations[0].name, found.stations[0].share > 0.8) == ("c.take", True)
+
+
+def test_a_wait_for_a_turn_leads_to_the_rank_whose_turn_it_was() -> None:
+    flow = structs.replace(FLOW, turns=(("a", "c"),))
+    lanes: dict[RankRef, list[Piece]] = {A: [], C: []}
+    for step in range(10):
+        at = step * 100
+        lanes[A] += [Piece(at * MS, (at + 90) * MS, "turn", 0, -1, step), op(0, at + 90, at + 95, step)]
+        lanes[C] += [wait(1, at + 85, at + 96, step), op(2, at + 96, at + 189, step)]
+    found = critical_path(flow, lanes, 0, 10_000 * MS)
+    assert (found.stations[0].name, found.stations[0].share > 0.8) == ("c.take", True)
+
+
+def test_a_wait_for_a_group_leads_to_the_rank_that_came_last() -> None:
+    late = RankRef("b", 1)
+    lanes: dict[RankRef, list[Piece]] = {B: [], late: []}
+    for step in range(10):
+        at = step * 100
+        lanes[B] += [Piece(at * MS, (at + 90) * MS, "gathering", 1, -1, step), op(1, at + 90, at + 100, step)]
+        lanes[late] += [wait(0, at, at + 90, step), op(1, at + 90, at + 99, step)]
+    found = path(lanes)
+    assert (found.stations[0].kind, found.stations[0].edge, found.stations[0].share > 0.8) == ("edge", 0, True)
+
+
+def test_a_service_that_waits_leads_to_the_caller() -> None:
+    pair_of_any_rank = -2 - (0 << 20 | 0)
+    lanes: dict[RankRef, list[Piece]] = {B: [], C: []}
+    for step in range(10):
+        at = step * 100
+        lanes[C] += [
+            op(2, at, at + 90, step),
+            Piece((at + 90) * MS, (at + 99) * MS, "calling", 2, pair_of_any_rank, step),
+        ]
+        lanes[B] += [Piece(at * MS, (at + 91) * MS, "following", -1, -1, step)]
+        lanes[B] += [Piece((at + 91) * MS, (at + 98) * MS, "serving", -1, -1, step)]
+    found = path(lanes)
+    assert (found.stations[0].name, found.stations[0].share > 0.8) == ("c.take", True)
 
 
 def test_an_empty_record_has_no_path() -> None:

@@ -13,18 +13,26 @@ from rolemesh_facts.run import RunFacts
 
 ROLES = """
 import asyncio
+import queue
+import threading
 import time
 import numpy as np
 from rolemesh import Balanced, Batch, Broadcast, Split, Workload, operator, service
+from rolemesh_dataplane.shm_transport import ShmTransport
+from rolemesh_dataplane.transports import Sender
 
 SLOW, FAST = 0.06, 0.004
 
 class Role(Workload):
-    slow = False
+    slow = slow_to_load = False
     def setup(self, ctx):
         self.ctx = ctx
     def work(self):
         time.sleep(SLOW if self.slow else FAST)
+    def onload(self):
+        time.sleep(SLOW if self.slow_to_load else 0)
+    def offload(self):
+        pass
 
 class Maker(Role):
     @operator(returns=Split())
@@ -37,6 +45,12 @@ class Maker(Role):
 
 class SlowMaker(Maker):
     slow = True
+
+class BigMaker(Maker):
+    @operator(returns=Split())
+    def make(self):
+        self.work()
+        return Batch({"x": np.zeros((4, 100_000))})
 
 class Worker(Role):
     @operator(batch=Split(), returns=Split())
@@ -52,6 +66,12 @@ class Straggler(Worker):
         super().setup(ctx)
         self.slow = ctx.rank == 1
 
+class Summer(Worker):
+    @operator(batch=Split(), returns=Split())
+    def work_on(self, batch):
+        self.work()
+        return Batch({"x": batch["x"].sum(1)})
+
 class Taker(Role):
     @operator(batch=Split(), returns=Split())
     def take(self, batch):
@@ -63,6 +83,9 @@ class Taker(Role):
 
 class SlowTaker(Taker):
     slow = True
+
+class LoadedTaker(Taker):
+    slow_to_load = True
 
 class ByDemand(Role):
     @operator(batch=Balanced(rows=1), returns=Split())
@@ -76,11 +99,49 @@ class Asker(Role):
         await asyncio.gather(*(self.ctx.call("tool", "run", int(x)) for x in batch["x"]))
         return batch
 
+class SlowAsker(Asker):
+    slow = True
+    @operator(batch=Split(), returns=Split())
+    async def work_on(self, batch):
+        self.work()
+        await self.ctx.call("fast_tool", "run", int(batch["x"][0]))
+        return batch
+
 class Tool(Role):
     @service
     def run(self, number: int) -> int:
         time.sleep(0.02)
         return number
+
+class FastTool(Role):
+    @service
+    def run(self, number: int) -> int:
+        time.sleep(FAST)
+        return number
+
+class SlowWire(ShmTransport):
+    'Takes its time for each value in a slot of shared memory, one after the other, as a network does.'
+    def connect(self, address):
+        return SlowSender(super().connect(address))
+
+class SlowSender(Sender):
+    def __init__(self, inner):
+        self.inner, self.queue = inner, queue.SimpleQueue()
+        self.thread = threading.Thread(target=self.pass_on, daemon=True)
+        self.thread.start()
+    def pass_on(self):
+        while (each := self.queue.get()) is not None:
+            seconds, send, *args = each
+            time.sleep(seconds)
+            send(*args)
+    def send(self, frame):
+        self.queue.put((0, self.inner.send, frame))
+    def send_payload(self, payload, stamp):
+        self.queue.put((SLOW, self.inner.send_payload, payload, stamp))
+    def close(self, linger_ms):
+        self.queue.put(None)
+        self.thread.join()
+        self.inner.close(linger_ms)
 """
 FLOW = """
 from rolemesh import flow
@@ -97,6 +158,10 @@ def loop(job, lag):
 @flow
 def calls(job):
     job.c.take(job.b.work_on(job.a.make(), calls=[job.tool]))
+
+@flow
+def fast_calls(job):
+    job.c.take(job.b.work_on(job.a.make(), calls=[job.fast_tool]))
 """
 
 
@@ -108,6 +173,9 @@ class Known(NamedTuple):
     rank: str = ""
 
 
+SLOW_WIRE = 'engine.options.edges.local={use: "roles.py:SlowWire"}'
+TURNS = "placement={use: collocation, options: {groups: [{roles: [a, c], turns: true}]}}"
+
 FLOWS = {
     "slow first role": Known("a.make", "a: SlowMaker, b: Worker, c: Taker"),
     "slow middle role": Known("b.work_on", "a: Maker, b: SlowWorker, c: Taker"),
@@ -116,10 +184,22 @@ FLOWS = {
         "c.take", "a: Maker, b: Worker, c: SlowTaker", "chain", ("edges.credits=1",)
     ),
     "straggler": Known("b.work_on", "a: Maker, b: Straggler, c: Taker", "chain", ("roles.b.world_size=2",), "b/1"),
+    "slow edge": Known("a.make → b.work_on (batch)", "a: BigMaker, b: Summer, c: Taker", "chain", (SLOW_WIRE,)),
+    "slow edge in a loop": Known(
+        "a.make → b.work_on (batch)", "a: BigMaker, b: Summer, c: Taker", "loop", ("params.lag=0", SLOW_WIRE)
+    ),
+    "turns": Known("c.take", "a: Maker, b: Worker, c: SlowTaker", "chain", (TURNS,)),
+    "turns, and slow to load": Known(
+        "c: loads, or makes room", "a: Maker, b: Worker, c: LoadedTaker", "chain", (TURNS,)
+    ),
+    "lag 0, and the slow role has a quick operator": Known(
+        "c.take", "a: Maker, b: Worker, c: SlowTaker", "loop", ("params.lag=0",)
+    ),
     "lag 0": Known("a.make", "a: SlowMaker, b: Worker, c: Taker", "loop", ("params.lag=0",)),
     "lag 1": Known("c.take", "a: Maker, b: Worker, c: SlowTaker", "loop", ("params.lag=1",)),
     "rows by demand": Known("b.work_on", "a: Maker, b: ByDemand, c: Taker"),
     "calls": Known("tool: serving calls", "a: Maker, b: Asker, c: Taker, tool: Tool", "calls"),
+    "slow caller": Known("b.work_on", "a: Maker, b: SlowAsker, c: Taker, fast_tool: FastTool", "fast_calls"),
 }
 
 

@@ -1,9 +1,9 @@
 """The critical path of recent steps: what the job would have to do faster to be faster. Pure.
 
 The path begins at the slowest rank's last operator, and goes back in time. Before an operator's begin it stays with the
-rank, unless the rank waited for a value: then it goes to the rank that made the value, at the time it was made. The
-time between lies on the edge. Before a wait for a consumer it goes to the consumer's call that took the value. (See the
-critical path of a PERT network; Böhme et al. 2012, "Identifying root causes of wait states", does the same for MPI.)
+rank, unless the rank waited for another one (`causes.py`). Then it goes to that rank, at the time at which that rank
+had done its part. The time between lies on the edge, the call or the turn. (See the critical path of a PERT network;
+Böhme et al. 2012, "Identifying root causes of wait states", does the same for MPI.)
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_facts.causes import WORK, Causes, Lane
 from rolemesh_facts.pieces import Piece
 from rolemesh_recorder.lines import FlowEdge, FlowFile
 
@@ -21,14 +22,15 @@ __all__ = ["Critical", "Hop", "Station", "critical_path"]
 MOST_HOPS = 20_000
 _NEVER = 1 << 62
 """The step of an operator that does not run at each step: it lags behind without harm."""
-WORK = ("computing", "serving")
-"""Phases in which a rank runs an operator."""
 GAP_US = 2_000
 """A gap between two pieces, in µs, that is not shown as time of the engine."""
 
 
 class Station(NamedTuple):
-    """A part of the path: `kind` is operator, edge, call, grant, snapshot, turn, start or engine; `share` 0 to 1."""
+    """A part of the path, with its share from 0 to 1.
+
+    `kind` is operator, edge, call, turn, group, memory, grant, snapshot, start or engine.
+    """
 
     kind: str
     name: str
@@ -59,17 +61,6 @@ class Critical(NamedTuple):
     until: int
 
 
-class _Lane:
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        self.pieces = pieces
-        self.begins = [piece.t for piece in pieces]
-
-    def before(self, time: int) -> Piece | None:
-        """The last piece that begins before `time`."""
-        at = bisect_right(self.begins, time - 1) - 1
-        return self.pieces[at] if at >= 0 else None
-
-
 def critical_path(
     flow: FlowFile,
     lanes: Mapping[RankRef, Sequence[Piece]],
@@ -83,7 +74,7 @@ def critical_path(
     """
     begins = [piece.t for pieces in lanes.values() for piece in pieces if piece.phase in WORK and piece.end > since]
     since = max(since, min(begins, default=since))
-    walk = _Walk(flow, {ref: _Lane(pieces) for ref, pieces in lanes.items() if pieces}, since, until, reached or {})
+    walk = _Walk(flow, {ref: Lane(pieces) for ref, pieces in lanes.items() if pieces}, since, until, reached or {})
     hops = walk.run()
     totals: dict[tuple[str, str, int, int], int] = {}
     for hop in hops:
@@ -101,9 +92,10 @@ def critical_path(
 
 class _Walk:
     def __init__(
-        self, flow: FlowFile, lanes: Mapping[RankRef, _Lane], since: int, until: int, reached: Mapping[RankRef, int]
+        self, flow: FlowFile, lanes: Mapping[RankRef, Lane], since: int, until: int, reached: Mapping[RankRef, int]
     ) -> None:
         self._flow, self._lanes, self._since, self._until, self._reached = flow, lanes, since, until, reached
+        self._causes = Causes(flow, lanes)
         self._hops: list[Hop] = []
 
     def run(self) -> list[Hop]:
@@ -154,68 +146,31 @@ class _Walk:
 
     def _back(self, ref: RankRef, piece: Piece, time: int) -> tuple[RankRef, int]:
         """Add the hop of `piece` up to `time`; return where the path was before."""
-        if piece.phase in ("waiting", "blocked") and self._known(piece):
-            edge = self._flow.edges[piece.edge]
-            other = self._source(edge, piece, time) if piece.phase == "waiting" else self._taker(edge, piece, time)
-            if other is not None:
-                at, end = other
-                self._hop(ref, max(end, piece.t), time, ("edge", self._name(edge), edge.id, -1))
-                return at, min(end, time - 1)
-        if piece.phase == "calling":
-            callee = self._callee(piece, time)
-            if callee is not None:
-                at, end = callee
-                self._hop(ref, max(end, piece.t), time, ("call", f"{ref.role} calls {at.role}", -1, -1))
-                return at, min(end, time - 1)
-        self._hop(ref, piece.t, time, self._station(ref, piece))
-        return ref, piece.t
+        cause = self._causes.of(ref, piece, time)
+        if cause is None:
+            self._hop(ref, piece.t, time, self._station(ref, piece))
+            return ref, piece.t
+        other, ended = cause
+        self._hop(ref, max(ended, piece.t), time, self._station(ref, piece, other))
+        return other, min(ended, time - 1)
 
-    def _known(self, piece: Piece) -> bool:
-        """Return whether the piece is about an edge of the flow, which that of a damaged record may not be."""
-        return 0 <= piece.edge < len(self._flow.edges)
-
-    def _source(self, edge: FlowEdge, wait: Piece, time: int) -> tuple[RankRef, int] | None:
-        """The producer's call that ended last while the rank waited; None if none did."""
-        return self._latest(self._flow.ops[edge.src].role, {edge.src}, wait, time)
-
-    def _taker(self, edge: FlowEdge, wait: Piece, time: int) -> tuple[RankRef, int] | None:
-        return self._latest(self._flow.ops[edge.dst].role, {edge.dst}, wait, time)
-
-    def _callee(self, wait: Piece, time: int) -> tuple[RankRef, int] | None:
-        callers = self._flow.callers
-        pair = (-2 - wait.edge) >> 20
-        if not 0 <= pair < len(callers):
-            return None
-        return self._latest(callers[pair][1], None, wait, time)
-
-    def _latest(self, role: str, ops: set[int] | None, wait: Piece, time: int) -> tuple[RankRef, int] | None:
-        best: tuple[RankRef, int] | None = None
-        for ref, lane in self._lanes.items():
-            if ref.role != role:
-                continue
-            at = bisect_right(lane.begins, time - 1) - 1
-            while at >= 0 and lane.pieces[at].end > wait.t - 50_000_000:
-                piece = lane.pieces[at]
-                works = piece.phase == "serving" if ops is None else piece.phase == "computing" and piece.op in ops
-                if works and piece.t < time:
-                    end = min(piece.end, time)
-                    if end > wait.t and (best is None or end > best[1]):
-                        best = ref, end
-                    break
-                at -= 1
-        return best
-
-    def _station(self, ref: RankRef, piece: Piece) -> tuple[str, str, int, int]:
+    def _station(self, ref: RankRef, piece: Piece, other: RankRef | None = None) -> tuple[str, str, int, int]:
         match piece.phase:
+            case "calling" if other is not None:
+                return "call", f"{ref.role} calls {other.role}", -1, -1
             case "computing":
                 label = self._flow.ops[piece.op].label if 0 <= piece.op < len(self._flow.ops) else ref.role
                 return "operator", label, -1, piece.op
             case "serving" | "following":
                 return "operator", f"{ref.role}: {piece.phase} calls", -1, -1
-            case "waiting" | "blocked" if self._known(piece):
+            case "waiting" | "blocked" if 0 <= piece.edge < len(self._flow.edges):
                 return "edge", self._name(self._flow.edges[piece.edge]), piece.edge, -1
             case "blocked":
                 return "memory", f"{ref.role}: waits for memory", -1, -1
+            case "turn":
+                return "turn", f"{ref.role}: loads, or makes room", -1, -1
+            case "gathering":
+                return "group", f"{ref.role}: waits for its group", -1, -1
             case "idle":
                 return "grant", f"{ref.role}: waits for the master's grant", -1, -1
             case "saving":

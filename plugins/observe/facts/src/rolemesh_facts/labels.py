@@ -11,7 +11,7 @@ _USES = {
     "saving": "saves snapshots",
     "idle": "waits for the master's grant",
     "memory": "waits for memory",
-    "turn": "waits for its turn",
+    "turn": "waits for its turn, or loads",
     "gathering": "waits for its group",
     "calling": "waits for an answer",
     "serving": "serves calls",

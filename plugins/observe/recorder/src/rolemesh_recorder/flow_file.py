@@ -34,9 +34,12 @@ class FlowWriter(ShellPart):
             for e in graph.edges
         )
         uses = {role: str(msgspec.to_builtins(use.record).get("name", "")) for role, use in job.roles.items()}
+        launches = (launch for each in self._config.launches.values() for launch in each if launch.turns)
+        turns = tuple(sorted({tuple(sorted({mate.role for mate in launch.turns})) for launch in launches}))
         folder = Path(job.run_dir) / RECORD_DIR
+        flow = FlowFile(graph.name, ops, edges, dict(job.world_sizes), uses, graph.callers, turns)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / FLOW_FILE, FlowFile(graph.name, ops, edges, dict(job.world_sizes), uses, graph.callers))
+            write_json(folder / FLOW_FILE, flow)
         except OSError as error:
             LOG.warning("%s cannot be written: %s; viewers will lack the job's flow", folder / FLOW_FILE, error)

@@ -61,8 +61,9 @@ class Account(msgspec.Struct, tag_field="k", tag="account", frozen=True, omit_de
     """The use of the `d` µs from `t` on: µs by name. Stretches and short times both count here.
 
     The names are ``computing``, ``saving`` (snapshots), ``idle`` (waits for the master's grant), ``edge N`` (a wait for
-    a value of edge N, or for a consumer that takes one), ``memory``, ``turn``, ``gathering``, ``calling``, ``serving``
-    and ``following`` (a service waits for its callers). The rest of `d` is time of the engine.
+    a value of edge N, or for a consumer that takes one), ``memory``, ``turn`` (with loading and making room),
+    ``gathering``, ``calling``, ``serving`` and ``following`` (a service waits for its callers). The rest of `d` is time
+    of the engine.
 
     - `steps`: steps that ended in this time; `step`: the last finished one.
     - `least`: stretches that are shorter than this, in µs, have no line.
@@ -121,6 +122,8 @@ class FlowFile(msgspec.Struct, frozen=True):
     workloads: dict[str, str]
     callers: tuple[tuple[str, str], ...] = ()
     """Pairs of roles, of which the first calls services of the second. An edge below -1 is a pair and a rank."""
+    turns: tuple[tuple[str, ...], ...] = ()
+    """The roles whose ranks take turns on a slot, for each kind of slot."""
     version: int = 1
 
 

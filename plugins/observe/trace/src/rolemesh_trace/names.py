@@ -11,7 +11,7 @@ __all__ = ["Names"]
 
 _PHASES: Final = {
     "idle": "waits for the master's grant",
-    "turn": "waits for its turn",
+    "turn": "waits for its turn, or loads",
     "gathering": "waits for its group",
     "serving": "serves a call",
     "following": "waits for its callers",

@@ -70,8 +70,9 @@ class TurnAdmission:
         self._held = True
         self._publish()
         if self._page is not None and not self._loaded and self._workload is not None:
-            self._loaded = True
+            self._loaded, loading = True, monotonic_ns()
             self._workload.onload()
+            self._show(TURN, loading)
         self._spent += monotonic_ns() - began
 
     def leave(self) -> None:
@@ -131,6 +132,9 @@ class TurnAdmission:
                 self._endpoint.pump(LOOK_S)
             if self._endpoint.stopping:
                 raise Stopping
+        self._show(phase, began)
+
+    def _show(self, phase: int, began: int) -> None:
         if self._span is not None:
             self._span(phase, -1, began, monotonic_ns())
 
@@ -143,6 +147,7 @@ class TurnAdmission:
         fields[PHASE], fields[SINCE_NS] = IDLE, began
         if self._workload is not None:
             self._workload.offload()
+            self._show(TURN, began)
         self._loaded = False
         self._publish()
         fields[PHASE], fields[SINCE_NS] = before
