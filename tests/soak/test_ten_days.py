@@ -208,7 +208,9 @@ def test_a_command_takes_at_most_ten_seconds_of_cpu_and_500_mb(
 
 
 def test_the_viewer_answers_from_little_memory(run_dir: Path) -> None:
-    client = TestClient(application(Runs(run_dir.parent, run_dir), "t"), headers={"authorization": "Bearer t"})
+    client = TestClient(
+        application(Runs(run_dir.parent, run_dir), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+    )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for page in ("flow", "time", "failures", "rows", "metrics", "data/metrics?name=loss", "data/lanes", "advice"):
         client.get(f"/run/{run_dir.name}/{page}")

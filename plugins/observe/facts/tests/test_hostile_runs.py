@@ -188,7 +188,9 @@ def test_a_run_is_shown_or_refused_with_cause_place_and_remedy(
         assert main(["view", str(run), "--no-open"]) == 2
         assert refused in capsys.readouterr().err
     else:
-        client = TestClient(application(Runs(run.parent, run), "t"), headers={"authorization": "Bearer t"})
+        client = TestClient(
+            application(Runs(run.parent, run), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+        )
         pages = [client.get(f"/run/seen/{page}") for page in PAGES]
         assert {page.status_code for page in pages} == {200}
         assert not any("<script>alert" in page.text for page in pages)

@@ -91,7 +91,9 @@ def event(folder: Path, kind: str) -> dict[str, object]:
 
 @pytest.mark.soak
 def test_a_profile_and_the_stacks_of_a_rank_come_with_an_event_that_says_who_asked(run: Path) -> None:
-    client = TestClient(application(Runs(run.parent, run), TOKEN), headers={"authorization": f"Bearer {TOKEN}"})
+    client = TestClient(
+        application(Runs(run.parent, run), TOKEN), "http://127.0.0.1", headers={"authorization": f"Bearer {TOKEN}"}
+    )
 
     def act(**given: str) -> str:
         form = {"sure": "yes", "token": TOKEN, "role": "sink", "rank": "0", **given}

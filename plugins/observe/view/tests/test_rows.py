@@ -47,7 +47,9 @@ def client(tmp_path: Path) -> TestClient:
     (tmp_path / "run/run.json").write_text("{}")
     lines = [msgspec.json.encode(row) for step in (3, 4) for row in rows(step)]
     (folder / "000000.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    return TestClient(application(Runs(tmp_path, tmp_path / "run"), "t"), headers={"authorization": "Bearer t"})
+    return TestClient(
+        application(Runs(tmp_path, tmp_path / "run"), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+    )
 
 
 def test_a_group_is_degenerate_if_all_its_rewards_are_equal_and_there_are_two() -> None:

@@ -19,6 +19,7 @@ from rolemesh_view.pages import PAGES
 from rolemesh_view.viewed import Runs
 
 TOKEN = "a-token"
+ADDRESS = "http://127.0.0.1:8000"
 T = 1_790_000_000_000_000
 HOSTILE = "<script>alert(1)</script>\x00\x1b[31m\u202egnp"
 
@@ -88,7 +89,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.fixture(scope="module")
 def client(runs: Runs) -> TestClient:
-    return TestClient(application(runs, TOKEN), headers={"authorization": f"Bearer {TOKEN}"})
+    return TestClient(application(runs, TOKEN), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"})
 
 
 PATHS = ["/", *(f"/run/{run}/{page}" for run in ("ended", "killed", "damaged") for page in PAGES)]
@@ -109,14 +110,42 @@ def test_a_page_shows_texts_of_a_run_as_text_and_names_no_other_machine(client: 
     "path", ["/", "/live", "/run/ended/live", "/run/ended/data/lanes", "/static/style.css", "/nowhere"]
 )
 def test_a_request_without_the_token_is_refused(runs: Runs, path: str) -> None:
-    client = TestClient(application(runs, TOKEN))
+    client = TestClient(application(runs, TOKEN), ADDRESS)
     for given in ("", "?token=wrong"):
         answer = client.get(path + given)
         assert (answer.status_code, "ended" in answer.text) == (401, False)
 
 
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [
+        ("GET", {"host": "evil.example"}, 421),
+        ("GET", {"host": "evil.example:80", "authorization": "none"}, 421),
+        ("GET", {"host": "[::1]:8000"}, 200),
+        ("GET", {"host": "LOCALHOST:8000"}, 200),
+        ("GET", {"host": "jobs.example"}, 200),
+        ("POST", {"host": "127.0.0.1:80", "origin": "http://127.0.0.1:80"}, 200),
+        ("POST", {"host": "127.0.0.1:80", "origin": "https://jobs.example"}, 200),
+        ("POST", {"host": "127.0.0.1:80", "origin": "http://127.0.0.1:81"}, 403),
+        ("POST", {"host": "127.0.0.1:80", "origin": "http://localhost:80"}, 403),
+        ("POST", {"host": "127.0.0.1:80", "origin": "null"}, 403),
+    ],
+)
+def test_a_foreign_host_name_and_a_form_of_another_site_are_refused(
+    runs: Runs, method: str, headers: dict[str, str], status: int
+) -> None:
+    client = TestClient(application(runs, TOKEN, hosts=["jobs.example"]), ADDRESS)
+    form = {"do": "stop", "sure": "yes", "token": TOKEN} if method == "POST" else None
+    answer = client.request(
+        method, "/run/killed/act?do=stop", headers={"authorization": f"Bearer {TOKEN}"} | headers, data=form
+    )
+    assert answer.status_code == status
+    if status == 421:
+        assert "`rolemesh view --allow-host evil.example`" in answer.text
+
+
 def test_the_link_with_the_token_leads_to_the_page_without_it(runs: Runs) -> None:
-    client = TestClient(application(runs, TOKEN))
+    client = TestClient(application(runs, TOKEN), ADDRESS)
     page = client.get(f"/run/ended/rows?token={TOKEN}&step=3")
     assert (page.status_code, page.url.path, page.url.query) == (200, "/run/ended/rows", b"step=3")
     assert client.get("/").status_code == 200

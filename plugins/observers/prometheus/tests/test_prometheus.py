@@ -6,7 +6,8 @@ import json
 import math
 import socket
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,9 +22,10 @@ def started(folder: Path, port: int = 0) -> PrometheusObserver:
     return observer
 
 
-def scraped(folder: Path) -> dict[tuple[str, ...], float]:
+def scraped(folder: Path, host: str = "localhost:1") -> dict[tuple[str, ...], float]:
     [target] = json.loads((folder / "prometheus.json").read_text())
-    with urlopen(f"http://{target['targets'][0]}/metrics", timeout=10) as answer:
+    request = Request(f"http://{target['targets'][0]}/metrics", headers={"Host": host})
+    with urlopen(request, timeout=10) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     return {
         (
@@ -50,6 +52,8 @@ def test_a_scrape_has_the_newest_values_and_the_state(tmp_path: Path) -> None:
     assert found["rolemesh_state", "running"] == 1
     assert found["rolemesh_ranks", "a", "running"] == found["rolemesh_ranks", "a", "starting"] == 1
     assert found["rolemesh_ranks_wanted", "a"] == 2
+    with pytest.raises(HTTPError, match="421"):  # a web site whose name leads here
+        scraped(tmp_path, "evil.example")
     observer.job_ended({"status": "done"})
 
 

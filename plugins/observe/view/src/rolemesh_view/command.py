@@ -41,6 +41,10 @@ def command(
     job: Job = "",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0: any that is free.")] = 0,
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="A host name by which a proxy leads here; repeatable."),
+    ] = None,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the browser.")] = True,
     runs_dir: RunsDir = None,
 ) -> None:
@@ -48,7 +52,7 @@ def command(
 
     The pages show running jobs, jobs that were killed, and folders that were copied from elsewhere. They ask nothing of
     a job's master, and fetch nothing from other machines. Without the token of the printed address, the server
-    refuses each request.
+    refuses each request, and so it does for a host name that is not its own.
 
     Exit code: 0 after Ctrl-C, 2 if there is no such job or the address cannot be used.
 
@@ -57,6 +61,8 @@ def command(
       rolemesh view grpo
 
       rolemesh view copied/run --port 8080 --no-open
+
+      rolemesh view --port 8080 --allow-host jobs.example.org
     """
     folder = runs_folder(runs_dir)
     chosen = readable_run(job, folder) if job else None
@@ -69,8 +75,8 @@ def command(
     typer.echo(f"{address}\nCtrl-C ends the viewer, not the job", err=False)
     if open_:
         webbrowser.open(address)
-    live = Live()
-    app = application(Runs(folder, chosen), token, cookie=f"rolemesh-view-{bound}", live=live)
+    live, hosts = Live(), [host, socket.gethostname(), *(allow_host or ())]
+    app = application(Runs(folder, chosen), token, cookie=f"rolemesh-view-{bound}", hosts=hosts, live=live)
     gc.set_threshold(*COLLECT)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_S

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,13 @@ GIVEN = ("do", "role", "rank", "ranks", "node", "steps")
 Page = Callable[[Viewed, Any], dict[str, Any]]
 
 
-def application(runs: Runs, token: str, *, cookie: str = "rolemesh-view", live: Live | None = None) -> Starlette:
-    """Return the application that shows `runs` to those who have `token`. `live` can end its streams."""
+def application(
+    runs: Runs, token: str, *, cookie: str = "rolemesh-view", hosts: Collection[str] = (), live: Live | None = None
+) -> Starlette:
+    """Return the application that shows `runs` to those who have `token`. `live` can end its streams.
+
+    `hosts`: names for which it answers, besides ``localhost`` and addresses.
+    """
     show = _Show(runs, token, live or Live())
     routes = [
         Route("/", show.jobs),
@@ -43,7 +48,7 @@ def application(runs: Runs, token: str, *, cookie: str = "rolemesh-view", live: 
         Route("/run/{name}", show.first),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, cookie=cookie)])
+    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, cookie=cookie, hosts=hosts)])
 
 
 class _Show:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter as Count
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
@@ -36,6 +40,8 @@ class Server:
         for role, size in roles.items():
             self._wanted.labels(job, role).set(size)
         self._server, self._thread = start_http_server(port, host, registry)
+        if _is_local(host):
+            self._server.set_app(_for_local_names(self._server.get_app()))
         self.port: int = self._server.server_port
 
     def show(self, lines: Sequence[Line], kinds: Sequence[str]) -> None:
@@ -63,3 +69,23 @@ class Server:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _for_local_names(app: Any) -> Any:
+    """Return a WSGI application that refuses foreign names: a web site may let its own lead here (DNS rebinding)."""
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
+        with suppress(ValueError):
+            if _is_local(urlsplit(f"//{environ.get('HTTP_HOST', 'localhost')}").hostname or ""):
+                return app(environ, start)
+        start("421 Misdirected Request", [("Content-Type", "text/plain")])
+        return [b"421: this server answers for localhost and loopback addresses; see the option `host`\n"]
+
+    return answer
+
+
+def _is_local(name: str) -> bool:
+    try:
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
