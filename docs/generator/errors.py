@@ -75,6 +75,12 @@ FAILURES: Mapping[str, tuple[str, str, str]] = {
         "write by it into an array that is read-only. SIGBUS is a file of shared memory that somebody has cut.",
         "`dmesg` on the node knows of memory. Lower the batch, or give the role more room; copy arrays you change.",
     ),
+    "contract": (
+        "role R, rank N (in operator O at step S): it returned None, …",
+        "An operator, or a plugin that it uses, broke its contract: it raised a `PluginError` of the kind `misbehaved`."
+        " Another attempt would end alike, so the job ends at once.",
+        "Correct what the message names.",
+    ),
     "exit": (
         "its process ended with exit code N before its last step",
         "The workload, or a library, called `exit`.",

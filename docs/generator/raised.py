@@ -16,6 +16,21 @@ __all__ = ["Message", "classes", "messages", "short"]
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("core/rolemesh/**/*.py", "plugins/*/*/src/**/*.py", "cookiecutter/_shared/hooks/*.py")
 
+BREACHING = (
+    "runtime/values",
+    "runtime/items",
+    "agents/contract",
+    "agents/conversations/talk",
+    "agents/workloads/environment",
+    "agents/workloads/agent",
+    "agents/workloads/tasks",
+    "agents/workloads/deck",
+    "agents/episodes/open_episode",
+    "agents/episodes/answers",
+    "agents/tools",
+)
+"""Files that raise what their function `breach` makes."""
+
 HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {
     ("graph/tracer.py", "error"): ("FlowError", 0, ""),
     ("graph/call_site.py", "error"): ("FlowError", 0, ""),
@@ -23,6 +38,7 @@ HELPERS: Mapping[tuple[str, str], tuple[str, int, str]] = {
     ("plugins/manager.py", "misbehaved"): ("PluginError", 1, "the … "),
     ("durable/plugin_calls.py", "misbehaved"): ("PluginError", 1, "the … "),
     ("durable/extensions/scaling/shell.py", "misbehaved"): ("PluginError", 1, "the … "),
+    **{(f"{place}.py", "breach"): ("PluginError", 0, "") for place in BREACHING},
     ("placement/validation.py", "impossible"): ("PlacementError", 1, "the placement strategy … "),
     ("durable/protocol/replan.py", "impossible"): ("PlacementError", 1, "the placement strategy … "),
     ("jobs/checkpoint.py", "_refused"): ("SnapshotError", 0, ""),

@@ -18,6 +18,7 @@ MAX_OTHERS = 8
 
 Cause: TypeAlias = Literal[
     "exception",
+    "contract",
     "exit",
     "signal",
     "agent_lost",
@@ -37,6 +38,7 @@ nodes, or the whole job."""
 class Failure(msgspec.Struct, frozen=True):
     """A failure of a rank, an agent or a node.
 
+    - `cause`: "contract" if an operator raised a `PluginError` of the kind "misbehaved".
     - `rank`: the failed rank, -1 if the whole agent or node failed.
     - `step`: the step of the failure, -1 before the first one.
     - `traceback`: frames of the user's code only; for an "environment" that could not be prepared,

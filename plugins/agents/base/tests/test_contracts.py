@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolemesh.errors import PluginError
 from rolemesh_agents import Environment, Observation, Outcome, Reward, Start, Task, Tool, ToolEpisode, tool
 from rolemesh_agents.conversations.sampling import as_turn
 from rolemesh_agents.episodes.answers import as_observation, as_outcome, as_reward, as_start
-from rolemesh_agents.errors import AgentError, ConversationFailedError
+from rolemesh_agents.errors import BreachError
 from rolemesh_agents.workloads.deck import Deck, place
 
 USER = {"role": "user", "content": "hello"}
@@ -38,7 +39,7 @@ class Sums(Environment):
 
 @pytest.mark.parametrize("size", [-1, 8.0, "8", [8]])
 def test_a_size_that_is_no_count_is_refused(size: Any) -> None:
-    with pytest.raises(AgentError, match=r"sums has .* as the size of the split train\n.*from 0 on, or None"):
+    with pytest.raises(PluginError, match=r"sums has .* as the size of the split train\n.*from 0 on, or None"):
         Deck(Sums(size), "sums", 0).size("train")
 
 
@@ -58,7 +59,7 @@ def test_a_size_may_be_any_count(size: Any, found: int | None) -> None:
     ],
 )
 def test_a_task_that_breaks_the_contract_is_refused(task: Callable[[int], Any], message: str) -> None:
-    with pytest.raises(AgentError, match=f"sums returned for task 3 of the split train .*{message}"):
+    with pytest.raises(PluginError, match=f"sums returned for task 3 of the split train .*{message}"):
         Deck(Sums(8, task), "sums", 0).task("train", 3)
 
 
@@ -87,7 +88,7 @@ def test_the_computed_order_of_many_tasks_looks_random() -> None:
     ],
 )
 def test_a_start_that_breaks_the_contract_is_refused(start: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(PluginError, match=message):
         as_start(start)
 
 
@@ -110,7 +111,7 @@ def test_text_in_parts_becomes_one_text_and_lone_surrogates_become_question_mark
     ],
 )
 def test_an_answer_that_breaks_the_contract_is_refused(answer: Callable[[Any], Any], found: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(PluginError, match=message):
         answer(found)
 
 
@@ -139,14 +140,14 @@ TURN = {"ids": [5, 6], "logprobs": [-1.0, 0.0], "versions": [3, 3], "finish": "s
     ],
 )
 def test_a_turn_that_breaks_the_contract_is_a_failure(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConversationFailedError, match=f"role rollout returned .*{message}"):
+    with pytest.raises(BreachError, match=f"role rollout returned .*{message}"):
         as_turn("rollout", TURN | changed, 3)
 
 
 def test_a_turn_without_all_its_parts_is_a_failure() -> None:
-    with pytest.raises(ConversationFailedError, match="returned a turn without logprobs, versions"):
+    with pytest.raises(BreachError, match="returned a turn without logprobs, versions"):
         as_turn("rollout", {"ids": [], "finish": "stop"}, 3)
-    with pytest.raises(ConversationFailedError, match="returned NoneType instead of a turn"):
+    with pytest.raises(BreachError, match="returned NoneType instead of a turn"):
         as_turn("rollout", None, 3)
     assert as_turn("rollout", TURN, 3).ids.tolist() == [5, 6]
     assert len(as_turn("rollout", {"ids": [], "logprobs": [], "versions": [], "finish": "length"}, 3).ids) == 0
@@ -179,7 +180,7 @@ class Array(ToolEpisode):
     ],
 )
 def test_a_tool_whose_arguments_no_schema_describes_is_refused(episode: type[ToolEpisode], message: str) -> None:
-    with pytest.raises(AgentError, match=message):
+    with pytest.raises(PluginError, match=message):
         episode.tools()
 
 

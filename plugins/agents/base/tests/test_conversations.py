@@ -173,7 +173,7 @@ def test_a_failed_group_is_replaced_by_another_task(agent_job: Callable[..., Any
 @pytest.mark.parametrize(
     ("rule", "broken", "reason"),
     [
-        ("add", "reward", "the episode raised ValueError: Reward.value is nan, not a finite number"),
+        ("add", "reward", "Reward.value is nan, not a finite number"),
         ("hang", "", "the episode hangs: a method has not returned within its limit"),
         ("bug", "", "the episode raised KeyError: 'no such thing'"),
         ("exit", "", "the episode raised RuntimeError: it raised SystemExit(3)"),

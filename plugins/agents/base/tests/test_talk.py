@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from agent_bench import ByteTemplate
 
+from rolemesh.errors import PluginError
 from rolemesh_agents import Observation, Reward, Start, Tool, ToolCall
 from rolemesh_agents.conversations.limits import ConversationLimits
 from rolemesh_agents.conversations.sampling import SampledTurn
@@ -77,7 +78,7 @@ def test_a_harness_that_breaks_the_contract_is_refused(wrong: Callable[[Talk], A
     episode: Any = Notes(False)
     start = Start([{"role": "user", "content": "hello"}], TOOLS)
     talk = Talk(0, 0, start, episode, ByteTemplate(), sampled, ConversationLimits(tokens=1000), {})
-    with pytest.raises((TypeError, ValueError), match=message):
+    with pytest.raises(PluginError, match=message):
         wrong(talk)
     assert talk.reward is None
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards
+from rolemesh.errors import PluginError
 from rolemesh_dataplane.codec import decode, encode, register_codec
 from rolemesh_dataplane.transports import TransportError
 
@@ -142,7 +143,7 @@ def test_the_error_for_an_unknown_codec_has_a_remedy():
 
 
 def test_the_error_names_objects_that_cannot_be_pickled():
-    with pytest.raises(TransportError, match=r"builtins\.function cannot be sent"):
+    with pytest.raises(PluginError, match=r"builtins\.function cannot be sent"):
         encode(lambda: None)
 
 

@@ -14,7 +14,7 @@ from rolemesh.api.partition import Balanced, Broadcast, Split
 from rolemesh.api.plugin import NoOptions
 from rolemesh.api.service import CallError
 from rolemesh.api.workload import RankContext, operator_spec
-from rolemesh.errors import RolemeshError
+from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.graph.routes import Collate, Share, route
 from rolemesh_runtime.items import Items, apart, assembled
 from rolemesh_runtime.values import gather, select
@@ -72,12 +72,12 @@ def test_a_value_without_rows_is_one_item() -> None:
     empty = Batch({"x": np.zeros(0)})
     assert apart(empty, 4) == (0, 1)
     assert assembled(run(lambda rows: rows, empty, 4)) == empty
-    with pytest.raises(TypeError, match="no rows to share out"):
+    with pytest.raises(PluginError, match="no rows to share out"):
         apart({"x": 1}, 1)
 
 
 def test_an_operator_returns_one_row_for_each() -> None:
-    with pytest.raises(ValueError, match="it returned 1 rows for an item of 2"):
+    with pytest.raises(PluginError, match="it returned 1 rows for an item of 2"):
         run(lambda rows: rows[:1], [1, 2], 2)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards
+from rolemesh.errors import PluginError
 from rolemesh.graph.routes import Assemble, Block, Concat, Part, Pieces, Reduce, Reshard
 from rolemesh_runtime.values import combine, select
 
@@ -36,19 +37,19 @@ def test_selecting_along_another_axis_slices_the_columns_of_a_batch() -> None:
 
 @pytest.mark.parametrize("value", [3, "text", {"a": 1}, np.float32(1)])
 def test_a_value_without_rows_is_refused_with_a_remedy(value: Any) -> None:
-    with pytest.raises(TypeError, match=r"no rows to split.*Broadcast"):
+    with pytest.raises(PluginError, match=r"no rows to split.*Broadcast"):
         select(value, HALF)
 
 
 def test_a_list_has_no_second_axis() -> None:
-    with pytest.raises(TypeError, match="list has no axis 1"):
+    with pytest.raises(PluginError, match="list has no axis 1"):
         select(Batch({"names": ["a", "b"]}), Part(1, 0, 1, 2))
 
 
 def test_blocks_need_named_tensors() -> None:
-    with pytest.raises(TypeError, match="ndarray has no named tensors"):
+    with pytest.raises(PluginError, match="ndarray has no named tensors"):
         select(np.zeros(3), Block(0, 0, 2))
-    with pytest.raises(TypeError, match="'lr' is a float"):
+    with pytest.raises(PluginError, match="'lr' is a float"):
         select({"lr": 0.1}, Block(0, 0, 2))
 
 
@@ -69,11 +70,11 @@ def test_reduction_leaves_the_parts_alone_and_works_on_dicts_and_tensors() -> No
 
 
 def test_reduction_refuses_values_that_cannot_be_added_up() -> None:
-    with pytest.raises(TypeError, match="list cannot be added up"):
+    with pytest.raises(PluginError, match="list cannot be added up"):
         combine([[1], [2]], Reduce("sum"))
-    with pytest.raises(ValueError, match="different shapes"):
+    with pytest.raises(PluginError, match="different shapes"):
         combine([np.zeros(2), np.zeros(1)], Reduce("sum"))
-    with pytest.raises(ValueError, match="different names"):
+    with pytest.raises(PluginError, match="different names"):
         combine([{"a": 1}, {"b": 1}], Reduce("sum"))
 
 
@@ -116,21 +117,21 @@ def test_torch_pieces_are_copied_where_they_belong() -> None:
 
 
 def test_gaps_among_pieces_are_named() -> None:
-    with pytest.raises(ValueError, match=r"'w': the blocks have 2 elements, the tensor of shape \(4,\) has 4"):
+    with pytest.raises(PluginError, match=r"'w': the blocks have 2 elements, the tensor of shape \(4,\) has 4"):
         combine([shard(np.zeros(1), (4,), 0), shard(np.zeros(1), (4,), 3)], Pieces())
 
 
 def test_gaps_and_overlaps_are_named() -> None:
-    with pytest.raises(ValueError, match=r"'w': the blocks have 2 elements, the tensor of shape \(4,\) has 4"):
+    with pytest.raises(PluginError, match=r"'w': the blocks have 2 elements, the tensor of shape \(4,\) has 4"):
         combine([shard(np.zeros(1), (4,), 0), shard(np.zeros(1), (4,), 3)], Assemble())
-    with pytest.raises(ValueError, match="overlap"):
+    with pytest.raises(PluginError, match="overlap"):
         combine([shard(np.zeros(2), (4,), 0), shard(np.zeros(2), (4,), 1)], Assemble())
-    with pytest.raises(ValueError, match="global shape"):
+    with pytest.raises(PluginError, match="global shape"):
         combine([shard(np.zeros(2), (4,), 0), shard(np.zeros(2), (5,), 2)], Assemble())
-    with pytest.raises(ValueError, match="no rank has the block"):
+    with pytest.raises(PluginError, match="no rank has the block"):
         combine([select(shard(np.zeros(2), (4,), 0), Block(0, 1, 2))], Reshard(0, 2))
 
 
 def test_plain_arrays_where_shards_were_declared_are_refused() -> None:
-    with pytest.raises(TypeError, match="dict came where Shards were declared"):
+    with pytest.raises(PluginError, match="dict came where Shards were declared"):
         combine([{"w": np.zeros(2)}, {"w": np.zeros(2)}], Assemble())

@@ -10,10 +10,12 @@ import pytest
 import yaml
 
 from rolemesh.api.failures import Attempt, Cause, Failure, JobView, RankView, Verdict
+from rolemesh.errors import PluginError
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh_durable.protocol.failures import describe_exit
 from rolemesh_durable.protocol.standard_diagnoser import StandardDiagnoser, StandardOptions
+from rolemesh_runtime.operator_failure import cause_of
 
 RECORD = PluginRecord(
     "diagnosers",
@@ -73,6 +75,13 @@ def test_the_cause_of_an_exception_counts_if_the_exception_itself_says_nothing()
     verdict = judge(Failure("exception", "rollout", 0, message="flow.Broken: the engine died", traceback=traceback))
     assert verdict is not None
     assert verdict.kind == "hardware"
+
+
+def test_a_breach_of_contract_is_fatal_the_first_time() -> None:
+    error = PluginError("it returned None", kind="misbehaved")
+    verdict = judge(Failure(cause_of(error), "agent", 0, step=3, message=str(error)))
+    assert verdict == Verdict("user", "it breaks its contract, and would again", fatal=True)
+    assert cause_of(PluginError("it is broken")) == "exception"
 
 
 def test_code_that_a_traceback_quotes_is_no_error() -> None:

@@ -82,7 +82,7 @@ def test_a_value_that_cannot_be_split_is_the_operators_error(fleet, flow, role):
         steps=1,
         drive=lambda agent: [agent.send(("b", r), Stop(1, 5.0)) for r in (0, 1)],
     )
-    assert out["a", 0].failure.startswith("a.make@0: TypeError('a int has no rows to split")
+    assert out["a", 0].failure.startswith("a.make@0: PluginError('a int has no rows to split")
 
 
 def test_metrics_are_gathered_per_window_and_operator_and_sent_to_the_agent(fleet, flow, role):

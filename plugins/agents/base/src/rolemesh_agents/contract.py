@@ -1,35 +1,49 @@
-"""Checks of what environments and harnesses give to a conversation. The errors name method and value. Pure."""
+"""Checks of what environments and harnesses give to a conversation. The errors name method and value. Pure.
+
+Each error is a breach of contract: a `PluginError` of the kind "misbehaved".
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 import numpy as np
 
+from rolemesh.errors import PluginError
 from rolemesh_agents.environment import Reward
 
-__all__ = ["instance", "kind_of", "messages_of", "reward_of", "truth"]
+__all__ = ["breach", "instance", "is_breach", "kind_of", "messages_of", "reward_of", "truth"]
 
 T = TypeVar("T")
+
+
+def breach(what: str, *, where: str | None = None, remedy: str | None = None) -> PluginError:
+    """Return the error for a plugin that breaks its contract."""
+    return PluginError(what, kind="misbehaved", where=where, remedy=remedy)
+
+
+def is_breach(error: BaseException) -> TypeGuard[PluginError]:
+    """Return True if a plugin has broken its contract."""
+    return isinstance(error, PluginError) and error.kind == "misbehaved"
 
 
 def messages_of(found: Sequence[Any], source: str) -> list[dict[str, Any]]:
     """Return chat messages as JSON values. Text that comes in parts becomes one text.
 
-    `source` begins an error, such as "Episode.reset returned". Raises `TypeError`.
+    `source` begins an error, such as "Episode.reset returned".
     """
     for each in found:
         if not isinstance(each, dict) or not isinstance(each.get("role"), str):
-            raise TypeError(f"{source} the message {each!r:.200} without a role")
+            raise breach(f"{source} the message {each!r:.200} without a role")
     plain = msgspec.json.decode(msgspec.json.encode([_with_text(each, source) for each in found]))
     return [dict(each) for each in plain]
 
 
 def reward_of(found: Any, source: str) -> Reward:
-    """Return a reward whose numbers are finite. Raises `TypeError` and `ValueError`."""
+    """Return a reward whose numbers are finite."""
     reward = instance(found, Reward, source)
     success = None if reward.success is None else truth(reward.success, f"{source} a Reward", "success")
     parts = {str(name): _number(part, f"Reward.parts[{name!r}]") for name, part in reward.parts.items()}
@@ -42,10 +56,10 @@ def _with_text(message: dict[str, Any], source: str) -> dict[str, Any]:
         kinds = {part.get("type") if isinstance(part, dict) else type(part).__name__ for part in content}
         if kinds - {"text"}:
             kind = ", ".join(sorted(map(str, kinds - {"text"})))
-            raise TypeError(f"{source} a message of {role} with {kind}; a conversation has text only")
+            raise breach(f"{source} a message of {role} with {kind}; a conversation has text only")
         content = "".join(str(part["text"]) for part in content)
     if not isinstance(content, str) and not (content is None and role == "assistant"):
-        raise TypeError(f"{source} a message of {role} whose content is {kind_of(content)} instead of text")
+        raise breach(f"{source} a message of {role} whose content is {kind_of(content)} instead of text")
     return message if content is None else message | {"content": _encodable(content)}
 
 
@@ -55,29 +69,29 @@ def _encodable(text: str) -> str:
 
 
 def _number(found: Any, what: str) -> float:
-    """Return a finite number. Raises `TypeError` and `ValueError`."""
+    """Return a finite number."""
     if isinstance(found, str | bytes):
-        raise TypeError(f"{what} is {found!r:.100}, not a number")
+        raise breach(f"{what} is {found!r:.100}, not a number")
     try:
         value = float(found)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{what} is {found!r:.100}, not a number") from error
+        raise breach(f"{what} is {found!r:.100}, not a number") from error
     if not math.isfinite(value):
-        raise ValueError(f"{what} is {value}, not a finite number")
+        raise breach(f"{what} is {value}, not a finite number")
     return value
 
 
 def truth(found: Any, source: str, name: str) -> bool:
-    """Return a bool, also for one of numpy. Raises `TypeError`."""
+    """Return a bool, also for one of numpy."""
     if not isinstance(found, bool | np.bool_):
-        raise TypeError(f"{source} whose {name} is {found!r:.100} instead of True or False")
+        raise breach(f"{source} whose {name} is {found!r:.100} instead of True or False")
     return bool(found)
 
 
 def instance(found: Any, wanted: type[T], source: str) -> T:
-    """Return `found`. Raises `TypeError` if it is no `wanted`."""
+    """Return `found`, which must be a `wanted`."""
     if not isinstance(found, wanted):
-        raise TypeError(f"{source} {kind_of(found)} instead of {wanted.__name__}")
+        raise breach(f"{source} {kind_of(found)} instead of {wanted.__name__}")
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rolemesh.errors import RolemeshError
 
-__all__ = ["AgentError", "ConversationFailedError", "EndReached", "SandboxLostError"]
+__all__ = ["AgentError", "BreachError", "ConversationFailedError", "EndReached", "SandboxLostError"]
 
 
 class AgentError(RolemeshError):
@@ -19,6 +19,13 @@ class ConversationFailedError(AgentError):
 
     The workload `agent` retries the conversation with a fresh environment, and then drops its group. It never makes a
     reward of zero of it.
+    """
+
+
+class BreachError(ConversationFailedError):
+    """A conversation cannot go on, because a plugin or the rollout broke its contract.
+
+    If nothing but that fails all tasks of a group, the job ends at once: a restart would change nothing.
     """
 
 

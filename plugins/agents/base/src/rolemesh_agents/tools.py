@@ -9,9 +9,10 @@ from typing import Any, TypeVar, overload
 from pydantic import TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
+from rolemesh.errors import PluginError
 from rolemesh_agents.actions import Tool, ToolCall
+from rolemesh_agents.contract import breach
 from rolemesh_agents.environment import Episode, Observation
-from rolemesh_agents.errors import AgentError
 
 __all__ = ["ToolEpisode", "tool"]
 
@@ -89,8 +90,8 @@ def _model(method: Callable[..., Any]) -> Any:
         raise _wrong(method, what, "use numbers, strings, lists, dicts, Literal, Enum or pydantic models") from error
 
 
-def _wrong(method: Callable[..., Any], what: str, remedy: str) -> AgentError:
-    return AgentError(f"the tool {method.__qualname__} {what}", remedy=remedy)
+def _wrong(method: Callable[..., Any], what: str, remedy: str) -> PluginError:
+    return breach(f"the tool {method.__qualname__} {what}", remedy=remedy)
 
 
 def _arguments(method: Callable[..., Any]) -> TypeAdapter[Any]:

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards
+from rolemesh.errors import PluginError
 from rolemesh_dataplane.transports import TransportError
 
 __all__ = [
@@ -264,8 +265,9 @@ def _pickled(value: Any, buffers: list[Buffer]) -> Tree:
         stream, raws = pickle.dumps(value, protocol=5), []
     except Exception as error:
         kind = type(value)
-        raise TransportError(
+        raise PluginError(
             f"a {kind.__module__}.{kind.__qualname__} cannot be sent along an edge: {error}",
+            kind="misbehaved",
             remedy="return arrays, tensors, a Batch, or plain lists and dicts",
         ) from error
     first = len(buffers)

@@ -38,7 +38,7 @@ from rolemesh_runtime.claim import claim
 from rolemesh_runtime.digest import digest
 from rolemesh_runtime.earlier import size_of
 from rolemesh_runtime.metrics import LineBuilder, Metrics
-from rolemesh_runtime.operator_failure import OperatorFailed, summarize, user_traceback
+from rolemesh_runtime.operator_failure import OperatorFailed, cause_of, summarize, user_traceback
 
 READ = {"name", "flow", "steps", "until", "seed", "params", "roles", "metrics", "observers", "plugins", "engine"}
 """Keys of the job file that this engine reads."""
@@ -251,7 +251,7 @@ class InlineRun(RunHandle):
     def _failure(self, error: BaseException, where: tuple[str, int, str], step: int = -1) -> Failure:
         role, rank, operator = where
         return Failure(
-            "exception", role, rank, "local", operator, step, summarize(error), user_traceback(error, ENGINE)
+            cause_of(error), role, rank, "local", operator, step, summarize(error), user_traceback(error, ENGINE)
         )
 
     def _digests(self) -> dict[str, str | None]:

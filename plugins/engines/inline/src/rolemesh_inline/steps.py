@@ -28,7 +28,7 @@ from rolemesh_inline.isolation import Isolated
 from rolemesh_runtime.items import Items, apart
 from rolemesh_runtime.metrics import Metrics, collect
 from rolemesh_runtime.operator_failure import OperatorFailed
-from rolemesh_runtime.values import check_returned, combine, gather, join_chunks, select
+from rolemesh_runtime.values import check_even, check_returned, check_yielded, combine, gather, join_chunks, select
 
 
 class InlineSteps:
@@ -146,8 +146,8 @@ class InlineSteps:
             chunks = list(result) if chunked else [result]
             line.times[0] += perf_counter() - began
             collect(self._ports[key], op.label, line)
-            if chunked and not chunks and by_demand(op.returns) is None:
-                raise ValueError("it yielded nothing; yield at least one chunk, empty if there are no rows")
+            if chunked and by_demand(op.returns) is None:
+                check_yielded(len(chunks))
             wanted = [edge for edge in self._graph.outputs(op.id) if self._activity.consumed(edge, step, self._steps)]
             if wanted:
                 check_returned(chunks)
@@ -198,7 +198,6 @@ class InlineSteps:
             row = [chunks[index] for chunks in parts if index < len(chunks)]
             if apart:
                 yield from row
-            elif len(row) == len(parts):
-                yield combine(row, how)
             else:
-                raise ValueError(f"producers of {edge.param!r} yield different numbers of chunks")
+                check_even(edge.param, len(row), len(parts))
+                yield combine(row, how)

@@ -16,13 +16,14 @@ from rolemesh.api.service import CallError
 from rolemesh.api.workload import RankContext
 from rolemesh.errors import RolemeshError
 from rolemesh.graph.routes import Part, Share
+from rolemesh_runtime.breaches import breach, refusing
 
 
 def apart(value: Any, size: int) -> tuple[int, int]:
     """Return the number of rows of `value`, and the number of items of `size` rows; a value without
     rows is one item.
 
-    Raises `TypeError` for a value that cannot have rows.
+    Raises a `breach` for a value that cannot have rows.
     """
     total = _rows(value)
     return total, max(1, -(-total // size))
@@ -75,14 +76,14 @@ class Items:
             else:
                 if (after := _rows(hand.made)) != rows:
                     what = f"it returned {after} rows for an item of {rows}"
-                    raise ValueError(f"{what}; a balanced operator returns one per row")
+                    raise breach(what, "a balanced operator returns one per row")
                 self._none = hand.made[:0]
         hand.sent = number, count, start, total, hand.made
 
     def run(self, method: Callable[..., Any], arguments: Mapping[str, Any], chosen: Iterable[int]) -> Iterator[Any]:
         """Call `method` with each of the `chosen` items in turn, and yield what is sent of each.
 
-        Raises the errors of `method`, and `ValueError` if it does not return one row per row.
+        Raises the errors of `method`, and a `breach` if it does not return one row per row.
         """
         for number in chosen:
             with self.one(arguments, number) as hand:
@@ -109,6 +110,7 @@ def assembled(items: Iterable[Sequence[Any]]) -> Any | None:
     return joined([found[number][4] for number in sorted(found)])
 
 
+@refusing
 def joined(parts: Sequence[Any]) -> Any:
     """Return the rows of several items as one value. If none has rows, it has the columns of the
     item with the most."""
@@ -125,5 +127,5 @@ def extent(value: Any, axis: int) -> int | None:
 
 def _rows(value: Any) -> int:
     if (rows := extent(value, 0)) is None:
-        raise TypeError(f"a {type(value).__name__} has no rows to share out; use a Batch, an array or a list")
+        raise breach(f"a {type(value).__name__} has no rows to share out", "use a Batch, an array or a list")
     return rows

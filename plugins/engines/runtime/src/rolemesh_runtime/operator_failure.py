@@ -7,7 +7,9 @@ import traceback
 from pathlib import Path
 
 from rolemesh import errors
+from rolemesh.api.failures import Cause
 from rolemesh.errors import RolemeshError
+from rolemesh_runtime.breaches import is_breach
 
 _OURS = tuple(f"{folder}/" for folder in (Path(errors.__file__).parent, Path(__file__).parent))
 
@@ -21,6 +23,11 @@ class OperatorFailed(Exception):
         self.step = step
         self.error = error
         self.rank = rank
+
+
+def cause_of(error: BaseException) -> Cause:
+    """Return "contract" for an error that another attempt would meet again, and else "exception"."""
+    return "contract" if is_breach(error) else "exception"
 
 
 def summarize(error: BaseException) -> str:

@@ -16,15 +16,17 @@ import numpy as np
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards, concat
 from rolemesh.graph import routes
 from rolemesh_runtime import items
+from rolemesh_runtime.breaches import breach, refusing
 
 Box: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """Offsets and sizes of a block."""
 
 
+@refusing
 def select(value: Any, selection: routes.Selection) -> Any:
     """Return the part of a producer rank's `value` that `selection` names, as a view.
 
-    Raises `TypeError` for a value that has no such parts.
+    Raises a `breach` for a value that has no such parts.
     """
     match selection:
         case routes.Whole():
@@ -40,7 +42,7 @@ def select(value: Any, selection: routes.Selection) -> Any:
 def gather(chunks: Sequence[Sequence[Any]], how: routes.Combine) -> Any:
     """Return the value that a consumer rank gets from the chunks of each of its sources.
 
-    Raises the errors of `combine`, and `ValueError` if items are missing.
+    Raises a `breach` as `combine` does, and `ValueError` if items are missing.
     """
     if isinstance(how, routes.Collate):
         if (whole := items.assembled(item for part in chunks for item in part)) is None:
@@ -49,12 +51,13 @@ def gather(chunks: Sequence[Sequence[Any]], how: routes.Combine) -> Any:
     return combine([join_chunks(part) for part in chunks], how)
 
 
+@refusing
 def combine(parts: Sequence[Any], how: routes.Combine) -> Any:
     """Return the value that a consumer rank gets from its parts, which are in the order of
     ``Route.sources``.
 
-    A single part that is already the value is returned as it is. Raises `TypeError` for parts that
-    cannot be combined this way, and `ValueError` for parts that do not fit each other.
+    A single part that is already the value is returned as it is. Raises a `breach` for parts that
+    cannot be combined this way, or do not fit each other.
     """
     match how:
         case routes.Take():
@@ -83,18 +86,30 @@ def combine(parts: Sequence[Any], how: routes.Combine) -> Any:
 
 
 def check_returned(values: Iterable[Any]) -> None:
-    """Raise `TypeError` if an operator returned or yielded None although a consumer waits for the
+    """Raise a `breach` if an operator returned or yielded None although a consumer waits for the
     value."""
     if any(value is None for value in values):
-        raise TypeError("it returned None, but another operator takes its value; return it, or leave the call out")
+        raise breach("it returned None, but another operator takes its value", "return it, or leave the call out")
 
 
+def check_yielded(chunks: int) -> None:
+    """Raise a `breach` if an operator yielded no chunk."""
+    if not chunks:
+        raise breach("it yielded nothing", "yield at least one chunk, empty if there are no rows")
+
+
+def check_even(param: str, chunks: int, producers: int) -> None:
+    """Raise a `breach` if not all `producers` of the input `param` yielded the next chunk."""
+    if chunks != producers:
+        raise breach(f"producers of {param!r} yield different numbers of chunks", "yield as many on each rank")
+
+
+@refusing
 def join_chunks(chunks: Sequence[Any]) -> Any:
     """Return the value that was yielded in `chunks`: rows one after the other, named tensors side
     by side.
 
-    Raises `TypeError` for values without parts, and `ValueError` if there are no chunks or a tensor
-    comes twice.
+    Raises a `breach` for values without parts, or if there are no chunks or a tensor comes twice.
     """
     if len(chunks) == 1:
         return chunks[0]

@@ -13,6 +13,7 @@ import numpy as np
 from rolemesh.api.service import CallError
 from rolemesh.api.workload import RankContext
 from rolemesh.errors import RolemeshError
+from rolemesh_agents.contract import is_breach
 from rolemesh_agents.conversations.parts import in_parts
 from rolemesh_agents.conversations.remote_episode import RemoteEpisode
 from rolemesh_agents.conversations.results import Failed, Held
@@ -20,7 +21,7 @@ from rolemesh_agents.conversations.sampling import SampledTurn, sample_turn
 from rolemesh_agents.conversations.talk import Talk
 from rolemesh_agents.conversations.tokens import TokenTemplate
 from rolemesh_agents.environment import Task
-from rolemesh_agents.errors import AgentError, ConversationFailedError, EndReached
+from rolemesh_agents.errors import AgentError, BreachError, ConversationFailedError, EndReached
 from rolemesh_agents.harness import Harness
 from rolemesh_agents.workloads.agent_options import AgentOptions
 
@@ -62,7 +63,7 @@ class Attempts:
             try:
                 return await self._attempt(episode, number, seed)
             except ConversationFailedError as error:
-                failed = Failed(error.what, attempt + 1, error.remedy)
+                failed = Failed(error.what, attempt + 1, error.remedy, isinstance(error, BreachError))
                 self._ctx.count(attempts_failed=1)
                 self._ctx.log.warning("task %s, conversation %s: %s", task.number, number, error.what)
             finally:
@@ -104,12 +105,15 @@ class Attempts:
         except ConversationFailedError:
             raise
         except (Exception, SystemExit) as error:
-            if isinstance(error, RolemeshError) and not isinstance(error, (AgentError, CallError)):
+            known = is_breach(error) or isinstance(error, (AgentError, CallError))
+            if isinstance(error, RolemeshError) and not known:
                 raise  # wrong use of rolemesh: another task would not help
             self._ctx.log.warning("the harness raised", exc_info=error)
             where = _own_frame(error)
-            what = f"the harness raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-            raise ConversationFailedError(what) from error
+            at = f"({where.filename}:{where.lineno})"
+            if is_breach(error):
+                raise BreachError(f"the harness broke its contract: {error.what} {at}", remedy=error.remedy) from error
+            raise ConversationFailedError(f"the harness raised {type(error).__name__}: {error} {at}") from error
         talk.returned()
         reward = talk.reward if talk.reward is not None else await episode.reward(BEGIN_S)
         await episode.end()

@@ -14,7 +14,7 @@ from rolemesh.api.workload import RankContext
 from rolemesh_agents.actions import ToolCall
 from rolemesh_agents.conversations.action_log import ActionLog
 from rolemesh_agents.environment import Observation, Outcome, Reward, Start, Task
-from rolemesh_agents.errors import ConversationFailedError
+from rolemesh_agents.errors import BreachError, ConversationFailedError
 
 __all__ = ["RemoteEpisode"]
 
@@ -169,6 +169,8 @@ class RemoteEpisode:
             self._tell(f"conversations wait for {answer['lost']}")
         if "lost" in answer:
             raise _EpisodeLostError(answer["lost"], not answer.get("short"))
+        if answer.get("breach"):
+            raise BreachError(answer["failed"], remedy=answer["remedy"])
         if "failed" in answer:
             raise ConversationFailedError(answer["failed"])
         self.seconds += answer.get("seconds", 0.0) if count else 0.0

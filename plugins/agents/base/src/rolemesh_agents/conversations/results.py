@@ -31,11 +31,12 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """A conversation that failed in all its attempts."""
+    """A conversation that failed in all its attempts. `breach`: the last one because a contract was broken."""
 
     reason: str
     attempts: int
     remedy: str | None = None
+    breach: bool = False
 
 
 def group_rows(held: Sequence[Held], index: int, group: int, kind: AdvantageKind) -> Batch:

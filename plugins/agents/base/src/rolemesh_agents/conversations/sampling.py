@@ -10,7 +10,7 @@ import numpy as np
 
 from rolemesh.api.service import CallError, CallTimeoutError
 from rolemesh.api.workload import RankContext
-from rolemesh_agents.errors import ConversationFailedError
+from rolemesh_agents.errors import BreachError, ConversationFailedError
 
 __all__ = ["SampledTurn", "as_turn", "sample_turn"]
 
@@ -57,12 +57,12 @@ async def sample_turn(
 def as_turn(role: str, answer: Any, most: int | None) -> SampledTurn:
     """Return the rollout's answer as a turn of at most `most` tokens.
 
-    Raises `ConversationFailedError` for anything else: a token that is changed here would be trained.
+    Raises `BreachError` for anything else: a token that is changed here would be trained.
     """
 
     def refuse(what: str) -> NoReturn:
         remedy = f"the README of rolemesh-agents says what the service {SERVICE} returns"
-        raise ConversationFailedError(f"role {role} returned {what}", remedy=remedy)
+        raise BreachError(f"role {role} returned {what}", remedy=remedy)
 
     if not isinstance(answer, Mapping):
         refuse(f"{type(answer).__name__} instead of a turn")

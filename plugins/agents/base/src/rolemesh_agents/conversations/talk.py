@@ -10,14 +10,14 @@ import numpy as np
 
 from rolemesh.api.workload import stable_seed
 from rolemesh_agents.actions import Message, Tool, ToolCall
-from rolemesh_agents.contract import messages_of, reward_of
+from rolemesh_agents.contract import breach, messages_of, reward_of
 from rolemesh_agents.conversations.limits import ConversationLimits
 from rolemesh_agents.conversations.remote_episode import RemoteEpisode
 from rolemesh_agents.conversations.sampling import SampledTurn
 from rolemesh_agents.conversations.tokens import ParsedTurn, TokenTemplate
 from rolemesh_agents.conversations.transcript import Transcript
 from rolemesh_agents.environment import Observation, Outcome, Reward, Start
-from rolemesh_agents.errors import ConversationFailedError, EndReached
+from rolemesh_agents.errors import BreachError, ConversationFailedError, EndReached
 from rolemesh_agents.harness import Turn
 
 __all__ = ["Sampler", "Talk"]
@@ -87,7 +87,7 @@ class Talk:
         added: Sequence[int] = ()
         if not transcript.messages:
             what = "there is no message for the model"
-            raise ConversationFailedError(what, remedy="return at least one message in the Start of Episode.reset")
+            raise BreachError(what, remedy="return at least one message in the Start of Episode.reset")
         if now.turns:
             if self._hopeless(now.pending):
                 self._end("truncated", "tokens")
@@ -100,12 +100,13 @@ class Talk:
         given = {**self._params, **(params or {}), "seed": stable_seed(self.seed, "turn", self.turns)}
         asked = given.get("max_tokens")
         if asked is not None and (not isinstance(asked, int) or asked < 0):
-            raise ValueError(f"max_tokens is {asked!r:.100}, not a whole number from 1 on")
+            raise breach(f"max_tokens is {asked!r:.100}, not a whole number from 1 on")
         given["max_tokens"] = min(asked or limits.turn_tokens, limits.turn_tokens, left)
         given["stop_token_ids"] = [*self._template.stop_token_ids, *given.get("stop_token_ids", ())]
         prompt = np.concatenate([transcript.ids(), np.asarray(added, np.int32)])
         if now.sampling:
-            raise RuntimeError("this sample's last turn is still being sampled; wait for it, or begin another sample")
+            what = "this sample's last turn is still being sampled"
+            raise breach(what, remedy="wait for it, or begin another sample")
         now.sampling = True
         try:
             sampled = await self._sampler(prompt, given)
@@ -185,7 +186,8 @@ class Talk:
         had no turn."""
         self.ended = self.ended or "finished"
         if not self.turns:
-            raise ConversationFailedError("the harness ended the conversation before the model's first turn")
+            what = "the harness ended the conversation before the model's first turn"
+            raise BreachError(what, remedy="call `sample` in Harness.run")
 
     @property
     def transcripts(self) -> list[Transcript]:

@@ -8,20 +8,20 @@ from typing import Any
 import msgspec
 
 from rolemesh_agents.actions import Tool
-from rolemesh_agents.contract import instance, kind_of, messages_of, reward_of, truth
+from rolemesh_agents.contract import breach, instance, kind_of, messages_of, reward_of, truth
 from rolemesh_agents.environment import Observation, Outcome, Start
 
 __all__ = ["as_observation", "as_outcome", "as_reward", "as_start", "cut"]
 
 
 def as_start(found: Any) -> dict[str, Any]:
-    """Return `messages` and `tools`. Raises `TypeError` for anything but a `Start` of messages and tools with different
+    """Return `messages` and `tools`. Raises a `breach` for anything but a `Start` of messages and tools with different
     names."""
     start = instance(found, Start, "Episode.reset returned")
     tools = [instance(tool, Tool, "Episode.reset returned in Start.tools") for tool in start.tools]
     for name, count in Counter(tool.name for tool in tools).items():
         if count > 1:
-            raise TypeError(f"Episode.reset returned {count} tools with the name {name!r}")
+            raise breach(f"Episode.reset returned {count} tools with the name {name!r}")
     messages = messages_of(start.messages, "Episode.reset returned")
     return {"messages": messages, "tools": msgspec.json.decode(msgspec.json.encode(tools))}
 
@@ -31,7 +31,7 @@ def as_observation(found: Any, most_bytes: int) -> dict[str, Any]:
     source = "Episode.call returned an Observation"
     answer = instance(found, Observation, "Episode.call returned")
     if not isinstance(answer.content, str):
-        raise TypeError(f"{source} whose content is {kind_of(answer.content)} instead of text")
+        raise breach(f"{source} whose content is {kind_of(answer.content)} instead of text")
     return {"content": cut(answer.content, most_bytes), "done": truth(answer.done, source, "done")}
 
 
@@ -43,7 +43,7 @@ def as_outcome(found: Any) -> dict[str, Any]:
 
 
 def as_reward(found: Any) -> dict[str, Any]:
-    """Return `value`, `parts` and `success`. Raises `ValueError` for a reward that is not a finite number."""
+    """Return `value`, `parts` and `success`. Raises a `breach` for a reward that is not a finite number."""
     reward = reward_of(found, "Episode.reward returned")
     return {"value": reward.value, "parts": dict(reward.parts), "success": reward.success}
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from rolemesh_agents.actions import ToolCall
+from rolemesh_agents.contract import breach
 from rolemesh_agents.conversations.action_log import LoggedAction, digest
 from rolemesh_agents.environment import Episode, Task
 from rolemesh_agents.episodes.answers import as_observation, as_outcome, as_reward, as_start
 from rolemesh_agents.episodes.worker import LateError, Worker
-from rolemesh_agents.errors import AgentError
 from rolemesh_agents.sandbox import Limits, Sandbox
 
 __all__ = ["OpenEpisode", "SandboxPlace"]
@@ -112,7 +112,7 @@ class OpenEpisode:
                 name = action.given.get("name", action.kind)
                 what = f"repeated action {at} ({name}) of the episode has another answer than before"
                 remedy = "draw all chance from the seed, or return the state in `snapshot`"
-                raise AgentError(what, remedy=remedy)
+                raise breach(what, remedy=remedy)
 
     async def close(self) -> None:
         """Close the episode. Idempotent; errors of the episode are dropped."""
@@ -164,7 +164,7 @@ class OpenEpisode:
         if own is None:
             return None
         if not isinstance(own, bytes | bytearray | memoryview):
-            raise TypeError(f"Episode.snapshot returned {type(own).__name__} instead of bytes or None")
+            raise breach(f"Episode.snapshot returned {type(own).__name__} instead of bytes or None")
         folder = None
         if self._place is not None:
             folder = await self._worker.run(limit, self._place.sandbox.snapshot)

@@ -15,6 +15,7 @@ from rolemesh.api.partition import Balanced, Split
 from rolemesh.api.workload import OperatorSpec, RankContext, Workload, operator, stable_seed
 from rolemesh.errors import OptionsError, nearest
 from rolemesh.graph.logical import OpCall
+from rolemesh_agents.contract import breach
 from rolemesh_agents.conversations.attempts import Attempts
 from rolemesh_agents.conversations.results import Failed, Held, failed_row, group_rows, unrolled
 from rolemesh_agents.conversations.tokens import TokenTemplate
@@ -114,7 +115,8 @@ class AgentWorkload(Workload):
         """Hold the conversations of one task, a row each, and return their tokens with rewards and advantages.
 
         `tasks` has the columns `task`, `index` and `group`; see the workload `tasks`. A group in which a conversation
-        failed for good is dropped, and another task takes its place. Raises `AgentError` when no replacement is left.
+        failed for good is dropped, and another task takes its place. Raises `AgentError` when no replacement is left,
+        and a `breach` if only broken contracts failed the last one's conversations.
         """
         options = self._ctx.options
         task = msgspec.convert(tasks["task"][0], Task)
@@ -122,7 +124,7 @@ class AgentWorkload(Workload):
         if tasks.rows != options.samples or len({int(each) for each in tasks["group"]}) > 1:
             what = f"a group has {options.samples} rows, and tasks came in groups {[int(g) for g in tasks['group']]}"
             remedy = "give each task of the role `tasks` as many rows as the agent's option samples says"
-            raise AgentError(what, where=f"{self._ctx.role}, step {self._ctx.step}", remedy=remedy)
+            raise breach(what, where=f"{self._ctx.role}, step {self._ctx.step}", remedy=remedy)
         for refill in range(options.refills + 1):
             if refill:
                 self._ctx.count(groups_refilled=1)
@@ -135,9 +137,12 @@ class AgentWorkload(Workload):
                 self._ctx.metric(informative_groups=float(bool(rows["advantage"].any())))
                 return rows
             self._tell(found, task, f"{group}/{refill}")
-        failed = next(each for each in found if isinstance(each, Failed))
-        what = f"{options.refills + 1} tasks of group {group} have failed in a row; the last: {failed.reason}"
-        raise AgentError(what, where=f"{self._ctx.role}, step {self._ctx.step}", remedy=failed.remedy)
+        failed = [each for each in found if isinstance(each, Failed)]
+        what = f"{options.refills + 1} tasks of group {group} have failed in a row; the last: {failed[0].reason}"
+        where = f"{self._ctx.role}, step {self._ctx.step}"
+        if all(each.breach for each in failed):
+            raise breach(what, where=where, remedy=failed[0].remedy)
+        raise AgentError(what, where=where, remedy=failed[0].remedy)
 
     @operator(tasks=Balanced(), returns=Split())
     async def evaluate(self, tasks: Batch) -> Batch:

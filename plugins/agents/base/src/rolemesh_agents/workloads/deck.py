@@ -9,8 +9,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from rolemesh_agents.contract import breach
 from rolemesh_agents.environment import Environment, Task
-from rolemesh_agents.errors import AgentError
 
 __all__ = ["LISTED", "Deck", "place"]
 
@@ -19,7 +19,7 @@ LISTED = 1_000_000
 
 
 class Deck:
-    """The tasks of one environment. Methods raise `AgentError` if the environment breaks its contract."""
+    """The tasks of one environment. Methods raise a `breach` if the environment breaks its contract."""
 
     def __init__(self, environment: Environment, name: str, seed: int) -> None:
         """`name`: the environment's name in the job file. `seed`: the job's seed."""
@@ -36,7 +36,7 @@ class Deck:
             size = -1
         if size < 0:
             what = f"the environment {self._name} has {found!r} as the size of the split {split}"
-            raise AgentError(what, remedy="return a whole number from 0 on, or None, from Environment.size")
+            raise breach(what, remedy="return a whole number from 0 on, or None, from Environment.size")
         return size
 
     def task(self, split: Literal["train", "eval"], number: int) -> dict[str, Any]:
@@ -45,22 +45,22 @@ class Deck:
         where = f"the environment {self._name} returned for task {number} of the split {split}"
         if not isinstance(found, Task):
             what = f"{where} a value of the type {type(found).__name__}"
-            raise AgentError(what, remedy="return a rolemesh_agents.Task from Environment.task")
+            raise breach(what, remedy="return a rolemesh_agents.Task from Environment.task")
         if (found.number, found.split) != (number, split):
             what = f"{where} task {found.number} of the split {found.split}"
-            raise AgentError(what, remedy="return Task(number, data, split) with the given number and split")
+            raise breach(what, remedy="return Task(number, data, split) with the given number and split")
         try:
             plain: dict[str, Any] = msgspec.to_builtins(found)
         except (TypeError, ValueError, OverflowError) as error:
             what = f"{where} data that is no JSON value: {error}"
-            raise AgentError(what, remedy="return numbers, strings, lists and objects as Task.data") from error
+            raise breach(what, remedy="return numbers, strings, lists and objects as Task.data") from error
         return plain
 
     def any_task(self, seed: int) -> dict[str, Any]:
         """Return a task for training that `seed` chooses."""
         size = self.size("train")
         if size == 0:
-            raise AgentError(f"the environment {self._name} has no tasks in the split train")
+            raise breach(f"the environment {self._name} has no tasks in the split train")
         return self.task("train", int(np.random.default_rng(seed).integers(2**31 if size is None else size)))
 
 

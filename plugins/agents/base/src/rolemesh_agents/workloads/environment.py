@@ -15,11 +15,12 @@ from pydantic import BaseModel, Field
 from rolemesh.api.service import service
 from rolemesh.api.workload import RankContext, Workload
 from rolemesh.errors import OptionsError, nearest
+from rolemesh_agents.contract import breach, is_breach
 from rolemesh_agents.conversations.action_log import LoggedAction
 from rolemesh_agents.environment import Environment, Episode, Task
 from rolemesh_agents.episodes.open_episode import OpenEpisode, SandboxPlace
 from rolemesh_agents.episodes.worker import LateError
-from rolemesh_agents.errors import AgentError, SandboxLostError
+from rolemesh_agents.errors import SandboxLostError
 from rolemesh_agents.sandbox import Limits
 from rolemesh_agents.workloads.deck import Deck
 from rolemesh_agents.workloads.trial import try_sandbox
@@ -171,13 +172,13 @@ class EnvironmentWorkload(Workload):
         return episode
 
     def _unused(self, found: Any) -> Episode:
-        """Return `found`. Raises `AgentError` unless it is an episode, and no open one."""
+        """Return `found`. Raises a `breach` unless it is an episode, and no open one."""
         if not isinstance(found, Episode):
             what = f"Environment.episode of {self._ctx.options.environment} returned {found!r}, which is no Episode"
-            raise AgentError(what, remedy="return an object of a subclass of rolemesh_agents.Episode")
+            raise breach(what, remedy="return an object of a subclass of rolemesh_agents.Episode")
         if any(each.runs(found) for _, each in self._episodes.values()):
             what = f"Environment.episode of {self._ctx.options.environment} returned an episode that is already open"
-            raise AgentError(what, remedy="return a new object each time")
+            raise breach(what, remedy="return a new object each time")
         return found
 
     def _present(self) -> OpenEpisode:
@@ -190,7 +191,7 @@ class EnvironmentWorkload(Workload):
         """Return the answer of `action`, or why there is none: an answer is logged, an exception is not.
 
         `lost`: the episode's sandbox is gone, or the machine refuses what the episode needs (`short`). The agent may
-        begin it again, here or elsewhere. `failed`: anything else.
+        begin it again, here or elsewhere. `failed`: anything else. `breach`: the environment has broken its contract.
         """
         try:
             return await action()
@@ -207,6 +208,8 @@ class EnvironmentWorkload(Workload):
                 await asyncio.sleep(PAUSE_S)
                 where = f"role {self._ctx.role}, rank {self._ctx.rank}"
                 return {"lost": f"{where}: the machine refuses what an episode needs ({error})", "short": True}
+            if is_breach(error):
+                return {"failed": error.what, "breach": True, "remedy": error.remedy}
             reason = f"the episode raised {type(error).__name__}: {error}"
         return {"failed": reason}
 

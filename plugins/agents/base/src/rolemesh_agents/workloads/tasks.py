@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field
 from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Split
 from rolemesh.api.workload import RankContext, State, Workload, operator
+from rolemesh_agents.contract import breach
 from rolemesh_agents.environment import Environment
-from rolemesh_agents.errors import AgentError
 from rolemesh_agents.workloads.deck import LISTED, Deck, place
 from rolemesh_agents.workloads.environment import check_listed
 
@@ -75,7 +75,7 @@ class TasksWorkload(Workload):
         count = ctx.options.held_out if size is None else min(ctx.options.held_out, size)
         if not count:
             what = f"the environment {ctx.options.environment} has no tasks in the split eval"
-            raise AgentError(what, remedy="leave `held_out` out of the flow")
+            raise breach(what, remedy="leave `held_out` out of the flow")
         mine = [int(number) for number in np.array_split(np.arange(count), ctx.world_size)[ctx.rank]]
         return self._rows("eval", mine, mine, 1)
 
@@ -95,7 +95,7 @@ class TasksWorkload(Workload):
         if size is None:
             return position
         if not size:
-            raise AgentError(f"the environment {self._ctx.options.environment} has no tasks in the split train")
+            raise breach(f"the environment {self._ctx.options.environment} has no tasks in the split train")
         epoch, at = divmod(position, size)
         if not self._ctx.options.shuffle:
             return at

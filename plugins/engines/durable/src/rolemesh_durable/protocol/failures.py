@@ -77,7 +77,7 @@ def weight(failure: Failure) -> int:
         return 0
     if failure.cause in ("signal", "start", "environment", "hang", "check"):
         return 1
-    if failure.cause == "exception" and not is_echo(failure):
+    if failure.cause in ("exception", "contract") and not is_echo(failure):
         return 2
     return 3 if failure.cause in ("exit", "straggler") else 4
 

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from rolemesh.api.diagnoser import Diagnoser
-from rolemesh.api.failures import Failure, JobView, Verdict
+from rolemesh.api.failures import Cause, Failure, JobView, Verdict
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.hookspecs import hookimpl
 from rolemesh_durable.protocol.error_texts import Rule, known, raised_lines
@@ -25,6 +25,14 @@ _SIGNALS: dict[int, str] = {
 }
 _NOT_ITS_OWN = ("node_lost", "agent_lost", "log_lost", "check", "start", "environment")
 """Causes of failures in which a rank's process has no part."""
+_ALWAYS: dict[Cause, Verdict] = {
+    "node_lost": Verdict("hardware", "the node is lost, and what was in its memory"),
+    "check": Verdict("hardware", "a check before the start has found the node unfit"),
+    "log_lost": Verdict("software", "what it had sent is lost, and others have used some of it"),
+    "hang": Verdict("software", "nothing moved, and the others waited for this rank"),
+    "contract": Verdict("user", "it breaks its contract, and would again", fatal=True),
+}
+"""Causes whose verdict needs no further facts."""
 _CRASHES = (signals.SIGSEGV, signals.SIGILL, signals.SIGFPE, signals.SIGTRAP, signals.SIGSYS)
 
 
@@ -52,8 +60,8 @@ class StandardDiagnoser(Diagnoser):
     """Judges by cause, exit code, signal, and the texts of well-known errors.
 
     It always has a verdict, except for a straggler that is only to be reported. So put other diagnosers before it in
-    the job file's list. Only exceptions of user code and failed first environments are fatal, because only they are
-    sure to happen again. An exception about a lost peer or full memory depends on other events.
+    the job file's list. Only breaches of contract, exceptions of user code and failed first environments are fatal,
+    because only they are sure to happen again. An exception about a lost peer or full memory depends on other events.
     """
 
     Options = StandardOptions
@@ -63,9 +71,8 @@ class StandardDiagnoser(Diagnoser):
     def diagnose(self, failure: Failure, view: JobView) -> Verdict | None:
         """Pure; the same failure and history give the same verdict."""
         verdict, limit = self._judged(failure, view), self.options.max_restarts
-        if verdict is None or limit is None or failure.cause in _NOT_ITS_OWN:
-            return verdict
-        if failure in view.failures:  # its restart is granted, and did not work: the next level's turn
+        granted = failure in view.failures  # its restart did not work: the next level's turn
+        if verdict is None or limit is None or granted or failure.cause in _NOT_ITS_OWN:
             return verdict
         if is_echo(failure) and len({rank.node for rank in view.ranks}) > 1:  # the loss of a node may be behind it
             return verdict
@@ -76,18 +83,12 @@ class StandardDiagnoser(Diagnoser):
         return Verdict(verdict.kind, f"{verdict.reason}; {spent}", fatal=True)
 
     def _judged(self, failure: Failure, view: JobView) -> Verdict | None:
+        if failure.cause in _ALWAYS:
+            return _ALWAYS[failure.cause]
         match failure.cause:
-            case "node_lost":
-                return Verdict("hardware", "the node is lost, and what was in its memory")
-            case "check":
-                return Verdict("hardware", "a check before the start has found the node unfit")
-            case "log_lost":
-                return Verdict("software", "what it had sent is lost, and others have used some of it")
             case "straggler":
                 slow = Verdict("hardware", "slower than the role's other ranks for long: its node is at fault")
                 return slow if self.options.stragglers == "move" else None
-            case "hang":
-                return Verdict("software", "nothing moved, and the others waited for this rank")
             case "signal" | "exit":
                 return _died(failure)
             case "environment":

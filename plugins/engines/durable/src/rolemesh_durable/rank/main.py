@@ -44,7 +44,7 @@ from rolemesh_durable.rank.signals import on_sigterm
 from rolemesh_durable.rank.status_page import StatusPage
 from rolemesh_durable.resolved import check_before_forks, load_exact
 from rolemesh_processes.beginning import entitle
-from rolemesh_runtime.operator_failure import OperatorFailed, summarize, user_traceback
+from rolemesh_runtime.operator_failure import OperatorFailed, cause_of, summarize, user_traceback
 
 __all__ = ["main", "prepare"]
 
@@ -256,7 +256,7 @@ class _Rank:
         text = user_traceback(error, ENGINE)
         print(text or "".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
         failure = Failure(
-            "log_lost" if isinstance(error, LogLost) else "exception",
+            "log_lost" if isinstance(error, LogLost) else cause_of(error),
             self.launch.role,
             self.launch.rank,
             self.start.node,

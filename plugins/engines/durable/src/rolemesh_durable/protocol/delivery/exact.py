@@ -12,6 +12,7 @@ from rolemesh_durable.protocol.delivery.policy import ConsumerEnd, Delivery
 from rolemesh_durable.protocol.edge import InEdgeState
 from rolemesh_durable.protocol.rank.effects import Arrival, Effects, Log
 from rolemesh_durable.protocol.rank.page import WAITING
+from rolemesh_runtime.values import check_even
 
 __all__ = ["Exact", "InPort", "OriginValues"]
 
@@ -163,8 +164,7 @@ class InPort:
             if not found:
                 return
             if not apart:
-                if len(found) != len(positions):
-                    raise ValueError(f"producers of {self.edge.param!r} yield different numbers of chunks")
+                check_even(self.edge.param, len(found), len(positions))
                 yield self._values.combine([item.value() for item in found], self._how)
             index += 1
 

@@ -13,7 +13,7 @@ from rolemesh_durable.protocol.rank.out_edge import OutEdge, free
 from rolemesh_durable.protocol.rank.page import BLOCKED
 from rolemesh_durable.protocol.rank.records import FormerRecord
 from rolemesh_durable.protocol.rank.shape import JobShape
-from rolemesh_runtime.values import check_returned
+from rolemesh_runtime.values import check_returned, check_yielded
 
 __all__ = ["OutPort", "Room"]
 
@@ -92,7 +92,7 @@ class OutPort(Generic[T]):
 
         Parts of rows are cut from the whole value, so they go last.
 
-        Raises `ValueError` if nothing is yielded, unless `maybe_none` is set: then the port reports that to the
+        Raises `PluginError` if nothing is yielded, unless `maybe_none` is set: then the port reports that to the
         consumers.
         """
         count, live = 0, False
@@ -110,8 +110,8 @@ class OutPort(Generic[T]):
             count += 1
         if not count and maybe_none:
             live = self._begin(step)
-        elif not count:
-            raise ValueError("it yielded nothing; yield at least one chunk, empty if there are no rows")
+        elif not maybe_none:
+            check_yielded(count)
         for selection in self._groups if live else ():
             if isinstance(selection, Part):
                 self._send(selection, step, 0, True, self._values.join(kept))
