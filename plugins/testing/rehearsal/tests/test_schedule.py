@@ -15,6 +15,7 @@ from rolemesh_rehearsal.injector import Injector, RehearsalError, _Pending
 from rolemesh_rehearsal.schedule import (
     Fault,
     children_killed,
+    furthest,
     has_hit,
     is_lost,
     is_told,
@@ -115,10 +116,26 @@ def test_a_failure_that_hit_just_before_the_job_was_interrupted_counts(
     )
 
 
-def test_progress_is_where_the_furthest_rank_is() -> None:
-    assert progress(status(rank(0, step=3), rank(1, step=9))) == 9
-    assert progress(status()) == -1
-    assert progress(replace(status(rank(0, step=0)), committed=8)) == 8, "a new agent knows less than the journal"
+def test_progress_is_the_step_that_all_ranks_have_reached() -> None:
+    """A rank that computes nothing, such as one that is only called, runs ahead: no failure comes for its sake."""
+    now = status(rank(0, step=3), rank(1, step=9))
+    seen = furthest({}, now)
+    assert progress(seen, now) == 3
+    assert progress({}, status()) == -1
+    again = status(rank(0, step=1), rank(1, step=10))
+    assert progress(furthest(seen, again), again) == 3, "a restarted rank repeats steps"
+    committed = replace(status(rank(0, step=0)), committed=8)
+    assert progress(furthest({}, committed), committed) == 8, "a new agent knows less than the journal"
+
+
+def test_a_failure_has_time_to_show_until_ranks_have_restarted(tmp_path: Path) -> None:
+    injector = Injector(Rehearsal(kills=1), tmp_path)
+    waiting = status(rank(0, "failed"))
+    injector._pending = [_Pending(Fault("kill", "work/0"), waiting, moments(Rehearsal(kills=1), 9)[0], 0.0)]
+    injector._settle(waiting)
+    assert [each.fault.target for each in injector._pending] == ["work/0"]
+    injector._settle(status(rank(0, generation=1)))
+    assert injector.injected == [Fault("kill", "work/0")]
 
 
 def test_a_failure_has_hit_when_its_target_is_another_one() -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rolemesh.api.observer import JobStatus
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import EXIT_FAILED, RolemeshError
 from rolemesh.runs.run import EVENTS_FILE
 from rolemesh_durable.api.jobs import (
@@ -32,8 +33,10 @@ from rolemesh_rehearsal.schedule import (
     Fault,
     Moment,
     children_killed,
+    furthest,
     has_hit,
     is_lost,
+    is_recovering,
     is_told,
     may_appear,
     moments,
@@ -54,8 +57,8 @@ LEAD = 8
 FIND_S, ABSENT_S = 60.0, 5.0
 """Maximum seconds that a failure waits for a suitable target: while something restarts, and while nothing does."""
 HIT_S, STOP_HIT_S, LOST_S, RAISE_S = 30.0, 150.0, 5.0, 5.0
-"""Maximum seconds until a failure shows. A stopped process shows after `hang.after_s`. If a
-master has died since, the failure may be lost with it; then it is injected again soon. A rank
+"""Maximum seconds until a failure shows, not counting those in which ranks restart. A stopped process shows after
+`hang.after_s`. If a master has died since, the failure may be lost with it; then it is injected again soon. A rank
 that computes nothing now may call its next operator, which is to raise, much later."""
 NO_CHILD = "no rank of it had a process of its own that could be killed, up to the end of the job"
 NOT_SEEN = "the failure was injected, and no effect has shown"
@@ -110,6 +113,7 @@ class Injector:
         self._master = ControlClient(run_dir, ANSWER_S)
         self._over = threading.Event()
         self._released = -1
+        self._furthest: dict[RankRef, int] = {}
         self._pending: list[_Pending] = []
         self._missed: list[Moment] = []
         self._children: list[Moment] = []
@@ -174,9 +178,9 @@ class Injector:
         begun = self._until(lambda status: status.state == "running")
         if begun is None:
             return
-        since, first = time.monotonic(), progress(begun)
+        since, first = time.monotonic(), self._progress(begun)
         for moment in moments(self.rehearsal, begun.steps or ENDLESS_PER_KILL * self.rehearsal.kills):
-            pace = (time.monotonic() - since) / max(1, progress(begun) - first)
+            pace = (time.monotonic() - since) / max(1, self._progress(begun) - first)
             if not moment.again:
                 begun = self._at(moment.step, pace, begun)
             if begun is None or self._over.wait(moment.share * (AGAIN_S if moment.again else pace)):
@@ -191,12 +195,16 @@ class Injector:
                 return
 
     def _at(self, step: int, pace: float, status: JobStatus) -> JobStatus | None:
-        """Return the status when a rank has passed `step`, for which it is released; None if the job ended first."""
+        """Return the status when all ranks have passed `step`, for which they are released; None if the job ended
+        first."""
         # The last step is for when everything has been injected.
         last = status.steps - 2 if status.steps is not None else 1 << 60
         lead = 1 if "child" in self.rehearsal.kinds else LEAD
         self._released = max(self._released, min(step + lead + int(LEAD_S / max(pace, 1e-3)), last))
-        return self._until(lambda status: status.state == "running" and progress(status) >= min(step + 1, last))
+        return self._until(lambda status: status.state == "running" and self._progress(status) >= min(step + 1, last))
+
+    def _progress(self, status: JobStatus) -> int:
+        return progress(self._furthest, status)
 
     def _until(self, ready: Callable[[JobStatus], bool], limit_s: float = float("inf")) -> JobStatus | None:
         """Return the status when it is `ready`; None if the job ended first, or after `limit_s`."""
@@ -264,6 +272,9 @@ class Injector:
         """Count the failures that took effect, and pass on those that wait for a child. If one has not shown in time,
         kill the rank that did not raise, and note any other for the end."""
         now, before, self._pending = time.monotonic(), self._pending, []
+        self._furthest = furthest(self._furthest, status)
+        if is_recovering(status):  # a failure of what waits for its restart shows after the restart
+            before = [each._replace(since=now) for each in before]
         for each in before:
             if has_hit(each.fault, each.before, status) or self._deaths.of(each.fault) > each.deaths:
                 self.injected.append(each.fault)

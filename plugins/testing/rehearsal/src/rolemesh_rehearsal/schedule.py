@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rolemesh.api.observer import JobStatus
+from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.api.jobs import FaultKind
 from rolemesh_rehearsal.spec import Rehearsal, kind_of
 
@@ -15,8 +16,10 @@ __all__ = [
     "Fault",
     "Moment",
     "children_killed",
+    "furthest",
     "has_hit",
     "is_lost",
+    "is_recovering",
     "is_told",
     "may_appear",
     "moments",
@@ -47,7 +50,7 @@ class Fault(NamedTuple):
 class Moment(NamedTuple):
     """The time and the target of a failure.
 
-    It comes as soon as a rank has passed `step`, and the part `share` (0 to 1) of a step later; or, with `again`,
+    It comes as soon as all ranks have passed `step`, and the part `share` (0 to 1) of a step later; or, with `again`,
     `share` * `AGAIN_S` seconds after the previous failure. `number` counts the moments of a rehearsal.
     """
 
@@ -76,10 +79,23 @@ def moments(rehearsal: Rehearsal, steps: int) -> list[Moment]:
     return found
 
 
-def progress(status: JobStatus) -> int:
-    """Return the furthest step of any rank. Ranks that wait for a step may not have told a new agent theirs so far,
-    but they have all finished a committed one."""
-    return max([status.committed, *(rank.step for rank in status.ranks)])
+def furthest(seen: Mapping[RankRef, int], status: JobStatus) -> dict[RankRef, int]:
+    """Return the furthest step of each rank, now or `seen` before. A rank that was restarted may repeat steps."""
+    return {rank.ref: max(rank.step, seen.get(rank.ref, 0)) for rank in status.ranks}
+
+
+def progress(seen: Mapping[RankRef, int], status: JobStatus) -> int:
+    """Return the step that all ranks have reached, from the furthest step `seen` of each.
+
+    A rank that computes nothing is far ahead of the others. Ranks that wait for a step may not have told a new agent
+    theirs so far, but they have all finished a committed one.
+    """
+    return max(status.committed, min(seen.values(), default=-1))
+
+
+def is_recovering(status: JobStatus) -> bool:
+    """Return whether a rank is dead or starting, or waits for its restart: the effect of a failure may show later."""
+    return any(rank.state not in (*ALIVE, "done") for rank in status.ranks)
 
 
 def has_hit(fault: Fault, before: JobStatus, now: JobStatus) -> bool:
@@ -124,7 +140,7 @@ def _holders(name: str, status: JobStatus) -> tuple[Any, ...]:
 def may_appear(status: JobStatus, pending: Sequence[Fault]) -> bool:
     """Return whether a target that is missing now may be there soon: something restarts, or is about to."""
     nodes = {agent.node for agent in status.agents if agent.state != "up"}
-    restarting = any(rank.state not in (*ALIVE, "done") or rank.node in nodes for rank in status.ranks)
+    restarting = is_recovering(status) or any(rank.node in nodes for rank in status.ranks)
     return restarting or any(fault.kind in KILLING and fault.kind != "child" for fault in pending)
 
 
