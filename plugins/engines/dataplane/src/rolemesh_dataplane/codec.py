@@ -263,7 +263,7 @@ def _pickled(value: Any, buffers: list[Buffer]) -> Tree:
         raws: list[Buffer] = [buffer.raw() for buffer in found]
     except BufferError:  # an array in Fortran's order among them: keep everything in band
         stream, raws = pickle.dumps(value, protocol=5), []
-    except Exception as error:
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:  # it would fail again
         kind = type(value)
         raise PluginError(
             f"a {kind.__module__}.{kind.__qualname__} cannot be sent along an edge: {error}",
