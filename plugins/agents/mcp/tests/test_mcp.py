@@ -159,9 +159,16 @@ def test_parts_that_are_no_text_are_shown_as_text(begun: Callable[..., Episode])
 
 def test_a_server_that_does_not_start_is_no_mistake_of_the_model(made: Callable[..., McpEnvironment]) -> None:
     before = psutil.Process().children()
-    for environment in (made("deaf", start_s=0.5), made(command=["no-such-server"]), made(tools=["no_such"])):
+    lacking = [sys.executable, "-c", "import no_such_package"]
+    for environment, why in (
+        (made("deaf", start_s=0.5), r"it has not listed its tools within 0\.5 s\n"),
+        (made(command=["no-such-server"]), "ended before .*; its last messages: no-such-server: No such file"),
+        (made(command=lacking), "ended before .*ModuleNotFoundError: No module named 'no_such_package"),
+        (made(command=["cat"]), "did not start: "),
+        (made(tools=["no_such"]), "no tool 'no_such'"),
+    ):
         episode = environment.episode()
-        with pytest.raises(AgentError, match=r"did not start|no tool"):
+        with pytest.raises(AgentError, match=why):
             episode.reset(environment.task("train", 0, seed=0), seed=0)
         episode.close()
     assert set(psutil.Process().children()) <= set(before)

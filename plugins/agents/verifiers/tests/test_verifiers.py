@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +27,7 @@ from rolemesh_verifiers.judging import judged, judged_state
 from rolemesh_verifiers.messages import added, asked, completion, spoken
 
 HERE = Path(__file__).parent
-VERSIONS = {"0.4.0": "taskset", "0.3.1": "environment"}
+VERSIONS = {"0.4.0": "taskset", "0.3.1": "environment", "0.1.14": "environment"}
 """Versions of verifiers that the soak installs, and the kind of their environments."""
 HAS = find_spec("verifiers") and VERSIONS.get(version("verifiers"))
 needs_verifiers = pytest.mark.skipif(HAS != "taskset", reason="needs verifiers 0.4; the soak installs it apart")
@@ -60,7 +63,7 @@ def play() -> Iterator[Callable[..., Any]]:
         return asyncio.run(whole())
 
     yield run
-    for environment in used:
+    for environment in dict.fromkeys(used):
         environment.close()
 
 
@@ -129,7 +132,7 @@ def test_a_failure_is_an_error_and_no_reward(episode: dict[str, Any], own: dict[
     [
         ({"error": ConnectionError("gone")}, [], "ConnectionError: gone"),
         ({"stop_condition": "timeout_reached", "reward": 1.0}, [], "own time limit"),
-        ({"reward": 0.0}, [("exact", ValueError("bad"))], "reward function exact has failed: ValueError: bad"),
+        ({"reward": 0.0}, [AgentError("the server has ended")], "the server has ended"),
         ({"reward": None}, [], "has not computed a reward"),
     ],
 )
@@ -285,11 +288,49 @@ def answered(tools: Sequence[str], turn: int) -> tuple[str, list[ToolCall]]:
         "note": ToolCall("note", {"text": "so"}, f"z{turn}"),
     }
     if tools and turn < 2:
-        return "I call", [calls[name] for name in tools]
+        return "I call", [calls[name] for name in tools if name in calls]
     return ["7", "<answer>3</answer>", "no", "4"][turn % 4], []
 
 
-async def verifiers_own(kind: str, index: int) -> Any:
+async def talk_through(episode: Any, start: Start) -> Any:
+    """Answer as the model of `answered` until the end, and return the reward."""
+    for turn in range(20):
+        content, calls = answered([tool.name for tool in start.tools], turn)
+        if calls:
+            episode.hear(content, calls)
+            done = [(await episode.call(call)).done for call in calls][-1]
+        else:
+            done = (await episode.reply(content)).done
+        if done:
+            return await episode.reward()
+    raise AssertionError("the environment has not ended")
+
+
+@pytest.fixture
+def judge() -> Iterator[str]:
+    """The URL of a model that judges: it says yes if the response is the ground truth answer."""
+
+    class Judge(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            texts = body["messages"][-1]["content"].split("```")
+            said = completion(spoken("yes" if texts[3].strip() in texts[5] else "no", [], 0))
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(said).encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Judge)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    server.server_close()
+
+
+async def verifiers_own(kind: str, index: int, **arguments: Any) -> Any:
     """Return what verifiers itself makes of the same turns, by a server that speaks the API of OpenAI."""
     import verifiers as vf
     from aiohttp import web
@@ -302,7 +343,7 @@ async def verifiers_own(kind: str, index: int) -> Any:
         content, calls = answered([tool["function"]["name"] for tool in body.get("tools", ())], turn)
         return web.json_response(completion(spoken(content, calls, turn)))
 
-    environment = vf.load_environment("trying_classics", kind=kind)
+    environment = vf.load_environment("trying_classics", kind=kind, **arguments)
     row = dict(environment.get_dataset()[index])
     heads = len(row["prompt"])
     app = web.Application()
@@ -335,28 +376,49 @@ class TestClassic(EnvironmentConformance):
 
 @needs_classic
 @pytest.mark.parametrize(
-    ("kind", "index"), [("single", 3), ("multi", 4), ("tool", 4), ("stateful", 4), ("group", 3), ("group", 24)]
+    ("kind", "index"),
+    [
+        *[("single", 3), ("multi", 4), ("tool", 4), ("stateful", 4), ("group", 3), ("group", 24), ("nested", 4)],
+        *[("think", 7), ("maybe", 7), ("fields", 7), ("doors", 7), ("nested", 24), ("mcp", 7), ("judged", 7)],
+    ],
 )
 def test_each_class_of_environment_gets_the_reward_that_verifiers_gives(
-    play: Callable[..., Any], kind: str, index: int
+    play: Callable[..., Any], kind: str, index: int, judge: str
 ) -> None:
-    own = asyncio.run(verifiers_own(kind, index))
-
-    async def talk(episode: Any, start: Start) -> Any:
-        for turn in range(20):
-            content, calls = answered([tool.name for tool in start.tools], turn)
-            if calls:
-                episode.hear(content, calls)
-                done = [(await episode.call(call)).done for call in calls][-1]
-            else:
-                done = (await episode.reply(content)).done
-            if done:
-                return await episode.reward()
-        raise AssertionError("the environment has not ended")
-
-    reward = play(classic(kind), index, talk)
+    arguments = {"url": judge} if kind == "judged" else {}
+    own = asyncio.run(verifiers_own(kind, index, **arguments))
+    reward = play(classic(kind, arguments=arguments), index, talk_through)
     assert reward.value == pytest.approx(own["reward"])
     assert {name: reward.parts[name] for name in own["metrics"]} == pytest.approx(own["metrics"])
+
+
+@needs_classic
+@pytest.mark.parametrize("hook", ["setup_state", "env_response", "stop", "cleanup"])
+def test_a_hook_that_raises_is_a_failure(play: Callable[..., Any], hook: str) -> None:
+    with pytest.raises((ValueError, AgentError), match=f"{hook} is broken"):
+        play(classic("doors", arguments={"where": hook}), 3, talk_through)
+
+
+@needs_classic
+def test_a_judge_that_does_not_answer_is_a_failure(play: Callable[..., Any]) -> None:
+    with pytest.raises(AgentError, match="asked_judge has failed: RuntimeError: Judge model"):
+        play(classic("judged", arguments={"url": "http://127.0.0.1:9/v1"}), 3, talk_through)
+
+
+@needs_classic
+def test_the_end_of_an_mcp_server_is_a_failure_and_the_next_episode_has_another_one(play: Callable[..., Any]) -> None:
+    async def end(episode: Any, start: Start) -> Any:
+        assert "Error" in (await episode.call(ToolCall("end", {}))).content
+        await episode.reply("3")
+        return await episode.reward()
+
+    async def add(episode: Any, start: Start) -> Any:
+        return await episode.call(ToolCall("add", {"a": 2}))
+
+    environment = classic("mcp")
+    with pytest.raises(AgentError, match="the MCP server adding has ended: McpError: Connection closed"):
+        play(environment, 3, end)
+    assert play(environment, 3, add).content == "3"
 
 
 @needs_classic

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+from pathlib import Path
 from typing import Any
 
 import verifiers as vf
@@ -102,6 +105,62 @@ async def notes(state: Any) -> float:
     return float(len(state["pad"]))
 
 
+async def late(completion: Any, answer: str, info: Any) -> float:
+    await asyncio.sleep(0)
+    return float(info["n"] == int(answer)) + 0.125 * len(completion)
+
+
+class Doors(vf.MultiTurnEnv):
+    """Ends by an answer of its own, fails in the hook that `where` names, and cleans up."""
+
+    def __init__(self, where: str = "", **more: Any) -> None:
+        super().__init__(**more)
+        self.where = where
+
+    async def setup_state(self, state: Any, **more: Any) -> Any:
+        state["doors"] = 0
+        self._fail("setup_state")
+        return state
+
+    async def env_response(self, messages: Any, state: Any, **more: Any) -> Any:
+        self._fail("env_response")
+        state["doors"] += 1
+        found = [{"role": "user", "content": f"door {state['doors']}"}]
+        if state["doors"] == 2:
+            state["final_env_response"] = found
+        return found
+
+    @vf.stop
+    async def locked(self, state: Any) -> bool:
+        self._fail("stop")
+        return bool(state["trajectory"]) and "no" in said(state["trajectory"][-1]["completion"])
+
+    @vf.cleanup
+    async def shut(self, state: Any) -> None:
+        self._fail("cleanup")
+        state["doors"] += 10
+
+    def _fail(self, hook: str) -> None:
+        if hook == self.where:
+            raise ValueError(f"{hook} is broken")
+
+
+async def doors(state: Any) -> float:
+    return float(state["doors"])
+
+
+async def asked_judge(judge: Any, prompt: Any, completion: Any, answer: str, state: Any) -> float:
+    return float("yes" in await judge(prompt, completion, answer, state))
+
+
+def judged(url: str) -> vf.JudgeRubric:
+    from openai import AsyncOpenAI
+
+    rubric = vf.JudgeRubric(judge_client=AsyncOpenAI(base_url=url, api_key="k", max_retries=0))
+    rubric.add_reward_func(asked_judge)
+    return rubric
+
+
 def load_environment(kind: str, held_out: int = 0, **more: Any) -> vf.Environment:
     data = {"dataset": rows(), **({"eval_dataset": rows(held_out, 100)} if held_out else {})}
     single = vf.Rubric(funcs=[right])
@@ -120,6 +179,29 @@ def load_environment(kind: str, held_out: int = 0, **more: Any) -> vf.Environmen
         case "group":
             parts = [load_environment("single"), load_environment("multi", max_turns=2)]
             return vf.EnvGroup(envs=parts, env_names=["short", "long"])
+        case "think" | "maybe":
+            parser = vf.ThinkParser() if kind == "think" else vf.MaybeThinkParser()
+            form = parser.get_format_reward_func()
+            return vf.SingleTurnEnv(**data, parser=parser, rubric=vf.Rubric(funcs=[parsed, form], parser=parser))
+        case "fields":
+            parser = vf.XMLParser(["think", ("answer", "code")], answer_field="answer")
+            rubric = vf.Rubric(funcs=[parsed, parser.get_format_reward_func(), late], parser=parser)
+            return vf.SingleTurnEnv(**data, parser=parser, rubric=rubric)
+        case "doors":
+            return Doors(**data, rubric=vf.RubricGroup([vf.RubricGroup([vf.Rubric(funcs=[doors])]), single]), **more)
+        case "mcp":
+            import mcp
+            from verifiers.envs.experimental.mcp_env import MCPEnv
+
+            path = {"PYTHONPATH": str(Path(mcp.__file__).parents[1])}
+            file = str(Path(__file__).with_name("serving_tools.py"))
+            server = {"name": "adding", "command": sys.executable, "args": [file], "env": path}
+            return MCPEnv(mcp_servers=[server], **data, rubric=single, max_turns=6)
+        case "judged":
+            return vf.SingleTurnEnv(**data, rubric=vf.RubricGroup([judged(more["url"]), single]))
+        case "nested":
+            parts = [load_environment("tool"), load_environment("doors")]
+            return vf.EnvGroup(envs=parts, env_names=["tool", "doors"])
         case "broken":
             return vf.SingleTurnEnv(**data, rubric=vf.Rubric(funcs=[right, broken]))
         case "ranks":

@@ -146,7 +146,7 @@ class McpEpisode(Episode):
         except MCPError as error:
             return f"error: {error.error.message}"
         except ServerClosed as closed:
-            what = f"the MCP server {options.command[0]} has ended in an episode"
+            what = f"the MCP server {options.command[0]} has ended in an episode{server.last_words()}"
             raise AgentError(what, remedy="its messages are in the log of the rank") from closed
 
     def reply(self, content: str) -> Outcome:

@@ -8,10 +8,10 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from rolemesh_agents import AgentError, Tool
 
@@ -21,6 +21,8 @@ T = TypeVar("T")
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 CLOSE_S = 10.0
 """Seconds in which a server ends. The client first closes its input, and kills it after two seconds."""
+LAST_LINES, LAST_LETTERS = 3, 500
+"""How much of a server's stderr an error shows."""
 
 
 class ServerClosed(Exception):
@@ -64,17 +66,18 @@ class Server:
         self._closing, self._gone = asyncio.Event(), asyncio.Event()
         self._client: Any = None
         self._broken = False
+        self._said = b""
+        """The last bytes that the server and its descendants have written to stderr."""
         self._running = loop.begin(self._run(dict(env), folder))
         try:
             self._ready.result(start_s)
         except Exception as error:
             self.close()
             late = f"it has not listed its tools within {start_s:g} s"
-            why = late if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
-            what = f"the MCP server {self._command[0]} did not start: {why}"
-            raise AgentError(
-                what, remedy="run its command in a shell; its messages are in the log of the rank"
-            ) from error
+            what = f"the MCP server {self._command[0]} did not start: "
+            what += late if isinstance(error, TimeoutError) else _cause(error)
+            remedy = "run its command in a shell; install what it lacks in the role `environment`"
+            raise AgentError(what + self.last_words(), remedy=remedy) from error
 
     @property
     def ended(self) -> bool:
@@ -99,6 +102,11 @@ class Server:
                 raise ServerClosed from error
             raise
 
+    def last_words(self) -> str:
+        """Return the last lines of the server's stderr, as the end of a sentence; empty if it has written none."""
+        lines = [line.strip() for line in self._said.decode(errors="replace").splitlines() if line.strip()]
+        return f"; its last messages: {' | '.join(lines[-LAST_LINES:])[-LAST_LETTERS:]}" if lines else ""
+
     def close(self) -> None:
         """End the server and its descendants."""
         self._loop.begin(self._close()).result(2 * CLOSE_S)
@@ -120,7 +128,7 @@ class Server:
             command=sys.executable, args=arguments, env=env, cwd=folder, encoding_error_handler="replace"
         )
         try:
-            with open(os.dup(2), "w") as log:
+            with self._hearing() as log:
                 async with Client(stdio_client(parameters, errlog=log)) as client:
                     self._client = client
                     self.tools = await _tools(client)
@@ -131,6 +139,41 @@ class Server:
                 self._ready.set_exception(error if isinstance(error, Exception) else AgentError(repr(error)))
         finally:
             self._gone.set()
+
+    @contextlib.contextmanager
+    def _hearing(self) -> Iterator[TextIO]:
+        """Return a file for the server's stderr. What it writes goes to the log of the rank, and its end is kept."""
+        loop = asyncio.get_running_loop()
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+
+        def hear() -> None:
+            """Take one piece, so that a server without end cannot hold up the others of this loop."""
+            said = b""
+            with contextlib.suppress(BlockingIOError):
+                said = os.read(read, 2**16)
+                if not said:
+                    loop.remove_reader(read)
+            os.write(2, said)
+            self._said = (self._said + said)[-(2**12) :]
+
+        loop.add_reader(read, hear)
+        try:
+            with open(write, "w") as log:
+                yield log
+        finally:
+            hear()
+            loop.remove_reader(read)
+            os.close(read)
+
+
+def _cause(error: BaseException) -> str:
+    """Return why a connection has not come about. The client wraps its errors in groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if getattr(getattr(error, "error", None), "message", None) == "Connection closed":
+        return "it has ended before it listed its tools"
+    return f"{type(error).__name__}: {error}"
 
 
 async def _tools(client: Any) -> tuple[Any, ...]:

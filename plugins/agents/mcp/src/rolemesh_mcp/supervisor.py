@@ -23,7 +23,10 @@ def main() -> None:
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         return
-    server = os.posix_spawnp(command[0], command, os.environ, setsigdef=[signal.SIGTERM])
+    try:
+        server = os.posix_spawnp(command[0], command, os.environ, setsigdef=[signal.SIGTERM])
+    except OSError as error:
+        sys.exit(f"{command[0]}: {error.strerror}")
     # Of the pipes to the client, only the server keeps an end.
     for fd in (0, 1):
         os.dup2(os.open(os.devnull, os.O_RDWR), fd)

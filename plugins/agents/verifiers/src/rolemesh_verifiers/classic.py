@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from functools import wraps
 from types import SimpleNamespace
@@ -25,8 +26,10 @@ from rolemesh_verifiers.play import Play
 __all__ = ["Classic"]
 
 PACKAGE = "give the roles `tasks` and `environment` the packages: runtime_env: {pip: [verifiers==0.3.1, …]}"
-FAILED: ContextVar[list[tuple[str, Exception]]] = ContextVar("FAILED")
-"""Reward functions that have raised in the episode of this context, with their exceptions."""
+FAILED: ContextVar[list[AgentError]] = ContextVar("FAILED")
+"""Failures in the episode of this context that verifiers takes for a reward of 0, or for an answer to the model."""
+CLOSED = (-32000, "ClosedResourceError", "BrokenResourceError", "AssertionError")
+"""What a call of an MCP server raises if the server has ended: the code of mcp's error, or the exception's name."""
 
 
 class Classic:
@@ -34,13 +37,9 @@ class Classic:
 
     def __init__(self, options: VerifiersOptions, split: Literal["train", "eval"]) -> None:
         """Raises `OptionsError` if the environment cannot be loaded, and if it needs what rolemesh has not."""
-        own = options.held_out if split == "eval" and options.held_out is not None else {}
-        self._environment = _loaded(str(options.environment), {**options.arguments, **own})
-        rubrics = list(_rubrics(self._environment.rubric))
-        _check(self._environment, rubrics)
-        if options.failed_rewards == "error":
-            for rubric in rubrics:
-                rubric.funcs[:] = [_noting(function) for function in rubric.funcs]
+        self._options, self._split = options, split
+        self._lock = asyncio.Lock()
+        self._environment = self._made()
         self._eval = _has(self._environment, "eval_dataset")
         self._train = _has(self._environment, "dataset")
 
@@ -65,12 +64,32 @@ class Classic:
         return row, hashlib.sha256(content.encode()).hexdigest()
 
     async def play(self, desk: Desk, once: Sequence[str]) -> Play:
-        """Return a new episode, which has not started."""
+        """Return a new episode, which has not started. An environment whose MCP server has ended is loaded again."""
+        async with self._lock:
+            if self._ended:
+                old, self._environment = self._environment, await asyncio.to_thread(self._made)
+                with suppress(Exception):
+                    await old._teardown()
         return ClassicPlay(self._environment, desk, once)
 
     async def close(self) -> None:
         """End what the environment holds for all episodes."""
         await self._environment._teardown()
+
+    def _made(self) -> Any:
+        options = self._options
+        own = options.held_out if self._split == "eval" and options.held_out is not None else {}
+        environment = _loaded(str(options.environment), {**options.arguments, **own})
+        rubrics = list(_rubrics(environment.rubric))
+        _check(environment, rubrics)
+        if options.failed_rewards == "error":
+            for rubric in rubrics:
+                rubric.funcs[:] = [_noting(function) for function in rubric.funcs]
+        self._ended = list[str]()
+        """MCP servers of the environment that have ended."""
+        for name, connection in _connections(environment):
+            connection.call_tool = _watching(name, connection.call_tool, self._ended)
+        return environment
 
     def _set(self, split: Literal["train", "eval"]) -> Any:
         evaluation = self._eval if split == "eval" else not self._train
@@ -85,10 +104,10 @@ class ClassicPlay(Play):
         self._environment = environment
         self._asked = 0
 
-    async def _run(self, task: Any) -> tuple[Any, list[tuple[str, Exception]]]:
+    async def _run(self, task: Any) -> tuple[Any, list[AgentError]]:
         from openai import AsyncOpenAI
 
-        name, failed, environment = uuid4().hex, list[tuple[str, Exception]](), self._environment
+        name, failed, environment = uuid4().hex, list[AgentError](), self._environment
         FAILED.set(failed)
         self._opened(name)
         headers = {SESSION: name}
@@ -180,10 +199,36 @@ def _noting(function: Callable[..., Any]) -> Callable[..., Any]:
             found = function(*arguments, **named)
             return await found if inspect.isawaitable(found) else found
         except Exception as error:
-            FAILED.get().append((function.__name__, error))
+            remedy = "mend its cause, or give the option `failed_rewards: zero`, as verifiers counts it"
+            what = f"the reward function {function.__name__} has failed: {told(error)}"
+            FAILED.get().append(AgentError(what, remedy=remedy))
             raise
 
     return noting
+
+
+def _connections(environment: Any) -> Iterator[tuple[str, Any]]:
+    """Return the MCP servers that an environment keeps for all episodes, with their names."""
+    yield from getattr(environment, "server_connections", {}).items()
+    for each in getattr(environment, "env_map", {}).values():
+        yield from _connections(each)
+
+
+def _watching(name: str, call: Callable[..., Any], ended: list[str]) -> Callable[..., Any]:
+    """Return the calls of an MCP server that also note its end: verifiers tells it the model, and counts the reward."""
+
+    async def watching(*arguments: Any, **named: Any) -> Any:
+        try:
+            return await call(*arguments, **named)
+        except Exception as error:
+            # An error that the server itself returns is an answer to the model.
+            if getattr(getattr(error, "error", None), "code", type(error).__name__) in CLOSED:
+                ended.append(name)
+                remedy = "run its command in a shell; its messages are in the log of the rank"
+                FAILED.get().append(AgentError(f"the MCP server {name} has ended: {told(error)}", remedy=remedy))
+            raise
+
+    return watching
 
 
 def _has(environment: Any, name: str) -> bool:

@@ -41,11 +41,11 @@ def judged(episode: Any, trace: Any, success: float | None) -> Reward:
     return Reward(value, parts, success=None if success is None else value >= success)
 
 
-def judged_state(state: Mapping[str, Any], failed: Sequence[tuple[str, Exception]], success: float | None) -> Reward:
+def judged_state(state: Mapping[str, Any], failed: Sequence[AgentError], success: float | None) -> Reward:
     """Return the reward of a judged state of an environment with `load_environment()`.
 
-    `failed`: names of reward functions that have raised, with their exceptions. Parts are the values of all functions.
-    Raises `AgentError` if the rollout or a reward function has failed.
+    `failed`: what has failed unnoticed by verifiers. Parts are the values of all functions. Raises `AgentError` if the
+    rollout or a reward function has failed.
     """
     error = state.get("error")
     if error is not None:
@@ -54,9 +54,7 @@ def judged_state(state: Mapping[str, Any], failed: Sequence[tuple[str, Exception
         remedy = "its clock also counts the model's time: raise its limit in `arguments`"
         raise AgentError("verifiers: the environment's own time limit has ended the rollout", remedy=remedy)
     if failed:
-        name, why = failed[0]
-        remedy = "mend its cause, or give the option `failed_rewards: zero`, as verifiers counts it"
-        raise AgentError(f"the reward function {name} has failed: {told(why)}", remedy=remedy)
+        raise failed[0]
     if state.get("reward") is None:
         raise AgentError("verifiers has not computed a reward", remedy="see the log of this rank")
     parts = {name: float(value) for name, value in (state.get("metrics") or {}).items()}
@@ -70,6 +68,8 @@ def told(error: Any) -> str:
         return str(error)
     said, seen = [], error
     while seen is not None and len(said) < 4:
+        while isinstance(seen, BaseExceptionGroup):
+            seen = seen.exceptions[0]
         said.append(f"{type(seen).__name__}: {seen}".removesuffix(": "))
         seen = seen.__cause__  # type: ignore[assignment]
     return ", because of ".join(said)

@@ -83,7 +83,10 @@ class Play(ABC):
         return None
 
     async def close(self) -> None:
-        """End the episode, and with it its tools and its sandbox."""
+        """End the episode, and with it its tools, its sandbox, and the request that waits for a turn."""
+        self._ending = True
+        if self._turn is not None:
+            self.answer(None)
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(BaseException):
