@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
@@ -224,6 +225,22 @@ def test_a_stop_of_the_task_ends_the_conversation(play: Callable[..., Any]) -> N
     found, reward = play(made("trying_tools", eval_size=2), 0, talk)
     assert found.done
     assert reward.parts["sum"] == 100
+
+
+@needs_verifiers
+def test_a_server_of_tools_whose_import_fails_is_a_failure_at_once(
+    play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def talk(episode: Any, start: Start) -> None:
+        raise AssertionError("the episode has begun")
+
+    environment = made("trying_tools", eval_size=2)
+    environment.size("train")
+    monkeypatch.delenv("PYTHONPATH")
+    began = time.monotonic()
+    with pytest.raises(AgentError, match="No module named trying_tools"):
+        play(environment, 0, talk)
+    assert time.monotonic() - began < 90
 
 
 @needs_verifiers

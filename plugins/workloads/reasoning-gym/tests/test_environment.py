@@ -64,6 +64,42 @@ def test_a_composite_of_tasks_asks_and_verifies_as_reasoning_gym_does() -> None:
         made(task="composite", config={"datasets": [{"name": "gcd", "config": {"max_valu": 50}}]})
 
 
+def test_the_level_of_a_curriculum_rises_with_the_number_of_the_task() -> None:
+    from reasoning_gym.factory import create_curriculum, create_dataset
+
+    environment, again = (made(task="gcd", curriculum={"last": 2, "every": 2}) for _ in range(2))
+    for split, number, level in [("train", 0, 0), ("train", 3, 1), ("train", 4, 2), ("train", 90, 2), ("eval", 0, 2)]:
+        task = environment.task(split, number, seed=0)  # type: ignore[arg-type]
+        curriculum = create_curriculum("gcd")
+        curriculum.set_global_level(level)
+        config = curriculum.generate_configuration()
+        config.seed, config.size = task.data["item"], 1
+        own = create_dataset("gcd", **vars(config))[0]
+        assert task.data["question"] == own["question"]
+        assert again.task(split, number, seed=0) == task  # type: ignore[arg-type]
+        episode = environment.episode()
+        episode.reset(task, seed=0)
+        episode.reply("?")
+        later = again.episode()
+        later.restore(episode.snapshot() or b"")
+        assert later.reply(own["answer"]) == Outcome()
+        assert later.reward().success
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"task": "acre"}, "no curriculum"),
+        ({"task": "gcd", "curriculum": {"last": 9}}, "the levels 0 to 9 are not"),
+        ({"task": "gcd", "curriculum": {"first": 2, "last": 1}}, "the levels 2 to 1 are not"),
+        ({"task": "survo"}, "level 2 of the task 'survo' is refused by reasoning-gym: max_empty"),
+    ],
+)
+def test_levels_that_cannot_be_are_an_error(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(OptionsError, match=why):
+        made(**{"curriculum": {}, **options})
+
+
 def test_a_wrong_answer_is_told_until_the_attempts_are_used_up() -> None:
     episode, _ = begun(made(attempts=3, feedback="{score}: wrong, {left} left {{"))
     told = [episode.reply("?") for _ in range(3)]

@@ -142,7 +142,7 @@ class Server:
 
     @contextlib.contextmanager
     def _hearing(self) -> Iterator[TextIO]:
-        """Return a file for the server's stderr. What it writes goes to the log of the rank, and its end is kept."""
+        """Return a file for the server's stderr. The log of the rank gets all of it, and this object keeps its end."""
         loop = asyncio.get_running_loop()
         read, write = os.pipe()
         os.set_blocking(read, False)

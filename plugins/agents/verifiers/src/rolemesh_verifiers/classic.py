@@ -29,7 +29,7 @@ PACKAGE = "give the roles `tasks` and `environment` the packages: runtime_env: {
 FAILED: ContextVar[list[AgentError]] = ContextVar("FAILED")
 """Failures in the episode of this context that verifiers takes for a reward of 0, or for an answer to the model."""
 CLOSED = (-32000, "ClosedResourceError", "BrokenResourceError", "AssertionError")
-"""What a call of an MCP server raises if the server has ended: the code of mcp's error, or the exception's name."""
+"""Exceptions of a call whose MCP server has ended: the code of mcp's error, or the exception's name."""
 
 
 class Classic:

@@ -16,6 +16,9 @@ from rolemesh_verifiers.play import Play
 
 __all__ = ["Taskset"]
 
+POLL_S = 0.2
+"""Seconds between two looks at a server of tools that starts."""
+
 
 class Taskset:
     """An environment of verifiers with the tasks of one split, and the agent that the model plays."""
@@ -24,6 +27,7 @@ class Taskset:
 
     def __init__(self, options: VerifiersOptions, split: Literal["train", "eval"]) -> None:
         config, self.agent = configured(options, split)
+        _notice_dead_servers()
         from verifiers.v1.utils.loaders import load_environment
 
         self.environment: Any = load_environment(config)
@@ -104,3 +108,28 @@ class TasksetPlay(Play):
         """Note that verifiers begins to judge: it asks for no other turn then."""
         if trace.timing.finalize.start:
             self._ended()
+
+
+def _notice_dead_servers() -> None:
+    """Let verifiers give a server of tools up when its process ends. It would wait 180 s for the server's port."""
+    from verifiers.v1.errors import ToolsetError
+    from verifiers.v1.mcp import launch
+
+    wait = getattr(launch, "_read_back_port", None)
+    if wait is None or hasattr(wait, "waits"):
+        return
+
+    async def waiting(runtime: Any, path: str) -> int:
+        port = asyncio.ensure_future(wait(runtime, path))
+        try:
+            while not port.done():
+                await asyncio.wait([port], timeout=POLL_S)
+                ended = [each.returncode for each in getattr(runtime, "_background", ()) if each.returncode]
+                if ended and not port.done():
+                    raise ToolsetError(f"its process has ended with {ended[0]}")
+            return int(port.result())
+        finally:
+            port.cancel()
+
+    waiting.waits = wait  # type: ignore[attr-defined]
+    launch._read_back_port = waiting

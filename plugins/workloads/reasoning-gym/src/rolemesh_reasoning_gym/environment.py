@@ -10,11 +10,21 @@ from pydantic import BaseModel, Field
 from rolemesh.errors import OptionsError
 from rolemesh_agents import AgentError, Environment, Episode, Outcome, Reward, Start, Task
 from rolemesh_reasoning_gym.data import SEED_SPACING
-from rolemesh_reasoning_gym.tasks import check_task, extracted, make_dataset, verified
+from rolemesh_reasoning_gym.tasks import check_task, extracted, highest_level, leveled, make_dataset, verified
 
 __all__ = ["EnvironmentOptions", "ReasoningGymEnvironment"]
 
 _PROBES = 1000  # the environment looks at 1,000 items for a new question; then it raises an error
+
+
+class CurriculumOptions(BaseModel, extra="forbid"):
+    """Levels of a curriculum of reasoning-gym, which training tasks take one after the other."""
+
+    first: int = Field(0, ge=0, description="level of the first training tasks")
+    last: int | None = Field(
+        None, ge=0, description="level of the last training tasks, and of all held-out ones; null: the highest"
+    )
+    every: int = Field(1000, ge=1, description="number of training tasks of a level, before the next one begins")
 
 
 class EnvironmentOptions(BaseModel, extra="forbid"):
@@ -22,6 +32,9 @@ class EnvironmentOptions(BaseModel, extra="forbid"):
 
     task: str = Field(description="name of a reasoning-gym dataset")
     config: dict[str, Any] = Field(default_factory=dict, description="its settings, except `seed` and `size`")
+    curriculum: CurriculumOptions | None = Field(
+        None, description="levels of reasoning-gym's curriculum, whose settings replace those of `config`; null: none"
+    )
     attempts: int = Field(3, gt=0, description="answers that the model may give to a question")
     feedback: str = Field(
         "This is wrong. Think again, and answer the question.",
@@ -51,7 +64,12 @@ class ReasoningGymEnvironment(Environment):
     def __init__(self, options: EnvironmentOptions) -> None:
         super().__init__(options)
         check_task(options.task, options.config)
-        self._verifier = make_dataset(options.task, options.config, seed=0, size=1)
+        self._levels = _levels(options)
+        self._configs = [
+            options.config if level is None else leveled(options.task, options.config, level) for level in self._levels
+        ]
+        """The task's settings for each of the levels."""
+        self._verifiers = [make_dataset(options.task, config, seed=0, size=1) for config in self._configs]
         self._held: dict[int, dict[str, int]] = {}
         """The held-out questions and their items, by the job's seed."""
 
@@ -60,42 +78,53 @@ class ReasoningGymEnvironment(Environment):
         return self.options.eval_size if split == "eval" else None
 
     def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
-        """See `Environment.task`. The data is the item's number and its question."""
+        """See `Environment.task`. The data is the item's number, its question, and its place in the curriculum.
+
+        The number of a training task alone decides its level.
+        """
         held = self._held_out(seed)
         if split == "eval":
             question, item = list(held.items())[number]
-            return Task(number, {"item": item, "question": question}, split)
+            return Task(number, self._data(item, question, len(self._levels) - 1), split)
+        at = self._place(number)
         # Training begins behind the items that were looked at for the held-out questions.
         first = SEED_SPACING * (seed + 1) + _PROBES * self.options.eval_size + number
         for probe in range(_PROBES):
             item = first + (probe << 40)
-            question = self.entry(item)["question"]
+            question = self.entry(item, at)["question"]
             if question not in held:
-                return Task(number, {"item": item, "question": question}, split)
+                return Task(number, self._data(item, question, at), split)
         raise self._too_few(f"each of {_PROBES} items has a question that is held out")
 
     def episode(self) -> Episode:
         """See `Environment.episode`."""
         return Attempts(self)
 
-    def entry(self, item: int) -> dict[str, Any]:
-        """Return reasoning-gym's own dict of an item."""
-        return dict(make_dataset(self.options.task, self.options.config, seed=item, size=1)[0])
+    def entry(self, item: int, place: int = 0) -> dict[str, Any]:
+        """Return reasoning-gym's own dict of an item, at this place in the curriculum."""
+        return dict(make_dataset(self.options.task, self._configs[place], seed=item, size=1)[0])
 
-    def score(self, entry: dict[str, Any], answer: str) -> float:
+    def score(self, entry: dict[str, Any], answer: str, place: int = 0) -> float:
         """Return the verifier's score of an answer, from 0 to 1. Called by several threads."""
         options = self.options
         text = extracted(answer, options.extract)
         if text is None:
             return 0.0
-        return verified(self._verifier, entry, text.strip() if options.strip else text)
+        return verified(self._verifiers[place], entry, text.strip() if options.strip else text)
+
+    def _place(self, number: int) -> int:
+        curriculum = self.options.curriculum
+        return 0 if curriculum is None else min(number // curriculum.every, len(self._levels) - 1)
+
+    def _data(self, item: int, question: str, place: int) -> dict[str, Any]:
+        return {"item": item, "question": question, **({} if self._levels[place] is None else {"place": place})}
 
     def _held_out(self, seed: int) -> dict[str, int]:
         if seed not in self._held:
             found: dict[str, int] = {}
             item = last = SEED_SPACING * (seed + 1)
             while len(found) < self.options.eval_size:
-                question = self.entry(item)["question"]
+                question = self.entry(item, len(self._levels) - 1)["question"]
                 if question not in found:
                     found[question] = last = item
                 item += 1
@@ -112,19 +141,33 @@ class ReasoningGymEnvironment(Environment):
         )
 
 
+def _levels(options: EnvironmentOptions) -> list[int | None]:
+    """Return the levels of the curriculum in their order; without one, the only element is None."""
+    if options.curriculum is None:
+        return [None]
+    highest = highest_level(options.task)
+    first, last = options.curriculum.first, highest if options.curriculum.last is None else options.curriculum.last
+    if not first <= last <= highest:
+        what = f"the levels {first} to {last} are not levels of the task {options.task!r}"
+        raise OptionsError(
+            what, where="curriculum", remedy=f"its levels are 0 to {highest}, and `first` is at most `last`"
+        )
+    return list(range(first, last + 1))
+
+
 class Attempts(Episode):
     """The attempts at one question. They are restored from a snapshot."""
 
     def __init__(self, environment: ReasoningGymEnvironment) -> None:
         self._environment = environment
-        self._item = self._given = 0
+        self._item = self._given = self._place = 0
         self._score = 0.0
         self._entry: dict[str, Any] = {}
 
     def reset(self, task: Task, seed: int) -> Start:
         """See `Episode.reset`. Raises `AgentError` if this process makes another question of the item."""
-        self._item = task.data["item"]
-        self._entry = self._environment.entry(self._item)
+        self._item, self._place = task.data["item"], task.data.get("place", 0)
+        self._entry = self._environment.entry(self._item, self._place)
         question = self._entry["question"]
         if question != task.data["question"]:
             what = f"item {self._item} has another question here than in the role that dealt the task out"
@@ -136,7 +179,7 @@ class Attempts(Episode):
     def reply(self, content: str) -> Outcome:
         """See `Episode.reply`: an attempt. A right answer, or the last one, ends the episode."""
         options = self._environment.options
-        self._score = self._environment.score(self._entry, content)
+        self._score = self._environment.score(self._entry, content, self._place)
         self._given += 1
         left = options.attempts - self._given
         if self._score >= 1 or not left:
@@ -151,9 +194,9 @@ class Attempts(Episode):
 
     def snapshot(self) -> bytes:
         """See `Episode.snapshot`."""
-        return json.dumps([self._item, self._given, self._score]).encode()
+        return json.dumps([self._item, self._given, self._score, self._place]).encode()
 
     def restore(self, state: bytes) -> None:
         """See `Episode.restore`."""
-        self._item, self._given, self._score = json.loads(state)
-        self._entry = self._environment.entry(self._item)
+        self._item, self._given, self._score, self._place = json.loads(state)
+        self._entry = self._environment.entry(self._item, self._place)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rolemesh.errors import OptionsError, did_you_mean, nearest
 
-__all__ = ["ENV", "check_task", "extracted", "make_dataset", "verified"]
+__all__ = ["ENV", "check_task", "extracted", "highest_level", "leveled", "make_dataset", "verified"]
 
 _SET_BY_WORKLOAD = {"seed": "the job's seed", "size": "the job's steps"}
 
@@ -53,6 +53,38 @@ def check_task(task: str, config: Mapping[str, Any]) -> None:
         raise OptionsError(
             f"the task {task!r} refuses this config: {error}", where="config", remedy=f"see {kind.__module__}"
         ) from error
+
+
+def highest_level(task: str) -> int:
+    """Return the highest level of the task's curriculum. The lowest is 0. Raises `OptionsError` if there is none."""
+    from reasoning_gym.factory import create_curriculum, has_curriculum
+
+    if not has_curriculum(task):
+        what = f"reasoning-gym has no curriculum for the task {task!r}"
+        raise OptionsError(what, where="curriculum", remedy="remove `curriculum`, and describe the task in `config`")
+    return max(len(each.levels) - 1 for each in create_curriculum(task).attributes.values())
+
+
+def leveled(task: str, config: Mapping[str, Any], level: int) -> dict[str, Any]:
+    """Return `config` with the settings of one level of the task's curriculum. Raises `OptionsError` if they are wrong.
+
+    Attributes with fewer levels keep their highest one. A range reaches from its lowest level to this one.
+    """
+    from reasoning_gym.factory import create_curriculum
+
+    curriculum = create_curriculum(task)
+    curriculum.set_global_level(level)
+    try:
+        made = curriculum.generate_configuration(dict(config))
+        made.validate()
+    except (AssertionError, AttributeError, TypeError, ValueError) as error:
+        what = f"level {level} of the task {task!r} is refused by reasoning-gym: {error}"
+        raise OptionsError(what, where="curriculum", remedy="choose other levels with `first` and `last`") from error
+    return {
+        field.name: getattr(made, field.name)
+        for field in dataclasses.fields(made)
+        if field.name not in _SET_BY_WORKLOAD
+    }
 
 
 def make_dataset(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any:
