@@ -148,6 +148,9 @@ def test_thinning_keeps_extremes_and_values_that_are_no_numbers() -> None:
 def test_a_centred_mean_is_not_late_and_an_exponential_one_begins_at_the_first_value() -> None:
     ramp = [float(step) for step in range(100)]
     assert centred(ramp, 21) == ramp
+    many = [float(step) for step in range(20_000)]
+    assert centred(many, 10_000) == many  # in less than a second: the price does not depend on the width
+    assert centred([1e20, 0.5, 1e-3, 3e-3, 2e-3, 0.25], 3)[3] == pytest.approx(2e-3, rel=1e-12)
     assert exponential([5.0] * 4, 0.9) == pytest.approx([5.0] * 4)
     assert math.isnan(centred([1.0, math.nan, 3.0], 3)[1])
 

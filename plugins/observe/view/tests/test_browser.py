@@ -1,47 +1,41 @@
-"""The pages in a real browser: scripts run under the content policy, and draw."""
+"""The pages in a real browser: scripts run under the content policy, and draw; keys reach each piece of a lane."""
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from .test_live_browser import CHROMIUM, Browser, viewed
 from .test_server import write_run
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    run = write_run(tmp_path / "run", ended=False)
-    viewer = subprocess.Popen(
-        [sys.executable, "-m", "rolemesh.cli", "view", str(run), "--no-open"], stdout=subprocess.PIPE, text=True
-    )
-    assert viewer.stdout is not None
-    try:
-        yield viewer.stdout.readline().strip()
-    finally:
-        viewer.kill()
-        viewer.wait()
-
-
-def dom(address: str, profile: Path) -> tuple[str, str]:
-    """Return the document after its scripts, and what the browser complains about."""
-    assert CHROMIUM is not None
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
-    command += ["--enable-logging=stderr", "--virtual-time-budget=5000", "--dump-dom", address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
-def test_scripts_draw_lanes_and_curves_without_a_complaint_of_the_browser(address: str, tmp_path: Path) -> None:
-    for page, drawn in (("time", 'id="lanes"'), ("metrics", 'data-name="loss"')):
-        document, complaints = dom(address.replace("/flow", f"/{page}"), tmp_path / "profile")
-        assert complaints == ""
-        assert re.search(f'<[^>]*{drawn}[^>]*data-ready="1"', document), document[-3000:]
+def test_scripts_draw_lanes_and_curves_without_a_complaint_and_keys_choose_pieces(tmp_path: Path) -> None:
+    browser = Browser(tmp_path / "profile")
+    piece = "document.getElementById('piece').textContent"
+    try:
+        with viewed(write_run(tmp_path / "run", ended=False)) as address:
+            browser.ask("Page.navigate", url=address.replace("/flow", "/metrics"))
+            browser.until("document.querySelector('[data-name=loss][data-ready]') !== null")
+            curve = browser.value("document.querySelector('[data-name=loss] .plot').ariaLabel")
+            assert curve == "run: 0.10000 at the end, from 0.10000 to 1.0000"
+            browser.ask("Page.navigate", url=address.replace("/flow", "/time"))
+            browser.until("document.querySelector('#lanes[data-ready]') !== null")
+            browser.value("document.querySelector('[data-zoom=\"0.5\"]').click()")
+            browser.value("document.getElementById('lanes').focus()")
+            for keys, said in (
+                ("ArrowDown ArrowRight", "source/0: computes source.make  · step 3 · 60.00 ms, at 300.0 ms"),
+                ("ArrowDown", "source/1: computes source.make  · step 3 · 60.00 ms, at 300.0 ms"),
+                ("ArrowDown", "sink/0: waits for a value sink.take batch · step 3 · 60.00 ms, at 300.0 ms"),
+                ("End", "sink/0: waits for a value sink.take batch · step 7 · 60.00 ms, at 700.0 ms"),
+                ("ArrowRight", "sink/0: computes sink.take  · step 7 · 40.00 ms, at 760.0 ms"),  # beyond the window
+                ("Home ArrowLeft", "sink/0: computes sink.take  · step 4 · 40.00 ms, at 460.0 ms"),
+                ("Escape", "\u00a0"),
+            ):
+                for key in keys.split():
+                    browser.key(key)
+                browser.until(f"{piece} === {said!r}")
+            assert browser.complaints == []
+    finally:
+        browser.close()

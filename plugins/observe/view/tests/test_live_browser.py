@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -55,7 +56,7 @@ failover: [{use: process}]
 
 
 class Browser:
-    """Chromium over a pipe, in the DevTools protocol. `addresses` are those of its requests."""
+    """Chromium over a pipe, in the DevTools protocol. `addresses` are those of its requests; `complaints`, errors."""
 
     def __init__(self, profile: Path) -> None:
         assert CHROMIUM is not None
@@ -71,9 +72,11 @@ class Browser:
         os.close(there)
         self._rest, self._number, self._session = b"", 0, ""
         self.addresses: list[str] = []
+        self.complaints: list[str] = []
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        self.ask("Network.enable")
+        for domain in ("Network", "Runtime", "Log"):
+            self.ask(f"{domain}.enable")
 
     def ask(self, method: str, **params: Any) -> Any:
         """Return the answer to a request; note the requests of the page meanwhile."""
@@ -85,6 +88,8 @@ class Browser:
             said = self._next()
             if said.get("method") == "Network.requestWillBeSent":
                 self.addresses.append(said["params"]["request"]["url"])
+            if said.get("method") in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"):
+                self.complaints.append(json.dumps(said["params"]))
             if said.get("id") == self._number:
                 assert "result" in said, said
                 return said["result"]
@@ -108,6 +113,11 @@ class Browser:
             assert time.monotonic() < end, f"not true: {expression}"
             time.sleep(0.2)
         return value
+
+    def key(self, name: str) -> None:
+        """Press a key."""
+        for kind in ("rawKeyDown", "keyUp"):
+            self.ask("Input.dispatchKeyEvent", type=kind, key=name, code=name)
 
     def picture(self, width: int, path: Path) -> None:
         """Save a picture of the whole page at this width."""
@@ -183,11 +193,12 @@ def test_the_numbers_of_edges_change_without_a_reload_and_no_other_host_is_asked
     cell = "document.querySelector('#edges td[data-number={}]').textContent"
     browser.until("document.querySelector('#edges') !== null")
     browser.until(f"/\\d.*B.s/.test({cell.format('bytes_s')})")
-    browser.value("window.same = 'page'")
+    browser.value("window.same = 'page'; document.querySelector('.node').focus()")
     texts = "[...document.querySelectorAll('#edges td.number')].map(cell => cell.textContent).join('|')"
     before = browser.value(texts)
     after = browser.until(f"(({texts}) !== {json.dumps(before)}) && ({texts})")
     assert (browser.value("window.same"), len(before.split("|"))) == ("page", len(after.split("|")))
+    assert re.match("source.make: 2 ranks · .*computes", browser.value("document.activeElement.ariaLabel"))
     assert float(browser.value(cell.format("values_s"))) > 1
     assert browser.value(cell.format("queue")).isdecimal()
     origin = address.split("/run/")[0] + "/"
@@ -208,8 +219,8 @@ def test_a_button_applies_a_prediction_and_the_page_compares_it_with_what_is_mea
     def scale(ranks: int) -> str:
         """Follow the button of a prediction, or the form; confirm; return the answer."""
         button = f"document.querySelector('.prediction a[href$=\"role=sink&ranks={ranks}\"]')"
-        if ranks == 1:  # a prediction of fewer ranks has a button only if steps stay as long
-            browser.ask("Page.navigate", url=f"{flow.removesuffix('/flow')}/act?do=scale&role=sink&ranks=1")
+        if ranks != 2:  # a prediction of fewer ranks has a button only if steps stay as long
+            browser.ask("Page.navigate", url=f"{flow.removesuffix('/flow')}/act?do=scale&role=sink&ranks={ranks}")
         else:
             browser.until(f"{button} !== null")
             browser.value(f"{button}.click()")
@@ -224,6 +235,8 @@ def test_a_button_applies_a_prediction_and_the_page_compares_it_with_what_is_mea
         return answer
 
     browser.ask("Page.navigate", url=address)
+    browser.until(f"/sink 2 → 3 ranks: .* no button: the job file allows 1 to 2 ranks/.test({said})")
+    assert "sink (1 to 2 ranks)" in browser.value("document.querySelector('select[name=role]').innerText")
     assert "role sink may have from 1 to 2 ranks" in scale(3)
     assert "sink → 1 rank: asked" in scale(1)
     browser.until(f"/sink 1 → 2 ranks: steps \\d+% shorter/.test({said})")

@@ -94,6 +94,16 @@ def test_events_of_a_run_with_a_file_that_cannot_be_read_end_with_cause_place_an
     assert said.count("\n  → ") == 1
 
 
+def test_events_need_no_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.json").write_text('{"name": "run"}')
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    line = '{"seq":%d,"epoch":1,"time":1.0,"kind":"%s","data":{}}\n'
+    (tmp_path / "events.jsonl").write_text(line % (1, "job_started") + line % (2, "job_ended"))
+    assert main(["events", str(tmp_path), "--last", "1"]) == 0
+    said = capsys.readouterr().out
+    assert ("job_started" in said, "job_ended" in said) == (False, True)
+
+
 def test_a_long_job_is_attached_to_from_now_and_all_of_it_can_be_asked_for(start_master: Any) -> None:
     master = start_master(remembers=4096)
     master.age(LONG)

@@ -10,7 +10,7 @@ from rolemesh.errors import RolemeshError
 from rolemesh.job_file.model import Use
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh.runs.run import METRICS_FILE
-from rolemesh_durable.api.history import follow, newest
+from rolemesh_durable.api.history import follow, newest_event, newest_step
 from rolemesh_durable.api.jobs import Run
 from rolemesh_jobs.classes import Resolver
 from rolemesh_jobs.runs import find
@@ -43,7 +43,7 @@ def command(job: JobName, runs_dir: RunsDir = None) -> None:
         )
     observers = watchers(run)
     observers.broadcast("job_started", run=info)
-    if max(newest(run)) > LATEST:
+    if max(newest_event(run), newest_step(run)) > LATEST:
         where = run.path / METRICS_FILE
         typer.echo(
             f"only the last {LATEST} events and steps; 'rolemesh events {run.name}' and {where} have all", err=True

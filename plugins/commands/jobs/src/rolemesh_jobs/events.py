@@ -12,7 +12,7 @@ import typer
 from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
 from rolemesh_console.sentences import sentence
-from rolemesh_durable.api.history import events, newest
+from rolemesh_durable.api.history import events, newest_event
 from rolemesh_jobs.runs import find
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def command(
       rolemesh events grpo -f --kind failure --kind recovered
     """
     run = find(job, runs_dir)
-    seen = max(after or 0, 0 if last is None else newest(run)[0] - last)
+    seen = max(after or 0, 0 if last is None else newest_event(run) - last)
     first, ended = True, _has_end(run, seen)
     while True:
         # Asked before reading: what was journalled until the end is read after it.

@@ -20,7 +20,7 @@ from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.pieces import Piece, flat, stretches
 from rolemesh_facts.recoveries import Story, stories
-from rolemesh_facts.series import Collected, Points, thinned
+from rolemesh_facts.series import Collected, Points, read_values, thinned
 from rolemesh_facts.sizes import sizes_at
 from rolemesh_facts.time_use import EdgeUse, Use, by_role, edge_uses, reached_step, use_of
 from rolemesh_recorder.lines import FlowFile, Line, Stretch
@@ -138,7 +138,7 @@ class RunFacts:
         after = self._metrics[-1].step if self._metrics else -1
         with suppress(OSError):
             self._metrics_end = _last_line_end(path, start)
-            for line in read_metrics(path, after, start):
+            for line in read_values(path, after, start):
                 self._series.add(line)
                 self._metrics.append(StepMetrics(line.step, line.steps, line.time, *_NOTHING))
         return self._metrics

@@ -1,19 +1,58 @@
-"""Metrics as series, thinned out and smoothed. Pure."""
+"""Metrics as series, read, thinned out and smoothed."""
 
 from __future__ import annotations
 
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+
+import msgspec
 
 from rolemesh.api.observer import StepMetrics
+from rolemesh.runs.jsonl import open_regular, read_metrics
 
-__all__ = ["Collected", "centred", "exponential", "thinned"]
+__all__ = ["Collected", "centred", "exponential", "read_values", "thinned"]
 
 Points = tuple[list[int], list[float]]
+BEHIND_VALUES: Final = b',"operators":{'
+"""What follows the values in a line of ``metrics.jsonl``. Within a text, quotation marks look different."""
+_VALUES = msgspec.json.Decoder(dict[str, int | float | None])
 LIMIT = 1 << 62
 """Steps at or beyond this are damage."""
+
+
+def read_values(path: Path, after: int, start: int) -> Iterator[StepMetrics]:
+    """Yield what `read_metrics` yields, but without times of operators and roles. This is three times as fast.
+
+    Lines begin with the values. From the first line on that does not, `read_metrics` reads all.
+    """
+    with suppress(FileNotFoundError), open_regular(path) as file:
+        file.seek(start)
+        for raw in file:
+            end = raw.find(BEHIND_VALUES)
+            if end < 0 or not raw.endswith(b"}\n"):
+                break
+            try:
+                found = _VALUES.decode(raw[:end] + b"}")
+                step, steps, seconds = (
+                    int(found.pop("step") or 0),
+                    int(found.pop("steps") or 0),
+                    found.pop("time") or 0.0,
+                )
+            except (msgspec.MsgspecError, KeyError, ValueError):
+                break
+            start += len(raw)
+            if step > after:
+                values = {name: math.nan if value is None else value for name, value in found.items()}
+                yield StepMetrics(step, steps, seconds, values, {}, {}, {}, {})
+        else:
+            return
+        yield from read_metrics(path, after, start)
 
 
 class Collected:
@@ -27,7 +66,10 @@ class Collected:
         if not -LIMIT < line.step < LIMIT:
             return
         for name, value in line.values.items():
-            steps, values = self._found.setdefault(name, (array("q"), array("d")))
+            found = self._found.get(name)
+            if found is None:
+                found = self._found[name] = array("q"), array("d")
+            steps, values = found
             if not steps or line.step > steps[-1]:
                 steps.append(line.step)
                 values.append(value)
@@ -78,10 +120,28 @@ def exponential(values: Sequence[float], share: float) -> list[float]:
 
 
 def centred(values: Sequence[float], width: int) -> list[float]:
-    """Return the mean of the `width` values around each one; fewer at both ends, so that no end is pulled along."""
-    half, result = width // 2, []
-    for at in range(len(values)):
+    """Return the mean of the `width` values around each one; fewer at both ends, so that no end is pulled along.
+
+    Its price does not depend on `width`. Sums have twice the usual digits, so a huge value does not disturb the means
+    of small ones (Knuth, The Art of Computer Programming 2, section 4.2.2, theorem B).
+    """
+    half, result = width // 2, list(values)
+    finite = [value if math.isfinite(value) else 0.0 for value in values]
+    counts = list(accumulate(map(math.isfinite, values), initial=0))
+    sums = list(accumulate(finite, _add, initial=(0.0, 0.0)))
+    for at, value in enumerate(values):
         reach = min(half, at, len(values) - 1 - at)
-        near = [value for value in values[at - reach : at + reach + 1] if math.isfinite(value)]
-        result.append(sum(near) / len(near) if near and math.isfinite(values[at]) else values[at])
+        (low, low_rest), (high, high_rest) = sums[at - reach], sums[at + reach + 1]
+        number = counts[at + reach + 1] - counts[at - reach]
+        mean = ((high - low) + (high_rest - low_rest)) / number if number else math.nan
+        if math.isfinite(value) and math.isfinite(mean):  # the sum of huge values may be infinite
+            result[at] = mean
     return result
+
+
+def _add(total: tuple[float, float], value: float) -> tuple[float, float]:
+    """Return a sum and what rounding has taken from it."""
+    high, rest = total
+    new = high + value
+    part = new - high
+    return new, rest + ((high - (new - part)) + (value - part))

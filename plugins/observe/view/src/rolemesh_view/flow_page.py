@@ -12,6 +12,7 @@ from rolemesh_recorder.lines import FlowFile
 from rolemesh_view.edge_rows import edge_rows, edge_texts
 from rolemesh_view.graph import HEIGHT, WIDTH, draw
 from rolemesh_view.predictions import change
+from rolemesh_view.ranges import allowed
 from rolemesh_view.viewed import Ahead, Look, Viewed
 
 __all__ = ["flow", "picture"]
@@ -41,14 +42,15 @@ def flow(run: Viewed, query: Any) -> dict[str, Any]:
         "critical": critical,
         "seconds": (look.critical.until - look.critical.since) / 1e6 if look.critical else 0.0,
         "since_start": look.critical is not None and look.critical.since > look.since,
-        "legend": {
-            kind: LEGEND.get(kind) or phase_label(None, "", kind) for kind in (*KNOWN, "engine") if kind in drawn
-        },
+        "words": (words := {kind: LEGEND.get(kind) or phase_label(None, "", kind) for kind in (*KNOWN, "engine")}),
+        "legend": {kind: label for kind, label in words.items() if kind in drawn},
         "roles": {role: _uses(found, role, use) for role, use in sorted(look.roles.items())},
         "rates": look.rates,
         "recent_s": look.recent_s,
         "ahead": ahead or Ahead(None, ()),
         "change": change,
+        "ranges": run.ranges(),
+        "allowed": allowed,
         "size": (WIDTH, HEIGHT),
         "known": KNOWN,
     }
@@ -84,13 +86,16 @@ def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
     for at, line in enumerate(drawing.lines):
         if at >= len(edges):
             said = dict.fromkeys(("text", "title"), "calls") | {"more": "", "waits": "", "share": 0.0, "kind": "call"}
-            lines.append({"line": line, **said})
+            caller, callee = calls[at - len(edges)]
+            lines.append({"line": line, **said, "said": f"{labels[caller]} calls {labels[callee]}"})
             continue
         edge = flow.edges[at]
         more, waits = edge_texts(edge, states.get(edge.id), uses.get(edge.id))
+        name = f"{flow.ops[edge.src].label} → {flow.ops[edge.dst].label}: {edge.param}"
         lines.append(
             {
                 "line": line, "text": edge.param, "more": more, "waits": waits, "share": on_edge.get(edge.id, 0.0),
+                "said": " · ".join(filter(None, (name, more, waits))),
                 "kind": "edge", "title": f"{edge.param}: {edge.partition}",
             }
         )  # fmt: skip

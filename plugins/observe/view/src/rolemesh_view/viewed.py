@@ -20,6 +20,7 @@ from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, reached_st
 from rolemesh_recorder.reading import latest_lines
 from rolemesh_runtime.lock import is_held
 from rolemesh_view.predictions import SETTLING_S, Forecast, Resize, forecast, load_of, predicted, resizes
+from rolemesh_view.ranges import ranges_of
 from rolemesh_view.renewed import Renewed
 from rolemesh_view.row_index import RowIndex
 
@@ -86,6 +87,8 @@ class Viewed:
         own, ahead = RunFacts(path), RunFacts(path)  # each for one thread; they read on from where they were
         self._look = Renewed(lambda: _look(own))
         self._whole = Renewed(lambda: _whole(path))
+        self._ranges: tuple[str, Mapping[str, tuple[int, int]]] = ("", {})
+        """The text of the job file, and what it says."""
         self._predicted: dict[int, float | None] = {}
         self._ahead = Renewed(lambda: _ahead(ahead, self.look(), self._predicted))
 
@@ -109,6 +112,13 @@ class Viewed:
     def ahead_soon(self) -> Ahead | None:
         """Return the latest predictions; None if there are none yet and the record is large."""
         return self._ahead.get_within(SOON_S)
+
+    def ranges(self) -> Mapping[str, tuple[int, int]]:
+        """Return the minimum and maximum number of ranks of elastic roles."""
+        text = self.facts.job_file()
+        if text != self._ranges[0]:
+            self._ranges = text, ranges_of(text)
+        return self._ranges[1]
 
     def whole(self) -> Whole:
         """Return the latest extent of the record."""

@@ -19,7 +19,7 @@ from rolemesh_durable.journal.line_file import last_line
 from rolemesh_durable.journal.paging import PAGE, pages, start_after
 from rolemesh_durable.runs import unreadable
 
-__all__ = ["events", "lines", "newest"]
+__all__ = ["events", "lines", "newest_event", "newest_step"]
 
 PAGE_LINES = 2048
 """Number of lines of metrics per page. An observer's queue has room for twice as many (`Background`)."""
@@ -27,18 +27,22 @@ PAGE_LINES = 2048
 _decode = msgspec.json.Decoder(Event).decode
 
 
-def newest(run: LivingRun) -> tuple[int, int]:
-    """Return the number of the last event, and the step of the last line of metrics, in the run's files; 0 and -1 if
-    there are none. Raises `RolemeshError` if one cannot be read."""
-    event, step = _last(run.path / EVENTS_FILE, "seq"), _last(run.path / METRICS_FILE, "step")
-    return event if isinstance(event, int) else 0, step if isinstance(step, int) else -1
+def newest_event(run: LivingRun) -> int:
+    """Return the number of the last event in ``events.jsonl``; 0 if there is none. Raises `RolemeshError`."""
+    return _last(run.path / EVENTS_FILE, "seq", 0)
 
 
-def _last(path: Path, key: str) -> object:
+def newest_step(run: LivingRun) -> int:
+    """Return the step of the last line of ``metrics.jsonl``; -1 if there is none. Raises `RolemeshError`."""
+    return _last(run.path / METRICS_FILE, "step", -1)
+
+
+def _last(path: Path, key: str, none: int) -> int:
     try:
-        return last_line(path).get(key)
+        found = last_line(path).get(key)
     except OSError as error:
         raise unreadable(path, error) from error
+    return found if isinstance(found, int) else none
 
 
 def events(run: LivingRun, after: int, until: int = BEYOND, *, journal: bool = True) -> Iterator[list[Event]]:

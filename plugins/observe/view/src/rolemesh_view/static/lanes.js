@@ -4,7 +4,7 @@
   const canvas = document.getElementById("lanes"), context = canvas.getContext("2d");
   const ROW = 26, LEFT = innerWidth < 600 ? 84 : 130, TOP = 24, COUNT = 40;
   const style = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
-  let data = null, view = null, first = 0, asked = 0, timer = 0, drag = null, pointer = null;
+  let data = null, view = null, first = 0, asked = 0, timer = 0, drag = null, chosen = null;
   const words = JSON.parse(canvas.dataset.words), named = phase => words[phase] || phase;
   const seconds = us => us < 1 ? "0 s" : us >= 1e8 ? (us / 6e7).toFixed(1) + " min" : us >= 1e6 ? (us / 1e6).toPrecision(4) + " s" : us >= 1e3 ? (us / 1e3).toPrecision(4) + " ms" : Math.round(us) + " µs";
   const clock = (us, every) => {
@@ -17,6 +17,9 @@
   };
   const width = () => canvas.clientWidth - LEFT;
   const x = t => LEFT + (t - view[0]) / (view[1] - view[0]) * width();
+
+  const say = text => { document.getElementById("piece").textContent = text || "\u00a0"; };
+  const words_of = (name, [begin, d, phase, op, edge, step, restart]) => `${name}: ${named(phase)} ${data.ops[op] || ""} ${data.edges[edge] || ""}${step >= 0 ? " · step " + step : ""} · ${seconds(d)}, at ${seconds(begin)}${restart ? " · after restart " + restart : ""}`;
 
   async function load() {
     const number = ++asked;
@@ -61,10 +64,16 @@
       }
     });
     if (document.getElementById("arrows").checked) arrows(ink);
+    const piece = found();
+    if (piece) {
+      context.strokeStyle = style("link"); context.lineWidth = 3;
+      context.strokeRect(x(piece[0]) - 1, TOP + (chosen.lane - first) * ROW + 2, Math.max(4, piece[1] / (view[1] - view[0]) * width()) + 2, ROW - 4);
+      context.lineWidth = 1;
+    }
     context.restore();
     context.fillStyle = ink;
     data.lanes.forEach(([name], at) => context.fillText(name.slice(0, LEFT / 7), 6, TOP + at * ROW + ROW / 2));
-    document.getElementById("range").textContent = `${seconds(view[0])} to ${seconds(view[1])} of ${seconds(data.length)} · ranks ${first + 1} to ${first + data.lanes.length} of ${data.total}${data.many ? " · zoom in for calls and arrows" : ""}`;
+    document.getElementById("range").textContent = `${seconds(view[0])} to ${seconds(view[1])} of ${seconds(data.length)} since ${new Date(data.begin / 1000).toISOString().slice(0, 19).replace("T", " ")} UTC · ranks ${first + 1} to ${first + data.lanes.length} of ${data.total}${data.many ? " · zoom in for calls and arrows" : ""}`;
   }
   function axis(tall, quiet) {
     const span = view[1] - view[0], raw = span / (width() / 110), power = 10 ** Math.floor(Math.log10(raw));
@@ -102,15 +111,55 @@
   canvas.addEventListener("pointermove", event => {
     if (!data) return;
     if (drag) { const span = view[1] - view[0]; place(drag[1] - (event.clientX - drag[0]) / width() * span, span); return; }
-    const lane = data.lanes[Math.floor((event.offsetY - TOP) / ROW)], t = view[0] + share(event) * (view[1] - view[0]);
-    const piece = lane && lane[1].find(([begin, d]) => begin <= t && t < begin + d);
-    document.getElementById("piece").textContent = piece ? `${lane[0]}: ${named(piece[2])} ${data.ops[piece[3]] || ""} ${data.edges[piece[4]] || ""}${piece[5] >= 0 ? " · step " + piece[5] : ""} · ${seconds(piece[1])}, at ${seconds(piece[0])}${piece[6] ? " · after restart " + piece[6] : ""}` : "\u00a0";
+    const row = data.lanes[Math.floor((event.offsetY - TOP) / ROW)], t = view[0] + share(event) * (view[1] - view[0]);
+    const piece = row && row[1].find(([begin, d]) => begin <= t && t < begin + d);
+    say(piece ? words_of(row[0], piece) : "");
   });
+  // What the keys have chosen: the number of a lane, and a time in it. Its piece is the one at that time, or the next one.
+  const lane = () => chosen && data.lanes[chosen.lane - first];
+  const found = () => lane()?.[1].find(([begin, d]) => chosen.at < begin + d);
+  function choose(number, at) {
+    chosen = {lane: Math.max(0, Math.min(number, data.total - 1)), at};
+    const page = Math.floor(chosen.lane / COUNT) * COUNT;
+    if (page !== first) { first = page; load().then(said); return; }
+    said();
+  }
+  function said() {
+    draw();
+    const piece = found();
+    say(piece ? words_of(lane()[0], piece) : lane() ? lane()[0] + ": no piece in this window" : "");
+  }
+  async function along(by) {
+    const pieces = lane()[1], piece = found(), next = pieces.indexOf(piece) + by, span = view[1] - view[0];
+    if (by < 0 ? next >= 0 : next < pieces.length) {
+      const [begin, d] = pieces[next];
+      chosen.at = begin;
+      if (begin < view[0] || begin + Math.min(d, span) > view[1]) place(begin - span / 2, span);
+      said();
+    } else if (by < 0 ? view[0] > 0 : view[1] < data.length) { // the window has no more: move it
+      place(view[0] + by * span / 2, span);
+      clearTimeout(timer);
+      await load();
+      chosen.at = by > 0 ? Math.max(view[0], piece ? piece[0] + piece[1] : chosen.at) : piece ? piece[0] - 1 : view[0];
+      said();
+    }
+  }
   canvas.addEventListener("keydown", event => {
-    if (!data) return;
-    const span = view[1] - view[0];
-    if (event.key === "ArrowLeft") place(view[0] - span / 5, span); else if (event.key === "ArrowRight") place(view[0] + span / 5, span);
-    else if (event.key === "+") zoom(0.5); else if (event.key === "-") zoom(2); else return;
+    if (!data || !view || !data.total) return;
+    const span = view[1] - view[0], piece = found(), at = piece ? Math.max(0, Math.min(1, (piece[0] + piece[1] / 2 - view[0]) / span)) : 0.5;
+    const left = event.key === "ArrowLeft", right = event.key === "ArrowRight";
+    if (event.shiftKey && (left || right)) place(view[0] + (left ? -span : span) / 5, span);
+    else if (left || right) { if (lane()) along(left ? -1 : 1); else choose(first, view[0]); }
+    else if (event.key === "ArrowUp" || event.key === "ArrowDown") {
+      const by = event.key === "ArrowUp" ? -1 : 1;
+      if (chosen) choose(chosen.lane + by, chosen.at); else choose(first, view[0]);
+    }
+    else if (event.key === "Home") choose(chosen?.lane ?? first, view[0]);
+    else if (event.key === "End") choose(chosen?.lane ?? first, Math.max(view[0], (lane() || data.lanes[0])[1].findLast(([begin]) => begin < view[1])?.[0] ?? view[0]));
+    else if (event.key === "+") zoom(0.5, at);
+    else if (event.key === "-") zoom(2, at);
+    else if (event.key === "Escape" && chosen) { chosen = null; say(""); draw(); }
+    else return;
     event.preventDefault();
   });
   document.getElementById("controls").addEventListener("click", event => {

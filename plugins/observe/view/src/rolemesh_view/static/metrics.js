@@ -26,6 +26,11 @@
       width: Math.max(240, at.clientWidth), height: 220, scales: {x: {time: false}, y: {range: (_, low, high) => range(low, high)}}, axes: [axis, {...axis, size: 64}],
       series: [{label: "step"}, ...runs.map((label, n) => ({label, stroke: COLOURS[n % 8], width: 1.5, spanGaps: true, points: {show: steps.length < 3}, value: (_, v) => v == null ? "" : v.toPrecision(5)}))],
     }, [steps, ...values], at));
+    at.setAttribute("role", "img");
+    at.setAttribute("aria-label", runs.map((run, n) => {
+      const known = values[n].filter(value => value != null), text = value => value.toPrecision(5);
+      return known.length ? `${run}: ${text(known.at(-1))} at the end, from ${text(Math.min(...known))} to ${text(Math.max(...known))}` : `${run}: no value`;
+    }).join("; "));
     figure.dataset.ready = "1";
   }
   const seen = new Set();
