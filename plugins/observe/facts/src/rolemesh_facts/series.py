@@ -20,7 +20,7 @@ __all__ = ["Collected", "centred", "exponential", "read_values", "thinned"]
 
 Points = tuple[list[int], list[float]]
 BEHIND_VALUES: Final = b',"operators":{'
-"""What follows the values in a line of ``metrics.jsonl``. Within a text, quotation marks look different."""
+"""The key behind the values in a line of ``metrics.jsonl``. Within a text, quotation marks look different."""
 _VALUES = msgspec.json.Decoder(dict[str, int | float | None])
 LIMIT = 1 << 62
 """Steps at or beyond this are damage."""

@@ -31,6 +31,6 @@ def ranges_of(job_file: str) -> dict[str, Range]:
 
 
 def allowed(ranges: Mapping[str, Range], role: str, ranks: int) -> str:
-    """Return why `role` cannot have so many ranks; "" if the job file allows them."""
+    """Return why `role` cannot have this number of ranks; "" if the job file allows them."""
     least, most = ranges.get(role, (1, ranks))
     return "" if least <= ranks <= most else f"the job file allows {least} to {most} ranks"

@@ -6,6 +6,7 @@ Watchers read the history here; the master only answers from its memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice, takewhile
 from pathlib import Path
 
 import msgspec
@@ -81,15 +82,8 @@ def lines(run: LivingRun, after: int, until: int = BEYOND) -> Iterator[list[Step
         return
     except OSError as error:
         raise unreadable(path, error) from error
-    page: list[StepMetrics] = []
-    for line in read_metrics(path, after, start):
-        if line.step >= until:
-            break
-        page.append(line)
-        if len(page) >= PAGE_LINES:
-            yield page
-            page = []
-    if page:
+    found = takewhile(lambda line: line.step < until, read_metrics(path, after, start))
+    while page := list(islice(found, PAGE_LINES)):
         yield page
 
 

@@ -150,10 +150,9 @@ class _Session:
 
     def _begin(self, event: int, step: int) -> None:
         """The newest are `event` and `step`, or those in the files: begin a little before."""
-        written = history.newest(self._run)
         latest = self._latest or 0
-        self._event = max(0, max(event, written[0]) - latest)
-        self._step = max(-1, max(step, written[1]) - latest)
+        self._event = max(0, max(event, history.newest_event(self._run)) - latest)
+        self._step = max(-1, max(step, history.newest_step(self._run)) - latest)
 
     def _take_events(self, update: Update) -> None:
         events = [event for event in update.events if event.seq > self._event]
