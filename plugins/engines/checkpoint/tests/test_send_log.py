@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolemesh.api.batch import Batch
-from rolemesh_checkpoint import log_record
+from rolemesh_checkpoint import log_record, send_log
 from rolemesh_checkpoint.log_kinds import RecordKind
 from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.codec import decode, unflatten
 from rolemesh_dataplane.payload import Payload
-from rolemesh_dataplane.shm import SlotPool
+from rolemesh_dataplane.shm import NoSharedMemory, SlotPool, new_file
 from rolemesh_dataplane.slot_reader import SlotReader
 
 
@@ -77,6 +77,9 @@ class Torn:
 
     def __init__(self, memory, look):
         self.memory, self.look = memory, look
+
+    def __len__(self):
+        return len(self.memory)
 
     def __setitem__(self, at, data):
         start, stop, _ = at.indices(len(self.memory))
@@ -170,6 +173,23 @@ def test_a_record_larger_than_a_segment_gets_one_of_its_own(shm, pool):
     send(log, pool, 0, ["y" * (3 << 20)])
     send(log, pool, 1, [1])
     assert [(r.step, r.hlen > 3 << 20) for r in SendLog.read(shm, "a", 0)] == [(0, True), (1, False)]
+    log.close()
+
+
+def test_segments_stay_small_where_memory_is_short(shm, pool, monkeypatch):
+    def short(path, size, *args, **kwargs):
+        if size > 100_000:
+            raise NoSharedMemory("no room")
+        return new_file(path, size, *args, **kwargs)
+
+    monkeypatch.setattr(send_log, "new_file", short)
+    log = SendLog(shm, "a", 0)
+    for step in range(1000):
+        send(log, pool, step, b"x" * 900)
+    assert {path.stat().st_size for path in shm.glob("log-a-0-*")} == {1 << 16}
+    assert [record.step for record in SendLog.read(shm, "a", 0)] == list(range(1000))
+    with pytest.raises(NoSharedMemory):
+        send(log, pool, 1000, ["y" * 200_000])
     log.close()
 
 

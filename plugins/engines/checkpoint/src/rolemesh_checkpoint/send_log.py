@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -22,15 +23,18 @@ from rolemesh_checkpoint import log_record
 from rolemesh_checkpoint.log_kinds import RecordKind
 from rolemesh_checkpoint.log_record import MAX_HOLD, LogRecord, chunk_head
 from rolemesh_checkpoint.orphans import Restart, is_orphan
-from rolemesh_dataplane.shm import Persist, named, new_file
+from rolemesh_dataplane.mapping import Bytes
+from rolemesh_dataplane.shm import NoSharedMemory, Persist, named, new_file
 
 __all__ = ["SendLog"]
 
 SEGMENT_BYTES: Final = 1 << 20
-"""Bytes of a segment, from the fifth of a generation on. The first takes a sixteenth.
+"""Bytes of a segment, from the fifth of a generation on. The first takes a sixteenth, as do others if memory is short.
 
 This lets many ranks with little to log fit into little memory. A rank that starts again finds room.
 """
+_SENT: Final = " of what was sent"
+_LESS: Final = "or lower edges.retention.max_bytes"
 _CHUNK: Final = RecordKind.CHUNK
 _LINE: Final = RecordKind.LINE
 _MAGIC: Final = b"rmlog004"
@@ -304,12 +308,12 @@ class SendLog:
 
     def _begin(self, number: int, room: int) -> None:
         path = self._directory / f"{self._name}{number}"
-        size = max(SEGMENT_BYTES >> max(0, 4 - self._made), _OPENING.size + _FRAME.size + room)
+        least = _OPENING.size + _FRAME.size + room
+        sizes = [max(SEGMENT_BYTES >> halved, least) for halved in range(max(0, 4 - self._made), 5)]
         self._made += 1
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._map = self._persist(
-            lambda: new_file(path, size, " of what was sent", "or lower edges.retention.max_bytes", spare=False).data
-        )
+        self._map = self._persist(lambda: _largest(path, sizes).data)
+        size = len(self._map)
         opening = _OPENING.pack(
             _MAGIC, self._generation, self._timeline, self._resume, self.position, self.sure | self._copied << 1, _OPEN
         )
@@ -320,6 +324,15 @@ class SendLog:
         self._current = _Segment(path, number, self._generation, self._timeline, self._resume, self.position, size)
         self._segments.append(self._current)
         self.nbytes += size
+
+
+def _largest(path: Path, sizes: Sequence[int]) -> Bytes:
+    """Create a segment of the first of `sizes` that fits into memory. Raises `NoSharedMemory` if none does."""
+    *larger, least = sizes
+    for size in larger:
+        with suppress(NoSharedMemory):
+            return new_file(path, size, _SENT, _LESS, spare=False)
+    return new_file(path, least, _SENT, _LESS, spare=False)
 
 
 def _restarts(segments: Iterable[_Segment]) -> list[Restart]:

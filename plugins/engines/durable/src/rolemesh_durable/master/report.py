@@ -87,15 +87,16 @@ def _at(agent: AgentRecord) -> str:
 
 
 def _rank(role: str, n: int, node: str, record: RankRecord, graph: LogicalGraph) -> RankStatus:
-    generation = record.launch.generation
-    at = record.report
+    generation, at = record.launch.generation, record.report
     if at is None or record.state != "running":
         return RankStatus(role, n, node, record.pid, record.state, record.finished, generation=generation)
     phase = "stopped" if at.frozen else PHASES[at.phase] if 0 <= at.phase < len(PHASES) else ""
     doing = _doing(at.op, at.edge, graph)
     if at.done >= 0:
         doing += f" {at.done}/{at.total}" if at.total else f" {at.done}"
-    return RankStatus(role, n, node, record.pid, record.state, max(at.step, 0), phase, doing, generation)
+    # A restored rank that has begun no step since then reports step -1.
+    step = max(at.step, record.finished, 0)
+    return RankStatus(role, n, node, record.pid, record.state, step, phase, doing, generation)
 
 
 def _doing(op: int, edge: int, graph: LogicalGraph) -> str:
