@@ -15,10 +15,15 @@ FRESH_S = 3.0
 
 
 class Renewed(Generic[T]):
-    """The latest value of `compute`, for several threads. Only before there is a value does anybody wait for it."""
+    """The latest value of `compute`, for several threads. Only before there is a value does anybody wait for it.
 
-    def __init__(self, compute: Callable[[], T]) -> None:
-        self._compute = compute
+    A value stays while `version` returns what it returned before; None stands for a version that always changes.
+    """
+
+    def __init__(self, compute: Callable[[], T], version: Callable[[], object] = lambda: None) -> None:
+        self._compute, self._version = compute, version
+        self._computed: object = None
+        self._awaited = False
         self._value: tuple[T] | None = None
         self._due = 0.0
         self._busy = threading.Lock()
@@ -34,13 +39,15 @@ class Renewed(Generic[T]):
         return value[0]
 
     def get_within(self, seconds: float) -> T | None:
-        """Return the latest value as `get` does; None if there is none after `seconds`."""
+        """Return the latest value as `get` does; None if there is none. Only the first call waits for one."""
         self._begin()
-        self._ready.wait(seconds)
+        self._ready.wait(0.0 if self._awaited else seconds)
+        self._awaited = True
         return self._value[0] if self._value is not None else None
 
     def _begin(self) -> None:
-        if time.monotonic() > self._due and self._busy.acquire(blocking=False):
+        due = time.monotonic() > self._due and (self._computed is None or self._version() != self._computed)
+        if due and self._busy.acquire(blocking=False):
             threading.Thread(target=self._renew_and_release, daemon=True, name="renewal").start()
 
     def _renew_and_release(self) -> None:
@@ -50,9 +57,10 @@ class Renewed(Generic[T]):
             self._busy.release()
 
     def _renew(self) -> tuple[T]:
-        began = time.monotonic()
+        began, version = time.monotonic(), self._version()
         self._value = value = (self._compute(),)
         ended = time.monotonic()
+        self._computed = version
         self._due = ended + max(FRESH_S, 5 * (ended - began))
         self._ready.set()
         return value

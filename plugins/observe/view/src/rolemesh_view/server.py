@@ -108,7 +108,7 @@ class _Show:
         if found is None:
             raise HTTPException(404, f"there is no data {name!r}")
         try:
-            with run.lock:
+            with run.lanes_lock if name == "lanes" else run.lock:
                 return Response(found(run, self._runs, request.query_params), media_type="application/json")
         except ValueError as error:
             raise HTTPException(400, str(error)) from error

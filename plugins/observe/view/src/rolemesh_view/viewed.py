@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from rolemesh.api.observer import StepMetrics
 from rolemesh.api.rank_ref import RankRef
+from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE
 from rolemesh_durable.api.jobs import LivingRun, list_runs
 from rolemesh_facts import RunFacts
 from rolemesh_facts.advice import Advice, Evidence, advice
@@ -17,6 +20,7 @@ from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.pieces import flat, stretches
 from rolemesh_facts.sizes import sizes_at
 from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, reached_step, use_of
+from rolemesh_recorder.lines import RECORD_DIR
 from rolemesh_recorder.reading import latest_lines
 from rolemesh_runtime.lock import is_held
 from rolemesh_view.predictions import SETTLING_S, Forecast, Resize, forecast, load_of, predicted, resizes
@@ -84,17 +88,31 @@ class Viewed:
         self.run = LivingRun(path)
         self.rows = RowIndex(path)
         self.lock = threading.RLock()
+        """A lock around `facts`."""
+        self.lanes_lock = threading.Lock()
+        """A lock around the reading of lanes: only one answer at a time needs memory for them."""
         own, ahead = RunFacts(path), RunFacts(path)  # each for one thread; they read on from where they were
-        self._look = Renewed(lambda: _look(own))
-        self._whole = Renewed(lambda: _whole(path))
+        self._look = Renewed(lambda: _look(own), self._version)
+        self._whole = Renewed(lambda: _whole(path), self._version)
         self._ranges: tuple[str, Mapping[str, tuple[int, int]]] = ("", {})
         """The text of the job file, and what it says."""
         self._predicted: dict[int, float | None] = {}
-        self._ahead = Renewed(lambda: _ahead(ahead, self.look(), self._predicted))
+        self._ahead = Renewed(lambda: _ahead(ahead, self.look(), self._predicted), self._version)
 
     def live(self) -> bool:
         """Return whether a process of the job is alive on this machine. A copied folder is never alive."""
         return is_held(self.path) and not self.facts.result()
+
+    def _version(self) -> object:
+        """Return what changes with the run's folder, and once a minute; None while the run is alive here."""
+        if self.live():
+            return None
+        stamps = []
+        for name in (EVENTS_FILE, METRICS_FILE, RESULT_FILE, RECORD_DIR):
+            with suppress(OSError):
+                found = (self.path / name).stat()
+                stamps.append((name, found.st_mtime_ns, found.st_size))
+        return int(time.monotonic() // 60), stamps
 
     def state(self) -> str:
         """Return the state in a word: the result's status, ``running``, ``died``, or ``new``."""
