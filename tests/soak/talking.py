@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from statistics import linear_regression
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,6 +95,9 @@ class _Gateway:
             await asyncio.wait([replacing], timeout=max(0.0, min(began + len(levels) * every_s, began + seconds) - now))
             if replacing.done():
                 replacing.result()
+                for _, task in self._open.values():
+                    if task.done():
+                        task.result()
                 raise RuntimeError("the clients of the gateway have failed")
             levels.append(self._level(time.monotonic() - began))
         replacing.cancel()
@@ -115,7 +119,7 @@ class _Gateway:
         number, self._begun = self._begun, self._begun + 1
         start = Start([{"role": "user", "content": f"Conversation {number} begins."}])
         limits = ConversationLimits(turns=MOST_TURNS, tokens=1 << 20)
-        episode: Any = None  # no client of this test calls a tool
+        episode: Any = SimpleNamespace(hears=False)  # no client of this test calls a tool
         talk = Talk(number, number, start, episode, _Bytes(), self._sample, limits, {})
         door = self._server.open(start)
         task = asyncio.ensure_future(Dialogue(talk, door.desk, (), False).run(lambda: None))
@@ -153,6 +157,7 @@ async def _client() -> None:
         running.discard(task)
         if (error := task.exception()) is not None:
             failed.append(error)
+            lines.feed_eof()
 
     while (line := await lines.readline()) and not failed:
         task = asyncio.ensure_future(_conversation(**json.loads(line)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from tests.soak.talking import Level, slope, talked
 
@@ -14,6 +16,7 @@ MAY_GROW = 0.05
 
 def test_a_gateway_takes_no_more_after_an_hour(capsys: pytest.CaptureFixture[str]) -> None:
     levels = talked(SECONDS, SEVERAL, EVERY_S)
+    assert all(later.turns > earlier.turns for earlier, later in pairwise(levels)), "no turn in a whole interval"
     warm = [each for each in levels if each.at >= WARM_UP_S]
     first = [each for each in warm if each.at < WARM_UP_S + SPAN_S]
     last = [each for each in warm if each.at >= SECONDS - SPAN_S]

@@ -100,13 +100,18 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    model: Model, may_judge: bool = True, retry_s: float = 10.0, leave_out: Sequence[str] = (), **about: Any
+    model: Model,
+    may_judge: bool = True,
+    retry_s: float = 10.0,
+    leave_out: Sequence[str] = (),
+    takes: Sequence[str] = ("max_tokens", "stop"),
+    **about: Any,
 ) -> AsyncIterator[Running]:
     server = Server("policy", 1.0, 4, retry_s, leave_out)
     await server.start()
     talk = ScriptedTalk(model, **about)
     door = server.open(talk.start)
-    dialogue = Dialogue(talk, door.desk, ["max_tokens", "stop"], may_judge)
+    dialogue = Dialogue(talk, door.desk, takes, may_judge)
     task = asyncio.ensure_future(dialogue.run(lambda: None))
     try:
         yield Running(talk, server, door, dialogue)

@@ -405,6 +405,34 @@ def test_each_parameter_of_the_client_has_one_place_in_the_gateway_and_in_its_re
     assert not [name for name in (*module.REFUSED, *module.NOTED) if f"`{name}" not in readme]
 
 
+def test_the_form_of_an_answer_is_forced_if_the_job_takes_it(gateway, says):
+    schema = {"type": "object", "properties": {"total": {"type": "integer"}}}
+    told = [{"role": "user", "content": "1 + 2?"}]
+    chat_form = {"type": "json_schema", "json_schema": {"name": "total", "schema": schema}}
+    form = {"type": "json_schema", "name": "total", "schema": schema}
+
+    async def asked(**more):
+        async with gateway(lambda messages: says('{"total": 3}'), **more) as here:
+            async with openai_client(here.door) as client:
+                body = {"model": "m", "messages": told}
+                await client.chat.completions.create(**body, response_format=chat_form)
+                await client.chat.completions.create(**body, response_format={"type": "json_object"})
+                await client.responses.create(model="m", input="1 + 2?", text={"format": form})
+                await client.chat.completions.create(**body, response_format=chat_form, tools=[CHAT_TOOL])
+                with pytest.raises(openai.BadRequestError, match="response_format: neither text"):
+                    await client.chat.completions.create(**body, response_format={"type": "xml"})
+            async with anthropic_client(here.door) as client:
+                config = {"effort": "low", "format": {"type": "json_schema", "schema": schema}}
+                await client.messages.create(model="m", max_tokens=9, messages=told, output_config=config)
+            return [each.get("structured_outputs") for each in here.talk.params], here.dialogue.ignored
+
+    always = {"output_config.effort", "response_format"}
+    names = always | {"output_config.format", "text.format"}
+    taken = [{"json": schema}, {"json_object": True}, {"json": schema}, None, {"json": schema}]
+    assert asyncio.run(asked(takes=["structured_outputs", "max_tokens"])) == (taken, always)
+    assert asyncio.run(asked()) == ([None] * 5, names)
+
+
 @pytest.mark.parametrize("api", ["chat", "responses", "messages"])
 def test_a_stream_whose_turn_takes_long_begins_with_pings_and_may_still_fail(gateway, model, api, monkeypatch):
     monkeypatch.setattr(server, "PING_S", 0.02)

@@ -15,6 +15,7 @@ FIRST = {"role": "user", "content": "What is 1 + 2?"}
 CALL = {"id": "c7", "type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": 2}}}
 TURN = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 TOLD = {"role": "tool", "tool_call_id": "c7", "content": "3"}
+NEITHER = "message {} is neither the user's nor a tool's"
 ADD = Tool("add", "Adds.", {"type": "object"})
 
 
@@ -70,10 +71,16 @@ def test_parts_of_a_text_and_another_name_of_the_system_continue():
     [
         ([SYSTEM, {**FIRST, "content": "What is 1 + 3?"}, TURN, TOLD], [ADD], "message 1 has changed"),
         ([SYSTEM, FIRST, {"role": "assistant", "content": "3"}, FIRST], [ADD], "message 2 has changed"),
-        ([SYSTEM, FIRST], [ADD], "messages from 2 on are missing"),
         ([SYSTEM, FIRST, TURN, TOLD], [], "the tools have changed"),
-        ([SYSTEM, FIRST, TURN, SYSTEM, FIRST], [ADD], "message 3 is neither the user's nor a tool's"),
+        ([SYSTEM, FIRST, TURN, SYSTEM, FIRST], [ADD], NEITHER.format(3)),
+        ([{**SYSTEM, "content": "Be rude."}, FIRST, TURN, TOLD], [ADD], "message 0 has changed"),
+        ([SYSTEM, FIRST, TURN, FIRST, {"role": "assistant", "content": "3"}, FIRST], [ADD], NEITHER.format(4)),
+        # The first requests of other agents:
         ([{**SYSTEM, "content": "Be rude."}, FIRST], [ADD], ""),
+        ([SYSTEM, {"role": "user", "content": "Another question"}], [ADD], ""),
+        ([SYSTEM, FIRST], [], ""),
+        ([SYSTEM, FIRST], [ADD], ""),
+        ([SYSTEM, {**FIRST, "content": "0 + 0?"}, {"role": "assistant", "content": "0"}, FIRST], [ADD], ""),
     ],
 )
 def test_a_changed_history_begins_a_sample_and_says_where(messages, tools, reason):
@@ -89,6 +96,8 @@ def test_a_request_whose_turn_was_cancelled_is_sampled_again():
     made = contexts()
     made.appended(0, [SYSTEM, FIRST, TURN, TOLD])
     assert made.place([SYSTEM, FIRST, TURN, TOLD], [ADD]) == Continue(0, [])
+    made.answered(0, [SYSTEM, FIRST, TURN, TOLD], {"role": "assistant", "content": "3"}, 1)
+    assert made.place([SYSTEM, FIRST, TURN, TOLD], [ADD]) == Begin("messages from 4 on are missing")
 
 
 def test_a_repeated_request_gets_the_same_turn_only_if_the_client_says_so():

@@ -69,6 +69,20 @@ def test_a_call_has_the_same_answer_alone_and_among_others(rollout: VLLMWorkload
     assert all(same(*pair) for pair in zip(alone, together, strict=True))
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_structured_outputs_have_the_log_probabilities_of_the_allowed_tokens(
+    rollout: VLLMWorkload, temperature: float
+) -> None:
+    params = {"max_tokens": 5, "temperature": temperature, "seed": 3, "stop_token_ids": [0]}
+    chosen = params | {"structured_outputs": {"choice": ["w3w4", "w5w4"]}}
+    answer, other = run(rollout.sample(PROMPT, chosen), rollout.sample(PROMPT, params))
+    masked = run(rollout.sample(PROMPT, params | {"max_tokens": 1, "allowed_token_ids": [6, 8]}))[0]
+    assert (answer["ids"].tolist(), answer["finish"]) == ([masked["ids"][0], 7, 0], "stop")
+    assert answer["logprobs"][0] == pytest.approx(masked["logprobs"][0], abs=1e-6)
+    assert answer["logprobs"][1:].tolist() == [0.0, 0.0]  # one token is allowed
+    assert same(other, run(rollout.sample(PROMPT, params))[0])
+
+
 def test_generate_runs_beside_calls(rollout: VLLMWorkload, prompts: Any) -> None:
     expected, alone = rollout.generate(prompts(2)), run(rollout.sample(PROMPT, LONG | {"seed": 1}))[0]
 

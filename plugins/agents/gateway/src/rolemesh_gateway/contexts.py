@@ -31,7 +31,12 @@ class Repeat(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """The request continues no sample. `reason` says how it differs from the nearest one; "" for a new subject."""
+    """The request continues no sample. `reason` says how it differs from the nearest one; "" for a new subject.
+
+    A new subject has no turn of the model: the first request of a sub-agent, also with a system prompt or a question
+    that others have, or a context that the program has made short. Turns that a program has written itself, as
+    examples, are none of the model's.
+    """
 
     reason: str = ""
 
@@ -48,6 +53,8 @@ class Contexts:
 
     def __init__(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         self._samples = [_Sample(_tools(tools), _digests(messages))]
+        self._turns: set[bytes] = set()
+        """The digests of all turns of the model."""
         self._placed: tuple[Sequence[Message], list[bytes]] | None = None
         """The messages of the last request and their digests, until its answer."""
 
@@ -68,7 +75,7 @@ class Contexts:
                 best = (number, each)
         if best is not None:
             return Continue(best[0], list(messages[len(best[1].digests) :]))
-        return Begin(self._difference(given, offered))
+        return Begin(self._difference(messages, given, offered))
 
     def began(self, sample: int, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """Note that `sample` has begun with these messages; samples are numbered in their order."""
@@ -88,7 +95,9 @@ class Contexts:
         """
         mine = self._samples[sample]
         told = _digests([answer])[0]
-        mine.digests, mine.turn, mine.turns = [*self._digests_of(messages), told], number, mine.turns + 1
+        mine.digests, mine.turn = [*self._digests_of(messages), told], number
+        mine.first = mine.first or len(mine.digests) - 1
+        self._turns.add(told)
         mine.whole = _digests([{**answer, "content": answer["content"] + stop}])[0] if stop else told
         self._placed = None
 
@@ -96,16 +105,22 @@ class Contexts:
         placed = self._placed
         return placed[1] if placed is not None and placed[0] is messages else _digests(messages)
 
-    def _difference(self, given: Sequence[bytes], offered: bytes) -> str:
+    def _difference(self, messages: Sequence[Message], given: Sequence[bytes], offered: bytes) -> str:
+        if all(each["role"] != "assistant" for each in messages):
+            return ""
         nearest = max(
-            (each for each in self._samples if each.turns), key=lambda s: _common(s.digests, given), default=None
+            (each for each in self._samples if each.first), key=lambda s: _common(s.digests, given), default=None
         )
-        if nearest is None or not (common := _common(nearest.digests, given)):
+        if nearest is None:
+            return ""
+        common = _common(nearest.digests, given)
+        if common < nearest.first and self._turns.isdisjoint(given):
             return ""
         if nearest.tools != offered:
             return "the tools have changed"
         if common == len(nearest.digests):
-            return f"message {common} is neither the user's nor a tool's"
+            other = (place for place in range(common, len(given)) if messages[place]["role"] not in APPENDED)
+            return f"message {next(other, common)} is neither the user's nor a tool's"
         return f"message {common} has changed" if common < len(given) else f"messages from {common} on are missing"
 
 
@@ -114,7 +129,8 @@ class _Sample(msgspec.Struct):
     digests: list[bytes]
     turn: int | None = None
     """The number of the turn at the end; None if the last message is no turn of the model."""
-    turns: int = 0
+    first: int = 0
+    """The place of the first turn; 0 before it."""
     whole: bytes = b""
     """The digest of the turn at the end, with the stop text."""
 

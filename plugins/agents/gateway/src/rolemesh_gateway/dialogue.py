@@ -124,7 +124,11 @@ class Dialogue:
 
     async def _turn(self, ask: Ask) -> Answer:
         params = {name: value for name, value in ask.params.items() if name in self._takes}
-        ignored = sorted({*ask.unknown, *(ask.params.keys() - params.keys())})[:NAMES]
+        if ask.tools:
+            # The model may call a tool, and a form would forbid it.
+            params.pop("structured_outputs", None)
+        left = (ask.names.get(name, name) for name in ask.params.keys() - params.keys())
+        ignored = sorted({*ask.unknown, *left})[:NAMES]
         self._note(ignored)
         ask, earlier = self._whole(ask)
         messages = [*ask.lead, *earlier, *ask.messages]

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ProcessHarness"]
 
+FORMS = ("response_format", "text.format", "output_config.format")
+"""What the APIs call the form of a turn."""
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ")
 """The only variables of the rank that a program sees: others may have secrets."""
 
@@ -155,7 +157,8 @@ class ProcessHarness(Harness):
                 "and counts such samples in gateway_samples",
             )
         for name in sorted(dialogue.ignored):
-            self._warn(f"ignored {name}", f"the gateway ignores the parameter {name} of requests")
+            remedy = "; to force the form, add structured_outputs to the option takes" if name in FORMS else ""
+            self._warn(f"ignored {name}", f"the gateway ignores the parameter {name} of requests{remedy}")
 
     def _warn(self, key: str, text: str) -> None:
         if key not in self._warned:

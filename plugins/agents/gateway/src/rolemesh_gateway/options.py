@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, Field
 
 from rolemesh_gateway.rewards import WRONG, RewardFrom
 
 __all__ = ["ProcessOptions"]
+
+
+Taken = Literal[
+    "max_tokens", "stop", "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty",
+    "structured_outputs",
+]  # fmt: skip
+"""A parameter of requests that may have an effect, as vLLM names it."""
 
 
 class ProcessOptions(BaseModel, extra="forbid"):
@@ -37,9 +46,10 @@ class ProcessOptions(BaseModel, extra="forbid"):
         description="with exit, stdout and call: the reward of a conversation that a limit ended before the program "
         "set one; null: the conversation fails, and rolemesh tries it again",
     )
-    takes: list[str] = Field(
+    takes: list[Taken] = Field(
         default_factory=lambda: ["max_tokens", "stop"],
-        description="parameters of requests that have an effect; the job's sampling parameters replace all others",
+        description="parameters of requests that have an effect; the job's sampling parameters replace all others. "
+        "structured_outputs: response_format, text.format and output_config.format force the form of a turn",
     )
     leave_out: list[str] = Field(
         default_factory=list,

@@ -37,6 +37,7 @@ class Ask(msgspec.Struct, frozen=True):
     - `refers`: whether `messages` have references to parts of earlier answers; see `references`.
     - `lead`: messages before the history: the instructions of the Responses API, which are no part of it.
     - `params`: parameters of the sampling, by the names of vLLM's `SamplingParams`.
+    - `names`: what the API calls those of `params` for which it has another name.
     - `unknown`: parameters of the request that the gateway ignores.
     - `echo`: parameters that the answer repeats, as the API does.
     - `previous`: the id of the answer that the request continues, or "".
@@ -49,6 +50,7 @@ class Ask(msgspec.Struct, frozen=True):
     messages: Sequence[Message]
     tools: Sequence[Tool] = ()
     params: Mapping[str, Any] = {}
+    names: Mapping[str, str] = {}
     stream: bool = False
     usage: bool = True
     """Whether a stream ends with the counts of tokens."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from vllm import LLM, SamplingParams
 from vllm.exceptions import VLLMClientError
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from rolemesh.api.batch import Batch, Shard
 from rolemesh_vllm.adapters import check_adapters, merged
@@ -133,7 +133,10 @@ class Engine:
         if room <= 0:
             return no_room()
         try:
-            request = SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **shape_of(params, room))
+            shape = shape_of(params, room)
+            if "structured_outputs" in shape:
+                shape["structured_outputs"] = StructuredOutputsParams(**shape["structured_outputs"])
+            request = SamplingParams(output_kind=RequestOutputKind.FINAL_ONLY, **shape)
             output = (await self.sampler.sample(ids, request)).outputs[0]
         except VLLMClientError as error:
             raise ValueError(str(error)) from error

@@ -14,9 +14,13 @@ from rolemesh_vllm.options import NUCLEUS, PENALTIES
 __all__ = ["answer_of", "no_room", "shape_of", "token_ids"]
 
 _LIMITS = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos")
-_CHOICE = ("temperature", "seed", *NUCLEUS, *PENALTIES, "allowed_token_ids", "bad_words")
+_CHOICE = ("temperature", "seed", *NUCLEUS, *PENALTIES, "allowed_token_ids", "bad_words", "structured_outputs")
 NAMES = frozenset((*_LIMITS, *_CHOICE))
 """Parameters that a caller may set, as ``vllm.SamplingParams`` names them."""
+STRUCTURES = ("json", "json_object", "regex", "choice", "grammar")
+"""What `structured_outputs` may be, as ``vllm.StructuredOutputsParams`` names it."""
+MOST_STRUCTURE = 64_000
+"""Maximum characters of `structured_outputs` as text: vLLM compiles it, which takes time and memory."""
 FINISHES = ("stop", "length")
 
 
@@ -48,7 +52,16 @@ def shape_of(params: Mapping[str, Any], room: int) -> dict[str, Any]:
         raise ValueError("sampling at a temperature above 0 needs a seed, so that a repeated call has the same answer")
     if "logit_bias" in shape:
         shape["logit_bias"] = {int(token): bias for token, bias in shape["logit_bias"].items()} or None
+    if "structured_outputs" in shape:
+        _check_structure(shape["structured_outputs"])
     return shape | {"n": 1, "logprobs": 0, "detokenize": bool(shape.get("stop") or shape.get("bad_words"))}
+
+
+def _check_structure(given: Any) -> None:
+    if not isinstance(given, Mapping) or len(given) != 1 or next(iter(given)) not in STRUCTURES:
+        raise ValueError(f"structured_outputs is {given!r:.100}, not a mapping with one of {', '.join(STRUCTURES)}")
+    if len(repr(given)) > MOST_STRUCTURE:
+        raise ValueError(f"structured_outputs has {len(repr(given))} characters, more than {MOST_STRUCTURE}")
 
 
 def answer_of(

@@ -15,7 +15,7 @@ __all__ = ["in_parts", "may_be_divided"]
 Ids = np.ndarray[Any, np.dtype[Any]]
 Sampler = Callable[[Ids, Mapping[str, Any]], Awaitable[SampledTurn]]
 
-WHOLE = ("stop", "bad_words", "presence_penalty", "frequency_penalty")
+WHOLE = ("stop", "bad_words", "presence_penalty", "frequency_penalty", "structured_outputs")
 """Parameters that look at all tokens of a turn, but not at the prompt. A turn with one of them is one part."""
 
 

@@ -17,7 +17,7 @@ from rolemesh_agents.conversations.sampling import SampledTurn
 from rolemesh_agents.conversations.tokens import ParsedTurn, TokenTemplate
 from rolemesh_agents.conversations.transcript import Transcript
 from rolemesh_agents.environment import Observation, Outcome, Reward, Start
-from rolemesh_agents.errors import BreachError, ConversationFailedError, EndReached
+from rolemesh_agents.errors import AgentError, BreachError, ConversationFailedError, EndReached
 from rolemesh_agents.harness import Turn
 
 __all__ = ["Sampler", "Talk"]
@@ -103,6 +103,11 @@ class Talk:
             raise breach(f"max_tokens is {asked!r:.100}, not a whole number from 1 on")
         given["max_tokens"] = min(asked or limits.turn_tokens, limits.turn_tokens, left)
         given["stop_token_ids"] = [*self._template.stop_token_ids, *given.get("stop_token_ids", ())]
+        if given.get("structured_outputs") and getattr(self._template, "begins_in_reasoning", False):
+            raise AgentError(
+                "structured_outputs would forbid the reasoning with which this chat template begins each turn",
+                remedy="leave structured_outputs out, or make a template without reasoning: the option template",
+            )
         prompt = np.concatenate([transcript.ids(), np.asarray(added, np.int32)])
         if now.sampling:
             what = "this sample's last turn is still being sampled"

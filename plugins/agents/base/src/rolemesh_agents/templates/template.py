@@ -93,6 +93,11 @@ class Template:
             stops += found if isinstance(found, list) else [] if found is None else [found]
         return cls(AutoTokenizer.from_pretrained(folder), stop_token_ids=stops, **options)
 
+    @property
+    def begins_in_reasoning(self) -> bool:
+        """Whether the template itself writes the mark that begins the reasoning of each turn."""
+        return self._opened
+
     def opening(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """Return the tokens before the model's first turn. Raises `TemplateRefusedError`."""
         guard = Guard(self._vocabulary)

@@ -17,6 +17,7 @@ from rolemesh_gateway.apis.content import (
     noted_keys,
     pieces,
     refuse,
+    structure_of,
     text_of,
     tool_of,
     unknown_of,
@@ -40,7 +41,7 @@ REFUSED = {
     "web_search_options": "the search would run at OpenAI, not here",
 }
 """Parameters that ask for something that the gateway does not have."""
-NOTED = ("logit_bias", "moderation", "reasoning_effort", "verbosity")
+NOTED = ("logit_bias", "moderation", "reasoning_effort", "seed", "verbosity")
 """Parameters with an effect in the API, and none here."""
 FINISHED = {"stop": "stop", "length": "length", "calls": "tool_calls"}
 EMPTY = {"service_tier": "default", "system_fingerprint": None}
@@ -48,7 +49,7 @@ EMPTY = {"service_tier": "default", "system_fingerprint": None}
 NO_DETAILS = dict.fromkeys(
     ("accepted_prediction_tokens", "audio_tokens", "reasoning_tokens", "rejected_prediction_tokens"), 0
 )
-SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty")
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
 
 
 class ChatBody(msgspec.Struct):
@@ -68,7 +69,6 @@ class ChatBody(msgspec.Struct):
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
-    seed: int | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     modalities: list[str] | None = None
@@ -87,8 +87,6 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     unknown = unknown_of(body, ChatBody, (*HARMLESS, *REFUSED))
     if given.tool_choice not in (None, "auto"):
         unknown.append("tool_choice")
-    if given.response_format not in (None, {"type": "text"}):
-        unknown.append("response_format")
     if given.parallel_tool_calls is False and given.tools:
         unknown.append("parallel_tool_calls")
     for each in given.messages:
@@ -102,6 +100,7 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
         history([_message(each, f"messages[{number}]") for number, each in enumerate(given.messages)]),
         [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())],
         checked_params(_params(given)),
+        {"structured_outputs": "response_format"},
         bool(given.stream),
         bool((given.stream_options or {}).get("include_usage")),
         unknown,
@@ -166,6 +165,8 @@ def _params(given: ChatBody) -> dict[str, Any]:
     most = given.max_completion_tokens if given.max_completion_tokens is not None else given.max_tokens
     if most is not None:
         found["max_tokens"] = most
+    if structure := structure_of(given.response_format, "response_format"):
+        found["structured_outputs"] = structure
     if given.stop:
         found["stop"] = [given.stop] if isinstance(given.stop, str) else given.stop
     return found

@@ -14,7 +14,7 @@ from rolemesh_gateway.requests import RefusedError
 
 __all__ = [
     "arguments_of", "called", "checked", "checked_params", "dumped", "history", "noted_keys", "pieces", "refuse",
-    "text_of", "tool_of", "unknown_of", "wrong_tool",
+    "structure_of", "text_of", "tool_of", "unknown_of", "wrong_tool",
 ]  # fmt: skip
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -68,10 +68,27 @@ def checked_params(params: Mapping[str, Any], names: Mapping[str, str] = {}) -> 
         if name == "stop":
             if not all(value):
                 raise RefusedError(400, f"{told}: a text to stop at must not be empty", param=told)
-        elif not least <= value <= most:
+        elif name != "structured_outputs" and not least <= value <= most:
             between = f"at least {least}" if most == math.inf else f"from {least:g} to {most}"
             raise RefusedError(400, f"{told}: {value} is not {between}", param=told)
     return params
+
+
+def structure_of(given: Any, where: str) -> dict[str, Any]:
+    """Return the form that a request asks for as vLLM's `structured_outputs`; {} for text. Raises `RefusedError`.
+
+    `given`: ``{"type": "json_schema", "schema": …}``, the schema perhaps inside of ``json_schema``.
+    """
+    kind = given.get("type") if isinstance(given, dict) else None
+    if given is None or kind == "text":
+        return {}
+    if kind == "json_object":
+        return {"json_object": True}
+    inner = given.get("json_schema", given) if isinstance(given, dict) else None
+    schema = inner.get("schema") if isinstance(inner, dict) else None
+    if kind != "json_schema" or not isinstance(schema, dict):
+        raise RefusedError(400, f"{where}: neither text, nor json_object, nor json_schema with a schema", param=where)
+    return {"json": schema}
 
 
 def text_of(content: Any, where: str) -> str:

@@ -17,6 +17,7 @@ from rolemesh_gateway.apis.content import (
     noted_keys,
     pieces,
     refuse,
+    structure_of,
     text_of,
     tool_of,
     unknown_of,
@@ -36,8 +37,10 @@ REFUSED = {
     "mcp_servers": "the servers would be called from Anthropic, not from here",
 }
 """Parameters that ask for something that the gateway does not have."""
-NOTED = ("compaction", "context_management", "output_config")
+NOTED = ("compaction", "context_management")
 """Parameters with an effect in the API, and none here."""
+NAMES = {"stop": "stop_sequences", "structured_outputs": "output_config.format"}
+"""What this API calls sampling parameters."""
 ID = "msg_"
 """How the ids of answers begin. `Ask.previous` is such an id."""
 NOT_CACHED = {
@@ -57,6 +60,7 @@ class MessagesBody(msgspec.Struct):
     messages: list[dict[str, Any]]
     model: str
     max_tokens: int
+    output_config: dict[str, Any] | None = None
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
@@ -83,13 +87,18 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     params["max_tokens"] = given.max_tokens
     if given.stop_sequences:
         params["stop"] = given.stop_sequences
+    wanted = given.output_config or {}
+    unknown += [f"output_config.{key}" for key, value in wanted.items() if key != "format" and value is not None]
+    if structure := structure_of(wanted.get("format"), "output_config.format"):
+        params["structured_outputs"] = structure
     tools = [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())]
     previous = _continued(given.thread)
     return Ask(
         given.model,
         history(messages),
         tools,
-        checked_params(params, {"stop": "stop_sequences"}),
+        checked_params(params, NAMES),
+        NAMES,
         bool(given.stream),
         unknown=unknown,
         previous=previous,

@@ -17,6 +17,7 @@ from rolemesh_gateway.apis.content import (
     noted_keys,
     pieces,
     refuse,
+    structure_of,
     text_of,
     tool_of,
     unknown_of,
@@ -44,6 +45,8 @@ REFUSED = {
 """Parameters that ask for something that the gateway does not have."""
 NOTED = ("context_management", "moderation", "reasoning")
 """Parameters with an effect in the API, and none here."""
+NAMES = {"max_tokens": "max_output_tokens", "structured_outputs": "text.format"}
+"""What this API calls sampling parameters."""
 GIVEN = (
     "instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "prompt_cache_key",
     "safety_identifier", "store", "text", "tool_choice", "truncation", "user",
@@ -87,7 +90,7 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     if given.tool_choice not in (None, "auto"):
         unknown.append("tool_choice")
     text = given.text or {}
-    unknown += [f"text.{key}" for key, value in text.items() if value not in (None, {"type": "text"}, "medium")]
+    unknown += [f"text.{key}" for key, value in text.items() if key != "format" and value not in (None, "medium")]
     if given.parallel_tool_calls is False and given.tools:
         unknown.append("parallel_tool_calls")
     if given.truncation not in (None, "disabled"):
@@ -99,12 +102,15 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     params = {name: value for name in ("temperature", "top_p") if (value := getattr(given, name)) is not None}
     if given.max_output_tokens is not None:
         params["max_tokens"] = given.max_output_tokens
+    if structure := structure_of(text.get("format"), "text.format"):
+        params["structured_outputs"] = structure
     messages = history(_messages(given.input))
     return Ask(
         given.model,
         messages,
         [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())],
-        checked_params(params, {"max_tokens": "max_output_tokens"}),
+        checked_params(params, NAMES),
+        NAMES,
         bool(given.stream),
         unknown=unknown,
         echo={name: body[name] for name in GIVEN if body.get(name) is not None},
