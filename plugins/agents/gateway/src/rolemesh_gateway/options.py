@@ -18,6 +18,10 @@ Taken = Literal[
 """A parameter of requests that may have an effect, as vLLM names it."""
 
 
+def _taken() -> list[Taken]:
+    return ["max_tokens", "stop"]
+
+
 class ProcessOptions(BaseModel, extra="forbid"):
     """The program, its limits, and the origin of the reward."""
 
@@ -47,7 +51,7 @@ class ProcessOptions(BaseModel, extra="forbid"):
         "set one; null: the conversation fails, and rolemesh tries it again",
     )
     takes: list[Taken] = Field(
-        default_factory=lambda: ["max_tokens", "stop"],
+        default_factory=_taken,
         description="parameters of requests that have an effect; the job's sampling parameters replace all others. "
         "structured_outputs: response_format, text.format and output_config.format force the form of a turn",
     )
