@@ -12,7 +12,7 @@ import pytest
 from agent_bench import ByteTemplate
 
 from rolemesh.errors import PluginError
-from rolemesh_agents import Observation, Reward, Start, Tool, ToolCall
+from rolemesh_agents import AgentError, Observation, Reward, Start, Tool, ToolCall
 from rolemesh_agents.conversations.limits import ConversationLimits
 from rolemesh_agents.conversations.sampling import SampledTurn
 from rolemesh_agents.conversations.talk import Talk
@@ -40,6 +40,31 @@ async def sampled(prompt: Any, params: Any) -> SampledTurn:
     text = "So: " + "".join(json.dumps({"name": name, "arguments": {"a": 1}}) for name in ("look", "pay"))
     ids = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
     return SampledTurn(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int64), "stop", 0.0)
+
+
+def test_withdrawn_messages_are_not_read_and_long_ones_are_not_counted() -> None:
+    async def talks() -> Talk:
+        episode: Any = Notes(False)
+        start = Start([{"role": "user", "content": "hello"}], ())
+        talk = Talk(0, 0, start, episode, ByteTemplate(), sampled, ConversationLimits(tokens=1000), {})
+        await talk.sample()
+        asked = {"role": "user", "content": "more"}
+        counted = talk.count([asked], sample=0)
+        talk.append([{"role": "user", "content": "cancelled"}])
+        talk.withdraw()
+        talk.withdraw()
+        assert talk.count([asked], sample=0) == counted
+        for sample in (None, 0):
+            with pytest.raises(AgentError, match="the messages have 2000000 characters") as caught:
+                talk.count([{"role": "user", "content": "x" * 2_000_000}], sample=sample)
+            assert type(caught.value) is AgentError  # the conversation goes on
+        talk.append([asked])
+        await talk.sample()
+        return talk
+
+    (transcript,) = asyncio.run(talks()).transcripts
+    assert [each["content"] for each in transcript.messages if each["role"] == "user"] == ["hello", "more"]
+    assert b"cancelled" not in bytes(np.clip(transcript.ids(), 0, 255).tolist())
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,11 @@ class ScriptedTalk:
     def append(self, messages: Sequence[Message]) -> None:
         self.samples[self._now] += messages
 
+    def withdraw(self) -> None:
+        sample = self.samples[self._now]
+        while sample[-1]["role"] != "assistant":
+            sample.pop()
+
     def begin(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, name: str = "") -> int:
         self.samples.append(list(messages))
         self.tools.append(self.start.tools if tools is None else tools)

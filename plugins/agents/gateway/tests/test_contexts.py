@@ -92,10 +92,8 @@ def test_changed_arguments_of_a_call_begin_a_sample():
     assert contexts().place([SYSTEM, FIRST, turn, TOLD], [ADD]) == Begin("message 2 has changed")
 
 
-def test_a_request_whose_turn_was_cancelled_is_sampled_again():
+def test_a_request_without_the_last_turn_begins_a_sample():
     made = contexts()
-    made.appended(0, [SYSTEM, FIRST, TURN, TOLD])
-    assert made.place([SYSTEM, FIRST, TURN, TOLD], [ADD]) == Continue(0, [])
     made.answered(0, [SYSTEM, FIRST, TURN, TOLD], {"role": "assistant", "content": "3"}, 1)
     assert made.place([SYSTEM, FIRST, TURN, TOLD], [ADD]) == Begin("messages from 4 on are missing")
 

@@ -60,10 +60,11 @@ def test_a_body_that_is_no_json_object_is_refused(gateway, says, data):
 async def left(here, client, **told):
     """Ask for a turn, and go away while it is sampled."""
     here.talk.hang = asyncio.Event()
+    before, cancelled = here.talk.asked, here.dialogue.counts.cancelled
     asked = asyncio.ensure_future(client.post(f"{here.door.url}/v1/chat/completions", json={**QUESTION, **told}))
-    await until(lambda: here.talk.asked)
+    await until(lambda: here.talk.asked > before)
     asked.cancel()
-    await until(lambda: here.door.desk._timer is not None or here.dialogue.counts.cancelled)
+    await until(lambda: here.door.desk._timer is not None or here.dialogue.counts.cancelled > cancelled)
 
 
 async def text(client, here, **told):
@@ -112,6 +113,16 @@ def test_another_request_after_a_disconnect_cancels_the_sampling_at_once(gateway
             hang, here.talk.hang = here.talk.hang, None
             assert await text(client, here, messages=[{"role": "user", "content": "something else"}]) == "yes"
             assert (here.dialogue.counts.cancelled, here.dialogue.counts.turns, hang.is_set()) == (1, 1, False)
+            # The model has not seen the cancelled message, so another one continues the same sample.
+            sample = here.talk.samples[-1]
+            told = [*sample, {"role": "user", "content": "go on"}]
+            await left(here, client, messages=told)
+            here.talk.hang = None
+            told[-1] = {"role": "user", "content": "no, stop"}
+            assert await text(client, here, messages=told) == "yes"
+            assert here.talk.samples[-1] is sample
+            assert [each["content"] for each in sample] == ["something else", "yes", "no, stop", "yes"]
+            assert (here.dialogue.counts.cancelled, here.dialogue.counts.begun, here.dialogue.breaks) == (2, 1, [])
 
     asyncio.run(main())
 

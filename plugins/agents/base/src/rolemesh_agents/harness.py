@@ -65,6 +65,12 @@ class Conversation(Protocol):
     def append(self, messages: Sequence[Message]) -> None:
         """Add messages of the user or of tools. Their tokens are those of the chat template, and are not trained."""
 
+    def withdraw(self) -> None:
+        """Take back the messages that were appended since the model's last turn in this sample: it has not seen them.
+
+        For a turn that was cancelled or refused. The messages with which a sample begins stay.
+        """
+
     def begin(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, name: str = "") -> int:
         """Begin another sample of this conversation with these messages: a sub-agent, or a compacted context.
 

@@ -83,11 +83,6 @@ class Contexts:
             raise ValueError(f"sample {sample} does not follow {len(self._samples) - 1}")
         self._samples.append(_Sample(_tools(tools), self._digests_of(messages)))
 
-    def appended(self, sample: int, messages: Sequence[Message]) -> None:
-        """Note that messages were appended to `sample`."""
-        mine = self._samples[sample]
-        mine.digests, mine.turn = self._digests_of(messages), None
-
     def answered(self, sample: int, messages: Sequence[Message], answer: Message, number: int, stop: str = "") -> None:
         """Note turn `number`: the `answer` to all `messages` of `sample`, as the client has received it.
 
@@ -128,7 +123,7 @@ class _Sample(msgspec.Struct):
     tools: bytes
     digests: list[bytes]
     turn: int | None = None
-    """The number of the turn at the end; None if the last message is no turn of the model."""
+    """The number of the turn at the end; None before the first turn."""
     first: int = 0
     """The place of the first turn; 0 before it."""
     whole: bytes = b""

@@ -138,12 +138,17 @@ class Dialogue:
             return self._answers[place.number]
         try:
             if isinstance(place, Continue):
-                self._continue(place, messages)
+                self._continue(place)
             else:
                 self._begin(messages, ask, place.reason)
             turn = await self._talk.sample(params)
-        except AgentError as error:
-            raise _refusal(error) from error
+        except (asyncio.CancelledError, AgentError) as error:
+            # The model has not seen these messages, so the next request may ask for something else.
+            if isinstance(place, Continue) and place.new:
+                self._talk.withdraw()
+            if isinstance(error, AgentError):
+                raise _refusal(error) from error
+            raise
         number = len(self._answers)
         content, stop = _cut("".join([turn.content, *turn.unparsed]), params.get("stop", ()))
         finish = "length" if turn.finish == "length" else "calls" if turn.calls else "stop"
@@ -175,13 +180,12 @@ class Dialogue:
             if len(self.ignored) < NAMES:
                 self.ignored.add(name[:NAMES])
 
-    def _continue(self, place: Continue, messages: Sequence[Message]) -> None:
+    def _continue(self, place: Continue) -> None:
         if place.sample != self._sample:
             self._talk.resume(place.sample)
             self._sample = place.sample
         if place.new:
             self._talk.append(place.new)
-            self._contexts.appended(place.sample, messages)
 
     def _begin(self, messages: Sequence[Message], ask: Ask, reason: str) -> None:
         self._sample = self._talk.begin(messages, ask.tools)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ProcessHarness"]
 
 FORMS = ("response_format", "text.format", "output_config.format")
-"""What the APIs call the form of a turn."""
+"""Names of the form of a turn in the APIs."""
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ")
 """The only variables of the rank that a program sees: others may have secrets."""
 

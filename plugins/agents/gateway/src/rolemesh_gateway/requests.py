@@ -37,7 +37,7 @@ class Ask(msgspec.Struct, frozen=True):
     - `refers`: whether `messages` have references to parts of earlier answers; see `references`.
     - `lead`: messages before the history: the instructions of the Responses API, which are no part of it.
     - `params`: parameters of the sampling, by the names of vLLM's `SamplingParams`.
-    - `names`: what the API calls those of `params` for which it has another name.
+    - `names`: other names of `params` in the API.
     - `unknown`: parameters of the request that the gateway ignores.
     - `echo`: parameters that the answer repeats, as the API does.
     - `previous`: the id of the answer that the request continues, or "".

@@ -18,7 +18,7 @@ _CHOICE = ("temperature", "seed", *NUCLEUS, *PENALTIES, "allowed_token_ids", "ba
 NAMES = frozenset((*_LIMITS, *_CHOICE))
 """Parameters that a caller may set, as ``vllm.SamplingParams`` names them."""
 STRUCTURES = ("json", "json_object", "regex", "choice", "grammar")
-"""What `structured_outputs` may be, as ``vllm.StructuredOutputsParams`` names it."""
+"""Keys of `structured_outputs`, as ``vllm.StructuredOutputsParams`` names them."""
 MOST_STRUCTURE = 64_000
 """Maximum characters of `structured_outputs` as text: vLLM compiles it, which takes time and memory."""
 FINISHES = ("stop", "length")

@@ -74,8 +74,7 @@ class Talk:
         self._episode, self._template, self._sampler = episode, template, sampler
         self._limits, self._params = limits, dict(params)
         self._samples: list[_Sample] = []
-        self.begin(start.messages)
-        self._now = self._samples[0]
+        self._now = self._begun(start.messages, start.tools, "")  # the episode's side has checked the messages
 
     # --------------------------------------------------------------------------------------- what the harness calls
 
@@ -155,11 +154,17 @@ class Talk:
         else:
             now.pending.extend(messages)
 
+    def withdraw(self) -> None:
+        """See `Conversation.withdraw`."""
+        now = self._now
+        if now.pending:
+            del now.transcript.messages[-len(now.pending) :]
+            now.pending = []
+
     def begin(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, name: str = "") -> int:
         """See `Conversation.begin`."""
-        tools, messages = self.start.tools if tools is None else tools, messages_of(messages, "Conversation.begin got")
-        self._now = _Sample(Transcript(self._opening(messages, tools), messages, name), tools)
-        self._samples.append(self._now)
+        messages = messages_of(messages, "Conversation.begin got")
+        self._now = self._begun(messages, self.start.tools if tools is None else tools, name)
         return len(self._samples) - 1
 
     def resume(self, sample: int) -> None:
@@ -168,6 +173,9 @@ class Talk:
 
     def count(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, sample: int | None = None) -> int:
         """See `Conversation.count`."""
+        if self._hopeless(messages):
+            what = f"the messages have {_characters(messages)} characters, and limits.tokens is {self._limits.tokens}"
+            raise AgentError(what, remedy=TOO_LONG)
         if sample is None:
             return len(self._template.opening(messages, self.start.tools if tools is None else tools))
         then = self._samples[sample]
@@ -209,6 +217,10 @@ class Talk:
             what = f"the prompt has {_characters(messages)} characters, and limits.tokens is {self._limits.tokens}"
             raise ConversationFailedError(what, remedy=TOO_LONG)
         return self._template.opening(messages, tools)
+
+    def _begun(self, messages: Sequence[Message], tools: Sequence[Tool], name: str) -> _Sample:
+        self._samples.append(_Sample(Transcript(self._opening(messages, tools), messages, name), tools))
+        return self._samples[-1]
 
     def _hopeless(self, messages: Sequence[Message]) -> bool:
         """Return whether messages are too long for `limits.tokens`, whatever the tokenizer: to encode megabytes takes

@@ -40,7 +40,7 @@ REFUSED = {
 NOTED = ("compaction", "context_management")
 """Parameters with an effect in the API, and none here."""
 NAMES = {"stop": "stop_sequences", "structured_outputs": "output_config.format"}
-"""What this API calls sampling parameters."""
+"""Names of sampling parameters in this API."""
 ID = "msg_"
 """How the ids of answers begin. `Ask.previous` is such an id."""
 NOT_CACHED = {

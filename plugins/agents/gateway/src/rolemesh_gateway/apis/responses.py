@@ -46,7 +46,7 @@ REFUSED = {
 NOTED = ("context_management", "moderation", "reasoning")
 """Parameters with an effect in the API, and none here."""
 NAMES = {"max_tokens": "max_output_tokens", "structured_outputs": "text.format"}
-"""What this API calls sampling parameters."""
+"""Names of sampling parameters in this API."""
 GIVEN = (
     "instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "prompt_cache_key",
     "safety_identifier", "store", "text", "tool_choice", "truncation", "user",

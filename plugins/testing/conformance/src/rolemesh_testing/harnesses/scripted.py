@@ -76,6 +76,10 @@ class ScriptedConversation:
                     "conversation already, with the tokens that were sampled"
                 )
 
+    def withdraw(self) -> None:
+        """See `Conversation.withdraw`."""
+        self._used("withdraw", None)
+
     def begin(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None, name: str = "") -> int:
         """See `Conversation.begin`."""
         self._used("begin", [list(messages), None if tools is None else list(tools), name])
