@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.cli import main
@@ -60,22 +60,31 @@ class Content:
         owners: dict[int, int] = {}
         opened: dict[int, list[tuple[Any, int]]] = {}
         parents: set[int] = set()
+        cleared: set[int] = set()
         for packet in trace.packet:
             sequence = packet.trusted_packet_sequence_id
+            flags = packet.sequence_flags
+            assert 0 < sequence < 1 << 32
+            if flags & TracePacket.SEQ_INCREMENTAL_STATE_CLEARED:
+                assert sequence not in cleared, "names and times that later packets refer to are forgotten"
+                cleared.add(sequence)
             if packet.HasField("track_descriptor"):
                 told = packet.track_descriptor
+                assert told.uuid not in {0, *self.tracks}, "two tracks have one uuid"
                 self.tracks[told.uuid] = told.process.process_name or told.thread.thread_name or told.name
                 parents |= {told.parent_uuid} if told.HasField("parent_uuid") else set()
             for clock in packet.clock_snapshot.clocks:
                 if clock.is_incremental:
                     clocks[sequence] = clock.timestamp
             for name in packet.interned_data.event_names:
-                names[sequence, name.iid] = name.name
+                assert names.setdefault((sequence, name.iid), name.name) == name.name, "a number has two names"
             if packet.HasField("trace_packet_defaults"):
                 owners[sequence] = packet.trace_packet_defaults.track_event_defaults.track_uuid
             if not packet.HasField("track_event"):
                 continue
             event, track = packet.track_event, self.tracks[owners[sequence]]
+            assert flags & TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+            assert sequence in cleared
             clocks[sequence] += packet.timestamp
             at = clocks[sequence]
             if event.type == TrackEvent.TYPE_SLICE_BEGIN:

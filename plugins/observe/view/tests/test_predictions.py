@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from rolemesh.api.observer import Event, StepMetrics
 from rolemesh.api.rank_ref import RankRef
@@ -19,10 +20,10 @@ FLOW = FlowFile(
     {},
 )
 USES = {
-    RankRef("rollout", 0): Use({"computing": 100.0}, 100.0, 10),
-    RankRef("rollout", 1): Use({"computing": 90.0}, 100.0, 10),
+    RankRef("rollout", 0): Use({"computing": 100.0}, 100.0, 10, finished=19),
+    RankRef("rollout", 1): Use({"computing": 90.0}, 100.0, 10, finished=19),
     RankRef("rollout", 2): Use({"computing": 1.0}, 100.0, 10),
-    RankRef("trainer", 0): Use({"computing": 70.0, "edge 0": 30.0}, 100.0, 10),
+    RankRef("trainer", 0): Use({"computing": 70.0, "edge 0": 30.0}, 100.0, 10, finished=19),
 }
 
 
@@ -43,10 +44,29 @@ def test_one_rank_more_of_the_bottleneck_is_predicted_up_to_the_next_slowest_rol
 
 
 def test_a_role_that_runs_ahead_counts_with_the_steps_of_the_slowest_one() -> None:
-    uses = {ref: use._replace(steps=20) if ref.role == "rollout" else use for ref, use in USES.items()}
+    uses = {ref: use._replace(steps=20, finished=29) if ref.role == "rollout" else use for ref, use in USES.items()}
     load = load_of(FLOW, uses, FLOW.sizes)
     assert load is not None
     assert [role.busy for role in load.roles] == [pytest.approx(0.475), pytest.approx(0.7)]
+
+
+def test_a_role_that_ran_ahead_before_counts_with_the_work_of_all_steps() -> None:
+    """The trainer made half of its steps earlier: it waits, although a step costs it as much as the time of one."""
+    uses = {**USES, RankRef("trainer", 0): Use({"computing": 45.0}, 100.0, 5, finished=19)}
+    load = load_of(FLOW, uses, FLOW.sizes)
+    assert load is not None
+    assert [role.busy for role in load.roles] == [pytest.approx(0.95), pytest.approx(0.9)]
+
+
+def test_a_value_that_is_taken_behind_all_calls_that_send_counts_for_the_next_step() -> None:
+    """Two steps of the loop may be under way: the trainer's work of a step, and the rollout's of the next one."""
+    ops = (*FLOW.ops, FlowOp(2, "rollout", "rollout.load"))
+    edges = (structs.replace(FLOW.edges[0], lag="0"), FlowEdge(1, 1, 2, "weights", "Broadcast()", "AtMost(1)"))
+    for sends, lag in ((0, 2), (2, 1)):
+        flow = structs.replace(FLOW, ops=ops, edges=(*edges, FlowEdge(2, sends, 1, "rows", "Split()")))
+        load = load_of(flow, USES, FLOW.sizes)
+        assert load is not None
+        assert [edge.lag for edge in load.edges] == [0, lag, 0]
 
 
 def test_no_rank_is_predicted_for_a_job_whose_time_its_roles_do_not_explain() -> None:

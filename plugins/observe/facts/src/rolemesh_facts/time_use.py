@@ -17,7 +17,7 @@ class Use(NamedTuple):
     """µs by name, of `wall` µs in which `steps` steps ended. ``engine`` is the rest.
 
     `sent` has bytes by edge. `ends` has the values under way and the credits at the end, and `queued` the values that
-    waited then, both by edge as in `Account`.
+    waited then, both by edge as in `Account`. `finished` is the last finished step at the end; -1 for none.
     """
 
     spent: Mapping[str, float]
@@ -26,6 +26,7 @@ class Use(NamedTuple):
     sent: Mapping[int, float] = {}
     ends: Mapping[int, tuple[int, int]] = {}
     queued: Mapping[int, int] = {}
+    finished: int = -1
 
     def share(self, name: str) -> float:
         """Return the share of the time under `name`, from 0 to 1."""
@@ -56,6 +57,7 @@ def use_of(lines: Iterable[Line], since: int = 0, until: int = 1 << 62) -> Use:
     ends: dict[int, tuple[int, int]] = {}
     queued: dict[int, int] = {}
     wall = steps = 0.0
+    finished = -1
     for line in lines:
         if not isinstance(line, Account) or line.d <= 0:
             continue
@@ -71,10 +73,11 @@ def use_of(lines: Iterable[Line], since: int = 0, until: int = 1 << 62) -> Use:
         queued.update(line.queued)
         wall += line.d * share
         steps += line.steps * share
+        finished = line.step
     rest = wall - sum(spent.values())
     if rest > 0:
         spent[ENGINE] = rest
-    return Use(spent, wall, steps, sent, ends, queued)
+    return Use(spent, wall, steps, sent, ends, queued, finished)
 
 
 def reached_step(lines: Sequence[Line], until: int = 1 << 62) -> int:

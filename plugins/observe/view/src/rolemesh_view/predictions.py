@@ -5,6 +5,7 @@ The model needs the load of the job. The accounts of its ranks have the same tim
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.scalers import EdgeLoad, Load, RoleLoad
 from rolemesh_facts.sizes import sizes_at, sizes_of
 from rolemesh_facts.time_use import Use, edge_uses, overall
-from rolemesh_recorder.lines import FlowFile
+from rolemesh_recorder.lines import FlowEdge, FlowFile
 from rolemesh_scaler_bottleneck import Bottleneck, Model
 
 __all__ = ["SETTLING_S", "Forecast", "Prediction", "Resize", "change", "forecast", "load_of", "predicted", "resizes"]
@@ -87,7 +88,8 @@ def change(shorter: float) -> str:
 def load_of(flow: FlowFile, uses: Mapping[RankRef, Use], sizes: Mapping[str, int]) -> Load | None:
     """Return the load of a job with `sizes`; None if a role has no account. Limits and room are left out.
 
-    A role that made more steps than the slowest one, because it ran ahead, counts with the work of as many steps only.
+    A role that makes more steps than the job, because it runs ahead, counts with the work of as many steps only. One
+    that makes fewer, because it ran ahead before, counts with the work of all.
     """
     found: dict[str, list[Use]] = {role: [] for role in sizes}
     for ref, use in uses.items():
@@ -95,12 +97,14 @@ def load_of(flow: FlowFile, uses: Mapping[RankRef, Use], sizes: Mapping[str, int
             found[ref.role].append(use)
     if not all(found.values()):
         return None
-    rates = {role: sum(use.steps / use.wall for use in each) / len(each) for role, each in found.items()}
-    slowest = min(rates.values(), default=0.0)
+    made = {role: sum(use.steps for use in each) / len(each) for role, each in found.items()}
+    all_uses = [use for each in found.values() for use in each]
+    ended = min((use.finished for use in all_uses), default=0)
+    steps = ended - min((use.finished - use.steps for use in all_uses), default=0)
     roles = [
         RoleLoad(
             role, size, size, size, size,
-            overall(found[role]).share("computing") * (slowest / rates[role] if slowest else 1.0),
+            min(1.0, overall(found[role]).share("computing") * (steps / made[role] if made[role] else 1.0)),
         )
         for role, size in sizes.items()
     ]  # fmt: skip
@@ -108,12 +112,19 @@ def load_of(flow: FlowFile, uses: Mapping[RankRef, Use], sizes: Mapping[str, int
     edges = [
         EdgeLoad(
             use.producer, use.consumer, flow.ops[flow.edges[use.edge].dst].label, use.param, use.waiting, use.blocked,
-            int(lag) if (lag := flow.edges[use.edge].lag).isdigit() else 0,
+            _lag(flow, flow.edges[use.edge]),
         )
         for use in edge_uses(flow, living)
         if use.producer != use.consumer
     ]  # fmt: skip
     return Load(0.0, 0.0, tuple(roles), tuple(edges))
+
+
+def _lag(flow: FlowFile, edge: FlowEdge) -> int:
+    """Return the lag as `EdgeLoad` has it."""
+    role, steps = flow.ops[edge.dst].role, re.search(r"\d+", edge.lag)
+    sends = [each.src for each in flow.edges if flow.ops[each.src].role == role != flow.ops[each.dst].role]
+    return (int(steps[0]) if steps else 0) + (bool(sends) and max(sends) < edge.dst)
 
 
 def forecast(load: Load) -> Forecast:

@@ -12,6 +12,7 @@ from typing import Any
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.relayout.resizing import Resizing
+from rolemesh_durable.extensions.scaling.lags import lag_of
 from rolemesh_durable.protocol.master import events as e
 from rolemesh_durable.protocol.master.extension import MasterExtension, MasterParts
 from rolemesh_durable.protocol.master.hooks import Handler
@@ -151,7 +152,7 @@ class Scaling(MasterExtension):
             src, dst = graph.ops[edge.src].role, graph.ops[edge.dst]
             waiting, blocked = (round(spent.get((role, edge.id), 0.0), 3) for role in (dst.role, src))
             if src != dst.role:
-                edges.append(EdgeLoad(src, dst.role, dst.label, edge.param, waiting, blocked, edge.lag))
+                edges.append(EdgeLoad(src, dst.role, dst.label, edge.param, waiting, blocked, lag_of(graph, edge)))
         return Load(round(window_s, 3), round(self._context.now - self._since, 3), tuple(roles), tuple(edges))
 
     def _answered(self, said: ScalerSaid) -> None:
