@@ -59,9 +59,9 @@ class EdgeLoad(msgspec.Struct, frozen=True):
     """The load of an edge from role `producer` to role `consumer`, which takes it as `param` of its call `call`.
 
     `waiting` is the share of the time (0 to 1) that the consumer's ranks waited for values, on average. `blocked` is
-    the share that the producer's ranks waited for the consumer to take values. What the consumer sends to other roles
-    in a step depends on the value of `lag` steps before: one step more than the flow says, if `call` comes behind all
-    calls that send.
+    the share that the producer's ranks waited for the consumer to take values. The consumer's own values of a step
+    depend on the value of `lag` steps before. This is the lag in the flow, and one step more if `call` comes behind all
+    calls that send to other roles.
     """
 
     producer: str
