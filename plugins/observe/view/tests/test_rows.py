@@ -16,7 +16,7 @@ from rolemesh_recorder.reading import kept_rows
 from rolemesh_recorder.rows import Row, rows_folder
 from rolemesh_view import application, row_index
 from rolemesh_view.entries import Entry, entry_of, missing_policy, ratio_of
-from rolemesh_view.groups import groups_of, steps_of
+from rolemesh_view.groups import groups_of, steps_of, why_reward
 from rolemesh_view.viewed import Runs
 
 REWARDS = {0: (1.0, 1.0, 1.0), 1: (0.0, 1.0, 0.5), 2: (1.0, math.nan, math.inf)}
@@ -50,6 +50,20 @@ def client(tmp_path: Path) -> TestClient:
     return TestClient(
         application(Runs(tmp_path, tmp_path / "run"), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"}
     )
+
+
+def test_the_page_of_a_step_says_how_its_rewards_differ_from_those_of_the_step_before() -> None:
+    def entries(step: int, *rewards: float) -> list[Entry]:
+        found = (Row(step, "a", at, {"group": 0, "reward": reward}) for at, reward in enumerate(rewards))
+        return [entry_of(REF, row, NOWHERE) for row in found]
+
+    kept = [*entries(1, 1.0, 0.5, 0.0), *entries(4, 0.0, 0.0, 0.0), *entries(5, 1.0)]
+    assert why_reward(kept, 4) == (
+        "The mean reward of the kept rows fell from 0.5 to 0, from step 1 (3 rows) to step 4 (3 rows). "
+        "Rows with the lowest reward, 0: 3, before 1; truncated rows: 0, before 0; degenerate groups: 1, before 0."
+    )
+    assert why_reward(kept, 1) is None, "there is no step before"
+    assert why_reward(kept, 3) is None, "the step has no rows"
 
 
 def test_a_group_is_degenerate_if_all_its_rewards_are_equal_and_there_are_two() -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rolemesh_view.entries import LONGEST, Entry
 
-__all__ = ["Group", "StepRows", "groups_of", "steps_of"]
+__all__ = ["Group", "StepRows", "groups_of", "steps_of", "why_reward"]
 
 
 class Group(NamedTuple):
@@ -85,6 +85,29 @@ def steps_of(rows: Iterable[Entry]) -> list[StepRows]:
             )
         )  # fmt: skip
     return found
+
+
+def why_reward(rows: Iterable[Entry], step: int) -> str | None:
+    """Return how the rewards of a step's kept rows differ from those of the kept step before; None if one has none."""
+    judged = [row for row in rows if row.reward is not None and row.step <= step]
+    before = max((row.step for row in judged if row.step < step), default=None)
+    if before is None:
+        return None
+    here, there = ([row for row in judged if row.step == each] for each in (step, before))
+    if not here:
+        return None
+    (now,), (then,) = steps_of(here), steps_of(there)
+    assert now.mean is not None, "each of its rows has a reward"
+    assert then.mean is not None, "each of its rows has a reward"
+    lowest = min(row.reward for row in (*here, *there) if row.reward is not None)
+    worst, as_bad = (sum(row.reward == lowest for row in each) for each in (here, there))
+    mean, was = f"{now.mean:.4g}", f"{then.mean:.4g}"
+    moved = f"stayed at {mean}" if mean == was else f"{'fell' if now.mean < then.mean else 'rose'} from {was} to {mean}"
+    return (
+        f"The mean reward of the kept rows {moved}, from step {before} ({then.rows} rows) to step {step} ({now.rows} "
+        f"rows). Rows with the lowest reward, {lowest:.4g}: {worst}, before {as_bad}; truncated rows: {now.truncated}, "
+        f"before {then.truncated}; degenerate groups: {now.degenerate}, before {then.degenerate}."
+    )
 
 
 def _gathered(rows: Iterable[Entry]) -> dict[tuple[int, str, str], _Found]:

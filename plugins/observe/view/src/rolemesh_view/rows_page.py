@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from rolemesh_view import tokens
 from rolemesh_view.choosing import Choice, choose, columns_of
 from rolemesh_view.entries import missing_policy, policies_of
-from rolemesh_view.groups import groups_of, steps_of
+from rolemesh_view.groups import groups_of, steps_of, why_reward
 from rolemesh_view.row_index import MOST_ROWS
 from rolemesh_view.viewed import Viewed
 from rolemesh_view.vocabulary import vocabulary
@@ -52,7 +52,8 @@ def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
         way = by if by in ways else ways[0] if ways else ""
         shown.append({"ref": ref, "row": row, "tokens": tokens.tokens(row.columns, way, text_of), "by": way})
     alone = read[0][1].columns if choice.row is not None and len(read) == 1 else None
-    of_step = [each for each in kept if each.step == choice.step and (not choice.op or each.op == choice.op)]
+    of_op = [each for each in kept if not choice.op or each.op == choice.op]
+    of_step = [each for each in of_op if each.step == choice.step]
     flow = run.facts.flow() if not kept else None
     return {
         "operators": [op.label for op in flow.ops] if flow else [],
@@ -63,6 +64,7 @@ def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
         "ways": sorted({way for _, row in read for way in _ways(row.columns)}),
         "steps": steps_of(kept)[:MOST_STEPS] if choice.step is None and not choice.first else [],
         "groups": groups_of(of_step)[:MOST_GROUPS] if choice.step is not None and choice.group is None else [],
+        "why": why_reward(of_op, choice.step) if choice.step is not None and choice.group is None else None,
         "token_lines": token_lines(alone, text_of) if alone is not None else [],
         "link": lambda **changes: link(choice, by, changes),
     }  # fmt: skip
