@@ -499,7 +499,7 @@ def test_a_reward_function_that_raises_is_a_failure_unless_the_job_says_zero(
 @pytest.mark.parametrize("number", VERSIONS)
 def test_these_tests_pass_where_verifiers_is_installed(tmp_path: Path, number: str) -> None:
     pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path / "own"), f"verifiers=={number}"]
-    pip += [] if VERSIONS[number] == "taskset" else ["datasets<5"]
+    pip += [] if VERSIONS[number] == "taskset" else ["datasets<5", "mcp<2"]
     subprocess.run(pip, check=True, timeout=900)
     path = os.pathsep.join([str(tmp_path / "own"), str(HERE), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=600", __file__]

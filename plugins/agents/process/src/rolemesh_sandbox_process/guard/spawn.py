@@ -157,7 +157,8 @@ def _limit(setup: Mapping[str, Any]) -> None:
     """Set the limits that the kernel enforces for each process."""
     limits = setup["limits"]
     memory, disk = int(limits["memory_mb"] * 1e6), int(limits["disk_mb"] * 1e6)
-    wanted = {"CORE": 0, "DATA": memory, "FSIZE": disk, "NOFILE": _FILES}
+    # A file that is as large as the folder may be would also let the guard end the command, if it looks in time.
+    wanted = {"CORE": 0, "DATA": memory, "FSIZE": disk * 15 // 16, "NOFILE": _FILES}
     wanted["NPROC"] = _threads(limits["processes"], alone=setup["alone"] and (setup["user"] or _release() >= (5, 14)))
     for name, value in wanted.items():
         number = getattr(resource, f"RLIMIT_{name}")
