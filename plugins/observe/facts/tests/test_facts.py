@@ -12,11 +12,11 @@ from rolemesh.api.observer import Event, StepMetrics
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.runs.jsonl import metrics_line
 from rolemesh_facts import RunFacts
-from rolemesh_facts.advice import Evidence, advice
+from rolemesh_facts.advice import Evidence, Old, advice
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.recoveries import stories
 from rolemesh_facts.series import centred, exponential, thinned
-from rolemesh_facts.time_use import Use, use_of
+from rolemesh_facts.time_use import EdgeUse, Use, use_of
 from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp
 
 
@@ -160,3 +160,34 @@ def test_a_straggler_is_named_with_numbers() -> None:
     [found] = advice(Evidence(uses, [], [], {}))
     assert found.title == "trainer/2 is slower than the others of its role"
     assert "3 s" in found.why
+
+
+def test_advice_begins_above_its_limits() -> None:
+    def said(
+        saving: float = 0.0, waiting: float = 0.0, age: float = 0.0, metrics: dict[str, float] | None = None
+    ) -> list[str]:
+        uses = {RankRef("a", 0): Use({"saving": saving}, 100.0, 1)}
+        series = {name: ([0], [value]) for name, value in (metrics or {}).items()}
+        old = [Old("a", "b", "weights", age, 2)]
+        return [
+            each.title for each in advice(Evidence(uses, [EdgeUse(0, "a", "b", "x", waiting, 0.0)], [], series, old))
+        ]
+
+    assert (said(saving=1.0), said(saving=1.1)) == ([], ["snapshots of a cost time"])
+    assert (said(waiting=0.5), said(waiting=0.51)) == ([], ["b waits for a"])
+    assert (said(age=1.9), said(age=2.0)) == ([], ["b uses values of a that are as old as allowed"])
+    for name, well, bad in (
+        ("truncated", 0.2, 0.21),
+        ("degenerate_groups", 0.33, 0.34),
+        ("informative_groups", 0.67, 0.66),
+    ):
+        assert (len(said(metrics={name: well})), len(said(metrics={name: bad}))) == (0, 1), name
+
+
+def test_advice_gives_ranks_to_the_role_that_does_not_wait_itself() -> None:
+    chain = [EdgeUse(0, "a", "b", "x", 0.9, 0.0), EdgeUse(1, "b", "c", "y", 0.9, 0.0)]
+    remedies = {each.title: each.remedy for each in advice(Evidence({}, chain, [], {}))}
+    assert remedies["b waits for a"].startswith("give a more ranks")
+    assert remedies["c waits for b"].startswith("b waits, too")
+    [slow, _] = advice(Evidence({}, [EdgeUse(0, "a", "b", "x", 0.9, 0.8)], [], {}))
+    assert slow.remedy.startswith("the edge itself is slow")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh_facts.edge_states import EdgeState
 from rolemesh_facts.recoveries import Story
 from rolemesh_facts.series import Points
 from rolemesh_facts.time_use import EdgeUse, Use, overall
+from rolemesh_recorder.lines import FlowFile
 
-__all__ = ["Advice", "Evidence", "advice"]
+__all__ = ["Advice", "Evidence", "Old", "advice", "old_values"]
 
 IDLE_BEHIND = 0.5
 SAVING = 0.01
@@ -30,6 +33,16 @@ class Advice(NamedTuple):
     weight: float = 0.0
 
 
+class Old(NamedTuple):
+    """The values on an edge with ``lag=AtMost(most)`` were `age` steps old in the last step."""
+
+    producer: str
+    consumer: str
+    param: str
+    age: float
+    most: int
+
+
 class Evidence(NamedTuple):
     """Everything that the rules look at."""
 
@@ -37,6 +50,7 @@ class Evidence(NamedTuple):
     edges: Sequence[EdgeUse]
     stories: Sequence[Story]
     metrics: Mapping[str, Points]
+    old: Sequence[Old] = ()
 
 
 def advice(evidence: Evidence) -> list[Advice]:
@@ -46,20 +60,58 @@ def advice(evidence: Evidence) -> list[Advice]:
 
 
 def _idle_behind(evidence: Evidence) -> Iterator[Advice]:
+    idle = {edge.consumer for edge in evidence.edges if edge.waiting > IDLE_BEHIND}
+    full = {edge.producer for edge in evidence.edges if edge.blocked > IDLE_BEHIND}
     for edge in evidence.edges:
         if edge.waiting > IDLE_BEHIND:
+            if edge.producer in full:
+                remedy = "the edge itself is slow: send less, or place both roles on one node"
+            elif edge.producer in idle:
+                remedy = f"{edge.producer} waits, too: look at what it waits for, or allow a lag on an edge of the loop"
+            else:
+                remedy = (
+                    f"give {edge.producer} more ranks, let {edge.consumer} share its slot, or allow a lag on this edge"
+                )
             yield Advice(
                 f"{edge.consumer} waits for {edge.producer}",
                 f"its ranks waited for `{edge.param}` for {edge.waiting:.0%} of the time",
-                f"give {edge.producer} more ranks, let {edge.consumer} share its slot, or allow a lag on this edge",
+                remedy,
                 edge.waiting,
             )
         if edge.blocked > IDLE_BEHIND:
+            if edge.consumer in idle:
+                remedy = f"{edge.consumer} waits, too: the edge, or what {edge.consumer} waits for, is slow"
+            else:
+                fewer = f"or fewer to {edge.producer}; more credits help only if loads vary"
+                remedy = f"give {edge.consumer} more ranks, {fewer}"
             yield Advice(
                 f"{edge.producer} waits until {edge.consumer} takes its values",
                 f"its ranks waited for credits of `{edge.param}` for {edge.blocked:.0%} of the time",
-                f"give {edge.consumer} more ranks, or fewer to {edge.producer}; more credits help only if loads vary",
+                remedy,
                 edge.blocked,
+            )
+
+
+def old_values(flow: FlowFile, states: Sequence[EdgeState]) -> list[Old]:
+    """Return the age of values on edges that take the newest one within a limit."""
+    found = []
+    for state in states:
+        edge = flow.edges[state.edge]
+        most = re.fullmatch(r"AtMost\((\d+)\)", edge.lag)
+        if most is not None and state.staleness is not None:
+            roles = flow.ops[edge.src].role, flow.ops[edge.dst].role
+            found.append(Old(*roles, edge.param, state.staleness, int(most[1])))
+    return found
+
+
+def _as_old_as_allowed(evidence: Evidence) -> Iterator[Advice]:
+    for each in evidence.old:
+        if each.age >= each.most > 0:
+            yield Advice(
+                f"{each.consumer} uses values of {each.producer} that are as old as allowed",
+                f"`{each.param}` was {each.age:.3g} steps old in the last step, of at most {each.most}",
+                f"give {each.producer} more ranks, or fewer to {each.consumer}; a larger lag makes values older",
+                0.5,
             )
 
 
@@ -123,4 +175,4 @@ def _samples(evidence: Evidence) -> Iterator[Advice]:
                 yield Advice(title, f"`{name}` is {mean:.0%} in the last {len(latest)} lines", remedy, bad)
 
 
-RULES = (_idle_behind, _snapshots, _stragglers, _restarts, _samples)
+RULES = (_idle_behind, _as_old_as_allowed, _snapshots, _stragglers, _restarts, _samples)

@@ -15,7 +15,7 @@ from rolemesh.api.observer import Event, RunInfo, StepMetrics
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.runs.jsonl import open_regular, read_metrics
 from rolemesh.runs.run import EVENTS_FILE, JOB_FILE, LOGS_DIR, METRICS_FILE, RESULT_FILE, RUN_FILE
-from rolemesh_facts.advice import Advice, Evidence, advice
+from rolemesh_facts.advice import Advice, Evidence, advice, old_values
 from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.pieces import Piece, flat, stretches
@@ -305,7 +305,10 @@ class RunFacts:
     def advice(self) -> list[Advice]:
         """Return what the rules found in the latest part of the run."""
         flow, uses = self.flow(), self.uses(*self.window())
-        return advice(Evidence(uses, edge_uses(flow, uses) if flow else [], self.stories(), self.series()))
+        last = self.last_metrics()
+        edges = edge_uses(flow, uses) if flow else []
+        old = old_values(flow, edge_states(flow, uses, last.staleness if last else {})) if flow else []
+        return advice(Evidence(uses, edges, self.stories(), self.series(), old))
 
 
 def _message(result: Mapping[str, Any]) -> str:

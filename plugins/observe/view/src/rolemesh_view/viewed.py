@@ -14,7 +14,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE
 from rolemesh_durable.api.jobs import LivingRun, list_runs
 from rolemesh_facts import RunFacts
-from rolemesh_facts.advice import Advice, Evidence, advice
+from rolemesh_facts.advice import Advice, Evidence, advice, old_values
 from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
 from rolemesh_facts.pieces import flat, stretches
@@ -175,7 +175,8 @@ def _look(facts: RunFacts) -> Look:
     critical = critical_path(flow, lanes, path_since, until, reached) if flow else None
     last = facts.last_metrics()
     states = edge_states(flow, recent, last.staleness if last else {}) if flow else []
-    found = advice(Evidence(uses, edges, facts.stories(), facts.series()))
+    old = old_values(flow, states) if flow else []
+    found = advice(Evidence(uses, edges, facts.stories(), facts.series(), old))
     rates, seconds = _rates(recent), (until - recent_since) / 1e6
     return Look(since, until, uses, _by_role(uses), edges, critical, found, rates, states, seconds, sizes)
 
