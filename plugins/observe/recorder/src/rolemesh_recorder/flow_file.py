@@ -37,7 +37,8 @@ class FlowWriter(ShellPart):
         launches = (launch for each in self._config.launches.values() for launch in each if launch.turns)
         turns = tuple(sorted({tuple(sorted({mate.role for mate in launch.turns})) for launch in launches}))
         folder = Path(job.run_dir) / RECORD_DIR
-        flow = FlowFile(graph.name, ops, edges, dict(job.world_sizes), uses, graph.callers, turns)
+        sizes, ranges = dict(job.world_sizes), dict(self._config.ranges)
+        flow = FlowFile(graph.name, ops, edges, sizes, uses, graph.callers, turns, ranges)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / FLOW_FILE, flow)

@@ -124,6 +124,8 @@ class FlowFile(msgspec.Struct, frozen=True):
     """Pairs of roles, of which the first calls services of the second. An edge below -1 is a pair and a rank."""
     turns: tuple[tuple[str, ...], ...] = ()
     """The roles whose ranks take turns on a slot, for each kind of slot."""
+    ranges: dict[str, tuple[int, int]] = {}
+    """The minimum and the maximum number of ranks of elastic roles."""
     version: int = 1
 
 

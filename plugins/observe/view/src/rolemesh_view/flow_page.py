@@ -12,10 +12,9 @@ from rolemesh_recorder.lines import FlowFile
 from rolemesh_view.edge_rows import edge_rows, edge_texts
 from rolemesh_view.graph import HEIGHT, WIDTH, draw
 from rolemesh_view.predictions import change
-from rolemesh_view.ranges import allowed
 from rolemesh_view.viewed import Ahead, Look, Viewed
 
-__all__ = ["flow", "picture"]
+__all__ = ["allowed", "flow", "picture"]
 
 KNOWN = ("computing", "waiting", "idle", "calling", "serving", "following", "gathering", "saving", "turn", "memory")
 """Uses of time that have a colour of their own, in the order of the legend."""
@@ -49,7 +48,7 @@ def flow(run: Viewed, query: Any) -> dict[str, Any]:
         "recent_s": look.recent_s,
         "ahead": ahead or Ahead(None, ()),
         "change": change,
-        "ranges": run.ranges(),
+        "ranges": found.ranges if found else {},
         "allowed": allowed,
         "size": (WIDTH, HEIGHT),
         "known": KNOWN,
@@ -115,6 +114,12 @@ def bars(use: Use | None) -> list[tuple[str, float, float]]:
         found.append((kind, at, min(kinds[kind], max(0.0, 1.0 - at))))
         at += kinds[kind]
     return found
+
+
+def allowed(ranges: Mapping[str, tuple[int, int]], role: str, ranks: int) -> str:
+    """Return why `role` cannot have this number of ranks; "" if the job file allows them."""
+    least, most = ranges.get(role, (1, ranks))
+    return "" if least <= ranks <= most else f"the job file allows {least} to {most} ranks"
 
 
 def _uses(flow: FlowFile | None, role: str, use: Use) -> list[tuple[str, float]]:

@@ -24,7 +24,6 @@ from rolemesh_recorder.lines import RECORD_DIR
 from rolemesh_recorder.reading import latest_lines
 from rolemesh_runtime.lock import is_held
 from rolemesh_view.predictions import SETTLING_S, Forecast, Resize, forecast, load_of, predicted, resizes
-from rolemesh_view.ranges import ranges_of
 from rolemesh_view.renewed import Renewed
 from rolemesh_view.row_index import RowIndex
 
@@ -94,8 +93,6 @@ class Viewed:
         own, ahead = RunFacts(path), RunFacts(path)  # each for one thread; they read on from where they were
         self._look = Renewed(lambda: _look(own), self._version)
         self._whole = Renewed(lambda: _whole(path), self._version)
-        self._ranges: tuple[str, Mapping[str, tuple[int, int]]] = ("", {})
-        """The text of the job file, and what it says."""
         self._predicted: dict[int, float | None] = {}
         self._ahead = Renewed(lambda: _ahead(ahead, self.look(), self._predicted), self._version)
 
@@ -130,13 +127,6 @@ class Viewed:
     def ahead_soon(self) -> Ahead | None:
         """Return the latest predictions; None if there are none yet and the record is large."""
         return self._ahead.get_within(SOON_S)
-
-    def ranges(self) -> Mapping[str, tuple[int, int]]:
-        """Return the minimum and maximum number of ranks of elastic roles."""
-        text = self.facts.job_file()
-        if text != self._ranges[0]:
-            self._ranges = text, ranges_of(text)
-        return self._ranges[1]
 
     def whole(self) -> Whole:
         """Return the latest extent of the record."""
