@@ -120,3 +120,16 @@ def test_the_client_of_openai_trains_the_same_tokens_under_kills(job, about):
     assert result["state_sha256"]["trainer"] == loop
     mine = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
     assert not [line for line in mine if str(HERE / "programs/tools.py") in line]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("sleep", [0.0, 0.01, 0.05, 0.2])
+def test_a_client_that_loses_answers_trains_the_same_tokens_if_the_rank_of_the_agent_is_killed(job, tmp_path, sleep):
+    """The new life answers from its log at once, so the client loses other answers than in the life before."""
+    slow = f"roles.rollout.options.kwargs.sleep={sleep}"
+    loop = job.run("tools")["state_sha256"]["trainer"]
+    turns = job.sampled()
+    result = job.run("process", slow, client="impatient", KILLED=str(tmp_path / "killed"))
+    assert (tmp_path / "killed").exists()
+    assert result["state_sha256"]["trainer"] == loop
+    assert turns.total() <= job.sampled().total() <= turns.total() + 4, "what was sampled when the rank died at most"

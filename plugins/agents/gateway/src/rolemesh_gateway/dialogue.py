@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,8 +18,8 @@ from rolemesh_agents import (
     Reward,
     ToolCall,
 )
-from rolemesh_gateway.contexts import Contexts, Continue, Repeat
-from rolemesh_gateway.desk import Counts, Desk, Exchange
+from rolemesh_gateway.contexts import Begin, Contexts, Continue, Repeat
+from rolemesh_gateway.desk import Counts, Desk, Exchange, Work
 from rolemesh_gateway.programs import ProgramResult
 from rolemesh_gateway.references import resolved
 from rolemesh_gateway.requests import NO_PREVIOUS, Answer, Ask, Count, Find, Kept, RefusedError
@@ -36,8 +36,9 @@ class Dialogue:
     """The gateway's side of one conversation.
 
     It works on one request after the other, in the order in which they have come. The calls of a request are made in a
-    task of its own, so that the desk can cancel them if the client goes away. The conversation makes no other tasks.
-    The numbers of its calls thus depend on the requests only.
+    task of its own, so that the desk can cancel them if the client goes away. The conversation makes no other tasks: a
+    request that is answered without a call has none. The numbers of the calls thus depend only on what was asked, not
+    on how often a client lost an answer, which differs in each life of the rank.
     """
 
     def __init__(self, talk: Conversation, desk: Desk, takes: Sequence[str], may_judge: bool) -> None:
@@ -49,6 +50,8 @@ class Dialogue:
         self._answers: list[Answer] = []
         self._kept: dict[str, Kept] = {}
         """The last answers that requests may continue or read, by their ids."""
+        self._seen: dict[str, tuple[ToolCall, Observation]] = {}
+        """The last calls that the model had asked for, with what they returned, by the model's ids."""
         self._sample = 0
         self.counts = Counts()
         self.reward: Reward | None = None
@@ -80,10 +83,12 @@ class Dialogue:
                 on_over()
 
     async def _exchange(self, exchange: Exchange) -> None:
-        task = asyncio.ensure_future(self._work(exchange.work))
-        self._desk.begins(exchange, task)
         try:
-            answer = await task
+            answer, calls = self._begun(exchange.work)
+            if calls is not None:
+                task = asyncio.ensure_future(calls)
+                self._desk.begins(exchange, task)
+                answer = await task
         except asyncio.CancelledError:
             mine = asyncio.current_task()
             if mine is not None and mine.cancelling():
@@ -103,26 +108,39 @@ class Dialogue:
         else:
             self._desk.answered(exchange, answer)
 
-    async def _work(self, work: Any) -> Answer | Observation | Kept | int | None:
+    def _begun(self, work: Work) -> tuple[Answer | Observation | Kept | int | None, Coroutine[Any, Any, Any] | None]:
+        """Return the answer to a request; or None, and the coroutine that makes its calls and returns the answer."""
         if isinstance(work, Reward):
             self._judge(work)
-            return None
+            return None, None
         if isinstance(work, Find):
-            return self._kept.pop(work.name, None) if work.forget else self._kept.get(work.name)
+            return (self._kept.pop(work.name, None) if work.forget else self._kept.get(work.name)), None
         if self.ended is not None:
             raise _over()
         if isinstance(work, ToolCall):
-            return await self._talk.call(work)
+            made = self._seen.get(work.id)
+            if made is None or made[0] != work:
+                return None, self._call(work)
+            self.counts.repeated += 1
+            return made[1], None
         if isinstance(work, Count):
-            return self._count(work.ask)
-        return await self._turn(work)
+            return self._count(work.ask), None
+        return self._turn(work)
+
+    async def _call(self, work: ToolCall) -> Observation:
+        seen = await self._talk.call(work)
+        if any(call.id == work.id for answer in self._answers for call in answer.calls):
+            self._seen[work.id] = work, seen
+            if len(self._seen) > KEPT:
+                del self._seen[next(iter(self._seen))]
+        return seen
 
     def _judge(self, reward: Reward) -> None:
         if not self._may_judge:
             raise RefusedError(409, "the job file does not let the program set its reward", code="reward_refused")
         self.reward = reward
 
-    async def _turn(self, ask: Ask) -> Answer:
+    def _turn(self, ask: Ask) -> tuple[Answer | None, Coroutine[Any, Any, Answer] | None]:
         params = {name: value for name, value in ask.params.items() if name in self._takes}
         if ask.tools:
             # The model may call a tool, and a form would forbid it.
@@ -135,7 +153,18 @@ class Dialogue:
         place = self._contexts.place(messages, ask.tools, ask.again)
         if isinstance(place, Repeat):
             self.counts.repeated += 1
-            return self._answers[place.number]
+            return self._answers[place.number], None
+        return None, self._sampled(ask, messages, place, params, ignored)
+
+    async def _sampled(
+        self,
+        ask: Ask,
+        messages: Sequence[Message],
+        place: Continue | Begin,
+        params: Mapping[str, Any],
+        ignored: Sequence[str],
+    ) -> Answer:
+        """Sample the turn that answers a request with all these `messages`."""
         try:
             if isinstance(place, Continue):
                 self._continue(place)
@@ -157,7 +186,7 @@ class Dialogue:
         self.counts.turns += 1
         self._contexts.answered(self._sample, messages, answer.as_message(), number, stop)
         if ask.kept_as:
-            kept = Kept(ask, answer, [*earlier, *ask.messages, answer.as_message()], ask.tools)
+            kept = Kept(ask, answer, [*messages[len(ask.lead) :], answer.as_message()], ask.tools)
             self._kept[f"{ask.kept_as}{number}"] = kept
             if len(self._kept) > KEPT:
                 del self._kept[next(iter(self._kept))]
