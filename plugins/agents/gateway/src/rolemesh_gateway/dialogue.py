@@ -37,8 +37,8 @@ class Dialogue:
 
     It works on one request after the other, in the order in which they have come. The calls of a request are made in a
     task of its own, so that the desk can cancel them if the client goes away. The conversation makes no other tasks: a
-    request that is answered without a call has none. The numbers of the calls thus depend only on what was asked, not
-    on how often a client lost an answer, which differs in each life of the rank.
+    request that is answered without a call has none. The numbers of the calls thus depend on what the program asks for.
+    How often its client loses an answer has no effect on them; that differs in each life of the rank.
     """
 
     def __init__(self, talk: Conversation, desk: Desk, takes: Sequence[str], may_judge: bool) -> None:
