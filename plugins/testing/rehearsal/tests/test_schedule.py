@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 
@@ -274,3 +275,13 @@ def test_a_master_that_is_about_to_die_is_not_killed_again_and_its_agent_only_wh
     assert next_fault(random.Random(0), "master", now, pending=(Fault("kill", "master"),)) is None
     assert next_fault(random.Random(0), "agent", now, pending=(Fault("full", "work/0"),)) is not None
     assert next_fault(random.Random(0), "agent", now, pending=(Fault("kill", "work/0"),)) is None
+
+
+def test_ranks_are_released_for_the_next_steps_only(tmp_path: Path) -> None:
+    """Nobody knows how long a step takes before the first one has ended: the whole job was released for its first."""
+    injector = Injector(Rehearsal(kills=1, targets=("child:work/*",)), tmp_path)
+    injector._over.set()
+    injector._at(-1, math.inf, status(rank(0)))
+    assert injector._released == 0
+    injector._at(3, 0.1, status(rank(0)))
+    assert injector._released == 6

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,9 +181,10 @@ class Injector:
             return
         since, first = time.monotonic(), self._progress(begun)
         for moment in moments(self.rehearsal, begun.steps or ENDLESS_PER_KILL * self.rehearsal.kills):
-            pace = (time.monotonic() - since) / max(1, self._progress(begun) - first)
+            done = self._progress(begun) - first
+            pace = (time.monotonic() - since) / max(1, done)
             if not moment.again:
-                begun = self._at(moment.step, pace, begun)
+                begun = self._at(moment.step, pace if done else inf, begun)
             if begun is None or self._over.wait(moment.share * (AGAIN_S if moment.again else pace)):
                 return
             self._inject(moment)
@@ -196,7 +198,7 @@ class Injector:
 
     def _at(self, step: int, pace: float, status: JobStatus) -> JobStatus | None:
         """Return the status when all ranks have passed `step`, for which they are released; None if the job ended
-        first."""
+        first. `pace`: the seconds of a step; inf before the first one has ended."""
         # The last step is for when everything has been injected.
         last = status.steps - 2 if status.steps is not None else 1 << 60
         lead = 1 if "child" in self.rehearsal.kinds else LEAD
@@ -206,7 +208,7 @@ class Injector:
     def _progress(self, status: JobStatus) -> int:
         return progress(self._furthest, status)
 
-    def _until(self, ready: Callable[[JobStatus], bool], limit_s: float = float("inf")) -> JobStatus | None:
+    def _until(self, ready: Callable[[JobStatus], bool], limit_s: float = inf) -> JobStatus | None:
         """Return the status when it is `ready`; None if the job ended first, or after `limit_s`."""
         deadline = time.monotonic() + limit_s
         while not self._over.is_set() and time.monotonic() < deadline:
