@@ -171,6 +171,8 @@ class Dialogue:
             else:
                 self._begin(messages, ask, place.reason)
             turn = await self._talk.sample(params)
+        except ConversationFailedError:
+            raise
         except (asyncio.CancelledError, AgentError) as error:
             # The model has not seen these messages, so the next request may ask for something else.
             if isinstance(place, Continue) and place.new:
