@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +17,7 @@ import yaml
 
 from rolemesh.api.observer import JobStatus
 from rolemesh_durable.control.client import ControlClient, MasterGoneError
+from rolemesh_durable.extensions.rehearsal.requests import InjectFault
 
 ROLES = '''
 import os
@@ -215,6 +217,12 @@ class Job:
                 return client.status()
         except MasterGoneError:
             return None
+
+    def kill_process(self, target: str) -> None:
+        """Kill a process of the job. The answer of a master that is killed may be lost with it."""
+        gone = suppress(MasterGoneError) if target == "master" else nullcontext()
+        with ControlClient(self.run_dir) as client, gone:
+            client.ask(InjectFault("kill", target))
 
     def running(self, step: int = 0, timeout_s: float = 60.0) -> JobStatus:
         """Wait until the job runs and has committed `step`."""

@@ -18,9 +18,6 @@ import numpy as np
 from tests.e2e.harness import Job, until
 from tests.e2e.ladder import of_kind
 
-from rolemesh_durable.control.client import ControlClient
-from rolemesh_durable.extensions.rehearsal.requests import InjectFault
-
 EXAMPLE = Path(__file__).parents[2] / "examples/online"
 sys.path.insert(0, str(EXAMPLE))
 from broker import command, nats_command  # noqa: E402
@@ -155,8 +152,7 @@ class Online(Job):
             return
         kinds = ("recovered", "master_recovered", "agent_adopted", "agent_back", "agent_started")
         before = len(of_kind(self, *kinds))
-        with ControlClient(self.run_dir) as client:
-            client.ask(InjectFault("kill", target))
+        self.kill_process(target)
         until(lambda: len(of_kind(self, *kinds)) > before, 60, f"{target} is back")
 
     def end(self) -> None:

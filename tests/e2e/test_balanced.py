@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.e2e.harness import Job, nothing_is_left, one_engine, until
 from tests.e2e.ladder import of_kind, pids
 
-from rolemesh_durable.control.client import ControlClient, MasterGoneError
-from rolemesh_durable.extensions.rehearsal.requests import InjectFault
+from rolemesh_durable.control.client import ControlClient
 from rolemesh_durable.extensions.relayout.requests import ResizeJob
 
 STEPS = 120
@@ -209,8 +207,7 @@ def test_ranks_that_share_rows_out_become_more_and_fewer_while_others_are_killed
         for number, (size, (moment, target)) in enumerate(zip((4, 1, 3), moments, strict=True), 1):
             client.ask(ResizeJob({"work": size}, "the test"))
             until(lambda kind=moment, n=number: len(of_kind(shared, kind)) >= n, 60, moment)
-            with suppress(MasterGoneError):  # the answer of a master that is killed may be lost with it
-                client.ask(InjectFault("kill", target))
+            shared.kill_process(target)
             until(lambda n=number: len(of_kind(shared, "resized")) >= n, 60, f"{size} ranks")
             now = pids(shared.running())
             assert Counter(who.partition("/")[0] for who in now) == {"source": 2, "work": size, "sink": 2}

@@ -25,8 +25,7 @@ def test_steps_of_a_quick_job_share_lines_and_count_once_whatever_dies(make_job:
     with ControlClient(job.run_dir) as client:
         client.ask(InjectFault("kill", "work/0"))
     until(lambda: of_kind(job, "recovered"), 60, "the rank is back")
-    with ControlClient(job.run_dir) as client:
-        client.ask(InjectFault("kill", "master"))
+    job.kill_process("master")
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 0, out
     assert of_kind(job, "master_recovered")

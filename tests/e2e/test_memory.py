@@ -72,8 +72,7 @@ def test_it_gets_more_where_it_is_and_then_where_there_is_more(make_job: Make, k
     job.running()
     if killed:  # the next master goes on with what the first has given
         until(lambda: of_kind(job, "replanned"), 60, "more memory")
-        with ControlClient(job.run_dir) as client:
-            client.ask(InjectFault("kill", "master"))
+        job.kill_process("master")
     until(lambda: given(job) == [0.2, 0.4] and is_over(job), 60, "twice more memory")
     status = job.running()
     assert status.resources == {"work": {"cpu": 0.1, "gpu": 0.0, "memory_gb": 0.4}}

@@ -13,7 +13,6 @@ from tests.e2e.harness import Job, until
 from tests.e2e.ladder import LADDER, ended_well, of_kind, pids
 
 from rolemesh_durable.control.client import ControlClient, RefusedError
-from rolemesh_durable.extensions.rehearsal.requests import InjectFault
 from rolemesh_durable.extensions.relayout.requests import ResizeJob
 
 SLOW = ("steps=100000", "metrics.every=1", "engine.options.grant=20", "roles.work.options.kwargs.sleep=0.02")
@@ -80,7 +79,7 @@ def test_any_process_may_be_killed_while_a_role_is_resized(
     with ControlClient(job.run_dir) as client:
         client.ask(ResizeJob({"work": 4}, "the test"))
         until(lambda: of_kind(job, moment), 30, moment)
-        client.ask(InjectFault("kill", target))
+        job.kill_process(target)
     until(lambda: of_kind(job, "resized"), 60, "resized")
     assert Counter(rank.role for rank in job.running().ranks)["work"] == 4
     ended_well(job, process, drained(job))

@@ -78,7 +78,7 @@ def test_a_role_that_has_lost_a_node_goes_on_with_fewer_ranks_under_the_same_mas
         client.ask(InjectFault("kill", f"node:{home}"))
         if killed and killed != "replanned":
             until(lambda: of_kind(job, killed), 60, killed)
-            client.ask(InjectFault("kill", "master"))
+            job.kill_process("master")
     until(lambda: [each for each in of_kind(job, "recovered") if each["data"]["level"] == "shrink"], 60, "recovered")
     now = job.running()
     assert {rank.node for rank in now.ranks} == {rank.node for rank in status.ranks} - {home}
@@ -120,8 +120,7 @@ def test_a_scaler_of_ones_own_resizes_again_and_again_while_others_are_killed(ma
     job.running(1)
     for times, target in enumerate(("master", "source/0", "agent:node0", "sink/0", "master", "work/0"), 1):
         until(lambda times=times: len(of_kind(job, "resized")) > times, 90, f"{times} times")
-        with ControlClient(job.run_dir) as client:
-            client.ask(InjectFault("kill", target))
+        job.kill_process(target)
     reasons = {event["data"]["reason"] for event in of_kind(job, "resize_asked")}
     assert reasons == {f"scaler ours.py:Fickle: there are {n}" for n in (1, 2, 3)}
     ended_well(job, process, drained(job))

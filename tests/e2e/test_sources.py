@@ -116,8 +116,7 @@ def test_each_record_is_used_once_despite_kills(reading: Job) -> None:
         reading.running(step)
         writer.rotates = True
         before = len(of_kind(reading, "recovered", "master_recovered"))
-        with ControlClient(reading.run_dir) as client:
-            client.ask(InjectFault("kill", target))
+        reading.kill_process(target)
         until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, 30, target)  # noqa: B023
         step = reading.running().committed + 7
     written = writer.finish()
@@ -228,8 +227,7 @@ def test_each_message_of_a_broker_is_used_once_despite_kills_of_ranks_and_the_br
                 server = subprocess.Popen(command, cwd=reading.folder)
             else:
                 before = len(of_kind(reading, "recovered", "master_recovered"))
-                with ControlClient(reading.run_dir) as client:
-                    client.ask(InjectFault("kill", target))
+                reading.kill_process(target)
                 until(lambda: len(of_kind(reading, "recovered", "master_recovered")) > before, 30, target)  # noqa: B023
             step = reading.running().committed + 7
         out, _ = process.communicate(timeout=120)
