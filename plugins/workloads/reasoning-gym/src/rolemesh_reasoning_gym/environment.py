@@ -198,5 +198,6 @@ class Attempts(Episode):
 
     def restore(self, state: bytes) -> None:
         """See `Episode.restore`."""
-        self._item, self._given, self._score, self._place = json.loads(state)
+        self._item, self._given, self._score, *place = json.loads(state)  # earlier versions had no curriculum
+        self._place = place[0] if place else 0
         self._entry = self._environment.entry(self._item, self._place)
