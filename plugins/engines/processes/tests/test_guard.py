@@ -50,6 +50,52 @@ if not os.fork():
 os.wait()
 """
 
+DYING = """
+import os, signal, sys, time
+from pathlib import Path
+from rolemesh_processes.guard import AgentGuard, ResourceGuard
+
+ACTS = {"fcntl.flock", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "subprocess.Popen"}
+PLACES = "/tmp/rolemesh-", "/dev/shm/rolemesh-"
+seen, last = 0, 0
+
+def hook(event, args):
+    global seen
+    if last and (event in ACTS or event == "open" and str(args[0]).startswith(PLACES)):
+        seen += 1
+        if seen == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def live(job):
+    guards = [AgentGuard(job, "node0", 1, 0.0), ResourceGuard(job, "master")]
+    (guards[0].shm / "snapshot").write_bytes(b"state")
+    (guards[0].tmp / "folder").mkdir()
+    (guards[0].tmp / "folder" / "socket").touch()
+    for guard in guards:
+        guard.close()
+
+def left(job):
+    return [str(path) for place in ("/tmp", "/dev/shm") for path in Path(place).glob(f"rolemesh-{job}-*")]
+
+sys.addaudithook(hook)
+for act in range(1, 1000):
+    job = f"{sys.argv[1]}x{act}"
+    if not (pid := os.fork()):
+        last = act
+        live(job)
+        os._exit(0)
+    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    until = time.monotonic() + 10
+    while left(job) and time.monotonic() < until:
+        time.sleep(0.002)
+    if left(job):
+        sys.exit(f"killed before act {act}, it left {left(job)}")
+    if ended == 0:
+        print(act - 1)
+        break
+"""
+"""An agent and a master, killed before each of their acts on files and processes, one after the other."""
+
 
 class Process:
     """A process like an agent, with a resource guard and a marked child."""
@@ -411,3 +457,10 @@ def test_a_plain_keepers_folder_goes_with_its_owner(job: str) -> None:
     assert guard.tmp.stat().st_mode & 0o777 == 0o700
     guard.close()
     assert not guard.tmp.exists()
+
+
+def test_wherever_an_owner_is_killed_nothing_of_it_stays(job: str) -> None:
+    """Also where it makes its folders, and where it removes them."""
+    done = subprocess.run([sys.executable, "-c", DYING, job], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20

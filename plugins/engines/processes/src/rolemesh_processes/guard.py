@@ -14,7 +14,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,18 +44,16 @@ class ResourceGuard:
     janitor does the same.
     """
 
-    def __init__(
-        self, job_id: str, owner: str, number: int | None = None, hold: tuple[str, ...] = (), tmp: Path | None = None
-    ) -> None:
-        """`hold`: the janitor's arguments about a folder that waits for the next owner. `tmp`: the folder of an earlier
-        owner."""
-        self.tmp = tmp or _new_tmp(job_id)
-        self._tmp_token = secrets.token_hex(8)
-        here = Owner.here(job_id, owner, self._tmp_token, number or 0, 0.0)
-        (self.tmp / janitor.OWNER_FILE).write_bytes(here.encode())
+    def __init__(self, job_id: str, owner: str, number: int | None = None) -> None:
         self.mark = f"{job_id}/{owner}/{os.getpid() if number is None else number}"
-        self._open = [janitor.guard(str(folder)) for folder in (self.tmp, *hold[:1])]
-        self._open.append(_start_janitor(f"{MARKER}={self.mark}", str(self.tmp), *hold))
+        self._begin(Owner.here(job_id, owner, secrets.token_hex(8), number or 0, 0.0), _new_tmp(job_id))
+
+    def _begin(self, here: Owner, tmp: Path, hold: tuple[str, ...] = ()) -> None:
+        """Let a janitor make `tmp`, and watch this process. `hold`: the janitor's arguments about a folder that waits
+        for the next owner."""
+        self.tmp, self._tmp_token = tmp, here.token
+        self._open = [_start_janitor(f"{MARKER}={self.mark}", str(tmp), here.encode().decode(), *hold)]
+        self._open.append(janitor.guard(str(tmp)))
 
     def close(self) -> None:
         """Kill every process with the mark and remove the folders. Idempotent."""
@@ -85,17 +82,27 @@ class AgentGuard(ResourceGuard):
     def __init__(self, job_id: str, agent: str, incarnation: int = 0, hold_s: float = 10.0) -> None:
         remove_orphans()
         self.shm = shm_folder(job_id, agent)
+        self.mark = f"{job_id}/{agent}/{incarnation}"
         self._job, self._agent, self._incarnation, self._hold_s = job_id, agent, incarnation, hold_s
         self._token = secrets.token_hex(8)
+        new = not self.shm.exists()
+        if new:  # no earlier janitor would remove what is made from here on
+            self._watched(_new_tmp(job_id))
         with _locked(self.shm):
             before = _replace_owner(self.shm, job_id, agent, incarnation)
-            parent = os.getppid()
-            held = (str(self.shm), self._token, str(hold_s), f"{MARKER}={job_id}/{agent}/", str(parent))
-            self._tmp = _taken_over(before) or _new_tmp(job_id)
+            if not new:
+                self._watched(_taken_over(before) or _new_tmp(job_id))
             self._own()
-            super().__init__(job_id, agent, incarnation, (*held, str(start_time(parent))), self._tmp)
+            self._open.append(janitor.guard(str(self.shm)))
             if before is None or str(self.tmp) != before.tmp:
                 self.sweep()  # nobody can be reached any more
+
+    def _watched(self, tmp: Path) -> None:
+        parent = os.getppid()
+        everything = f"{MARKER}={self._job}/{self._agent}/"
+        held = str(self.shm), self._token, str(self._hold_s), everything, str(parent), str(start_time(parent))
+        here = Owner.here(self._job, self._agent, secrets.token_hex(8), self._incarnation, 0.0)
+        self._begin(here, tmp, held)
 
     def sweep(self) -> None:
         """Kill all processes that this and earlier incarnations started."""
@@ -118,7 +125,7 @@ class AgentGuard(ResourceGuard):
 
     def _own(self) -> None:
         self._inode = self.shm.stat().st_ino
-        here = Owner.here(self._job, self._agent, self._token, self._incarnation, self._hold_s, str(self._tmp))
+        here = Owner.here(self._job, self._agent, self._token, self._incarnation, self._hold_s, str(self.tmp))
         Reserve(self.shm).make(self.shm / janitor.OWNER_FILE, here.encode())
 
     def close(self) -> None:
@@ -130,7 +137,8 @@ class AgentGuard(ResourceGuard):
 
 
 def _new_tmp(job_id: str) -> Path:
-    return Path(tempfile.mkdtemp(prefix=f"{janitor.PREFIX}{job_id}-", dir="/tmp"))
+    """Return the path of a folder for sockets that the janitor makes."""
+    return Path("/tmp", f"{janitor.PREFIX}{job_id}-{secrets.token_hex(4)}")
 
 
 def _taken_over(before: Owner | None) -> Path | None:
@@ -155,7 +163,9 @@ def remove_job(job_id: str) -> None:
     janitor.sweep(f"{MARKER}={job_id}/")
     for folder in _fast().glob(f"{janitor.PREFIX}*"):
         owner = owner_of(folder)
-        if owner is not None and owner.job == job_id and folder == shm_folder(job_id, owner.part):
+        if folder.name.startswith(f"{janitor.PREFIX}{job_id}-") and folder.name.endswith(janitor.REMOVED):
+            _end_removal(folder, owner)
+        elif owner is not None and owner.job == job_id and folder == shm_folder(job_id, owner.part):
             janitor.remove(str(folder), owner.token)
 
 
@@ -166,8 +176,19 @@ def remove_orphans() -> None:
         for folder in place.glob(f"{janitor.PREFIX}*"):
             with contextlib.suppress(OSError):
                 owner = owner_of(folder)
-                if owner is not None and is_orphan(folder, owner):
+                if folder.name.endswith(janitor.REMOVED):
+                    _end_removal(folder, owner)
+                elif owner is not None and is_orphan(folder, owner):
                     janitor.remove(str(folder), owner.token)
+
+
+def _end_removal(doomed: Path, owner: Owner | None) -> None:
+    """Remove what the death of its remover has left of a folder: its owner file is the last to go."""
+    with contextlib.suppress(OSError):
+        if owner is not None:
+            janitor.end_removal(str(doomed), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        elif doomed.lstat().st_uid == os.geteuid():
+            doomed.rmdir()  # unless there is something in it
 
 
 def _fast() -> Path:
@@ -238,7 +259,7 @@ def _replace_owner(folder: Path, job_id: str, agent: str, incarnation: int) -> O
 
 
 def _start_janitor(*arguments: str) -> int:
-    """Start a janitor. Return the descriptor whose closing it waits for."""
+    """Start a janitor, which makes the folder. Return the descriptor whose closing it waits for."""
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(Path(janitor.__file__)), *arguments],
         stdin=subprocess.PIPE,
@@ -246,6 +267,8 @@ def _start_janitor(*arguments: str) -> int:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    process.wait()
     assert process.stdin is not None
-    return os.dup(process.stdin.fileno())
+    with process.stdin:
+        if code := process.wait():
+            raise OSError(code, f"the janitor of the folder did not start: {os.strerror(abs(code))}", arguments[1])
+        return os.dup(process.stdin.fileno())

@@ -1,18 +1,23 @@
 """Removes what a dead agent or master leaves on its node: run as a script, by path, without the kernel.
 
-``python -I -S janitor.py MARKER TMP [SHM TOKEN HOLD_S ALL PARENT START]`` detaches itself and waits for end of file on
-its standard input, whose other end only its owner holds. That comes when the owner closes it or dies, however it dies.
-Then every process whose environment holds MARKER is killed and TMP removed, at once.
+``python -I -S janitor.py MARKER TMP OWNER [SHM TOKEN HOLD_S ALL PARENT START]`` makes the folder TMP with the owner
+file OWNER, detaches itself and waits for end of file on its standard input, whose other end only its owner holds. That
+comes when the owner closes it or dies, however it dies. Then every process whose environment holds MARKER is killed and
+TMP removed, at once. An owner makes no folder before its janitor runs: if it died in between, the folder would stay.
 
 With SHM all waits HOLD_S seconds for the owner's next incarnation, which takes it over by writing another token into
 SHM: snapshots there, TMP, and processes, which go on. If none comes, or the process PARENT (which began at START), who
 would start it, is gone, whatever holds ALL in its environment is killed, and both folders are removed.
+
+A folder is removed under another name, which begins with its own. Each removal of a folder also ends those that
+others began: an owner may be killed while it removes its folders.
 
 While its owner lives it keeps the folders' files young, which cleaners of temporary folders would take for abandoned,
 and notes in their guards that it does, in time since boot: clocks on the wall are set.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -38,11 +43,15 @@ Its content is the time of the last maintenance, in seconds since boot.
 OWNER_FILE = ".owner"
 """File with the owner of a folder, as JSON. A folder without it belongs to nobody and is left alone."""
 OWNER = "rolemesh"
+REMOVED = ".removed"
+"""End of the name of a folder that is being removed."""
 MAX_BYTES = 4096
 BEAT_S = 10.0
 YOUNG_S = 3600.0
 """Seconds between updates of the timestamps of all files in the folders."""
 POLL_S = 0.05
+EXEC_S = 1.0
+"""Maximum seconds that one search waits for processes in the middle of exec."""
 
 
 def marked(marker: bytes) -> list[int]:
@@ -51,16 +60,35 @@ def marked(marker: bytes) -> list[int]:
     A marker that ends in ``/`` matches all values that begin with it.
     """
     found = []
+    deadline = time.monotonic() + EXEC_S
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
-            try:
-                with open(f"/proc/{name}/environ", "rb") as f:
-                    entries = f.read().split(b"\0")
-            except OSError:
-                continue
+            entries = environment(int(name), deadline)
             if marker in entries or (marker.endswith(b"/") and any(e.startswith(marker) for e in entries)):
                 found.append(int(name))
     return found
+
+
+def environment(pid: int, deadline: float = 0.0) -> list[bytes]:
+    """Return the environment that the process was started with; [] if it is gone or another user's.
+
+    In the middle of exec a process has none yet. Then it is read again until `deadline`.
+    """
+    try:
+        while True:
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                if (read := f.read()) or time.monotonic() >= deadline or not begins(pid):
+                    return read.split(b"\0")
+            time.sleep(0.001)
+    except OSError:
+        return []
+
+
+def begins(pid: int) -> bool:
+    """Return whether the process is in the middle of exec: it has memory, but no place of its environment."""
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rpartition(")")[2].split()
+    return fields[0] not in "ZX" and int(fields[20]) > 0 and int(fields[48]) == 0
 
 
 def sweep(marker: str) -> None:
@@ -146,20 +174,57 @@ def locked(folder: str, how: int = fcntl.LOCK_EX) -> "Iterator[int]":
         os.close(fd)
 
 
+def make(folder: str, owner: bytes) -> None:
+    """Make `folder`, if it is missing, with the owner file `owner`. Raises `OSError`, also if it is another user's."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    if os.lstat(folder).st_uid != os.geteuid():
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), folder)
+    new = os.path.join(folder, f"{OWNER_FILE}.{os.getpid()}")
+    with open(new, "xb") as f:
+        f.write(owner)
+    os.replace(new, os.path.join(folder, OWNER_FILE))
+
+
 def remove(folder: str, token: "str | None", before: "Callable[[], None]" = lambda: None) -> None:
-    """Remove `folder` if it still belongs to `token` (None: to any), after calling `before`. Safe against a
-    simultaneous take-over, and against other searches for orphaned folders."""
-    try:
-        with locked(folder) as fd:
-            if os.fstat(fd).st_uid != os.geteuid() or (token is not None and token_of(folder) != (token or None)):
-                return
+    """Remove `folder` if it still belongs to `token` (None: to any; "": to nobody), after calling `before`. Safe
+    against a simultaneous take-over, and against other searches for orphaned folders.
+
+    What others have begun to remove under this name is removed, too.
+    """
+    with contextlib.suppress(OSError), locked(folder) as fd:
+        at = os.fstat(fd)
+        same = at.st_ino == os.lstat(folder).st_ino
+        if same and at.st_uid == os.geteuid() and (token is None or token_of(folder) == token):
             before()
             # By another name nobody takes it over any more, however long the removal takes.
-            doomed = f"{folder}.{os.getpid()}.removed"
+            doomed = f"{folder}.{os.getpid()}{REMOVED}"
             os.rename(folder, doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
-    except OSError:
-        return
+            empty(doomed)
+    place, name = os.path.split(folder)
+    for other in os.listdir(place):
+        if other.startswith(f"{name}.") and other.endswith(REMOVED):
+            end_removal(os.path.join(place, other))
+
+
+def end_removal(doomed: str, how: int = fcntl.LOCK_EX) -> None:
+    """Remove the folder `doomed`, whose removal somebody has begun. With ``LOCK_EX | LOCK_NB``, not if somebody is at
+    it."""
+    with contextlib.suppress(OSError), locked(doomed, how) as fd:
+        if os.fstat(fd).st_uid == os.geteuid():
+            empty(doomed)
+
+
+def empty(doomed: str) -> None:
+    """Remove `doomed`. Its owner file goes last: who finds the rest must see whose it is."""
+    for name in os.listdir(doomed):
+        path = os.path.join(doomed, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        elif name != OWNER_FILE:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def lives(pid: int, start: int) -> bool:
@@ -173,45 +238,55 @@ def lives(pid: int, start: int) -> bool:
 
 
 def hold(folder: str, token: str, hold_s: float, parent: "tuple[int, int]", end: "Callable[[], None]") -> bool:
-    """Return whether the folder gets another owner within `hold_s` seconds. If not, call `end` and remove it."""
+    """Return whether the folder gets another owner within `hold_s` seconds. If not, call `end` and remove it.
+
+    A folder of nobody is treated alike: its owner died before it wrote the owner file, or somebody has removed that.
+    """
     deadline = time.monotonic() + hold_s
-    while (owner := token_of(folder)) == token:
+    while os.path.isdir(folder) and (owner := token_of(folder)) in ("", token):
         if time.monotonic() >= deadline or not lives(*parent):
-            remove(folder, token, end)
-            return token_of(folder) not in ("", token)
+            remove(folder, owner, end)
+            break
         time.sleep(POLL_S)
-    return bool(owner)
+    return token_of(folder) not in ("", token)
 
 
-def watch(folders: "list[str]", guards: "list[int]") -> None:
+def maintain(folders: "list[str]", guards: "dict[str, int]") -> None:
+    """Hold the guards of those of `folders` that exist, and record that they are maintained now."""
+    for folder in folders:
+        try:
+            if folder not in guards or not os.fstat(guards[folder]).st_nlink:  # it is new, or somebody has removed it
+                fresh = guard(folder)
+                if folder in guards:
+                    os.close(guards[folder])
+                guards[folder] = fresh
+        except OSError:
+            continue
+        beat(guards[folder])
+
+
+def watch(folders: "list[str]", guards: "dict[str, int]") -> None:
     """Return when the owner is gone; maintain its folders meanwhile."""
     touched = time.monotonic()
-    while True:
-        if select.select([0], [], [], BEAT_S)[0]:
-            if not os.read(0, 4096):
-                return
-            continue
-        for i, folder in enumerate(folders):
-            try:
-                if not os.fstat(guards[i]).st_nlink:  # somebody has removed it, or all of the folder
-                    fresh = guard(folder)
-                    os.close(guards[i])
-                    guards[i] = fresh
-            except OSError:
-                continue
-            beat(guards[i])
+    while not select.select([0], [], [], BEAT_S)[0] or os.read(0, 4096):
+        maintain(folders, guards)
         if time.monotonic() - touched > YOUNG_S:
             touched = time.monotonic()
             for folder in folders:
                 keep_young(folder)
+    maintain(folders, guards)
 
 
 def main() -> None:
-    marker, tmp, *held = sys.argv[1:]
-    folders = [tmp, *held[:1]]
-    guards = [guard(folder) for folder in folders]
-    if os.fork():
-        os._exit(0)
+    marker, tmp, owner, *held = sys.argv[1:]
+    folders, guards = [tmp, *held[:1]], dict[str, int]()
+    try:
+        make(tmp, owner.encode())
+        maintain(folders, guards)
+        if os.fork():
+            os._exit(0)
+    except OSError as error:
+        os._exit(error.errno or 1)
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -225,7 +300,10 @@ def main() -> None:
             remove(tmp, None)
 
         if hold(folder, token, float(hold_s), (int(parent), int(start)), end):
+            if owner_of(folder).get("tmp") != tmp:  # the next incarnation came before this one had said what it has
+                remove(tmp, None)
             return
+        remove(folder, token)
     sweep(marker)
     remove(tmp, None)
 
