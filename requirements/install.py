@@ -16,7 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import groups
 import pip_settings
+import progress
 import torch_build
 from torch_build import Choice, Offer, Probe, Refusal
 
@@ -71,15 +72,16 @@ class Installer:
             file.flush()
             common = [*self.arguments, "--no-deps", "--no-build-isolation", *options, "--requirement", file.name]
             if self.uv is None:
-                command = pip("install", "--quiet", "--quiet", *common)
+                command = pip("install", "--no-input", "--progress-bar", "off", *common)
             else:
-                loud = [] if sys.stderr.isatty() else ["--quiet"]
-                command = [self.uv, "pip", "install", *loud, "--python", sys.executable, *common]
+                command = [self.uv, "pip", "install", "--color", "never", "--python", sys.executable, *common]
                 command += ["--compile-bytecode"] if compiled else []
-            done = subprocess.run(command, env={**os.environ, **self.variables}, check=False)
-        if done.returncode:
+            environ = {**os.environ, **self.variables}
+            names = {_name(each) for each in requirements}
+            code = progress.run(command, environ, len(names), lambda: _there(names), pip=self.uv is None)
+        if code:
             raise Failure(
-                f"{'pip' if self.uv is None else 'uv'} ended with exit code {done.returncode}; its message is above",
+                f"{'pip' if self.uv is None else 'uv'} ended with exit code {code}; its message is above",
                 f"{COMMAND}    (goes on where this stopped)",
             )
 
@@ -209,6 +211,23 @@ def _project(folder: Path) -> str:
     return re.findall(r'^name = "([^"]+)"$', (folder / "pyproject.toml").read_text(), flags=re.MULTILINE)[0]
 
 
+def _name(requirement: str) -> str:
+    """The distribution of a line ``name==version``, or of a wheel's address."""
+    return groups.canonical(
+        requirement.rsplit("/", 1)[-1].split("-")[0] if "://" in requirement else groups.name_of(requirement)
+    )
+
+
+def _there(names: Collection[str]) -> progress.Installed:
+    """What lies in the environment, or is about to: how many of these distributions, and how many files."""
+    packages, modules, compiled = set(), 0, 0
+    for _, folders, files in os.walk(sysconfig.get_path("purelib")):
+        packages.update(groups.canonical(each.split("-")[0]) for each in folders if each.endswith(".dist-info"))
+        modules += sum(each.endswith(".py") for each in files)
+        compiled += sum(each.endswith(".pyc") for each in files)
+    return progress.Installed(len(packages.intersection(names)), modules, compiled)
+
+
 def _installed(name: str) -> bool:
     return any(Path(sysconfig.get_path("purelib")).glob(f"{name.replace('-', '[-_.]')}-[0-9]*.dist-info"))
 
@@ -247,6 +266,7 @@ def main(group: str) -> None:
     choice = None
     if group != groups.GROUPS[0]:
         version = pins["torch"].removeprefix("torch==")
+        print(f"asking the package index which builds of torch {version} it has", flush=True)
         choice = choose(installer, want, version)
         if isinstance(choice, Refusal) and installer.uv is not None:  # where pip can get what uv cannot, pip installs
             by_pip = choose(Installer(None), want, version)
@@ -290,3 +310,6 @@ if __name__ == "__main__":
         main(sys.argv[1])
     except Failure as failure:
         sys.exit(str(failure))
+    except KeyboardInterrupt:
+        print(f"\nerror: interrupted\n  → {COMMAND}    (goes on where this stopped)", file=sys.stderr)
+        sys.exit(130)
