@@ -1,4 +1,4 @@
-"""What `make install` says while uv or pip installs."""
+"""`make install` reports its progress while uv or pip works."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _cluster(facts: Ray, exactly: str) -> Iterator[Finding]:
         yield Finding("ray", "warning", what, f"on every node: {exactly}")
     if facts.unreachable:
         what = f"{facts.named} names the Ray at {facts.cluster}, which cannot be reached: {facts.unreachable}"
-        remedy = "unset RAY_ADDRESS, or start that Ray" if facts.named == "RAY_ADDRESS" else "ray stop --force"
+        remedy = "unset RAY_ADDRESS, or start that Ray" if facts.named == "RAY_ADDRESS" else f"rm -f {facts.named}"
         yield Finding("ray", "warning", what, remedy)
     elif facts.cluster:
         yield Finding("ray", "ok", f"Ray {facts.version}; the one at {facts.cluster} can be reached")
