@@ -39,10 +39,11 @@ ASKED = "Please go on with the next part."
 
 
 class Level(NamedTuple):
-    """A moment: seconds since the start, turns so far, bytes of memory, descriptors, and objects of Python."""
+    """A moment: seconds since the start, turns, seconds of CPU time, bytes of memory, descriptors, objects of Python."""
 
     at: float
     turns: int
+    cpu: float
     resident: int
     descriptors: int
     objects: int
@@ -78,6 +79,8 @@ class _Gateway:
         self._server = Server("policy", 8.0, 16)
         self._open: dict[int, tuple[Any, asyncio.Task[Any]]] = {}
         self._begun = self._turns = 0
+        self._looked = 0.0
+        """Seconds of CPU time of the levels themselves."""
 
     async def run(self, seconds: float, every_s: float) -> list[Level]:
         """Talk for `seconds`, and return a level every `every_s`."""
@@ -140,9 +143,13 @@ class _Gateway:
         self._server.close(door)
 
     def _level(self, at: float) -> Level:
+        cpu = time.process_time()
         gc.collect()
         process = psutil.Process()
-        return Level(at, self._turns, process.memory_info().rss, process.num_fds(), len(gc.get_objects()))
+        objects = len(gc.get_objects())
+        level = Level(at, self._turns, cpu - self._looked, process.memory_info().rss, process.num_fds(), objects)
+        self._looked += time.process_time() - cpu
+        return level
 
 
 async def _client() -> None:
@@ -206,10 +213,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     levels = talked(60 * given.minutes, given.conversations, max(1.0, given.minutes))
     for each in levels:
-        print(f"{each.at:6.0f} s  {each.turns:9,} turns  {each.resident / 1e6:8.2f} MB  {each.descriptors} descriptors")
+        took = f"{each.at:6.0f} s  {each.turns:9,} turns  {each.cpu:6.0f} s of CPU"
+        print(f"{took}  {each.resident / 1e6:8.2f} MB  {each.descriptors} descriptors")
     warm = [each for each in levels if each.at >= 12 * given.minutes]
     pace = (warm[-1].turns - warm[0].turns) / (warm[-1].at - warm[0].at)
-    print(f"{pace:.0f} turns/s; memory {slope(warm) / 1e6:+.2f} MB an hour, {slope(warm, 'objects'):+,.0f} objects")
+    used = 1000 * (warm[-1].cpu - warm[0].cpu) / max(1, warm[-1].turns - warm[0].turns)
+    grown = f"memory {slope(warm) / 1e6:+.2f} MB an hour, {slope(warm, 'objects'):+,.0f} objects"
+    print(f"{pace:.0f} turns/s; {used:.2f} ms of CPU a turn; {grown}")
     return 0
 
 

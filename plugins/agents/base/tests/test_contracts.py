@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolemesh.api.service import CallError
 from rolemesh.errors import PluginError
 from rolemesh_agents import Environment, Observation, Outcome, Reward, Start, Task, Tool, ToolEpisode, tool
-from rolemesh_agents.conversations.sampling import as_turn
+from rolemesh_agents.conversations.sampling import as_turn, sample_turn
 from rolemesh_agents.episodes.answers import as_observation, as_outcome, as_reward, as_start
-from rolemesh_agents.errors import BreachError
+from rolemesh_agents.errors import BreachError, ConversationFailedError
 from rolemesh_agents.workloads.deck import Deck, place
+from rolemesh_runtime.breaches import ServiceBreach
 
 USER = {"role": "user", "content": "hello"}
 ADD = Tool("add", "", {"type": "object"})
@@ -150,6 +153,30 @@ def test_a_turn_without_all_its_parts_is_a_failure() -> None:
     with pytest.raises(BreachError, match="returned NoneType instead of a turn"):
         as_turn("rollout", None, 3)
     assert as_turn("rollout", TURN, 3).ids.tolist() == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "message"),
+    [
+        (
+            ServiceBreach("rollout/0.sample has broken its contract: no", kind="misbehaved", remedy="do"),
+            BreachError,
+            "^rollout/0.sample has broken its contract: no\n.*do$",
+        ),
+        (CallError("it is full"), ConversationFailedError, "^role rollout failed: it is full$"),
+    ],
+)
+def test_a_broken_contract_of_a_called_service_is_a_breach_that_names_the_service(
+    raised: CallError, kind: type[ConversationFailedError], message: str
+) -> None:
+    class Context:
+        async def call(self, *args: Any, **kwargs: Any) -> None:
+            raise raised
+
+    context: Any = Context()
+    with pytest.raises(ConversationFailedError, match=message) as caught:
+        asyncio.run(sample_turn(context, "rollout", np.zeros(1, np.int32), {}, None))
+    assert type(caught.value) is kind
     assert len(as_turn("rollout", {"ids": [], "logprobs": [], "versions": [], "finish": "length"}, 3).ids) == 0
 
 

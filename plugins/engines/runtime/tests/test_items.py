@@ -16,6 +16,7 @@ from rolemesh.api.service import CallError
 from rolemesh.api.workload import RankContext, operator_spec
 from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.graph.routes import Collate, Share, route
+from rolemesh_runtime.breaches import ServiceBreach
 from rolemesh_runtime.items import Items, apart, assembled
 from rolemesh_runtime.values import gather, select
 
@@ -122,7 +123,13 @@ def test_a_step_without_rows_has_the_columns_of_those_before_it() -> None:
 
 @pytest.mark.parametrize(
     ("error", "fails"),
-    [(CallError("down"), False), (RolemeshError("no such service"), True), (BdbQuit(), True), (SystemExit(), True)],
+    [
+        (CallError("down"), False),
+        (ServiceBreach("wrong", kind="misbehaved"), True),
+        (RolemeshError("no such service"), True),
+        (BdbQuit(), True),
+        (SystemExit(), True),
+    ],
 )
 def test_errors_that_are_none_of_a_row_fail_the_job(error: BaseException, fails: bool) -> None:
     def broken(rows: Any) -> Any:

@@ -80,7 +80,7 @@ def test_the_cause_of_an_exception_counts_if_the_exception_itself_says_nothing()
 def test_a_breach_of_contract_is_fatal_the_first_time() -> None:
     error = PluginError("it returned None", kind="misbehaved")
     verdict = judge(Failure(cause_of(error), "agent", 0, step=3, message=str(error)))
-    assert verdict == Verdict("user", "it breaks its contract, and would again", fatal=True)
+    assert verdict == Verdict("user", "a contract is broken, and would be again", fatal=True)
     assert cause_of(PluginError("it is broken")) == "exception"
 
 

@@ -12,10 +12,12 @@ from typing import Any, TypeGuard, TypeVar
 import msgspec
 import numpy as np
 
+from rolemesh.api.service import CallError
 from rolemesh.errors import PluginError
 from rolemesh_agents.environment import Reward
+from rolemesh_agents.errors import BreachError, ConversationFailedError
 
-__all__ = ["breach", "instance", "is_breach", "kind_of", "messages_of", "reward_of", "truth"]
+__all__ = ["breach", "failed_call", "instance", "is_breach", "kind_of", "messages_of", "reward_of", "truth"]
 
 T = TypeVar("T")
 
@@ -28,6 +30,13 @@ def breach(what: str, *, where: str | None = None, remedy: str | None = None) ->
 def is_breach(error: BaseException) -> TypeGuard[PluginError]:
     """Return True if a plugin has broken its contract."""
     return isinstance(error, PluginError) and error.kind == "misbehaved"
+
+
+def failed_call(role: str, error: CallError) -> ConversationFailedError:
+    """Return the end of a conversation for which a service of `role` has raised."""
+    if is_breach(error):
+        return BreachError(error.what, remedy=error.remedy)
+    return ConversationFailedError(f"role {role} failed: {error.what}")
 
 
 def messages_of(found: Sequence[Any], source: str) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from rolemesh.api.workload import RankContext, Workload
 from rolemesh.errors import RolemeshError, nearest
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_inline.isolation import Isolated
+from rolemesh_runtime.breaches import ServiceBreach, is_breach
 from rolemesh_runtime.operator_failure import summarize, user_traceback
 
 ENGINE = str(Path(__file__).parent) + "/"
@@ -65,6 +66,9 @@ class InlineCalls:
                 what = f"{name} has not answered within {limit:g} s"
                 remedy = "raise its timeout, or see why its rank is slow"
                 raise CallTimeoutError(what, where=where, remedy=remedy) from None
+            if is_breach(error):
+                what = f"{name} has broken its contract: {error.what}"
+                raise ServiceBreach(what, kind="misbehaved", where=where, remedy=error.remedy) from error
             text = f"{summarize(error)}\n{user_traceback(error, ENGINE)}".rstrip()
             raise CallError(f"{name} has raised {text}", where=where) from error
 

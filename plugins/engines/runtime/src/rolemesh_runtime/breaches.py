@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeGuard, TypeVar
 
+from rolemesh.api.service import CallError
 from rolemesh.errors import PluginError
 
-__all__ = ["breach", "is_breach", "refusing"]
+__all__ = ["ServiceBreach", "breach", "is_breach", "refusing"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class ServiceBreach(CallError, PluginError):
+    """The service of another role, which the message names, has broken its contract."""
 
 
 def breach(what: str, remedy: str | None = None) -> PluginError:
@@ -19,7 +24,7 @@ def breach(what: str, remedy: str | None = None) -> PluginError:
     return PluginError(what, kind="misbehaved", remedy=remedy)
 
 
-def is_breach(error: BaseException) -> bool:
+def is_breach(error: BaseException) -> TypeGuard[PluginError]:
     """Return True if a plugin, also one of an operator, has broken its contract."""
     return isinstance(error, PluginError) and error.kind == "misbehaved"
 

@@ -16,7 +16,7 @@ from rolemesh.api.service import CallError
 from rolemesh.api.workload import RankContext
 from rolemesh.errors import RolemeshError
 from rolemesh.graph.routes import Part, Share
-from rolemesh_runtime.breaches import breach, refusing
+from rolemesh_runtime.breaches import breach, is_breach, refusing
 
 
 def apart(value: Any, size: int) -> tuple[int, int]:
@@ -63,7 +63,7 @@ class Items:
                 where = f"{which} of step {ctx.step} (item {number} of {count}), {RankRef(ctx.role, ctx.rank).in_words}"
                 error.add_note(f"in {where}")
                 bug = isinstance(error, BdbQuit) or (
-                    isinstance(error, RolemeshError) and not isinstance(error, CallError)
+                    isinstance(error, RolemeshError) and (is_breach(error) or not isinstance(error, CallError))
                 )
                 if self._how.on_error == "fail" or bug:
                     raise

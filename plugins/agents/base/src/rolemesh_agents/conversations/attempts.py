@@ -111,6 +111,8 @@ class Attempts:
             self._ctx.log.warning("the harness raised", exc_info=error)
             where = _own_frame(error)
             at = f"({where.filename}:{where.lineno})"
+            if isinstance(error, CallError) and is_breach(error):
+                raise BreachError(error.what, remedy=error.remedy) from error
             if is_breach(error):
                 raise BreachError(f"the harness broke its contract: {error.what} {at}", remedy=error.remedy) from error
             raise ConversationFailedError(f"the harness raised {type(error).__name__}: {error} {at}") from error

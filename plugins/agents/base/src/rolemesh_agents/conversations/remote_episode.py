@@ -12,6 +12,7 @@ import msgspec
 from rolemesh.api.service import CallError, CallTimeoutError, CallUncertainError, SessionLostError
 from rolemesh.api.workload import RankContext
 from rolemesh_agents.actions import ToolCall
+from rolemesh_agents.contract import failed_call
 from rolemesh_agents.conversations.action_log import ActionLog
 from rolemesh_agents.environment import Observation, Outcome, Reward, Start, Task
 from rolemesh_agents.errors import BreachError, ConversationFailedError
@@ -159,7 +160,7 @@ class RemoteEpisode:
         except CallTimeoutError as error:
             raise ConversationFailedError(f"role {self._role} is stuck: {error.what}") from None
         except CallError as error:
-            raise ConversationFailedError(f"role {self._role} failed: {error.what}") from None
+            raise failed_call(self._role, error) from None
         finally:
             self.waited += time.monotonic() - asked
         if "lost" in answer and method.endswith(ONCE):

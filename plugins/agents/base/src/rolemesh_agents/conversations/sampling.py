@@ -10,6 +10,7 @@ import numpy as np
 
 from rolemesh.api.service import CallError, CallTimeoutError
 from rolemesh.api.workload import RankContext
+from rolemesh_agents.contract import failed_call
 from rolemesh_agents.errors import BreachError, ConversationFailedError
 
 __all__ = ["SampledTurn", "as_turn", "sample_turn"]
@@ -50,7 +51,7 @@ async def sample_turn(
     except CallTimeoutError as error:
         raise ConversationFailedError(f"role {role} is late: {error.what}", remedy="raise limits.turn_s") from None
     except CallError as error:
-        raise ConversationFailedError(f"role {role} failed: {error.what}") from None
+        raise failed_call(role, error) from None
     return as_turn(role, answer, params.get("max_tokens"))
 
 

@@ -30,7 +30,7 @@ _ALWAYS: dict[Cause, Verdict] = {
     "check": Verdict("hardware", "a check before the start has found the node unfit"),
     "log_lost": Verdict("software", "what it had sent is lost, and others have used some of it"),
     "hang": Verdict("software", "nothing moved, and the others waited for this rank"),
-    "contract": Verdict("user", "it breaks its contract, and would again", fatal=True),
+    "contract": Verdict("user", "a contract is broken, and would be again", fatal=True),
 }
 """Causes whose verdict needs no further facts."""
 _CRASHES = (signals.SIGSEGV, signals.SIGILL, signals.SIGFPE, signals.SIGTRAP, signals.SIGSYS)

@@ -13,6 +13,7 @@ from rolemesh_dataplane.payload import DATA, HEAD, INLINE
 
 __all__ = [
     "ANSWER",
+    "BREACH",
     "ERROR",
     "GIVE_UP",
     "KEY_BYTES",
@@ -28,8 +29,9 @@ __all__ = [
     "read_request",
 ]
 
-ANSWER, ERROR, LOST, UNCERTAIN, LATE = range(5)
-"""Kinds of answers: the result, the error, the loss of the session, a call that may have run, no answer in time."""
+ANSWER, ERROR, LOST, UNCERTAIN, LATE, BREACH = range(6)
+"""Kinds of answers: the result, the error, the loss of the session, a call that may have run, no answer in time, a
+breach of contract."""
 GIVE_UP: Final = ""
 """The method of a message that gives up the call with its key."""
 
@@ -56,7 +58,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The fields of an answer. `value` is its header."""
 
     key: Key
-    kind: Annotated[int, msgspec.Meta(ge=ANSWER, le=LATE)]
+    kind: Annotated[int, msgspec.Meta(ge=ANSWER, le=BREACH)]
     value: bytes
 
 

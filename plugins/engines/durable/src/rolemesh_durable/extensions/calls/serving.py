@@ -16,6 +16,7 @@ from rolemesh_dataplane.codec import Buffer, decode, encode
 from rolemesh_dataplane.transports import TransportError
 from rolemesh_durable.extensions.calls.frames import (
     ANSWER,
+    BREACH,
     ERROR,
     GIVE_UP,
     LOST,
@@ -31,6 +32,7 @@ from rolemesh_durable.protocol.rank import page as status
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.rank.arrived import Arrived
 from rolemesh_durable.rank.services import Rank
+from rolemesh_runtime.breaches import is_breach
 from rolemesh_runtime.operator_failure import summarize, user_traceback
 
 __all__ = ["Serving"]
@@ -180,6 +182,9 @@ class Serving:
         self._done(known, ANSWER, *encode(result))
 
     def _raised(self, known: _Known, error: BaseException) -> None:
+        if is_breach(error):
+            self._done(known, BREACH, *encode((error.what, error.remedy)))
+            return
         text = user_traceback(error, ENGINE) or summarize(error)
         self._done(known, ERROR, *encode(f"{summarize(error)}\n{text}"))
 

@@ -10,8 +10,9 @@ from typing import Any
 from rolemesh.api.service import CallError, CallTimeoutError, CallUncertainError, SessionLostError
 from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.codec import Buffer, decode
-from rolemesh_durable.extensions.calls.frames import ANSWER, LATE, LOST, UNCERTAIN, Answer, Request
+from rolemesh_durable.extensions.calls.frames import ANSWER, BREACH, LATE, LOST, UNCERTAIN, Answer, Request
 from rolemesh_durable.extensions.calls.states import OpenCall
+from rolemesh_runtime.breaches import ServiceBreach
 
 __all__ = ["Waiting"]
 
@@ -64,6 +65,10 @@ class Waiting:
         if words.kind == LATE:
             remedy = "raise its timeout, or see why its rank is slow"
             raise CallTimeoutError(decode(words.value, buffers), where=self.where, remedy=remedy)
+        if words.kind == BREACH:
+            what, remedy = decode(words.value, buffers)
+            what = f"{self.name} has broken its contract: {what}"
+            raise ServiceBreach(what, kind="misbehaved", where=self.where, remedy=remedy)
         raise CallError(f"{self.name} has raised {decode(words.value, buffers)}", where=self.where)
 
     @property
