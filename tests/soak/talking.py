@@ -39,7 +39,7 @@ ASKED = "Please go on with the next part."
 
 
 class Level(NamedTuple):
-    """A moment: seconds since the start, turns, seconds of CPU time, bytes of memory, descriptors, objects of Python."""
+    """A moment: seconds since the start, turns, seconds of CPU time, bytes of memory, descriptors, and objects."""
 
     at: float
     turns: int
