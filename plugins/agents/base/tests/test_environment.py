@@ -111,4 +111,5 @@ def test_episodes_that_nobody_ends_are_closed_at_the_commit_of_their_step() -> N
 def test_a_call_without_an_episode_is_a_failure() -> None:
     role = rank()
     answer = asyncio.run(asked(role, role.call(ADD, 5.0)))
-    assert answer == {"failed": "the episode raised LookupError: there is no episode in this session"}
+    assert "the episode raised LookupError: there is no episode in this session (" in answer["failed"]
+    assert "the log of role" in answer["failed"]

@@ -34,6 +34,8 @@ class Sum(Observation):
 class Sums(Environment[Add, Sum, State]):
     """Rewards each step that brings the sum nearer to 50, and ends there."""
 
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
     def reset(self, seed: int | None = None, episode_id: str | None = None, **given: Any) -> Sum:
         self.sum = (seed or 0) % 50
         return Sum(sum=self.sum)
@@ -49,6 +51,8 @@ class Sums(Environment[Add, Sum, State]):
 
 class Words(Environment[Say, Observation, State]):
     """Ends with the word "end". Its tasks are listed."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
 
     def num_tasks(self, split: str) -> int:
         return {"train": 5, "test": 2}[split]
@@ -68,6 +72,8 @@ class Words(Environment[Say, Observation, State]):
 
 class Tools(MCPEnvironment):
     """Has a tool that counts."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self) -> None:
         server: Any = FastMCP("counting")

@@ -177,7 +177,7 @@ def test_these_tests_pass_where_openenv_is_installed(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path / "own"), "openenv==0.10.0"]
     subprocess.run(pip, check=True, timeout=600)
     path = os.pathsep.join([str(tmp_path / "own"), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=300", __file__]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=300", str(HERE)]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "skipped" not in done.stdout.splitlines()[-1] or find_spec("openenv"), done.stdout[-3000:]

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,7 @@ from rolemesh_agents import AgentError, Start, Task, ToolCall
 from rolemesh_testing import EnvironmentConformance
 from rolemesh_verifiers import VerifiersEnvironment
 from rolemesh_verifiers.judging import judged, judged_state
+from rolemesh_verifiers.loading import within
 from rolemesh_verifiers.messages import added, asked, completion, spoken
 
 HERE = Path(__file__).parent
@@ -154,6 +156,24 @@ def test_a_failed_rollout_is_an_error_and_no_reward(state: dict[str, Any], faile
 def test_options_of_the_other_kind_are_refused(given: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         VerifiersEnvironment.Options.model_validate(given)
+
+
+def test_loading_without_end_is_a_failure_that_says_where_it_stands() -> None:
+    def load() -> None:
+        time.sleep(5)
+
+    began = time.monotonic()
+    with pytest.raises(
+        OptionsError, match=r"slow has not been loaded within 0.1 s: .*load \(.*test_verifiers.py:"
+    ) as raised:
+        asyncio.run(within(0.1, load, "slow", "environment"))
+    assert time.monotonic() - began < 4
+    assert (raised.value.where, "`load_s`" in str(raised.value.remedy)) == ("environment", True)
+
+
+def test_an_exit_while_loading_is_a_failure() -> None:
+    with pytest.raises(RuntimeError, match=r"SystemExit\(3\)"):
+        asyncio.run(within(5, lambda: sys.exit(3), "exits", "environment"))
 
 
 def test_without_the_package_the_error_names_the_roles_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,8 +432,27 @@ def test_each_class_of_environment_gets_the_reward_that_verifiers_gives(
 @needs_classic
 @pytest.mark.parametrize("hook", ["setup_state", "env_response", "stop", "cleanup"])
 def test_a_hook_that_raises_is_a_failure(play: Callable[..., Any], hook: str) -> None:
-    with pytest.raises((ValueError, AgentError), match=f"{hook} is broken"):
+    function = {"stop": "locked", "cleanup": "shut"}.get(hook, hook)
+    with pytest.raises(AgentError, match=f"Doors.{function} has raised ValueError: {hook} is broken") as raised:
         play(classic("doors", arguments={"where": hook}), 3, talk_through)
+    assert raised.value.where == "trying_classics, row 3 (task 3 of the split train)"
+    assert "trying_classics.py:" in raised.value.what
+    assert "mend it" in str(raised.value.remedy)
+
+
+@needs_classic
+def test_an_mcp_server_that_never_answers_is_named_and_ended(tmp_path: Path) -> None:
+    import_module("verifiers.envs.experimental.mcp_env")
+    import_module("trying_classics")
+    environment = classic("silent", arguments={"mark": str(tmp_path)}, load_s=2)
+    with pytest.raises(
+        OptionsError, match=r"within 2 s: the MCP server mute \(.*python.* -c .*does not answer"
+    ) as raised:
+        environment.size("train")
+    environment.close()
+    assert "`load_s`" in str(raised.value.remedy)
+    commands = [each.read_bytes() for each in Path("/proc").glob("[0-9]*/cmdline") if each.exists()]
+    assert not any(f"# {tmp_path}".encode() in command for command in commands)
 
 
 @needs_classic

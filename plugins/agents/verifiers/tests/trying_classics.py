@@ -197,6 +197,12 @@ def load_environment(kind: str, held_out: int = 0, **more: Any) -> vf.Environmen
             file = str(Path(__file__).with_name("serving_tools.py"))
             server = {"name": "adding", "command": sys.executable, "args": [file], "env": path}
             return MCPEnv(mcp_servers=[server], **data, rubric=single, max_turns=6)
+        case "silent":
+            from verifiers.envs.experimental.mcp_env import MCPEnv
+
+            code = f"import time; time.sleep(600)  # {more['mark']}"
+            server = {"name": "mute", "command": sys.executable, "args": ["-c", code]}
+            return MCPEnv(mcp_servers=[server], **data, rubric=single)
         case "judged":
             return vf.SingleTurnEnv(**data, rubric=vf.RubricGroup([judged(more["url"]), single]))
         case "nested":

@@ -6,7 +6,9 @@ Each error is a breach of contract: a `PluginError` of the kind "misbehaved".
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 import msgspec
@@ -17,7 +19,17 @@ from rolemesh.errors import PluginError
 from rolemesh_agents.environment import Reward
 from rolemesh_agents.errors import BreachError, ConversationFailedError
 
-__all__ = ["breach", "failed_call", "instance", "is_breach", "kind_of", "messages_of", "reward_of", "truth"]
+__all__ = [
+    "breach",
+    "failed_call",
+    "instance",
+    "is_breach",
+    "kind_of",
+    "messages_of",
+    "raised_at",
+    "reward_of",
+    "truth",
+]
 
 T = TypeVar("T")
 
@@ -37,6 +49,14 @@ def failed_call(role: str, error: CallError) -> ConversationFailedError:
     if is_breach(error):
         return BreachError(error.what, remedy=error.remedy)
     return ConversationFailedError(f"role {role} failed: {error.what}")
+
+
+def raised_at(error: BaseException) -> str:
+    """Return where a plugin raised `error`, as ``(file:line)``: the last line that is not of this package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    package = str(Path(__file__).parent)
+    own = next((frame for frame in reversed(frames) if not frame.filename.startswith(package)), frames[-1])
+    return f"({own.filename}:{own.lineno})"
 
 
 def messages_of(found: Sequence[Any], source: str) -> list[dict[str, Any]]:

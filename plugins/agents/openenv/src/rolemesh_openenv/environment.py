@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from rolemesh.errors import OptionsError
 from rolemesh_agents import Environment, Episode, Task
 from rolemesh_openenv.calling import Caller
 from rolemesh_openenv.episode import OpenEnvEpisode
+from rolemesh_openenv.remote import Remote, RemoteAction, Tasks, action_of
 
 __all__ = ["OpenEnvEnvironment", "OpenEnvOptions"]
 
@@ -23,7 +24,20 @@ PATH = r"^[\w.]+:[\w.]+$"
 class OpenEnvOptions(BaseModel, extra="forbid"):
     """Options of the environment `openenv`."""
 
-    environment: str = Field(pattern=PATH, description="module:Class of the environment, as its server makes it")
+    environment: str | None = Field(
+        None, pattern=PATH, description="module:Class of the environment, as its server makes it"
+    )
+    url: str | None = Field(
+        None,
+        pattern=r"^https?://[^/?#]+[^?#]*$",
+        description="base URL of a server of OpenEnv that runs elsewhere; each episode is a session of it",
+    )
+    begin_s: float = Field(
+        60.0,
+        gt=0,
+        description="with url: how long an episode that has not begun connects again to a server that is down or full",
+    )
+    answer_s: float = Field(60.0, gt=0, description="with url: limit of each answer of the server, in seconds")
     arguments: dict[str, Any] = Field(default_factory=dict, description="arguments of the class")
     reset: dict[str, Any] = Field(default_factory=dict, description="further arguments of each `reset`")
     action: str | None = Field(
@@ -53,9 +67,27 @@ class OpenEnvOptions(BaseModel, extra="forbid"):
     )
     eval_size: int = Field(64, ge=0, description="held-out seeds, if the environment lists no tasks")
 
+    @field_validator("url")
+    @classmethod
+    def _without_slash(cls, url: str | None) -> str | None:
+        return url if url is None else url.rstrip("/")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if (self.environment is None) == (self.url is None):
+            raise ValueError("give `environment` (a class) or `url` (a server that runs elsewhere)")
+        wrong = ("arguments", "action") if self.environment is None else ("begin_s", "answer_s")
+        fields = type(self).model_fields
+        if given := [
+            name for name in wrong if getattr(self, name) != fields[name].get_default(call_default_factory=True)
+        ]:
+            kind = "url" if self.environment is None else "environment"
+            raise ValueError(f"`{kind}` does not use {', '.join(given)}: remove it")
+        return self
+
 
 class OpenEnvEnvironment(Environment):
-    """Runs an environment of OpenEnv in the ranks of the role `environment`, without its server.
+    """Runs an environment of OpenEnv in the ranks of the role `environment`, or as a client of a server elsewhere.
 
     If the class lists tasks (OpenEnv's ``TaskProvider``), these are the tasks. Otherwise a task is a seed for `reset`.
     """
@@ -64,9 +96,11 @@ class OpenEnvEnvironment(Environment):
 
     def __init__(self, options: OpenEnvOptions) -> None:
         super().__init__(options)
-        if options.text is not None and options.action is None:
+        if options.text is not None and options.action is None and options.url is None:
             raise OptionsError("text needs an action, of which it is a field", where="text", remedy="give `action`")
         self._listing: Any = None
+        self._asked: RemoteAction | Literal[False] | None = False
+        """The server's class of actions, once it is known."""
 
     def size(self, split: Literal["train", "eval"]) -> int | None:
         """See `Environment.size`."""
@@ -83,10 +117,12 @@ class OpenEnvEnvironment(Environment):
 
     def episode(self) -> Episode:
         """See `Environment.episode`."""
-        action = None if self.options.action is None else loaded("action", self.options.action)
-        if self.options.text is not None:
-            _check_text(action, self.options.text)
-        return OpenEnvEpisode(self.options, self._made(), action)
+        options: OpenEnvOptions = self.options
+        if options.url is not None:
+            return OpenEnvEpisode(options, self._connecting, self._remote_action)
+        made = loaded("environment", str(options.environment))
+        action = None if options.action is None else loaded("action", options.action)
+        return OpenEnvEpisode(options, lambda: self._made(made), lambda: action)
 
     def close(self) -> None:
         """See `Environment.close`."""
@@ -95,8 +131,11 @@ class OpenEnvEnvironment(Environment):
 
     @property
     def _lists(self) -> bool:
-        if self._listing is None:
-            self._listing = self._made()
+        options: OpenEnvOptions = self.options
+        if self._listing is None and options.url is not None:
+            self._listing = Tasks(options.url, options.begin_s, options.splits[0])
+        elif self._listing is None:
+            self._listing = self._made(loaded("environment", str(options.environment)))
         return hasattr(self._listing.held, "num_tasks")
 
     def _split(self, split: Literal["train", "eval"]) -> str:
@@ -109,9 +148,8 @@ class OpenEnvEnvironment(Environment):
                 raise OptionsError(what, where="splits", remedy=f"it has {', '.join(found)}: name the two in `splits`")
         return name
 
-    def _made(self) -> Caller:
+    def _made(self, made: Any) -> Caller:
         """Return a new object of the class. Raises `OptionsError` if it cannot be made."""
-        made = loaded("environment", self.options.environment)
         try:
             return Caller(lambda: made(**self.options.arguments))
         except Exception as error:
@@ -119,15 +157,14 @@ class OpenEnvEnvironment(Environment):
             remedy = "look at its `arguments`, and at what it needs on the machine"
             raise OptionsError(what, where="environment", remedy=remedy) from error
 
+    def _connecting(self) -> Remote:
+        options: OpenEnvOptions = self.options
+        return Remote(str(options.url), options.begin_s, options.answer_s)
 
-def _check_text(action: Any, field: str) -> None:
-    """Raise `OptionsError` if an action cannot be made of a text in this field."""
-    fields = action.model_fields
-    if field not in fields:
-        raise OptionsError(f"the action has no field {field!r}", where="text", remedy=f"it has {', '.join(fields)}")
-    if more := [name for name, each in fields.items() if each.is_required() and name != field]:
-        remedy = "leave `text` out: the action then becomes the tool `step`"
-        raise OptionsError(f"the action also needs {', '.join(more)}", where="text", remedy=remedy)
+    def _remote_action(self) -> RemoteAction | None:
+        if self._asked is False:
+            self._asked = action_of(str(self.options.url), self.options.begin_s)
+        return self._asked
 
 
 def _name(split: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,6 +13,7 @@ from pydantic.errors import PydanticUserError
 from rolemesh.errors import OptionsError
 from rolemesh_agents import AgentError, Episode, Observation, Outcome, Reward, Start, Task, Tool, ToolCall
 from rolemesh_openenv.calling import Caller
+from rolemesh_openenv.remote import Raised, Rejected, Remote
 
 __all__ = ["OpenEnvEpisode"]
 
@@ -22,19 +24,28 @@ HIDDEN = {"done", "reward", "metadata"}
 class OpenEnvEpisode(Episode):
     """One episode. It is restored by repeating its actions."""
 
-    def __init__(self, options: Any, environment: Caller, action: Any) -> None:
-        self._options, self._environment, self._action = options, environment, action
+    def __init__(self, options: Any, make: Callable[[], Caller | Remote], action: Callable[[], Any]) -> None:
+        """`make` returns the environment, and `action` the class of its actions; None: it has tools of its own."""
+        self._options, self._make, self._find_action = options, make, action
+        self._environment: Caller | Remote | None = None
+        self._action: Any = None
         self._tools: dict[str, Tool] = {}
         self._rewards: list[float] = []
 
     def reset(self, task: Task, seed: int) -> Start:
         """See `Episode.reset`."""
+        self._action = self._find_action()
+        if self._options.text is not None:
+            self._check_text(self._options.text)
+        self._environment = self._make()
         self._check_reset({*task.data} - {"seed"})
         own = {"seed": seed, "episode_id": f"{task.split}-{task.number}-{seed}", **task.data, **self._options.reset}
         try:
             first = self._environment.call_accepted("reset", own)
+        except AgentError:
+            raise
         except Exception as error:
-            what = f"`reset` of the environment has raised {type(error).__name__}: {error}"
+            what = f"`reset` of the environment has raised {_told(error)}"
             raise AgentError(
                 what, remedy="look at the options `arguments` and `reset`, and at what it needs"
             ) from error
@@ -49,26 +60,23 @@ class OpenEnvEpisode(Episode):
         if call.name not in self._tools:
             return Observation(f"there is no tool {call.name!r}; there are {', '.join(self._tools) or 'none'}")
         try:
-            if self._action is None:
-                from openenv.core.env_server.mcp_types import CallToolAction
-
-                action = CallToolAction(tool_name=call.name, arguments=dict(call.arguments))
-            else:
-                action = self._action.model_validate(dict(call.arguments))
+            action = self._called(call) if self._action is None else self._action.model_validate(dict(call.arguments))
+            return self._stepped(action)
         except ValidationError as error:
             return Observation(f"wrong arguments for {call.name}: {_wrong(error)}")
-        return self._stepped(action)
+        except Rejected as error:
+            return Observation(f"wrong arguments for {call.name}: {error}")
 
     def reply(self, content: str) -> Outcome:
         """See `Episode.reply`: the end, or a step with the text."""
         if self._options.text is None:
             return Outcome()
         try:
-            action = self._action.model_validate({self._options.text: content})
+            answer = self._stepped(self._action.model_validate({self._options.text: content}))
         except ValidationError as error:
             answer = Observation(f"This cannot be taken: {_wrong(error)}")
-        else:
-            answer = self._stepped(action)
+        except Rejected as error:
+            answer = Observation(f"This cannot be taken: {error}")
         return Outcome([] if answer.done else [{"role": "user", "content": answer.content}], answer.done)
 
     def reward(self) -> Reward:
@@ -81,11 +89,40 @@ class OpenEnvEpisode(Episode):
 
     def close(self) -> None:
         """See `Episode.close`."""
-        self._environment.close()
+        if self._environment is not None:
+            self._environment.close()
+
+    @property
+    def _begun(self) -> Caller | Remote:
+        if self._environment is None:
+            raise AgentError("the episode has not begun", remedy="call reset first")
+        return self._environment
+
+    def _called(self, call: ToolCall) -> Any:
+        """Return the action that calls a tool of the environment."""
+        if isinstance(self._environment, Remote):
+            return {"type": "call_tool", "tool_name": call.name, "arguments": dict(call.arguments)}
+        from openenv.core.env_server.mcp_types import CallToolAction
+
+        return CallToolAction(tool_name=call.name, arguments=dict(call.arguments))
+
+    def _check_text(self, field: str) -> None:
+        """Raise `OptionsError` if an action cannot be made of a text in this field."""
+        if self._action is None:
+            what, remedy = "text needs an action, and the server's environment has tools of its own", "leave it out"
+            raise OptionsError(what, where="text", remedy=remedy)
+        schema = self._schema()
+        fields = schema.get("properties", {})
+        if field not in fields:
+            remedy = f"it has {', '.join(fields)}"
+            raise OptionsError(f"the action has no field {field!r}", where="text", remedy=remedy)
+        if more := [name for name in schema.get("required", ()) if name != field]:
+            remedy = "leave `text` out: the action then becomes the tool `step`"
+            raise OptionsError(f"the action also needs {', '.join(more)}", where="text", remedy=remedy)
 
     def _check_reset(self, chosen: set[str]) -> None:
         """Raise `OptionsError` if `reset` does not take what chooses a task, or what the job file gives."""
-        names, any_other = self._environment.accepts("reset")
+        names, any_other = self._begun.accepts("reset")
         if any_other:
             return
         if unknown := sorted(self._options.reset.keys() - names):
@@ -102,34 +139,50 @@ class OpenEnvEpisode(Episode):
             return self._own_tools()
         if self._options.text is not None:
             return []
+        schema = self._schema()
+        return [self._tool(STEP, schema.pop("description", "") or "Take a step.", schema)]
+
+    def _schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the action."""
         try:
-            schema = self._action.model_json_schema()
+            schema: dict[str, Any] = self._action.model_json_schema()
         except PydanticUserError as error:
             what = f"{self._options.action} has fields that a model cannot write: {str(error).splitlines()[0]}"
             raise OptionsError(what, where="action", remedy="give an action of numbers and texts") from error
-        schema.get("properties", {}).pop("metadata", None)
-        return [self._tool(STEP, schema.pop("description", "") or "Take a step.", schema)]
+        fields = {name: each for name, each in schema.get("properties", {}).items() if name != "metadata"}
+        return {**schema, "properties": fields}
 
     def _own_tools(self) -> list[Tool]:
-        from openenv.core.env_server.mcp_types import ListToolsAction
-
         try:
-            found = self._environment.call("step", ListToolsAction()).tools
+            found = self._begun.call("step", self._listing()).tools
+        except AgentError:
+            raise
         except Exception as error:
-            what = f"the environment has no tools of its own: {type(error).__name__}: {error}"
+            what = f"the environment has no tools of its own: {_told(error)}"
             raise OptionsError(
                 what, where="action", remedy="give the class of its actions: action: module:Class"
             ) from error
-        return [self._tool(each.name, each.description, each.input_schema) for each in found]
+        names = ("name", "description", "input_schema")
+        return [self._tool(*(_field(each, name) for name in names)) for each in found]
+
+    def _listing(self) -> Any:
+        """Return the action that lists the tools of the environment."""
+        if isinstance(self._environment, Remote):
+            return {"type": "list_tools"}
+        from openenv.core.env_server.mcp_types import ListToolsAction
+
+        return ListToolsAction()
 
     def _tool(self, name: str, description: str, schema: dict[str, Any]) -> Tool:
         return Tool(name, description or name, {"type": "object", **schema}, name not in self._options.once)
 
     def _stepped(self, action: Any) -> Observation:
         try:
-            found = self._environment.call("step", action)
+            found = self._begun.call("step", action)
+        except (AgentError, Rejected):
+            raise
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
+            told = _told(error)
             if self._options.step_errors == "answer":
                 return Observation(f"error: {told}")
             remedy = "mend it, or, if the model's action is to blame, give the option `step_errors: answer`"
@@ -144,7 +197,7 @@ class OpenEnvEpisode(Episode):
         if name is not None and hasattr(observation, name):
             return _text(getattr(observation, name))
         if hasattr(observation, "tool_name"):
-            return f"error: {observation.error.message}" if observation.error else _text(observation.result)
+            return f"error: {_field(observation.error, 'message')}" if observation.error else _text(observation.result)
         return json.dumps(observation.model_dump(mode="json", exclude=HIDDEN), ensure_ascii=False)
 
 
@@ -152,10 +205,21 @@ def _text(value: Any) -> str:
     """Return a value as text: text as it is, the texts of a tool's result, and JSON for anything else."""
     if isinstance(value, str):
         return value
-    if (content := getattr(value, "content", None)) is not None and isinstance(content, list):
-        return "\n".join(getattr(part, "text", f"[{part.type}]") for part in content)
+    content = _field(value, "content")
+    if isinstance(content, list) and all(_field(part, "type") for part in content):
+        return "\n".join(_field(part, "text") or f"[{_field(part, 'type')}]" for part in content)
     plain = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
     return json.dumps(plain, ensure_ascii=False, default=str)
+
+
+def _field(value: Any, name: str) -> Any:
+    """Return a field of an object or of a mapping; None: there is none."""
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _told(error: Exception) -> str:
+    """Return an exception, or what a server says of its own."""
+    return str(error) if isinstance(error, Raised | Rejected) else f"{type(error).__name__}: {error}"
 
 
 def _wrong(error: ValidationError) -> str:

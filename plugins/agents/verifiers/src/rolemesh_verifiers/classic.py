@@ -18,7 +18,8 @@ from uuid import uuid4
 from rolemesh.errors import OptionsError
 from rolemesh_agents import AgentError, Message, Reward
 from rolemesh_verifiers.desk import SESSION, Desk
-from rolemesh_verifiers.judging import judged_state, told
+from rolemesh_verifiers.judging import culprit, judged_state, told
+from rolemesh_verifiers.loading import within
 from rolemesh_verifiers.messages import asked
 from rolemesh_verifiers.options import VerifiersOptions
 from rolemesh_verifiers.play import Play
@@ -42,6 +43,7 @@ class Classic:
         self._environment = self._made()
         self._eval = _has(self._environment, "eval_dataset")
         self._train = _has(self._environment, "dataset")
+        self._set(split)  # builds it: some load their data here
 
     @property
     def apart(self) -> bool:
@@ -67,7 +69,10 @@ class Classic:
         """Return a new episode, which has not started. An environment whose MCP server has ended is loaded again."""
         async with self._lock:
             if self._ended:
-                old, self._environment = self._environment, await asyncio.to_thread(self._made)
+                old, self._environment = (
+                    self._environment,
+                    await within(self._options.load_s, self._made, self._options.name, "environment"),
+                )
                 with suppress(Exception):
                     await old._teardown()
         return ClassicPlay(self._environment, desk, once)
@@ -79,7 +84,7 @@ class Classic:
     def _made(self) -> Any:
         options = self._options
         own = options.held_out if self._split == "eval" and options.held_out is not None else {}
-        environment = _loaded(str(options.environment), {**options.arguments, **own})
+        environment = _loaded(options.name, {**options.arguments, **own})
         rubrics = list(_rubrics(environment.rubric))
         _check(environment, rubrics)
         if options.failed_rewards == "error":
@@ -198,11 +203,13 @@ def _noting(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             found = function(*arguments, **named)
             return await found if inspect.isawaitable(found) else found
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             remedy = "mend its cause, or give the option `failed_rewards: zero`, as verifiers counts it"
-            what = f"the reward function {function.__name__} has failed: {told(error)}"
+            what = f"the reward function {function.__name__} has failed: {told(error)}{culprit(error)[1]}"
             FAILED.get().append(AgentError(what, remedy=remedy))
-            raise
+            if isinstance(error, Exception):
+                raise
+            raise RuntimeError(f"it raised {error!r}") from error
 
     return noting
 

@@ -48,7 +48,7 @@ class VerifiersEnvironment(Environment):
 
     def episode(self) -> Episode:
         """See `Environment.episode`."""
-        return VerifiersEpisode(self._serving, self.options.success)
+        return VerifiersEpisode(self._serving, self.options)
 
     def close(self) -> None:
         """See `Environment.close`."""

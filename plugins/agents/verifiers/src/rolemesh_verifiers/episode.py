@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from rolemesh_agents import AgentError, Episode, Message, Observation, Outcome, Reward, Start, Task, ToolCall
 from rolemesh_verifiers.messages import Asked, added, spoken
+from rolemesh_verifiers.options import VerifiersOptions
 from rolemesh_verifiers.play import Play
 from rolemesh_verifiers.serving import Serving
 
@@ -25,8 +26,9 @@ class VerifiersEpisode(Episode):
     The environment gets a whole turn of the model, with its text, at the first of its calls. It runs all calls then.
     """
 
-    def __init__(self, serving: Serving, success: float | None) -> None:
-        self._serving, self._success = serving, success
+    def __init__(self, serving: Serving, options: VerifiersOptions) -> None:
+        self._serving, self._options = serving, options
+        self._where = options.name
         self._play: Play | None = None
         self._asked = Asked((), ())
         self._turns = 0
@@ -69,6 +71,7 @@ class VerifiersEpisode(Episode):
 
     async def _begin(self, task: Task) -> Start:
         index, split = task.data["index"], task.split
+        self._where = f"{self._options.name}, row {index} (task {task.number} of the split {split})"
         found, content = await self._serving.task(split, index)
         if content != task.data["hash"]:
             what = f"task {index} of verifiers differs from the one that the role `tasks` has dealt out"
@@ -119,11 +122,14 @@ class VerifiersEpisode(Episode):
     async def _judged(self) -> Reward:
         if self._play is None:
             raise AgentError("the episode has not begun", remedy="call reset first")
-        return await self._play.reward(self._success)
+        return await self._play.reward(self._options.success)
 
     async def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             return await asyncio.wrap_future(self._serving.run(work))
         except asyncio.CancelledError:
             self._late = True
+            raise
+        except AgentError as error:
+            error.where = error.where or self._where
             raise

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 from rolemesh_agents import AgentError, Reward
 
-__all__ = ["judged", "judged_state", "told"]
+__all__ = ["culprit", "hook_failed", "judged", "judged_state", "told"]
+
+LIBRARIES = sys.stdlib_module_names | {"anyio", "httpx", "openai", "verifiers"}
+"""Packages whose functions are no hooks of an environment."""
 
 OUT_OF_TIME = ("timeout_reached", "timeout")
 """Stop conditions of environments whose own clock has ended a rollout."""
@@ -49,7 +55,8 @@ def judged_state(state: Mapping[str, Any], failed: Sequence[AgentError], success
     """
     error = state.get("error")
     if error is not None:
-        raise AgentError(f"verifiers: {told(error)}", remedy="see the log of this rank")
+        known = isinstance(error, BaseException)
+        raise hook_failed(error) if known else AgentError(f"verifiers: {error}", remedy="see the log of this rank")
     if state.get("timed_out") or state.get("stop_condition") in OUT_OF_TIME:
         remedy = "its clock also counts the model's time: raise its limit in `arguments`"
         raise AgentError("verifiers: the environment's own time limit has ended the rollout", remedy=remedy)
@@ -73,3 +80,32 @@ def told(error: Any) -> str:
         said.append(f"{type(seen).__name__}: {seen}".removesuffix(": "))
         seen = seen.__cause__  # type: ignore[assignment]
     return ", because of ".join(said)
+
+
+def hook_failed(error: BaseException) -> AgentError:
+    """Return the failure of an episode in which a function of the environment has raised `error`."""
+    hook, place = culprit(error)
+    if hook is None:
+        return AgentError(f"verifiers: {told(error)}{place}", remedy="see the log of this rank")
+    what = f"the environment's {hook} has raised {told(error)}{place}"
+    return AgentError(what, remedy="mend it; its traceback is in the log of this rank")
+
+
+def culprit(error: BaseException) -> tuple[str | None, str]:
+    """Return which function of an environment has raised `error`, and in which line.
+
+    The function is the one that verifiers has called. None: the error is verifiers' own, or that of its client.
+    """
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [at for at, (frame, _) in enumerate(frames) if _package(frame) == "rolemesh_verifiers"]
+    frames = frames[own[-1] + 1 if own else 0 :]
+    if not frames:
+        return None, ""
+    last, line = frames[-1]
+    place = f" ({last.f_code.co_filename}:{line})"
+    others = [frame for frame, _ in frames if _package(frame) not in LIBRARIES]
+    return (others[0].f_code.co_qualname if others else None), place
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]

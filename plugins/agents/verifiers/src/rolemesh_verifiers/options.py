@@ -41,8 +41,18 @@ class VerifiersOptions(BaseModel, extra="forbid"):
     failed_rewards: Literal["error", "zero"] = Field(
         "error", description="what a reward function of `environment` that raises means: a failure, or the reward 0"
     )
+    load_s: float = Field(
+        600.0,
+        gt=0,
+        description="limit of the loading of the environment or the taskset, with its MCP servers, in seconds",
+    )
     once: list[str] = Field(default_factory=list, description="tools with effects outside; rolemesh repeats no call")
     success: float | None = Field(None, description="reward from which on the task counts as solved; null: unknown")
+
+    @property
+    def name(self) -> str:
+        """The id of the taskset or of the environment."""
+        return str(self.taskset if self.environment is None else self.environment)
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rolemesh_agents import AgentError, Message, Reward
 from rolemesh_verifiers.desk import Desk
+from rolemesh_verifiers.judging import hook_failed
 from rolemesh_verifiers.messages import REMEDY, Asked, asked
 
 __all__ = ["Play"]
@@ -37,8 +38,16 @@ class Play(ABC):
 
     def start(self, task: Any) -> None:
         """Start the episode of a task of verifiers."""
-        self._running = asyncio.create_task(self._run(task))
+        self._running = asyncio.create_task(self._run_told(task))
         self._running.add_done_callback(lambda _: self._ended())
+
+    async def _run_told(self, task: Any) -> Any:
+        try:
+            return await self._run(task)
+        except AgentError:
+            raise
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            raise hook_failed(error) from error
 
     @abstractmethod
     async def _run(self, task: Any) -> Any:

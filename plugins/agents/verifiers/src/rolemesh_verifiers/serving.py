@@ -7,12 +7,14 @@ import threading
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from rolemesh.errors import OptionsError
 from rolemesh_verifiers.classic import Classic
 from rolemesh_verifiers.desk import Desk
 from rolemesh_verifiers.judging import told
+from rolemesh_verifiers.loading import within
 from rolemesh_verifiers.options import VerifiersOptions
 from rolemesh_verifiers.play import Play
 from rolemesh_verifiers.tasksets import Taskset
@@ -51,6 +53,7 @@ class Serving:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._sources: dict[Split, Source] = {}
+        self._loads: dict[Split, asyncio.Task[None]] = {}
         self._desk = Desk()
 
     def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -97,16 +100,19 @@ class Serving:
 
     async def _of(self, split: Split) -> Source:
         held: Split = "eval" if split == "eval" and self._options.held_out is not None else "train"
-        async with self._loading:
-            if held not in self._sources:
-                self._sources[held] = await self._loaded(held)
+        if held not in self._loads or (self._loads[held].done() and held not in self._sources):
+            self._loads[held] = asyncio.create_task(self._load(held))
+        # An episode whose time is over leaves the loading to the next one.
+        await asyncio.shield(self._loads[held])
         return self._sources[held]
 
-    async def _loaded(self, split: Split) -> Source:
-        if self._options.environment is None:
-            return Taskset(self._options, split)
-        # Some environments run an event loop of their own while they load, as verifiers lets them.
-        return await asyncio.to_thread(Classic, self._options, split)
+    async def _load(self, split: Split) -> None:
+        kind: type[Taskset | Classic] = Taskset if self._options.environment is None else Classic
+        name, where = self._options.name, "taskset" if kind is Taskset else "environment"
+        async with self._loading:
+            with self._loading_tasks():
+                make = partial(kind, self._options, split)
+                self._sources[split] = await within(self._options.load_s, make, name, where)
 
     @contextmanager
     def _loading_tasks(self) -> Iterator[None]:

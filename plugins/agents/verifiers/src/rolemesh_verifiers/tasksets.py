@@ -38,6 +38,7 @@ class Taskset:
         self._lock = asyncio.Lock()
         self._held: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
+        self._taken(1)  # most load all of their data here
 
     def count(self, split: Literal["train", "eval"]) -> int:
         """Return the number of tasks. Both splits have the same ones."""

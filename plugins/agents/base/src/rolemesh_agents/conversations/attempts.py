@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ import numpy as np
 from rolemesh.api.service import CallError
 from rolemesh.api.workload import RankContext
 from rolemesh.errors import RolemeshError
-from rolemesh_agents.contract import is_breach
+from rolemesh_agents.contract import is_breach, raised_at
 from rolemesh_agents.conversations.parts import in_parts
 from rolemesh_agents.conversations.remote_episode import RemoteEpisode
 from rolemesh_agents.conversations.results import Failed, Held
@@ -29,13 +27,6 @@ __all__ = ["Attempts"]
 
 BEGIN_S = 120.0
 """Seconds for the begin and the reward of an episode."""
-
-
-def _own_frame(error: BaseException) -> traceback.FrameSummary:
-    """Return where the harness raised `error`: the last line that is not of this package."""
-    frames = traceback.extract_tb(error.__traceback__)
-    package = str(Path(__file__).parents[1])
-    return next((frame for frame in reversed(frames) if not frame.filename.startswith(package)), frames[-1])
 
 
 class Attempts:
@@ -109,8 +100,7 @@ class Attempts:
             if isinstance(error, RolemeshError) and not known:
                 raise  # wrong use of rolemesh: another task would not help
             self._ctx.log.warning("the harness raised", exc_info=error)
-            where = _own_frame(error)
-            at = f"({where.filename}:{where.lineno})"
+            at = raised_at(error)
             if isinstance(error, CallError) and is_breach(error):
                 raise BreachError(error.what, remedy=error.remedy) from error
             if is_breach(error):

@@ -14,8 +14,8 @@ from pydantic import BaseModel, Field
 
 from rolemesh.api.service import service
 from rolemesh.api.workload import RankContext, Workload
-from rolemesh.errors import OptionsError, nearest
-from rolemesh_agents.contract import breach, is_breach
+from rolemesh.errors import OptionsError, RolemeshError, nearest
+from rolemesh_agents.contract import breach, is_breach, raised_at
 from rolemesh_agents.conversations.action_log import LoggedAction
 from rolemesh_agents.environment import Environment, Episode, Task
 from rolemesh_agents.episodes.open_episode import OpenEpisode, SandboxPlace
@@ -211,6 +211,9 @@ class EnvironmentWorkload(Workload):
             if is_breach(error):
                 return {"failed": error.what, "breach": True, "remedy": error.remedy}
             reason = f"the episode raised {type(error).__name__}: {error}"
+            if not isinstance(error, RolemeshError):
+                log = f"the log of role {self._ctx.role}, rank {self._ctx.rank}"
+                reason += f" {raised_at(error)}\n  → mend the environment; {log} has the traceback"
         return {"failed": reason}
 
     async def _close(self, session: str) -> None:

@@ -1,0 +1,94 @@
+"""Loads environments of verifiers within a time limit, and says what one waits for that is late."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rolemesh.errors import OptionsError
+
+__all__ = ["within"]
+
+T = TypeVar("T")
+END_S = 10.0
+"""Seconds that the MCP servers of an environment that was not loaded have to end."""
+
+
+async def within(seconds: float, make: Callable[[], T], name: str, where: str) -> T:
+    """Return what `make` returns in a thread of its own: some environments run an event loop while they load.
+
+    Raises `OptionsError` if it is late, and ends the MCP servers that a failed `make` has started. A late thread cannot
+    be ended; it does not keep the process alive. `name`: what is loaded. `where`: the option that names it.
+    """
+    loop = asyncio.get_running_loop()
+    made: asyncio.Future[T] = loop.create_future()
+    before = {id(each) for each in _servers()}
+
+    def settle(found: Any, error: BaseException | None) -> None:
+        if not made.done():
+            made.set_exception(error) if error is not None else made.set_result(found)
+
+    def run() -> None:
+        found, wrong = None, None
+        try:
+            found = make()
+        except (SystemExit, KeyboardInterrupt, StopIteration) as error:
+            wrong = RuntimeError(f"it raised {error!r}")
+        except Exception as error:
+            wrong = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, found, wrong)
+
+    thread = threading.Thread(target=run, name="verifiers-load", daemon=True)
+    thread.start()
+    try:
+        await asyncio.wait([made], timeout=seconds)
+        if not made.done():
+            raise _late(seconds, thread, name, where)
+        return made.result()
+    finally:
+        if not made.done() or made.exception() is not None:
+            await _end([each for each in _servers() if id(each) not in before])
+
+
+def _late(seconds: float, thread: threading.Thread, name: str, where: str) -> OptionsError:
+    waits = [each.config for each in _servers() if not each._ready.is_set()]
+    what = f"{name} has not been loaded within {seconds:g} s"
+    if waits:
+        servers = "; ".join(f"{each.name} ({shlex.join([each.command, *(each.args or ())])})" for each in waits)
+        remedy = "run its command in a shell: it must answer the request `initialize`. If it is slow, raise `load_s`"
+        return OptionsError(f"{what}: the MCP server {servers} does not answer", where=where, remedy=remedy)
+    remedy = "if it loads much data there, raise `load_s`; else mend what it waits for"
+    return OptionsError(f"{what}: it still runs {_place(thread)}", where=where, remedy=remedy)
+
+
+def _servers() -> Iterator[Any]:
+    """Return the connections to MCP servers of all environments, also of those that still load."""
+    return (each for each in gc.get_objects() if type(each).__name__ == "MCPServerConnection")
+
+
+def _place(thread: threading.Thread) -> str:
+    """Return where a thread is: the innermost function that is not of Python itself."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    library = str(Path(threading.__file__).parent)
+    while frame is not None:
+        code = frame.f_code
+        if "site-packages" in code.co_filename or not code.co_filename.startswith((library, "<")):
+            return f"{code.co_qualname} ({code.co_filename}:{frame.f_lineno})"
+        frame = frame.f_back
+    return "its code"
+
+
+async def _end(servers: list[Any]) -> None:
+    """End MCP servers, each in the event loop of its environment."""
+    begun = [each for each in servers if each.loop is not None and each._connection_task is not None]
+    ends = [asyncio.wrap_future(asyncio.run_coroutine_threadsafe(each.disconnect(), each.loop)) for each in begun]
+    if ends:
+        await asyncio.wait(ends, timeout=END_S)
