@@ -59,7 +59,7 @@ async def within(seconds: float, make: Callable[[], T], name: str, where: str) -
 
 
 def _late(seconds: float, thread: threading.Thread, name: str, where: str) -> OptionsError:
-    waits = [each.config for each in _servers() if not each._ready.is_set()]
+    waits = [each.config for each in _servers() if not each.tools]
     what = f"{name} has not been loaded within {seconds:g} s"
     if waits:
         servers = "; ".join(f"{each.name} ({shlex.join([each.command, *(each.args or ())])})" for each in waits)
