@@ -155,7 +155,7 @@ def test_a_session_that_is_lost_stays_lost() -> None:
     assert steps == ["reset", "step"]
 
 
-def test_what_the_model_does_wrong_is_told_to_it() -> None:
+def test_a_mistake_of_the_model_is_told_to_it() -> None:
     wrong = error("VALIDATION_ERROR", errors=[{"loc": ["number"], "msg": "no number"}])
     with server(stepping(wrong)) as url:
         assert step(url) == Observation("wrong arguments for step: number: no number")
