@@ -57,10 +57,10 @@ class Transcript:
         """Append sampled tokens, each with its log-probability and the version of the weights that sampled it."""
         if not len(ids) == len(logprobs) == len(versions):
             raise ValueError(f"{len(ids)} tokens, {len(logprobs)} log-probabilities and {len(versions)} versions")
-        self._ids.extend(int(each) for each in ids)
+        self._ids.extend(ids)
         self._mask.extend(b"\1" * len(ids))
-        self._logprobs.extend(float(each) for each in logprobs)
-        self._versions.extend(int(each) for each in versions)
+        self._logprobs.extend(logprobs)
+        self._versions.extend(versions)
 
     def sampled_with(self, params: Mapping[str, Any]) -> None:
         """Note the sampling parameters of a turn.
