@@ -382,7 +382,11 @@ def test_parameters_without_effect_are_noted(gateway, says):
                 system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
                 messages=[{"role": "user", "content": [bad]}],
             )
-            assert here.dialogue.ignored == {"tool_choice", "thinking", "messages[].content[].is_error"}
+            assert here.dialogue.ignored == {
+                "tool_choice.disable_parallel_tool_use",
+                "thinking",
+                "messages[].content[].is_error",
+            }
 
     asyncio.run(main())
 
@@ -570,3 +574,73 @@ def test_a_client_whose_thread_is_not_kept_is_told_to_send_its_whole_history():
     for thread in ({}, {"type": "fork"}, {"type": "continue"}, {"type": "continue", "previous_message_id": 7}):
         with pytest.raises(RefusedError, match="thread"):
             messages.parse({**body, "thread": thread})
+
+
+def test_a_request_that_forbids_calls_gets_them_as_text_and_the_sample_goes_on(gateway, says):
+    call = ToolCall("add", {"a": 1}, "c0")
+    text = 'Well. {"name":"add","arguments":{"a":1}}'
+
+    async def main():
+        async with gateway(lambda given: says("Well. ", call)) as here:
+            async with openai_client(here.door) as client:
+                told = [{"role": "user", "content": "1 + 2?"}]
+                body = {"model": "m", "tools": [CHAT_TOOL]}
+                made = await client.chat.completions.create(**body, messages=told, tool_choice="none")
+                answer = made.choices[0].message
+                assert (answer.content, answer.tool_calls, made.choices[0].finish_reason) == (text, None, "stop")
+                told = [*told, answer.model_dump(exclude_none=True), {"role": "user", "content": "and now?"}]
+                again = await client.chat.completions.create(**body, messages=told, tool_choice="auto")
+                assert again.choices[0].message.tool_calls[0].function.name == "add"
+                assert len(here.talk.samples) == 2, "one of the environment, and one of this prompt"
+                mine = {"type": "function", "strict": False, **ABOUT}
+                reply = await client.responses.create(model="m", input="x", tools=[mine], tool_choice="none")
+                assert [each.type for each in reply.output] == ["message"]
+            async with anthropic_client(here.door) as client:
+                tool = {"name": "add", "input_schema": {"type": "object"}}
+                told = [{"role": "user", "content": "1?"}]
+                body = {"model": "m", "max_tokens": 9, "messages": told, "tools": [tool]}
+                reply = await client.messages.create(**body, tool_choice={"type": "none"})
+                assert ([each.type for each in reply.content], reply.stop_reason) == (["text"], "end_turn")
+            assert "tool_choice" not in here.dialogue.ignored
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("module", "given", "forced", "wrong"),
+    [
+        (
+            chat,
+            {"messages": [{"role": "user", "content": "x"}], "tools": [CHAT_TOOL]},
+            ["required", {"type": "function", "function": {"name": "add"}}, {"type": "allowed_tools"}],
+            [
+                "any",
+                5,
+                {"type": "function", "function": {"name": "sub"}},
+                {"type": "custom", "custom": {"name": "add"}},
+            ],
+        ),
+        (
+            responses,
+            {"input": "x", "tools": [{"type": "function", **ABOUT}]},
+            ["required", {"type": "function", "name": "add"}, {"type": "allowed_tools"}],
+            ["any", [], {"type": "function", "name": "sub"}, {"type": "web_search_preview"}],
+        ),
+        (
+            messages,
+            {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9, "tools": [{"name": "add"}]},
+            [{"type": "any"}, {"type": "tool", "name": "add"}],
+            ["any", {"type": "required"}, {"type": "tool", "name": "sub"}],
+        ),
+    ],
+)
+def test_a_forced_call_is_noted_and_a_choice_that_cannot_be_is_refused(module, given, forced, wrong):
+    for choice in forced:
+        ask = module.parse({"model": "m", **given, "tool_choice": choice})
+        assert (list(ask.unknown), ask.calls) == (["tool_choice"], True)
+        with pytest.raises(RefusedError, match=r"tool_choice: .* (needs tools|has no tool)"):
+            module.parse({"model": "m", **given, "tools": [], "tool_choice": choice})
+    for choice in wrong:
+        with pytest.raises(RefusedError, match=r"^tool_choice: "):
+            module.parse({"model": "m", **given, "tool_choice": choice})
+    assert module.parse({"model": "m", **given, "tool_choice": None}).unknown == []

@@ -142,7 +142,7 @@ class Dialogue:
 
     def _turn(self, ask: Ask) -> tuple[Answer | None, Coroutine[Any, Any, Answer] | None]:
         params = {name: value for name, value in ask.params.items() if name in self._takes}
-        if ask.tools:
+        if ask.tools and ask.calls:
             # The model may call a tool, and a form would forbid it.
             params.pop("structured_outputs", None)
         left = (ask.names.get(name, name) for name in ask.params.keys() - params.keys())
@@ -181,9 +181,11 @@ class Dialogue:
                 raise _refusal(error) from error
             raise
         number = len(self._answers)
-        content, stop = _cut("".join([turn.content, *turn.unparsed]), params.get("stop", ()))
-        finish = "length" if turn.finish == "length" else "calls" if turn.calls else "stop"
-        answer = Answer(number, content, turn.calls, finish, stop, turn.prompt_tokens, len(turn.ids), ignored)
+        calls = turn.calls if ask.calls else ()
+        texts = () if ask.calls else map(_written, turn.calls)
+        content, stop = _cut("".join([turn.content, *turn.unparsed, *texts]), params.get("stop", ()))
+        finish = "length" if turn.finish == "length" else "calls" if calls else "stop"
+        answer = Answer(number, content, calls, finish, stop, turn.prompt_tokens, len(turn.ids), ignored)
         self._answers.append(answer)
         self.counts.turns += 1
         self._contexts.answered(self._sample, messages, answer.as_message(), number, stop)
@@ -247,6 +249,11 @@ def _refusal(error: AgentError) -> Exception:
 def _over() -> RefusedError:
     reason = "the conversation is over: a limit is reached, or the environment is done"
     return RefusedError(400, reason, code="conversation_over")
+
+
+def _written(call: ToolCall) -> str:
+    """Return a call as text, for a request that takes none."""
+    return msgspec.json.encode({"name": call.name, "arguments": call.arguments}).decode()
 
 
 def _cut(content: str, stops: Sequence[str]) -> tuple[str, str]:

@@ -43,6 +43,7 @@ class Ask(msgspec.Struct, frozen=True):
     - `previous`: the id of the answer that the request continues, or "".
     - `inherits`: whether the request has the tools of the one that it continues.
     - `kept_as`: how the id of the answer begins by which a later request may continue it, or "".
+    - `calls`: whether the answer may call tools; if not, it has the model's calls as text.
     - `again`: whether the client repeats a request because it has lost the answer.
     """
 
@@ -61,13 +62,14 @@ class Ask(msgspec.Struct, frozen=True):
     previous: str = ""
     inherits: bool = False
     kept_as: str = ""
+    calls: bool = True
     again: bool = False
 
     def repeats(self, other: Any) -> bool:
         """Return whether `other` asks for the same turn: a client that has lost the answer asks again."""
         if not isinstance(other, Ask):
             return False
-        names = ("kept_as", "previous", "params", "messages", "lead", "tools")
+        names = ("kept_as", "previous", "params", "messages", "lead", "tools", "calls")
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
 

@@ -13,6 +13,7 @@ from rolemesh_gateway.apis.content import (
     checked,
     checked_params,
     dumped,
+    forces,
     history,
     noted_keys,
     pieces,
@@ -85,7 +86,13 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     if given.modalities not in (None, ["text"]):
         raise RefusedError(400, "modalities: the model writes text only", param="modalities")
     unknown = unknown_of(body, ChatBody, (*HARMLESS, *REFUSED))
-    if given.tool_choice not in (None, "auto"):
+    tools = [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())]
+    choice: Any = given.tool_choice
+    named: str | None = None
+    if isinstance(choice, dict):
+        about = choice.get("function")
+        choice, named = choice.get("type"), about.get("name", "") if isinstance(about, dict) else None
+    if forces(choice, ("required", "function", "allowed_tools"), named, tools):
         unknown.append("tool_choice")
     if given.parallel_tool_calls is False and given.tools:
         unknown.append("parallel_tool_calls")
@@ -98,12 +105,13 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     return Ask(
         given.model,
         history([_message(each, f"messages[{number}]") for number, each in enumerate(given.messages)]),
-        [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())],
+        tools,
         checked_params(_params(given)),
         {"structured_outputs": "response_format"},
         bool(given.stream),
         bool((given.stream_options or {}).get("include_usage")),
         unknown,
+        calls=choice != "none",
         again=again,
     )
 

@@ -13,8 +13,8 @@ from rolemesh_agents import Message, Tool
 from rolemesh_gateway.requests import RefusedError
 
 __all__ = [
-    "arguments_of", "called", "checked", "checked_params", "dumped", "history", "noted_keys", "pieces", "refuse",
-    "structure_of", "text_of", "tool_of", "unknown_of", "wrong_tool",
+    "arguments_of", "called", "checked", "checked_params", "dumped", "forces", "history", "noted_keys", "pieces",
+    "refuse", "structure_of", "text_of", "tool_of", "unknown_of", "wrong_tool",
 ]  # fmt: skip
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -144,13 +144,31 @@ def wrong_tool(kind: Any, where: str) -> RefusedError:
     return RefusedError(400, f"{reason}; the option leave_out of the harness leaves such tools out", param="tools")
 
 
-def history(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return `messages` if the model can answer them. Raises `RefusedError`."""
+def forces(choice: Any, words: Sequence[str], named: str | None, offered: Sequence[Tool] | None) -> bool:
+    """Return whether `tool_choice` forces a call, which the gateway does not do. Raises `RefusedError`.
+
+    `choice`: its word. `words`: those of the API that force a call. `named`: the tool that it names, or None.
+    `offered`: the request's tools; None if an earlier request has offered them.
+    """
+    if choice in (None, "auto", "none"):
+        return False
+    if choice not in words:
+        reason = f"tool_choice: {choice!r} is none of {', '.join(('auto', 'none', *words))}"
+        raise RefusedError(400, reason, param="tool_choice")
+    if offered is not None and named not in (None, *(each.name for each in offered)):
+        raise RefusedError(400, f"tool_choice: the request has no tool {named!r}", param="tool_choice")
+    if offered is not None and not offered:
+        raise RefusedError(400, f"tool_choice: {choice!r} needs tools, and the request has none", param="tool_choice")
+    return True
+
+
+def history(messages: Sequence[Message], param: str = "messages") -> Sequence[Message]:
+    """Return `messages` if the model can answer them. `param`: their name. Raises `RefusedError`."""
     if not messages:
-        raise RefusedError(400, "messages: at least one message is required", param="messages")
+        raise RefusedError(400, f"{param}: at least one message is required", param=param)
     if messages[-1]["role"] == "assistant":
         raise RefusedError(
-            400, "messages: the last one is the assistant's; the gateway does not continue texts", param="messages"
+            400, f"{param}: the last one is the assistant's; the gateway does not continue texts", param=param
         )
     return messages
 

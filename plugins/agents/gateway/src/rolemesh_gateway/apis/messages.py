@@ -13,6 +13,7 @@ from rolemesh_gateway.apis.content import (
     checked,
     checked_params,
     dumped,
+    forces,
     history,
     noted_keys,
     pieces,
@@ -93,6 +94,10 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
         params["structured_outputs"] = structure
     tools = [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())]
     previous = _continued(given.thread)
+    choice = given.tool_choice or {}
+    offered = None if previous and not tools else tools
+    if forces(choice.get("type"), ("any", "tool"), choice.get("name"), offered):
+        unknown.append("tool_choice")
     return Ask(
         given.model,
         history(messages),
@@ -104,6 +109,7 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
         previous=previous,
         inherits=bool(previous),
         kept_as=ID if given.thread is not None else "",
+        calls=choice.get("type") != "none",
         again=again,
     )
 
@@ -165,9 +171,8 @@ def _blocks(given: Answer) -> list[dict[str, Any]]:
 def _noted(given: MessagesBody) -> list[str]:
     """Return the values of a request that have an effect in the API, and none here."""
     found = []
-    choice = given.tool_choice or {}
-    if choice.get("type", "auto") != "auto" or choice.get("disable_parallel_tool_use"):
-        found.append("tool_choice")
+    if (given.tool_choice or {}).get("disable_parallel_tool_use"):
+        found.append("tool_choice.disable_parallel_tool_use")
     if given.thinking is not None and given.thinking.get("type") != "disabled":
         found.append("thinking")
     for each in given.tools or ():

@@ -13,6 +13,7 @@ from rolemesh_gateway.apis.content import (
     checked,
     checked_params,
     dumped,
+    forces,
     history,
     noted_keys,
     pieces,
@@ -87,7 +88,12 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     if any("logprobs" in each for each in given.include or ()):
         raise RefusedError(400, "include: the gateway gives no log-probabilities", param="include")
     unknown = unknown_of(body, ResponsesBody, (*HARMLESS, *REFUSED))
-    if given.tool_choice not in (None, "auto"):
+    tools = [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())]
+    choice: Any = given.tool_choice
+    named: str | None = None
+    if isinstance(choice, dict):
+        choice, named = choice.get("type"), choice.get("name")
+    if forces(choice, ("required", "function", "allowed_tools"), named, tools):
         unknown.append("tool_choice")
     text = given.text or {}
     unknown += [f"text.{key}" for key, value in text.items() if key != "format" and value not in (None, "medium")]
@@ -104,11 +110,11 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
         params["max_tokens"] = given.max_output_tokens
     if structure := structure_of(text.get("format"), "text.format"):
         params["structured_outputs"] = structure
-    messages = history(_messages(given.input))
+    messages = history(_messages(given.input), "input")
     return Ask(
         given.model,
         messages,
-        [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())],
+        tools,
         checked_params(params, NAMES),
         NAMES,
         bool(given.stream),
@@ -118,6 +124,7 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
         lead=[{"role": "system", "content": given.instructions}] if given.instructions else [],
         previous=given.previous_response_id or "",
         kept_as=ID if given.store is not False else "",
+        calls=choice != "none",
         again=again,
     )
 
