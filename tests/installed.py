@@ -85,6 +85,7 @@ class Installed:
             "--disable-pip-version-check",
             "--quiet",
             "install",
+            "--no-compile",  # whatever a test imports is compiled then
         ]
         done = _run([*pip, "--constraint", str(LOCK), *arguments], self.folder, 280)
         assert done.returncode == 0, done.stdout + done.stderr

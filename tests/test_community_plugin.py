@@ -77,6 +77,7 @@ def test_the_strategy_gives_each_rank_of_the_buffer_a_node(environment: Installe
     ]
 
 
+@pytest.mark.soak
 def test_its_own_tests_pass_with_the_conformance_kit_of_the_wheel(environment: Installed, folder: Path) -> None:
     done = environment.run("python", "-m", "pytest", "-q", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -255,7 +255,13 @@ def test_the_plugins_of_all_pages_work_in_one_job_through_kills(tmp_path: Path) 
     assert [line.split(",")[0] for line in lines] == ["step", *map(str, range(40))]
 
 
-@pytest.mark.parametrize("page", KINDS_OF_PLUGINS)
+ALSO = ("write-a-scheduler", "write-a-diagnoser", "write-an-observer")
+"""Pages whose conformance classes have few tests. They run in the soak."""
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.soak) if page in ALSO else page for page in KINDS_OF_PLUGINS]
+)
 def test_the_conformance_class_on_a_page_passes(page: str, tmp_path: Path) -> None:
     block = next((b for b in titled(page) if "rolemesh_testing" in b), None)
     if block is None:

@@ -1,4 +1,4 @@
-"""The checks of `tests.house` pass for our distributions, and find each mistake in small ones."""
+"""The checks of `tests.house` find each mistake in small distributions. `make lint` runs them on ours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.house import PUBLIC, ROOT, distributions, private_uses, problems
+from tests.house import PUBLIC, distributions, private_uses, problems
 
 PROJECT = """\
 [project]
@@ -57,10 +57,6 @@ def _write(root: Path, folder: str, files: dict[str, str]) -> None:
     (root / folder).mkdir(parents=True)
     for name, code in files.items():
         (root / folder / name).write_text(code)
-
-
-def test_nothing_is_wrong_with_our_distributions() -> None:
-    assert list(problems(ROOT)) == []
 
 
 def test_a_small_house_in_which_nothing_is_wrong_passes(house: Write) -> None:

@@ -47,6 +47,7 @@ def test_a_difference_shows_the_line_and_the_command_that_renews_the_file() -> N
     assert "python -m tests.surface --write" in text
 
 
+@pytest.mark.soak
 def test_the_surface_depends_neither_on_the_terminal_nor_on_hash_seeds_nor_on_where_it_is_asked(tmp_path: Path) -> None:
     environ = os.environ | {
         "COLUMNS": "20",

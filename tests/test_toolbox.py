@@ -23,6 +23,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(EXAMPLE / "src")])}
 
 
+@pytest.mark.soak
 def test_its_tests_pass_and_the_kit_finds_nothing(environ: dict[str, str], tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--conformance-report={report}"]

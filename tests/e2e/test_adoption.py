@@ -32,7 +32,7 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("ladder", [LADDER, ""], ids=["ladder", "no-ladder"])
+@pytest.mark.parametrize("ladder", [LADDER, pytest.param("", marks=pytest.mark.soak)], ids=["ladder", "no-ladder"])
 def test_an_agents_death_restarts_no_rank_and_costs_no_recovery(make_job: Make, ladder: str) -> None:
     job = make_job(extra=ladder)
     process = job.start(*SLOW)
@@ -65,6 +65,7 @@ def test_a_rank_that_dies_with_its_agent_is_the_only_one_that_starts_again(make_
     assert recovery["causes"] == ["signal"]
 
 
+@pytest.mark.soak
 def test_ranks_whose_zygote_dies_with_their_agent_start_again(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     process = job.start(*SLOW)
@@ -99,6 +100,7 @@ def test_an_agent_that_stands_still_for_longer_than_its_lease_is_replaced_and_re
     assert job.result()["recoveries"] == []
 
 
+@pytest.mark.soak
 def test_agents_that_die_one_after_the_other_restart_no_rank(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     process = job.start(*SLOW)

@@ -267,7 +267,7 @@ def check_first(job: Job, bound: int, *args: str) -> set[int]:
     return ages
 
 
-@pytest.mark.parametrize("chaos", ["", "kills=6,seed=5,targets=rank"])
+@pytest.mark.parametrize("chaos", ["kills=6,seed=5,targets=rank", pytest.param("", marks=pytest.mark.soak)])
 def test_items_that_are_finished_first_are_taken_first(shared: Job, chaos: str) -> None:
     slow = "roles.work.options.kwargs.slow=0.02"
     ages = check_first(shared, 3, slow, *(("--chaos", chaos) if chaos else ()))

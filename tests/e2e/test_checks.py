@@ -56,7 +56,7 @@ def job(make_job: Make) -> Job:
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ("slow", "check mine.py:Mine: speed is 1, and 10 on the other node"),
+        pytest.param("slow", "check mine.py:Mine: speed is 1, and 10 on the other node", marks=pytest.mark.soak),
         ("die", "exit code -6; measures node-0"),
         ("hang", "it took longer than timeout_s = 8 s"),
     ],

@@ -49,6 +49,7 @@ def test_a_job_that_loses_a_node_goes_on_with_fewer_ranks(make_job: Callable[...
     assert job.metrics()[-1]["reward"] == total(STEPS)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_job_goes_on_with_more_ranks_when_nodes_join(make_job: Callable[..., Job], ray_cluster: Any) -> None:

@@ -142,7 +142,11 @@ def test_the_last_step_is_the_same_for_the_next_master_and_for_a_rank_that_comes
 
 
 @pytest.mark.parametrize(
-    ("condition", "reason"), [("metric: reward, at_least: 5000", "reward = "), ("max_s: 3", "3 s have passed")]
+    ("condition", "reason"),
+    [
+        ("metric: reward, at_least: 5000", "reward = "),
+        pytest.param("max_s: 3", "3 s have passed", marks=pytest.mark.soak),
+    ],
 )
 def test_a_condition_ends_a_job(make_talker: Make, condition: str, reason: str) -> None:
     job = make_talker(LADDER + f"until: {{{condition}}}\n")
@@ -152,6 +156,7 @@ def test_a_condition_ends_a_job(make_talker: Make, condition: str, reason: str) 
     assert job.metrics()[-1]["reward"] >= (5000 if "reward" in reason else 0)
 
 
+@pytest.mark.soak
 def test_a_job_without_snapshots_and_with_a_number_of_steps_ends_early_too(make_talker: Make) -> None:
     job = make_talker("", finish_at=5)
     done = job.run("steps=100000", "roles.work.options.kwargs.sleep=0.02", "metrics.every=7")

@@ -217,6 +217,7 @@ def test_the_agent_trains_what_was_sampled_in_every_turn(example: Any, smollm2: 
     assert not leftovers(job.ids())
 
 
+@pytest.mark.soak
 @pytest.mark.scenario("rolemesh run examples/harness/job.yaml")
 @pytest.mark.slow
 def test_a_program_with_the_client_of_openai_is_trained_with_what_was_sampled(example: Any, smollm2: Path) -> None:

@@ -183,6 +183,7 @@ def test_a_fault_that_lasts_for_seconds_does_not_use_up_the_ladder(make_job: Mak
     assert len(others) == 4
 
 
+@pytest.mark.soak
 def test_an_agent_that_is_told_to_end_and_then_killed_costs_nothing_where_its_ranks_have_no_other_place(
     make_job: Make,
 ) -> None:
@@ -240,6 +241,7 @@ def test_master_agent_and_rank_that_die_together_come_back(make_job: Make) -> No
     assert of_kind(job, "master_recovered")
 
 
+@pytest.mark.soak
 def test_a_job_with_the_job_level_alone_goes_back_to_the_disk(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     process = job.start(*SLOW, "failover=[{use: job}]")
@@ -252,6 +254,7 @@ def test_a_job_with_the_job_level_alone_goes_back_to_the_disk(make_job: Make) ->
     assert back["data"]["step"] % 5 == 4
 
 
+@pytest.mark.soak
 def test_a_job_can_be_watched_while_it_is_brought_back(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     process = job.start(*ENDLESS)
@@ -311,6 +314,7 @@ def blocking(job: Job, once: bool) -> None:
     (job.folder / "roles.py").write_text(roles)
 
 
+@pytest.mark.soak
 def test_an_operator_that_blocks_in_a_lock_is_found_and_restarted(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     blocking(job, once=True)
@@ -415,6 +419,7 @@ def test_a_raised_and_an_exited_rank_are_brought_back(make_job: Make) -> None:
     assert [r["causes"] for r in job.result()["recoveries"]] == [["exception"], ["exit"]]
 
 
+@pytest.mark.soak
 def test_a_comparison_of_jobs_without_state_says_that_it_compared_nothing(make_job: Make) -> None:
     job = make_job()
     (job.folder / "flow.py").write_text(

@@ -117,7 +117,10 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return job.folder / "runs"
 
 
-@pytest.mark.parametrize("damage", [flipped, zeroed, torn, headless, emptied, short])
+@pytest.mark.parametrize(
+    "damage",
+    [flipped, *(pytest.param(one, marks=pytest.mark.soak) for one in (zeroed, torn, headless, emptied, short))],
+)
 def test_a_damaged_journal_is_not_shown_in_part(make_job: Make, ended: Path, damage: Callable[[Path], None]) -> None:
     job = make_job(extra=LADDER)
     shutil.copytree(ended, job.folder / "runs")

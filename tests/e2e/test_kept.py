@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import sha256
 
+import pytest
 from tests.e2e.harness import Job
 from tests.e2e.ladder import LADDER
 
@@ -39,6 +40,7 @@ def test_a_job_that_ends_early_keeps_its_last_state_and_another_goes_on_from_it(
     assert [line["step"] for line in job.metrics()] == list(range(last + 1, last + 10))
 
 
+@pytest.mark.soak
 def test_a_job_that_keeps_none_leaves_none_although_it_has_a_ladder(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     done = job.run("steps=5", "engine.options.snapshots.keep=none", "engine.options.snapshots.persist_every=2")

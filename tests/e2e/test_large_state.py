@@ -102,6 +102,7 @@ def test_a_rank_with_little_memory_does_not_wait_for_a_distant_snapshot(make_job
     assert job.metrics()[-1]["taken"] >= 4, "the source keeps the rows of 26 steps"
 
 
+@pytest.mark.soak
 def test_it_finishes_soon_when_it_is_to(make_job: Make) -> None:
     job = large(make_job)
     driver = job.start("steps=null")

@@ -70,6 +70,7 @@ def test_a_killed_worker_of_a_script_is_back_on_ray(tmp_path: Path, ray_address:
     assert "worker/0, worker/1 ready again" in said
 
 
+@pytest.mark.soak
 @pytest.mark.ray
 def test_a_script_on_ray_finds_the_environment_of_the_command(tmp_path: Path, ray_address: str) -> None:
     (tmp_path / "lib").mkdir()

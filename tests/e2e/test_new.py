@@ -66,7 +66,7 @@ def result(made: Path, name: str) -> dict[str, object]:
 
 
 # Those of a workload pass beside the command itself, in plugins/commands/new/tests; its wheel is certified below.
-@pytest.mark.parametrize("kind", rarely(("scheduler", "failover")))
+@pytest.mark.parametrize("kind", rarely(("scheduler",)))
 def test_a_new_plugin_passes_its_tests_and_linters_and_serves_a_job(kind: str, fresh: tuple[Installed, Path]) -> None:
     environment, made = fresh[0], repository(fresh[1], kind)
     succeeds(environment, "ruff", "check", ".", cwd=made)

@@ -138,7 +138,7 @@ def check(job: Job, *args: str) -> list[int]:
     return ages
 
 
-@pytest.mark.parametrize("where", [("--engine=inline",), ("--backend", "local")])
+@pytest.mark.parametrize("where", [("--engine=inline",), pytest.param(("--backend", "local"), marks=pytest.mark.soak)])
 def test_the_newest_value_there_is(bounded: Job, where: tuple[str, ...]) -> None:
     bounded.backend = where
     ages = check(bounded)

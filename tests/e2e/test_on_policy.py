@@ -101,6 +101,7 @@ def ended(job: Job, *args: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_bounded_lag_of_0_ends_with_the_bits_of_the_synchronous_flow(job: Job) -> None:
     synchronous = ended(job)
     bounded = ended(job, "flow=flows.py:bounded")

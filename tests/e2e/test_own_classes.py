@@ -335,6 +335,7 @@ def test_a_transport_of_one_node_is_refused_between_nodes(own: Callable[..., Job
     assert "reaches ranks of its own node only" in checked.stderr
 
 
+@pytest.mark.soak
 def test_a_lock_holds_their_content(own: Callable[..., Job]) -> None:
     job = own()
     assert job.cli("plugins", "lock", "job.yaml").returncode == 0

@@ -86,6 +86,7 @@ def test_an_address_without_ray_is_refused_with_a_remedy(make_job: Make) -> None
     assert "--address" in refused.stderr
 
 
+@pytest.mark.soak
 def test_a_lost_node_ends_the_job_and_is_named(make_job: Make, ray_cluster: Any) -> None:
     node = ray_cluster.add_node(num_cpus=1, resources={"doomed": 1})
     ray_cluster.wait_for_nodes()

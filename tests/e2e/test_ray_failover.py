@@ -199,6 +199,7 @@ def test_without_a_replica_a_lost_node_takes_the_whole_job_back_to_the_disk(
     assert sorted(launched(on_ray)[-1]) == ["sink/0", "source/0", "work/0", "work/1"]
 
 
+@pytest.mark.soak
 def test_a_job_without_a_free_place_says_so_within_five_seconds_and_continues_when_there_is_one(
     on_ray: Job, away: AwayNodes, undisturbed: str
 ) -> None:

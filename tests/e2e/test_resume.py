@@ -111,6 +111,7 @@ def test_a_job_whose_processes_were_all_killed_goes_on(make_job: Make, undisturb
     goes_on(job, undisturbed, newest(job))
 
 
+@pytest.mark.soak
 def test_a_resumed_job_that_was_stopped_before_its_first_snapshot_goes_on(ten: Job, undisturbed: str) -> None:
     process = ten.start("--resume", "squares", f"steps={STEPS}", *SLOWER, "engine.options.snapshots.persist_every=50")
     ten.running(11)
@@ -151,6 +152,7 @@ def test_another_job_goes_on_from_the_run_of_one_that_is_left_as_it_is(ten: Job,
     assert {path: path.stat().st_mtime_ns for path in ten.run_dir.rglob("*")} == before
 
 
+@pytest.mark.soak
 def test_a_rank_of_a_resumed_job_that_dies_at_once_is_brought_back(ten: Job, undisturbed: str) -> None:
     process = ten.start("--resume", "squares", f"steps={STEPS}", *SLOW)
     os.kill(pids(ten.running())["sink/0"], signal.SIGKILL)
@@ -209,7 +211,7 @@ def missing(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "file", "word"),
     [
-        (torn, "manifest.json", "manifest"),
+        pytest.param(torn, "manifest.json", "manifest", marks=pytest.mark.soak),
         (flipped, "source/rank-0-of-1.safetensors", "checksum"),
         # What the disk's own tests show of a checkpoint's files, once more by way of a job.
         pytest.param(torn, SINK, "bytes, not", marks=pytest.mark.soak),
@@ -262,6 +264,7 @@ class Held(Work):
 """
 
 
+@pytest.mark.soak
 def test_a_job_that_goes_back_to_the_disk_passes_a_damaged_snapshot_over(make_job: Make, undisturbed: str) -> None:
     job = make_job(extra=LADDER)
     with (job.folder / "roles.py").open("a") as roles:
@@ -324,6 +327,7 @@ def test_a_rank_may_start_again_after_the_origin_of_its_job_is_gone(make_job: Ma
 # ------------------------------------------------------------------------------------------------- rolemesh checkpoint
 
 
+@pytest.mark.soak
 def test_checkpoints_are_listed_verified_and_not_exported_where_a_role_has_no_export(ten: Job) -> None:
     listed = ten.cli("checkpoint", "list", "squares", "--json")
     assert listed.returncode == 0, listed.stderr
@@ -354,6 +358,7 @@ def test_the_snapshots_of_a_job_without_a_ladder_can_be_resumed_from(make_job: M
     goes_on(job, undisturbed, 6)
 
 
+@pytest.mark.soak
 def test_a_job_that_resumes_without_a_ladder_restores_its_ranks_all_the_same(ten: Job, undisturbed: str) -> None:
     goes_on(ten, undisturbed, 9, "failover=[]")
 
@@ -434,6 +439,7 @@ def test_a_job_whose_disk_stays_full_ends_done_without_snapshots(
     assert verified.returncode == 2
 
 
+@pytest.mark.soak
 def test_a_file_that_cannot_be_written_costs_one_set_of_snapshots(make_job: Make, undisturbed: str) -> None:
     job = make_job(extra=LADDER)
     process = job.start(f"steps={STEPS}", "roles.work.options.kwargs.sleep=0.2")  # not over before it is injected

@@ -154,6 +154,7 @@ def test_one_role_is_loaded_at_a_time_and_results_are_those_of_side_by_side(make
         assert told.count("trainer loads") >= 20
 
 
+@pytest.mark.soak
 def test_roles_that_take_turns_end_early_like_a_job_with_fewer_steps(make_job: Make) -> None:
     job = write(make_job("turns", backend=("--backend", "local")))
     told = "roles.rollout.options.kwargs={finish_at: 6, sleep: 0.005}"

@@ -167,7 +167,11 @@ def check(job: Job, *args: str) -> None:
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "how",
-    [pytest.param((), marks=pytest.mark.soak), STREAM, BY_DEMAND, GROUP],
+    [
+        pytest.param((), marks=pytest.mark.soak),
+        STREAM,
+        *(pytest.param(how, marks=pytest.mark.soak) for how in (BY_DEMAND, GROUP)),
+    ],
     ids=["small", "streams", "by demand", "group"],
 )
 def test_all_consumers_have_the_same_value_whatever_is_killed(versions: Job, how: tuple[str, ...], seed: int) -> None:

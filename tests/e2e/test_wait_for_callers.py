@@ -97,7 +97,9 @@ def job(tmp_path: Path) -> Iterator[Job]:
     nothing_is_left(made.ids())
 
 
-@pytest.mark.parametrize("victim", ["", "box/0", "agent/1"])
+@pytest.mark.parametrize(
+    "victim", [pytest.param("", marks=pytest.mark.soak), pytest.param("box/0", marks=pytest.mark.soak), "agent/1"]
+)
 def test_all_calls_of_a_step_see_one_value(job: Job, victim: str) -> None:
     process = job.start()
     if victim:

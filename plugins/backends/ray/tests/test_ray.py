@@ -200,6 +200,7 @@ def test_the_next_master_finds_living_agents_is_told_of_dead_ones_and_ends_unkno
     successor.launcher.stop()
 
 
+@pytest.mark.soak
 def test_a_lost_node_is_reported_and_its_agent_starts_on_a_new_node(hands: Hands, cluster: Any) -> None:
     doomed = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()

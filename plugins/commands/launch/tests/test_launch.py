@@ -222,6 +222,7 @@ def test_a_worker_finds_what_torchrun_would_have_told_it(folder: Path, nodes: in
         assert {name: found[name] for name in names - DIFFERENT} == {name: wanted[name] for name in names - DIFFERENT}
 
 
+@pytest.mark.soak
 def test_a_worker_finds_the_variables_that_the_person_has_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {**plain(), "OMP_NUM_THREADS": "3", "TMPDIR": str(folder), "TOKENIZERS_PARALLELISM": "true"}
     (folder / "scripts").mkdir()
@@ -288,6 +289,7 @@ def test_a_script_that_fails_fails_the_command(folder: Path, how: str, why: str)
         assert (folder / "lives").read_text() == "xx"
 
 
+@pytest.mark.soak
 def test_a_worker_that_ends_past_python_with_exit_code_0_is_done_as_under_torchrun(folder: Path) -> None:
     def lived(*command: str) -> tuple[int, list[str], list[str]]:
         done = run(folder, *command, "--nproc-per-node", "2", "--max-restarts", "1", "ends.py", "past")

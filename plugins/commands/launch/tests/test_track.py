@@ -130,6 +130,7 @@ print(f"the sum of rank {rank} is {large.weights.sum().item()}", flush=True)
 """
 
 
+@pytest.mark.soak
 def test_workers_keep_few_steps_of_a_large_state_and_all_keep_the_same_ones(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LARGE)
     process = start(tmp_path, "rolemesh", "launch", "--nproc-per-node", "2", "train.py")

@@ -143,6 +143,7 @@ def test_weights_and_export_are_those_of_the_hugging_face_model(group, tiny_mode
         assert torch.equal(exported[name], value), name
 
 
+@pytest.mark.soak
 @stages(2)
 def test_adapters_alone_are_trained_as_fsdp_trains_them_and_continue_bit_for_bit(
     group, fsdp, tiny_model, rollouts, stage

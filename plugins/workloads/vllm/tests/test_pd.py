@@ -41,6 +41,7 @@ def tokens(prompts: Batch) -> int:
     return len(prompts["prompt_ids"].values)
 
 
+@pytest.mark.soak
 def test_greedy_outputs_and_logprobs_are_those_of_one_engine_and_no_prompt_is_computed_twice(
     pair: Pair, prompts: Any
 ) -> None:
@@ -74,6 +75,7 @@ def test_weights_are_updated_in_both_halves(pair: Pair, prompts: Any, new_weight
     assert out == pair.one.call("evaluate", batch)[0]
 
 
+@pytest.mark.soak
 def test_a_cache_of_older_weights_is_not_used(pair: Pair, prompts: Any, new_weights: Any) -> None:
     batch = prompts(2, first=30)
     stale = prefilled(pair, batch)

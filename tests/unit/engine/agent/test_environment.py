@@ -66,6 +66,7 @@ def test_two_that_need_the_same_environment_at_once_make_it_once(tmp_path: Path)
     assert said.count("pip installs what its role needs") == 1
 
 
+@pytest.mark.soak
 def test_a_wheel_with_other_content_is_another_environment(tmp_path: Path) -> None:
     wheel = write_wheel(tmp_path, "1.0")
     first = interpreter(Environment((str(wheel),)), silent)
@@ -75,6 +76,7 @@ def test_a_wheel_with_other_content_is_another_environment(tmp_path: Path) -> No
     assert second != first
 
 
+@pytest.mark.soak
 def test_a_half_made_environment_is_made_from_scratch(tmp_path: Path, own_cache: Path) -> None:
     environment = Environment((str(write_wheel(tmp_path, "1.0")),))
     folder = Path(interpreter(environment, silent)).parents[1]
