@@ -419,7 +419,7 @@ def test_a_full_disk_does_not_stop_the_job_is_told_and_over_when_there_is_room(
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, out
     assert f"warning: {trouble['data']['message']}" in out
-    assert "persisted again" in out
+    assert "over on agent node0: " in out
     assert job.result()["state_sha256"]["sink"] == undisturbed
     assert newest(job) == STEPS - 1
     assert launched(job) == []

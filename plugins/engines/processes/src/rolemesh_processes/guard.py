@@ -46,14 +46,15 @@ class ResourceGuard:
 
     def __init__(self, job_id: str, owner: str, number: int | None = None) -> None:
         self.mark = f"{job_id}/{owner}/{os.getpid() if number is None else number}"
-        self._begin(Owner.here(job_id, owner, secrets.token_hex(8), number or 0, 0.0), _new_tmp(job_id))
+        self.tmp = _new_tmp(job_id)
+        self._begin(Owner.here(job_id, owner, secrets.token_hex(8), number or 0, 0.0))
 
-    def _begin(self, here: Owner, tmp: Path, hold: tuple[str, ...] = ()) -> None:
+    def _begin(self, here: Owner, hold: tuple[str, ...] = ()) -> None:
         """Let a janitor make `tmp`, and watch this process. `hold`: the janitor's arguments about a folder that waits
         for the next owner."""
-        self.tmp, self._tmp_token = tmp, here.token
-        self._open = [_start_janitor(f"{MARKER}={self.mark}", str(tmp), here.encode().decode(), *hold)]
-        self._open.append(janitor.guard(str(tmp)))
+        self._tmp_token = here.token
+        self._open = [_start_janitor(f"{MARKER}={self.mark}", str(self.tmp), here.encode().decode(), *hold)]
+        self._open.append(janitor.guard(str(self.tmp)))
 
     def close(self) -> None:
         """Kill every process with the mark and remove the folders. Idempotent."""
@@ -85,24 +86,26 @@ class AgentGuard(ResourceGuard):
         self.mark = f"{job_id}/{agent}/{incarnation}"
         self._job, self._agent, self._incarnation, self._hold_s = job_id, agent, incarnation, hold_s
         self._token = secrets.token_hex(8)
+        self.tmp = _new_tmp(job_id)
         new = not self.shm.exists()
         if new:  # no earlier janitor would remove what is made from here on
-            self._watched(_new_tmp(job_id))
+            self._watched()
         with _locked(self.shm):
             before = _replace_owner(self.shm, job_id, agent, incarnation)
             if not new:
-                self._watched(_taken_over(before) or _new_tmp(job_id))
+                self.tmp = _taken_over(before) or self.tmp
+                self._watched()
             self._own()
             self._open.append(janitor.guard(str(self.shm)))
             if before is None or str(self.tmp) != before.tmp:
                 self.sweep()  # nobody can be reached any more
 
-    def _watched(self, tmp: Path) -> None:
+    def _watched(self) -> None:
         parent = os.getppid()
         everything = f"{MARKER}={self._job}/{self._agent}/"
         held = str(self.shm), self._token, str(self._hold_s), everything, str(parent), str(start_time(parent))
         here = Owner.here(self._job, self._agent, secrets.token_hex(8), self._incarnation, 0.0)
-        self._begin(here, tmp, held)
+        self._begin(here, held)
 
     def sweep(self) -> None:
         """Kill all processes that this and earlier incarnations started."""

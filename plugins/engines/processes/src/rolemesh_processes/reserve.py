@@ -34,9 +34,12 @@ class Reserve:
 
     @property
     def warning(self) -> str:
-        """Return the problem; "" if the reserve is full."""
-        if len(self._spare) >= self._pages:
-            return ""
+        """Return the problem; "" if no page is missing."""
+        return self.full if len(self._spare) < self._pages else ""
+
+    @property
+    def full(self) -> str:
+        """Return the problem that ranks and this reserve have with full shared memory, always in the same words."""
         return f"shared memory is full ({self._folder}): give /dev/shm more room (docker --shm-size)"
 
     def fill(self) -> None:

@@ -166,7 +166,7 @@ _SENTENCES: dict[str, str | Callable[[_Data], str | None]] = {
     "slow_operator": _SLOW_OPERATOR,
     "snapshot_damaged": "warning: {message}",
     "snapshot_warning": "warning: {message}",
-    "snapshot_warning_over": "snapshots of agent {agent} are persisted again",
+    "snapshot_warning_over": "over on agent {agent}: {message}",
     "stop_point": _stop_point,
     "straggler": "straggler: {message}",
     "waiting_for_nodes": "waiting up to {wait_s:g} s for a place: {missing}",

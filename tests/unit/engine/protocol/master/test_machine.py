@@ -10,6 +10,7 @@ from tests.configs import master_config
 
 from rolemesh.api.failures import Failure, JobView, RecoveryPlan
 from rolemesh.api.observer import Event
+from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.protocol import messages as m
@@ -311,6 +312,48 @@ def test_refused_connections_are_counted_and_reported_when_their_number_doubles(
     again = MasterMachine(machine.config, extensions=MASTER_EXTENSIONS)
     replay(again.state, [Event(1, 1, 0.0, "connections_refused", last)], "", 0.0, 0.0)
     assert again.state.refused == machine.state.refused
+
+
+def test_each_problem_of_an_agent_is_told_once_and_at_the_end_what_is_over() -> None:
+    machine = job()
+    running(machine)
+    told = []
+    for now, warning in enumerate(
+        ("full", "full", "full; a/0 has none", "a/1 has none; full", "full", "", "", "full"), 2
+    ):
+        report = m.Report("a0", 1, now * 1000, "n0", "h", 1, "", 1, -1, (), (), (), (), warning)
+        found = records(machine.handle(me.FromAgent("a0", report), float(now)))
+        told += [(now, kind, data["message"]) for kind, data in found.items()]
+        assert machine.warnings() == ((f"a0: {warning}",) if warning else ())
+    assert told == [
+        (2, "snapshot_warning", "full"),
+        (4, "snapshot_warning", "a/0 has none"),
+        (5, "snapshot_warning", "a/1 has none"),
+        (7, "snapshot_warning_over", "full"),
+        (9, "snapshot_warning", "full"),
+    ]
+
+
+def test_the_calls_of_a_rank_count_in_all_its_lives_although_its_node_has_lost_its_memory() -> None:
+    def again(failure: Failure, view: JobView) -> RecoveryPlan:
+        return RecoveryPlan("", tuple(each.ref for each in view.ranks))
+
+    machine = job(ladder=(LadderLevel("all", "job", 9, 600.0, again),), snapshots=SnapshotPlan(enabled=True))
+    running(machine)
+    happened: list[me.Effect] = []
+    for generation, (calls, known) in enumerate(((5, 5), (0, 5), (8, 8))):
+        now = 100.0 * (generation + 1)
+        tell(machine, "a0", now, m.RankReport("work", 0, generation, "ready", 100, calls=calls))
+        happened += tell(machine, "a0", now + 1, m.RankReport("work", 0, generation, "gone", 0))
+        for half in range(4, 80):  # the plans that have not helped wait
+            happened += tell(machine, "a0", now + half / 2)
+            happened += machine.handle(me.Tick(), now + half / 2)
+        rank = machine.state.ranks[RankRef("work", 0)]
+        assert (rank.launch.generation, rank.launch.calls, rank.calls) == (generation + 1, known, known)
+    entries = [effect for effect in happened if isinstance(effect, me.JournalEntry)]
+    after = MasterMachine(machine.config, extensions=MASTER_EXTENSIONS)
+    replay(after.state, [Event(n, 1, 0.0, e.kind, e.data) for n, e in enumerate(entries, 1)], "", 0.0, 0.0)
+    assert after.state.ranks[RankRef("work", 0)].calls == 8
 
 
 def test_a_set_that_cannot_be_made_whole_is_told_once_tried_again_and_does_not_hold_up_the_end() -> None:

@@ -57,9 +57,8 @@ class Sampler:
 
     def _wrong(self, positions: list[tuple[RankLaunch, Position]], of_parts: str) -> str:
         """Return the problem that this node waits on, "" if there is none."""
-        short = ", ".join(sorted(str(launch.ref) for launch, at in positions if at.short))
-        waits = f"/dev/shm is full: {short} waits for others to free some of it" if short else ""
-        texts = self._memory.warning, of_parts, waits or self._reserve.warning
+        full = self._reserve.full if any(at.short for _, at in positions) else self._reserve.warning
+        texts = self._memory.warning, of_parts, full
         return "; ".join(text for text in texts if text)
 
     def _sampled(self, launch: RankLaunch, at: Position, now: int) -> RankSample:

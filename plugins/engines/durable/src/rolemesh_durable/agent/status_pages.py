@@ -31,7 +31,7 @@ class StatusPages:
         path = self._path(launch.start)
         before = self._earlier(launch.start)
         status_page = StatusPage.create(path, self._reserve.make)
-        status_page.fields[CALLS] = before.calls if before is not None else 0
+        status_page.fields[CALLS] = max(launch.calls, before.calls if before is not None else 0)
         old = self._status_pages.get(key)
         self._status_pages[key] = status_page, launch
         if old is not None:

@@ -145,11 +145,8 @@ def result_of(
 
 def _calls(state: JobState, graph: LogicalGraph) -> dict[str, int]:
     """Return the number of calls that each called role has begun to run, in all lives of its ranks."""
-    found = dict.fromkeys((callee for _, callee in graph.callers), 0)
-    for (role, _), record in state.ranks.items():
-        if role in found and record.report is not None:
-            found[role] += record.report.calls
-    return found
+    callees = dict.fromkeys(callee for _, callee in graph.callers)
+    return {callee: sum(rank.calls for (role, _), rank in state.ranks.items() if role == callee) for callee in callees}
 
 
 def _digests(state: JobState) -> dict[str, str | None]:

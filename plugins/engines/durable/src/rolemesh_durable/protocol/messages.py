@@ -36,7 +36,8 @@ class RankLaunch(OfRank, frozen=True):
     `restore` says where its state after step `resume` is: nowhere (a fresh start), in the node's memory, or in the
     folder `origin` of the persisted snapshot of step `origin_step`, which then equals `resume`. `replica` is the
     address of another agent that holds the state in memory; the rank's agent fetches it first. Values made up to
-    `origin_step` come from `origin`, and all others from their producers.
+    `origin_step` come from `origin`, and all others from their producers. `calls` is the number of calls that it had
+    begun to run before this start.
     """
 
     world_size: int
@@ -56,6 +57,7 @@ class RankLaunch(OfRank, frozen=True):
     origin: str = ""
     origin_step: int = -1
     layout: Layout = Layout()
+    calls: int = 0
 
     @property
     def start(self) -> StartRef:
@@ -91,7 +93,7 @@ class RankProgress(OfStart, frozen=True, kw_only=True):
     - `busy_s`: seconds in operators since its start.
     - `worked_s`: processor seconds of a collective role's process in operators.
     - `done`, `total`: the operator's own progress; -1 if it reports none, and a total of 0 if it is unknown.
-    - `calls`: number of calls that it has begun to run, in all its lives on this node.
+    - `calls`: number of calls that it has begun to run, in all its lives.
     - `times`: only if the job has scalers. Seconds since its start in operators (key -1) and waiting on each edge,
       including the present wait.
     """

@@ -31,7 +31,7 @@ class Position(NamedTuple):
     - `granted`: written by the agent. The last step that the rank may have been allowed to run.
     - `layout`: the number of the layout that it has taken up.
     - `computed_ns`: as `busy_ns`, but it includes all calls that have ended.
-    - `calls`: the number of calls of other roles that the rank has begun to run, in all its lives on this node.
+    - `calls`: the number of calls of other roles that the rank has begun to run, in all its lives.
     """
 
     pid: int

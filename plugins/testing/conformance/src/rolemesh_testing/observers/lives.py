@@ -36,7 +36,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     "job_running": {"at": 1.0},
     "persisted": {"step": 1},
     "snapshot_warning": {"agent": "node-0/0", "message": "the disk is full"},
-    "snapshot_warning_over": {"agent": "node-0/0"},
+    "snapshot_warning_over": {"agent": "node-0/0", "message": "the disk is full"},
     "snapshot_damaged": {"message": "step 1 is damaged"},
     "connections_refused": {"agent": "node-0/0", "node": "node-0", "count": 2},
     "injected": {"kind": "kill", "target": "actor/1"},

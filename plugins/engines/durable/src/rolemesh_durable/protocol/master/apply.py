@@ -182,9 +182,10 @@ def _launched(state: st.JobState, started: t.Started) -> None:
     record.launch = msgspec.structs.replace(
         record.launch, generation=started.generation, resume=started.resume, restore=started.restore,
         replica=started.replica, origin=origin.folder, origin_step=origin.step, layout=state.layout,
+        calls=started.calls,
     )  # fmt: skip
     record.state, record.report, record.pid, record.sha256, record.verdict = "starting", None, 0, "", ""
-    record.finished = started.resume
+    record.finished, record.calls = started.resume, max(record.calls, started.calls)
     record.durable = min(record.durable, started.resume)  # the snapshot that it is restored from may have no copy yet
 
 

@@ -259,7 +259,7 @@ class CarryingOut:
         started = [
             t.Started(
                 *key, ranks[key].launch.generation + 1, ranks[key].agent, point.step, point.restore,
-                self._address(point.replica),
+                self._address(point.replica), ranks[key].calls,
             )
             for key, point in points.items()
         ]  # fmt: skip

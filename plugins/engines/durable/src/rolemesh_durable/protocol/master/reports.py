@@ -91,15 +91,15 @@ class Reports:
                 context.warnings[name] = f"{', '.join(late)} waits for threads or exit handlers; its log says which"
 
     def _warning(self, name: str, warning: str) -> None:
-        context = self._context
-        if warning == context.warnings.get(name, ""):
-            return
+        """Record each problem once, and when the agent has none any more."""
+        context, before = self._context, self._context.warnings.get(name, "")
         if warning:
             context.warnings[name] = warning
-            context.tell(t.SnapshotWarning(warning, name))
-        else:
+            if new := [problem for problem in warning.split("; ") if problem not in before.split("; ")]:
+                context.tell(t.SnapshotWarning("; ".join(new), name))
+        elif before:
             del context.warnings[name]
-            context.tell(t.SnapshotWarningOver(name))
+            context.tell(t.SnapshotWarningOver(name, before))
 
     def _refusals(self, agent: AgentRecord, count: int) -> None:
         """Record the number of refused connections: the first one, and each doubling."""
@@ -113,6 +113,7 @@ class Reports:
     def _rank(self, key: RankRef, record: RankRecord, seen: m.RankReport) -> None:
         context, state, generation = self._context, self._context.state, seen.generation
         before, record.report = record.report, seen
+        record.calls = max(record.calls, seen.calls)
         for reported in context.hooks.rank_reported:
             reported(record, before, seen)
         context.hooks.hear(record, before, seen)

@@ -113,6 +113,8 @@ class KeptRank(msgspec.Struct):
     """Hash of its final state; "" until it is done, or if it is stateless."""
     verdict: str = ""
     """Why its workload counts the job as failed; "" if it does not."""
+    calls: int = 0
+    """The number of calls that it has begun to run in all its lives, as far as it has been reported."""
 
     @property
     def alive(self) -> bool:

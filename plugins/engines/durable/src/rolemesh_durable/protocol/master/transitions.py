@@ -361,12 +361,14 @@ class LayoutChanged(Transition, frozen=True, tag="layout_changed"):
 
 
 class Started(OfStart, frozen=True):
-    """A new start of a rank: its generation, its agent, the step that it resumes after, and where its state is."""
+    """A new start of a rank: its generation, its agent, the step that it resumes after, where its state is, and how
+    many calls it had begun to run."""
 
     agent: str
     resume: int
     restore: Literal["none", "memory", "disk"]
     replica: str
+    calls: int = 0
 
 
 class RecoveryLaunched(Transition, frozen=True, tag="recovery_launched"):
@@ -413,7 +415,8 @@ class CheckpointPersisted(Transition, frozen=True, tag="persisted"):
 
 
 class SnapshotWarning(Transition, frozen=True, tag="snapshot_warning"):
-    """An agent cannot write snapshots. With `step` the master cannot commit the checkpoint of that step."""
+    """An agent cannot write snapshots, or has no shared memory left. With `step` the master cannot commit the
+    checkpoint of that step."""
 
     message: str
     agent: str = ""
@@ -421,9 +424,10 @@ class SnapshotWarning(Transition, frozen=True, tag="snapshot_warning"):
 
 
 class SnapshotWarningOver(Transition, frozen=True, tag="snapshot_warning_over"):
-    """The agent can write snapshots again."""
+    """The agent has no problem any more. `message` is what it reported last."""
 
     agent: str
+    message: str = ""
 
 
 def _all(cls: type[Transition]) -> Iterator[type[Transition]]:
