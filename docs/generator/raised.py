@@ -108,14 +108,15 @@ def classes() -> dict[str, str]:
     return found
 
 
-def messages() -> list[Message]:
+@cache
+def messages() -> tuple[Message, ...]:
     """All messages, each once per class, in the order of files and lines."""
     kinds = classes()
     found: dict[tuple[str, str], Message] = {}
     for file, tree in _trees().items():
         for message in _in_file(file, tree, kinds):
             found.setdefault((message.kind, message.text), message)
-    return list(found.values())
+    return tuple(found.values())
 
 
 @cache
