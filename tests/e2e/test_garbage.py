@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 import msgspec
 import zmq
 from tests.e2e.harness import Job, until
+from zmq.utils.monitor import recv_monitor_message
 
 GARBAGE = [
     [b""],
@@ -43,17 +45,37 @@ def throw_packets(path: Path) -> None:
             assert stranger.recv(1000) == b""
 
 
-def throw_messages(path: Path) -> None:
-    """Everything in `GARBAGE`, as sockets of each kind that may connect, and under the name of no agent."""
+def throw_messages(path: Path) -> bool:
+    """Everything in `GARBAGE`, as sockets of each kind that may connect, and under the name of no agent.
+
+    A socket whose kind does not fit ends the connection itself for good, and then has nowhere to send to. It sends the
+    greeting only. Return whether any fits.
+    """
+    fits = False
     with zmq.Context() as context:
         for kind, name in ((zmq.PUSH, b""), (zmq.DEALER, b""), (zmq.DEALER, b"\xff/1"), (zmq.DEALER, b"node0/one")):
             with context.socket(kind) as stranger:
                 stranger.linger, stranger.sndtimeo = 500, 30_000  # whoever listens there may have ended
                 if name:
                     stranger.identity = name
+                greeted = stranger.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
                 stranger.connect(f"ipc://{path}")
-                for frames in GARBAGE:
-                    stranger.send_multipart(frames)
+                assert greeted.poll(30_000), path
+                if recv_monitor_message(greeted)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    fits = True
+                    for frames in GARBAGE:
+                        stranger.send_multipart(frames)
+                stranger.disable_monitor()
+    return fits
+
+
+def throw_bytes(path: Path) -> None:
+    """Everything in `GARBAGE`, in connections of their own."""
+    for frames in GARBAGE:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+            stranger.connect(str(path))
+            with contextlib.suppress(ConnectionError):  # it may close the connection before it has read all
+                stranger.sendall(b"".join(frames))
 
 
 def sockets_of(job_id: str) -> list[Path]:
@@ -71,8 +93,11 @@ def test_garbage_on_every_socket_of_a_job_is_dropped_counted_and_said(make_job: 
     assert len(sockets) >= 7, sockets  # the master's two, the agent's, and an inbox per rank
     packets = [path for path in sockets if takes_packets(path)]
     assert packets
-    for path in sockets:
-        (throw_packets if path in packets else throw_messages)(path)
+    for path in packets:
+        throw_packets(path)
+    others = [path for path in sockets if path not in packets and not throw_messages(path)]
+    assert [path.name for path in others] == ["supervisor"]
+    throw_bytes(*others)
     until(lambda: any(event["kind"] == "connections_refused" for event in job.events()), what="it is journalled")
 
     assert job.cli("stop", "squares", "--drain").returncode == 0
