@@ -85,7 +85,50 @@ def test_a_shell_script_with_curl_sets_its_reward(held, says):
 def test_the_exit_status_and_the_output_are_rewards(held, says):
     shell = ["sh", "-c", f"{ASK} >/dev/null; echo 0.25; exit 0"]
     assert held(lambda messages: says("ok"), command=shell, reward="stdout").reward == Reward(0.25)
-    assert held(lambda messages: says("ok"), command=["false"], reward="exit").reward == Reward(0.0, success=False)
+    wrong = ["sh", "-c", f"{ASK} >/dev/null; exit 1"]
+    assert held(lambda messages: says("ok"), command=wrong, reward="exit").reward == Reward(0.0, success=False)
+
+
+REFUSED = ASK.replace('"model"', '"n": 2, "model"')
+
+
+@pytest.mark.parametrize(
+    ("script", "reward", "reason"),
+    [
+        (
+            "echo bye; exit 0",
+            "environment",
+            "the program ended, without a turn of the model: it sent no request for one",
+        ),
+        ("echo bye; exit 0", "exit", "the program ended, without a turn of the model: it sent no request for one"),
+        (
+            "echo bye; sleep 600",
+            "environment",
+            "longer than its limit in seconds, without a turn of the model: it sent no",
+        ),
+        (
+            f"{REFUSED} >/dev/null; echo bye; exit 0",
+            "exit",
+            "without a turn of the model: .*the gateway refused it: n: ",
+        ),
+        (
+            f"{ASK} >/dev/null; {REFUSED} >/dev/null; echo bye; exit 1",
+            "exit",
+            "exit status 1.*the gateway refused it: n: ",
+        ),
+    ],
+    ids=["nothing", "nothing, exit", "slow", "refused", "refused at last"],
+)
+def test_a_program_that_got_no_answer_fails_its_conversation_and_says_why(held, says, script, reward, reason):
+    with pytest.raises(ConversationFailedError, match=f"(?s){reason}") as caught:
+        held(lambda messages: says("ok"), command=["sh", "-c", script], reward=reward, seconds=3)
+    assert "bye" in caught.value.what
+
+
+def test_a_program_that_gets_an_answer_after_an_error_is_judged(held, says):
+    script = f"{REFUSED} >/dev/null; {ASK} >/dev/null; exit 1"
+    talk = held(lambda messages: says("ok"), command=["sh", "-c", script], reward="exit")
+    assert talk.reward == Reward(0.0, success=False)
 
 
 def test_a_program_that_crashes_fails_its_conversation_with_its_last_words(held, says):
@@ -94,7 +137,7 @@ def test_a_program_that_crashes_fails_its_conversation_with_its_last_words(held,
 
 
 def test_a_slow_program_is_truncated_and_ended(held, says):
-    talk = held(lambda messages: says("ok"), command=["sleep", "600"], seconds=0.3)
+    talk = held(lambda messages: says("ok"), command=["sh", "-c", f"{ASK}; sleep 600"], seconds=1)
     assert talk.truncated == "the program ran longer than its limit in seconds"
 
 

@@ -110,8 +110,10 @@ def test_another_request_after_a_disconnect_cancels_the_sampling_at_once(gateway
     async def main():
         async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
             await left(here, client)
+            assert here.door.missed == "the program left before it"
             hang, here.talk.hang = here.talk.hang, None
             assert await text(client, here, messages=[{"role": "user", "content": "something else"}]) == "yes"
+            assert here.door.missed == ""
             assert (here.dialogue.counts.cancelled, here.dialogue.counts.turns, hang.is_set()) == (1, 1, False)
             # The model has not seen the cancelled message, so another one continues the same sample.
             sample = here.talk.samples[-1]

@@ -99,3 +99,9 @@ def test_the_job_file_names_the_exit_statuses_that_mean_wrong():
     found = verdict(ProgramResult(3, ""), "exit", None, over=False, if_truncated=None, wrong=(3, 4))
     assert found == Verdict(Reward(0.0, success=False))
     assert isinstance(verdict(ProgramResult(1, ""), "exit", None, False, None, wrong=(3,)), Failed)
+
+
+def test_the_reason_of_a_failure_has_no_characters_that_a_terminal_obeys():
+    found = judged(ProgramResult(9, "", "", "\x1b[31mno\x00pe\x07\nlast\tline"), "environment")
+    assert isinstance(found, Failed)
+    assert found.reason.endswith("Its last output: [31mnope\nlast\tline")

@@ -195,7 +195,6 @@ class Counts(msgspec.Struct):
     turns: int = 0
     repeated: int = 0
     cancelled: int = 0
-    refused: int = 0
     begun: int = 0
     """Samples that began because a request continued none."""
 

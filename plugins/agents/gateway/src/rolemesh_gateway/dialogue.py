@@ -96,7 +96,6 @@ class Dialogue:
                 raise
             self.counts.cancelled += 1
         except RefusedError as error:
-            self.counts.refused += 1
             self._desk.failed(exchange, error)
         except EndReached as signal:
             self.ended = self.ended or signal

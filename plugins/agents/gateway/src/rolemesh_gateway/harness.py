@@ -21,7 +21,7 @@ from rolemesh_agents.workloads.environment import check_listed
 from rolemesh_gateway.dialogue import Dialogue
 from rolemesh_gateway.options import ProcessOptions
 from rolemesh_gateway.programs import Program, ProgramResult
-from rolemesh_gateway.rewards import Failed, verdict
+from rolemesh_gateway.rewards import Failed, explained, verdict
 from rolemesh_gateway.sandboxed import ADDRESS, Client, SandboxedProgram, limits_of, parent_of_folders, try_client
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ class ProcessHarness(Harness):
             self._server.close(door)
             if program is not None:
                 await program.end()
-            self._report(dialogue, door.desk.repeated)
-        await self._finish(talk, dialogue, result)
+            self._report(dialogue, door)
+        await self._finish(talk, dialogue, result, door.missed)
 
     async def close(self) -> None:
         """See `Harness.close`."""
@@ -124,13 +124,17 @@ class ProcessHarness(Harness):
         if program is not None:
             asyncio.get_running_loop().call_later(self.options.grace_s, program.ask_to_end)
 
-    async def _finish(self, talk: Conversation, dialogue: Dialogue, result: ProgramResult) -> None:
-        """End the conversation. Raises `EndReached`, or `ConversationFailedError`."""
+    async def _finish(self, talk: Conversation, dialogue: Dialogue, result: ProgramResult, missed: str) -> None:
+        """End the conversation. `missed`: why the last request has no answer.
+
+        Raises `EndReached`, or `ConversationFailedError`.
+        """
         options: ProcessOptions = self.options
         over = dialogue.ended is not None
-        found = verdict(result, options.reward, dialogue.reward, over, options.reward_if_truncated, options.wrong)
-        if isinstance(found, Failed):
-            raise ConversationFailedError(found.reason)
+        wrong = options.wrong if over or not missed else ()
+        found = verdict(result, options.reward, dialogue.reward, over, options.reward_if_truncated, wrong)
+        if isinstance(found, Failed) or not dialogue.counts.turns:
+            raise ConversationFailedError(explained(found, result, dialogue.counts.turns, missed))
         if found.reward is not None:
             talk.judge(found.reward)
         if dialogue.ended is not None:
@@ -139,13 +143,13 @@ class ProcessHarness(Harness):
             await talk.reply(dialogue.last)
         talk.finish(found.truncated)
 
-    def _report(self, dialogue: Dialogue, repeated: int) -> None:
+    def _report(self, dialogue: Dialogue, door: Door) -> None:
         counts = dialogue.counts
         found = {
             "gateway_turns": counts.turns,
-            "gateway_repeated": counts.repeated + repeated,
+            "gateway_repeated": counts.repeated + door.desk.repeated,
             "gateway_cancelled": counts.cancelled,
-            "gateway_refused": counts.refused,
+            "gateway_refused": door.refused,
             "gateway_samples": counts.begun,
         }
         self._ctx.count(**{name: value for name, value in found.items() if value})

@@ -12,7 +12,7 @@ from rolemesh_agents import Reward
 from rolemesh_gateway.exits import meaning
 from rolemesh_gateway.programs import ProgramResult
 
-__all__ = ["Failed", "RewardFrom", "Verdict", "verdict"]
+__all__ = ["Failed", "RewardFrom", "Verdict", "explained", "verdict"]
 
 RewardFrom: TypeAlias = Literal["environment", "exit", "stdout", "call"]
 SHOWN = 500
@@ -75,6 +75,15 @@ def verdict(
     return Verdict(reward, limit)
 
 
+def explained(found: Verdict | Failed, result: ProgramResult, turns: int, missed: str) -> str:
+    """Return the reason of a failure. `turns`: those of the model. `missed`: why the last request has no answer."""
+    last = f"its last request for a turn has no answer: {missed}" if missed else ""
+    if isinstance(found, Failed):
+        return f"{found.reason} ({last})" if last else found.reason
+    until = found.truncated or "the program ended"
+    return f"{until}, without a turn of the model: {last or 'it sent no request for one'}. {_tail(result)}"
+
+
 def _judged(result: ProgramResult, source: RewardFrom, over: bool, wrong: Collection[int]) -> Reward | None:
     """The reward that the exit status or the output gives. After an error of the gateway, only success counts."""
     if over and result.code != 0:
@@ -113,5 +122,10 @@ def _crash(result: ProgramResult) -> str:
 
 
 def _tail(result: ProgramResult) -> str:
-    text = result.errors.strip() or result.output.strip()
+    text = _shown(result.errors) or _shown(result.output)
     return f"Its last output: {text[-SHOWN:]}" if text else "It printed nothing."
+
+
+def _shown(text: str) -> str:
+    """Return a program's output without the characters that a terminal would obey."""
+    return "".join(each for each in text if each.isprintable() or each in "\n\t").strip()

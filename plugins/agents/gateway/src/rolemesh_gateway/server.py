@@ -60,6 +60,10 @@ class Door(msgspec.Struct, eq=False):
     connections: WeakSet[asyncio.Transport] = msgspec.field(default_factory=WeakSet)
     runner: web.AppRunner | None = None
     """The server of a socket that leads to this conversation only."""
+    refused: int = 0
+    """The number of requests that the gateway has refused."""
+    missed: str = ""
+    """Why the program's last request for a turn has no answer; "" if it has one."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -176,6 +180,11 @@ class Server:
                 door.connections.add(request.transport)
             return await self._route(request, door, path, anthropic)
         except RefusedError as error:
+            meant = self._doors.get(request.match_info["number"])
+            if meant is not None and only in (None, meant):
+                meant.refused += 1
+                if path in PATHS:
+                    meant.missed = f"the gateway refused it: {error.reason}"
             headers = {"x-should-retry": "true" if error.retry else "false"}
             return web.json_response(error_body(error, anthropic), status=error.status, headers=headers)
 
@@ -240,10 +249,12 @@ class Server:
 
     async def _turn(self, request: web.Request, door: Door, api: Api) -> web.StreamResponse:
         again = request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
+        door.missed = "the program left before it"
         ask = self._parsed(api, await self._body(request), again)
         if ask.stream:
             return await self._stream(request, door, api, ask)
         answer: Answer = await door.desk.ask(ask)
+        door.missed = ""
         return _encoded(api.answer(ask, answer), answer)
 
     def _parsed(self, api: Api, body: Mapping[str, Any], again: bool) -> Ask:
@@ -268,9 +279,11 @@ class Server:
             raise
         try:
             answer: Answer = waits.result()
+            door.missed = ""
         except RefusedError as error:
             if not response.prepared:
                 raise
+            door.refused, door.missed = door.refused + 1, f"the gateway refused it: {error.reason}"
             await response.write(_event(*error_event(error, api)))
             await response.write_eof()
             return response
