@@ -67,7 +67,7 @@ fi
 "$venv/bin/python" requirements/install.py "$group"
 printf '%s %s\n' "$wanted" "$group" >"$stamp.new"
 mv "$stamp.new" "$stamp"
-echo "installed: $venv/bin/rolemesh"
+echo "installed: $venv/bin/rolemesh    (. $venv/bin/activate: then 'rolemesh' alone works)"
 if [[ -d plugins/commands/doctor ]]; then
     "$venv/bin/rolemesh" doctor || {
         code=$?

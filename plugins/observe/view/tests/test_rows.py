@@ -58,12 +58,17 @@ def test_the_page_of_a_step_says_how_its_rewards_differ_from_those_of_the_step_b
         return [entry_of(REF, row, NOWHERE) for row in found]
 
     kept = [*entries(1, 1.0, 0.5, 0.0), *entries(4, 0.0, 0.0, 0.0), *entries(5, 1.0)]
-    assert why_reward(kept, 4) == (
+    of_kept = (
         "The mean reward of the kept rows fell from 0.5 to 0, from step 1 (3 rows) to step 4 (3 rows). "
         "Rows with the lowest reward, 0: 3, before 1; truncated rows: 0, before 0; degenerate groups: 1, before 0."
     )
-    assert why_reward(kept, 1) is None, "there is no step before"
-    assert why_reward(kept, 3) is None, "the step has no rows"
+    assert why_reward(kept, 4, {}) == of_kept
+    assert why_reward(kept, 1, {}) is None, "there is no step before"
+    assert why_reward(kept, 3, {}) is None, "the step has no rows"
+    of_all = "The metric reward fell from 0.75 to 0.25, from step 3 to step 4."
+    assert why_reward(kept, 4, {0: 0.5, 3: 0.75, 4: 0.25, 5: 1.0}) == f"{of_all} {of_kept}"
+    assert why_reward([], 4, {3: 0.75, 4: 0.25}) == of_all, "whatever is kept"
+    assert why_reward([], 3, {3: 0.75, 4: 0.25}) is None
 
 
 def test_a_group_is_degenerate_if_all_its_rewards_are_equal_and_there_are_two() -> None:

@@ -21,6 +21,7 @@ from rolemesh_checkpoint import disk
 from rolemesh_checkpoint.export import can_export
 from rolemesh_checkpoint.layout import SnapshotError
 from rolemesh_checkpoint.reshard import merge
+from rolemesh_console.text import amount
 from rolemesh_durable.api.jobs import ResumePoint, Run, find_source
 from rolemesh_durable.content import own_version
 from rolemesh_jobs.classes import Resolved, Resolver
@@ -273,7 +274,7 @@ def _described(each: disk.DiskCheckpoint) -> tuple[str, str, str]:
         return ("damaged" if _is_damaged(each) else "unfinished"), "", ""
     ranks = " ".join(f"{role}:{size}" for role, size in sorted(each.manifest.world_sizes.items()))
     size = sum(size for size, _ in each.manifest.files.values())
-    return "complete", ranks, f"{size / 1e6:.1f} MB"
+    return "complete", ranks, amount(size)
 
 
 def _none(source: ResumePoint) -> RolemeshError:

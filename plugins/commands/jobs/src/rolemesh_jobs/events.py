@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -91,7 +91,7 @@ def line(event: Event) -> Text:
     from rich.text import Text
 
     known = 0 <= event.time < 1e11  # else a damaged line
-    at = datetime.fromtimestamp(event.time).strftime("%H:%M:%S.%f")[:-3] if known else "?"
+    at = f"{datetime.fromtimestamp(event.time, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z" if known else "?"
     text = Text.assemble((f"{event.seq:>5} ", "dim"), (f"{at}  ", "dim"), (f"{event.kind:<17}", _style(event.kind)))
     said = sentence(event)
     if said is not None:

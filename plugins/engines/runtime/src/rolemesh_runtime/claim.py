@@ -68,7 +68,7 @@ def fresh(run_dir: Path) -> Path | None:
 
 
 def _set_aside(run_dir: Path) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(run_dir.stat().st_mtime))
+    stamp = time.strftime("%Y%m%d-%H%M%SZ", time.gmtime(run_dir.stat().st_mtime))
     earlier = run_dir.parent / ".earlier"
     earlier.mkdir(exist_ok=True)
     names = chain([stamp], (f"{stamp}-{number}" for number in count(2)))

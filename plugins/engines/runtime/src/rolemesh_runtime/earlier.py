@@ -14,7 +14,7 @@ from rolemesh_runtime.claim import is_run
 
 __all__ = ["Earlier", "clean_command", "delete", "earlier_runs", "size_of"]
 
-_NAME = re.compile(r"(.+)-(\d{8}-\d{6})(?:-(\d+))?")
+_NAME = re.compile(r"(.+)-(\d{8}-\d{6}Z?)(?:-(\d+))?")
 
 
 class Earlier(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from rolemesh_facts.advice import Advice
@@ -12,7 +12,7 @@ from rolemesh_facts.recoveries import Story
 from rolemesh_facts.run import Summary
 from rolemesh_facts.series import Points
 from rolemesh_report.curves import curve
-from rolemesh_report.text import clean, seconds, share, table
+from rolemesh_report.text import clean, prose, seconds, share, table
 
 __all__ = ["advice_section", "critical_section", "failures_section", "metrics_section", "placement_section"]
 __all__ += ["summary_section", "versions_section"]
@@ -40,7 +40,7 @@ def summary_section(summary: Summary, result: Mapping[str, Any]) -> str:
     parts = "".join(
         f'<div><span class="dim">{clean(name)}</span><b>{clean(text, 200)}</b></div>' for name, text in cards
     )
-    told = f'<p class="note">{clean(summary.message)}</p>' if summary.message else ""
+    told = f'<p class="note">{prose(summary.message)}</p>' if summary.message else ""
     return f'<div class="cards">{parts}</div>{told}{_lost(result)}'
 
 
@@ -56,7 +56,7 @@ def _lost(result: Mapping[str, Any]) -> str:
 def advice_section(found: Iterable[Advice]) -> str:
     """Return what the rules found."""
     notes = [
-        f'<div class="note"><b>{clean(each.title)}</b>: {clean(each.why)}.<br>Try: {clean(each.remedy)}.</div>'
+        f'<div class="note"><b>{prose(each.title)}</b>: {prose(each.why)}.<br>Try: {prose(each.remedy)}.</div>'
         for each in found
     ]
     return "".join(notes) or "<p>The rules found nothing to improve.</p>"
@@ -150,6 +150,6 @@ def _list(data: Mapping[str, Any], key: str) -> list[Any]:
 
 def _time(seconds_: float) -> str:
     try:
-        return datetime.fromtimestamp(seconds_).strftime("%Y-%m-%d %H:%M:%S")
+        return f"{datetime.fromtimestamp(seconds_, UTC):%Y-%m-%d %H:%M:%S UTC}"
     except (OverflowError, OSError, ValueError):
         return "?"

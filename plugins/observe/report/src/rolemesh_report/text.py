@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["MOST", "clean", "number", "seconds", "share", "svg", "table"]
+__all__ = ["MOST", "clean", "number", "prose", "seconds", "share", "svg", "table"]
 
 MOST = 4000
 """Characters of one text that are shown."""
@@ -19,6 +19,11 @@ def clean(text: object, most: int = MOST) -> str:
     whole = str(text)
     rest = f" … ({len(whole) - most:,} more characters)" if len(whole) > most else ""
     return html.escape(_CONTROL.sub("\ufffd", whole[:most])) + rest
+
+
+def prose(text: object, most: int = MOST) -> str:
+    """Return `text` as `clean` does, with what stands between backticks as code."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", clean(text, most))
 
 
 def number(value: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None) -> str:
 
 
 def _page(name: str, parts: Mapping[str, str]) -> str:
-    made = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
+    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S UTC}"
     links = "".join(f'<a href="#s{at}">{title}</a>' for at, title in enumerate(parts))
     body = "".join(
         f'<section id="s{at}"><h2>{title}</h2>{part}</section>' for at, (title, part) in enumerate(parts.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +242,7 @@ def _news(events: Sequence[Event]) -> tuple[str, ...]:
     found: list[str] = []
     for event in reversed(events):
         if len(found) < EVENTS and (said := _said(event)):
-            at = datetime.fromtimestamp(event.time).strftime("%H:%M:%S") if 0 <= event.time < 1e11 else "?"
+            at = f"{datetime.fromtimestamp(event.time, UTC):%H:%M:%SZ}" if 0 <= event.time < 1e11 else "?"
             found.append(f"{at}  {''.join(c if c.isprintable() else '?' for c in said[:MOST])}")
     return tuple(reversed(found))
 

@@ -18,6 +18,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import RolemeshError, nearest
 from rolemesh.runs.run import runs_folder
+from rolemesh_console.text import amount
 from rolemesh_durable.api.history import events
 from rolemesh_durable.api.jobs import LivingRun
 from rolemesh_facts import RunFacts
@@ -61,8 +62,8 @@ def command(
     run_dir = readable_run(job, runs_folder(runs_dir))
     with _no_search_for_cycles():
         count = write_trace(run_dir, output, duration(since), ranks or ())
-    size = output.stat().st_size / 1e6
-    print(f"{output}: {count} ranks, {size:.1f} MB; open it in https://ui.perfetto.dev", file=sys.stderr)
+    size = amount(output.stat().st_size)
+    print(f"{output}: {count} ranks, {size}; open it in https://ui.perfetto.dev", file=sys.stderr)
 
 
 def write_trace(run_dir: Path, output: Path, since_s: float | None, wanted: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh_recorder.rows import Row
 from rolemesh_view.tokens import is_number, is_truncated, numbers_of
 
-__all__ = ["LONGEST", "Entry", "entry_of", "missing_policy", "policies_of", "ratio_of"]
+__all__ = ["LONGEST", "REWARDS", "Entry", "entry_of", "missing_policy", "policies_of", "ratio_of"]
 
 REWARDS = ("reward", "rewards", "score")
 """Columns that may have a row's reward; the first one counts."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from rolemesh_view.entries import LONGEST, Entry
+from rolemesh_view.entries import LONGEST, REWARDS, Entry
 
 __all__ = ["Group", "StepRows", "groups_of", "steps_of", "why_reward"]
 
@@ -87,27 +87,36 @@ def steps_of(rows: Iterable[Entry]) -> list[StepRows]:
     return found
 
 
-def why_reward(rows: Iterable[Entry], step: int) -> str | None:
-    """Return how the rewards of a step's kept rows differ from those of the kept step before; None if one has none."""
+def why_reward(rows: Iterable[Entry], step: int, means: Mapping[int, float]) -> str | None:
+    """Return how a step's rewards differ from those of the step before; None if there is no step to compare with.
+
+    `means` has the metric of the reward by step, which covers all rows. `rows` are the kept ones.
+    """
+    said = []
+    if step in means and (last := max((each for each in means if each < step), default=None)) is not None:
+        said.append(f"The metric {REWARDS[0]} {_moved(means[last], means[step])}, from step {last} to step {step}.")
     judged = [row for row in rows if row.reward is not None and row.step <= step]
     before = max((row.step for row in judged if row.step < step), default=None)
-    if before is None:
-        return None
     here, there = ([row for row in judged if row.step == each] for each in (step, before))
-    if not here:
-        return None
+    if not here or not there:
+        return said[0] if said else None
     (now,), (then,) = steps_of(here), steps_of(there)
     assert now.mean is not None, "each of its rows has a reward"
     assert then.mean is not None, "each of its rows has a reward"
     lowest = min(row.reward for row in (*here, *there) if row.reward is not None)
     worst, as_bad = (sum(row.reward == lowest for row in each) for each in (here, there))
-    mean, was = f"{now.mean:.4g}", f"{then.mean:.4g}"
-    moved = f"stayed at {mean}" if mean == was else f"{'fell' if now.mean < then.mean else 'rose'} from {was} to {mean}"
-    return (
-        f"The mean reward of the kept rows {moved}, from step {before} ({then.rows} rows) to step {step} ({now.rows} "
-        f"rows). Rows with the lowest reward, {lowest:.4g}: {worst}, before {as_bad}; truncated rows: {now.truncated}, "
-        f"before {then.truncated}; degenerate groups: {now.degenerate}, before {then.degenerate}."
-    )
+    said += [
+        f"The mean reward of the kept rows {_moved(then.mean, now.mean)}, from step {before} ({then.rows} rows) to "
+        f"step {step} ({now.rows} rows).",
+        f"Rows with the lowest reward, {lowest:.4g}: {worst}, before {as_bad}; truncated rows: {now.truncated}, "
+        f"before {then.truncated}; degenerate groups: {now.degenerate}, before {then.degenerate}.",
+    ]
+    return " ".join(said)
+
+
+def _moved(was: float, now: float) -> str:
+    before, after = f"{was:.4g}", f"{now:.4g}"
+    return f"stayed at {after}" if before == after else f"{'fell' if now < was else 'rose'} from {before} to {after}"
 
 
 def _gathered(rows: Iterable[Entry]) -> dict[tuple[int, str, str], _Found]:

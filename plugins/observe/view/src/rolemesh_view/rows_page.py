@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from rolemesh_view import tokens
 from rolemesh_view.choosing import Choice, choose, columns_of
-from rolemesh_view.entries import missing_policy, policies_of
+from rolemesh_view.entries import REWARDS, Entry, missing_policy, policies_of
 from rolemesh_view.groups import groups_of, steps_of, why_reward
 from rolemesh_view.row_index import MOST_ROWS
 from rolemesh_view.viewed import Viewed
@@ -44,13 +44,21 @@ def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
     )  # fmt: skip
 
     found = choose(kept, choice, index.read)
-    read = [(entry.ref, row) for entry, row in index.read(found.rows)]
+    read = list(index.read(found.rows))
     by, text_of = query.get("by", ""), vocabulary(run.facts)
     shown = []
-    for ref, row in read:
+    for entry, row in read:
         ways = _ways(row.columns)
         way = by if by in ways else ways[0] if ways else ""
-        shown.append({"ref": ref, "row": row, "tokens": tokens.tokens(row.columns, way, text_of), "by": way})
+        shown.append(
+            {
+                "ref": entry.ref,
+                "reward": entry.reward,
+                "row": row,
+                "tokens": tokens.tokens(row.columns, way, text_of),
+                "by": way,
+            }
+        )
     alone = read[0][1].columns if choice.row is not None and len(read) == 1 else None
     of_op = [each for each in kept if not choice.op or each.op == choice.op]
     of_step = [each for each in of_op if each.step == choice.step]
@@ -64,10 +72,15 @@ def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
         "ways": sorted({way for _, row in read for way in _ways(row.columns)}),
         "steps": steps_of(kept)[:MOST_STEPS] if choice.step is None and not choice.first else [],
         "groups": groups_of(of_step)[:MOST_GROUPS] if choice.step is not None and choice.group is None else [],
-        "why": why_reward(of_op, choice.step) if choice.step is not None and choice.group is None else None,
+        "why": _why(run, of_op, choice.step) if choice.step is not None and choice.group is None else None,
         "token_lines": token_lines(alone, text_of) if alone is not None else [],
         "link": lambda **changes: link(choice, by, changes),
     }  # fmt: skip
+
+
+def _why(run: Viewed, kept: Sequence[Entry], step: int) -> str | None:
+    run.facts.metrics()  # reads on
+    return why_reward(kept, step, dict(zip(*run.facts.points(REWARDS[0]), strict=True)))
 
 
 def link(choice: Choice, by: str, changes: Mapping[str, object]) -> str:

@@ -59,7 +59,8 @@ class _Show:
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
-        for filter_ in (text.shown, text.duration, text.clock, text.percent, text.number, text.progress, text.rate):
+        texts = (text.shown, text.prose, text.duration, text.clock, text.percent, text.number, text.progress, text.rate)
+        for filter_ in texts:
             self._templates.filters[filter_.__name__] = filter_
 
     def jobs(self, request: Request) -> Response:

@@ -38,7 +38,8 @@ def event_text(event: Event) -> str:
         said = None
     if said:
         return said
-    return " ".join(f"{name}={value if isinstance(value, str) else _json(value)}" for name, value in event.data.items())
+    told = ((name, value) for name, value in event.data.items() if value not in ("", None))
+    return " ".join(f"{name}={value if isinstance(value, str) else _json(value)}" for name, value in told)
 
 
 def told_of(stories: Sequence[Story], events: Iterable[Event], status: str) -> list[Told]:

@@ -6,7 +6,9 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["clock", "duration", "number", "percent", "progress", "rate", "shown"]
+from markupsafe import Markup, escape
+
+__all__ = ["clock", "duration", "number", "percent", "progress", "prose", "rate", "shown"]
 
 MOST = 20_000
 """Characters of one text that a page shows."""
@@ -26,6 +28,11 @@ def _visible(character: str) -> str:
     if code < 0x20:
         return chr(0x2400 + code)
     return "\u2421" if code == 0x7F else f"\\u{code:04x}"
+
+
+def prose(value: Any, most: int = MOST) -> Markup:
+    """Return `value` as `shown` does, with what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(shown(value, most)))))
 
 
 def duration(seconds: float | None) -> str:

@@ -79,11 +79,20 @@ def _load(use: PluginUse, base: str) -> Any:
     return cls(cls.Options.model_validate(use.options, context={"base": base}))
 
 
+class _LogLine(logging.Formatter):
+    """A line with its time as ISO 8601 has it, in UTC: the nodes of a job may have different time zones."""
+
+    converter = staticmethod(time.gmtime)
+    default_time_format, default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
+
+
 class _Rank:
     def __init__(self, start: RankStart, shipped: Sequence[type[Any]]) -> None:
         self.start, self.job, self.launch = start, start.job, start.launch
         launch = start.launch
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        handler = logging.StreamHandler()
+        handler.setFormatter(_LogLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
         import_paths(self.job.base)
         self.status_page = StatusPage.open(start.status_page)
         self.status_page.fields[PID] = os.getpid()
@@ -96,16 +105,8 @@ class _Rank:
         apart = self.job.several_nodes and self.job.remote != self.job.local
         uses = {"local": self.job.local} | ({"remote": self.job.remote} if apart else {})
         transports: dict[str, Transport] = {side: _load(use, self.job.base) for side, use in uses.items()}
-        site = Site(
-            launch.role,
-            launch.rank,
-            start.node,
-            launch.generation,
-            start.host,
-            start.socket_dir,
-            start.shm_dir,
-            self.job.keys,
-        )
+        place = launch.role, launch.rank, start.node, launch.generation
+        site = Site(*place, start.host, start.socket_dir, start.shm_dir, self.job.keys)
         self.endpoint = Endpoint(
             site,
             transports=transports,

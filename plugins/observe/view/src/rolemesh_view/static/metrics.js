@@ -5,6 +5,7 @@
   if (!plots) return;
   const value = id => document.getElementById(id).value;
   const COLOURS = ["#2a78d6", "#d9541e", "#1baf7a", "#b98ad8", "#eda100", "#e0508a", "#7b8794", "#0b9aa6"];
+  const STEPS = Array.from({length: 46}, (_, n) => [1, 2, 5][n % 3] * 10 ** Math.floor(n / 3)); // no tick stands between two steps
   const known = new Map();
   // Values that hardly differ get an axis around them, or uPlot finds no ticks and draws nothing.
   function range(low, high) {
@@ -23,7 +24,7 @@
     const at = figure.querySelector(".plot");
     known.get(figure)?.destroy();
     known.set(figure, new uPlot({
-      width: Math.max(240, at.clientWidth), height: 220, scales: {x: {time: false}, y: {range: (_, low, high) => range(low, high)}}, axes: [axis, {...axis, size: 64}],
+      width: Math.max(240, at.clientWidth), height: 220, scales: {x: {time: false}, y: {range: (_, low, high) => range(low, high)}}, axes: [{...axis, incrs: STEPS}, {...axis, size: 64}],
       series: [{label: "step"}, ...runs.map((label, n) => ({label, stroke: COLOURS[n % 8], width: 1.5, spanGaps: true, points: {show: steps.length < 3}, value: (_, v) => v == null ? "" : v.toPrecision(5)}))],
     }, [steps, ...values], at));
     at.setAttribute("role", "img");
