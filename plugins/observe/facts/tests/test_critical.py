@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec import structs
 
 from rolemesh.api.rank_ref import RankRef
@@ -46,6 +47,19 @@ def test_a_producer_that_runs_ahead_is_not_the_station() -> None:
     }
     found = path(lanes)
     assert (found.stations[0].name, found.stations[0].share > 0.9) == ("b.work", True)
+
+
+def test_a_wait_for_the_grant_leads_to_the_rank_that_is_behind() -> None:
+    """All wait until the slowest has finished step 4. Then the first begins again, and the others wait for it."""
+    lanes = {
+        A: [*(op(0, 10 * step, 10 * step + 9, step) for step in range(5)), Piece(50 * MS, 600 * MS, "idle", step=4)],
+        B: [wait(0, 0, 10, 0), *(op(1, 10 + 100 * step, 110 + 100 * step, step) for step in range(5))],
+    }
+    lanes[A].append(op(0, 600, 640, 5))
+    lanes[B] += [Piece(510 * MS, 600 * MS, "idle", step=4), wait(0, 600, 641, 5), op(1, 641, 700, 5)]
+    found = {station.name: round(station.share, 2) for station in path(lanes).stations}
+    assert found["b.work"] == pytest.approx((500 + 59) / 700, abs=0.01)
+    assert found["b: waits for the master's grant"] == pytest.approx(90 / 700, abs=0.01)
 
 
 def test_the_start_of_the_job_is_not_on_the_path() -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import re
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from rolemesh.api.observer import Event, StepMetrics
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.runs.jsonl import metrics_line
+from rolemesh_durable.options import DurableOptions
 from rolemesh_facts import RunFacts
-from rolemesh_facts.advice import Evidence, Old, advice
+from rolemesh_facts.advice import HINDRANCES, Evidence, Old, advice
 from rolemesh_facts.edge_states import EdgeState, edge_states
-from rolemesh_facts.recoveries import stories
+from rolemesh_facts.recoveries import Story, stories
 from rolemesh_facts.series import centred, exponential, thinned
 from rolemesh_facts.time_use import EdgeUse, Use, use_of
 from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp
@@ -155,33 +159,70 @@ def test_a_centred_mean_is_not_late_and_an_exponential_one_begins_at_the_first_v
     assert math.isnan(centred([1.0, math.nan, 3.0], 3)[1])
 
 
-def test_a_straggler_is_named_with_numbers() -> None:
-    uses = {RankRef("trainer", n): Use({"computing": 1e6 * (3 if n == 2 else 1)}, 4e6, 1) for n in range(3)}
-    [found] = advice(Evidence(uses, [], [], {}))
-    assert found.title == "trainer/2 is slower than the others of its role"
-    assert "3 s" in found.why
-
-
 def test_advice_begins_above_its_limits() -> None:
-    def said(
-        saving: float = 0.0, waiting: float = 0.0, age: float = 0.0, metrics: dict[str, float] | None = None
-    ) -> list[str]:
-        uses = {RankRef("a", 0): Use({"saving": saving}, 100.0, 1)}
-        series = {name: ([0], [value]) for name, value in (metrics or {}).items()}
-        old = [Old("a", "b", "weights", age, 2)]
+    def said(waiting: float = 0.0, blocked: float = 0.0, **given: Any) -> list[str]:
+        edge = EdgeUse(0, "a", "b", "x", waiting, blocked)
         return [
-            each.title for each in advice(Evidence(uses, [EdgeUse(0, "a", "b", "x", waiting, 0.0)], [], series, old))
+            each.title
+            for each in advice(Evidence(**{"uses": {}, "edges": [edge], "stories": [], "metrics": {}} | given))
         ]
 
-    assert (said(saving=1.0), said(saving=1.1)) == ([], ["snapshots of a cost time"])
+    def saved(share: float, seconds: float) -> dict[RankRef, Use]:
+        return {RankRef("a", 0): Use({"saving": share * seconds * 1e6}, seconds * 1e6, 1)}
+
+    def steps(*costs: float) -> dict[RankRef, Use]:
+        return {RankRef("a", rank): Use({"computing": cost * 1e6}, 4e6, 1) for rank, cost in enumerate(costs)}
+
+    def restarted(times: int, *failures: dict[str, Any]) -> list[Story]:
+        return [Story(number, 0.0, failures, restarted=("a/0",)) for number in range(times)]
+
     assert (said(waiting=0.5), said(waiting=0.51)) == ([], ["b waits for a"])
-    assert (said(age=1.9), said(age=2.0)) == ([], ["b uses values of a that are as old as allowed"])
+    assert (said(blocked=0.5), said(blocked=0.51)) == ([], ["a waits until b takes its values"])
+    assert (said(uses=saved(0.01, 60)), said(uses=saved(0.011, 60))) == ([], ["snapshots of a cost time"])
+    assert said(uses=saved(0.3, 3)) == [], "a short run with one snapshot at its end"
+    slower = "a/2 is slower than the others of its role"
+    assert (said(uses=steps(1, 1, 1.49)), said(uses=steps(1, 1, 1.51))) == ([], [slower])
+    assert (said(uses=steps(9)), said(uses=steps(0, 0, 9))) == ([], []), "nothing to compare with"
+    again = {"message": "killed"}
+    assert (said(stories=restarted(2, again)), said(stories=restarted(3, again))) == ([], ["a/0 was restarted 3 times"])
+    assert said(stories=restarted(3)) == [], "resizes"
+    for age, expected in ((1.9, []), (2.0, ["b uses values of a that are as old as allowed"])):
+        assert said(old=[Old("a", "b", "weights", age, 2)]) == expected
+    assert said(old=[Old("a", "b", "weights", 0.0, 0)]) == [], "on policy"
     for name, well, bad in (
         ("truncated", 0.2, 0.21),
         ("degenerate_groups", 0.33, 0.34),
         ("informative_groups", 0.67, 0.66),
     ):
-        assert (len(said(metrics={name: well})), len(said(metrics={name: bad}))) == (0, 1), name
+        assert [len(said(metrics={name: ([0], [value])})) for value in (well, bad, math.nan, 7.0)] == [0, 1, 0, 0], name
+
+
+def test_a_straggler_is_named_with_numbers() -> None:
+    uses = {RankRef("trainer", n): Use({"computing": 1e6 * (3 if n == 2 else 1)}, 4e6, 1) for n in range(3)}
+    [found] = advice(Evidence(uses, [], [], {}))
+    assert "3 s" in found.why
+    [waits, _] = advice(Evidence(uses, [EdgeUse(0, "trainer", "b", "x", 0.9, 0.0)], [], {}))
+    assert waits.remedy.startswith("trainer/2 is slower")
+
+
+@pytest.mark.parametrize("name", HINDRANCES)
+def test_a_role_that_does_not_compute_gets_no_more_ranks(name: str) -> None:
+    for waiting, blocked, role in ((0.9, 0.0, "a"), (0.0, 0.9, "b")):
+        uses = {RankRef(role, 0): Use({name: 80.0, "computing": 20.0}, 100.0, 1)}
+        [found] = advice(Evidence(uses, [EdgeUse(0, "a", "b", "x", waiting, blocked)], [], {}))
+        what, remedy = HINDRANCES[name]
+        assert found.remedy == f"{role} {what} for 80% of the time: {remedy}"
+
+
+def test_options_in_remedies_exist() -> None:
+    source = inspect.getsource(inspect.getmodule(advice))
+    named = set(re.findall(r"engine\.options\.([a-z_.]+[a-z_])", source))
+    assert len(named) >= 2
+    for name in named:
+        model: Any = DurableOptions
+        for key in name.split("."):
+            model = model.model_fields[key].annotation
+            model = next((each for each in get_args(model) if hasattr(each, "model_fields")), model)
 
 
 def test_advice_gives_ranks_to_the_role_that_does_not_wait_itself() -> None:

@@ -13,9 +13,12 @@ from rolemesh_facts.run import RunFacts
 
 ROLES = """
 import asyncio
+import os
 import queue
+import signal
 import threading
 import time
+from pathlib import Path
 import numpy as np
 from rolemesh import Balanced, Batch, Broadcast, Split, Workload, operator, service
 from rolemesh_dataplane.shm_transport import ShmTransport
@@ -119,6 +122,59 @@ class FastTool(Role):
         time.sleep(FAST)
         return number
 
+class Joiner(Role):
+    @operator(one=Split(), other=Split())
+    def join(self, one, other):
+        self.work()
+
+class SlowJoiner(Joiner):
+    slow = True
+
+class Evaluated(Taker):
+    @operator()
+    def evaluate(self):
+        time.sleep(0.5)
+
+class Evaluator(Role):
+    seconds = 0.5
+    @operator(weights=Broadcast())
+    def evaluate(self, weights):
+        time.sleep(self.seconds)
+
+class QuickEvaluator(Evaluator):
+    seconds = 0.15
+
+class SlowState(Worker):
+    def snapshot(self):
+        time.sleep(SLOW)
+        return {"x": 1}
+    def restore(self, state):
+        pass
+
+class WarmingUp(Maker):
+    @operator(returns=Split())
+    def make(self):
+        time.sleep(0 if self.ctx.step else 3)
+        return super().make()
+
+class Dying(Worker):
+    slow = True
+    def work(self):
+        if self.ctx.step == 30 and not Path("died").exists():
+            Path("died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().work()
+
+class OneOfFour(Worker):
+    def work(self):
+        time.sleep(0.06 if self.ctx.rank == 2 else 0.02)
+
+class LongTail(Role):
+    @operator(batch=Balanced(rows=1), returns=Split())
+    def work_on(self, batch):
+        time.sleep(sum(0.08 if x == 0 else 0.01 for x in batch["x"]))
+        return batch
+
 class SlowWire(ShmTransport):
     'Takes its time for each value in a slot of shared memory, one after the other, as a network does.'
     def connect(self, address):
@@ -160,6 +216,26 @@ def calls(job):
     job.c.take(job.b.work_on(job.a.make(), calls=[job.tool]))
 
 @flow
+def fork(job):
+    rows = job.a.make()
+    job.c.join(job.b.work_on(rows), job.d.work_on(rows))
+
+@flow
+def fork_calls(job):
+    rows = job.a.make()
+    job.c.join(job.b.work_on(rows, calls=[job.tool]), job.d.work_on(rows, calls=[job.tool]))
+
+@flow
+def evaluated(job):
+    job.c.take(job.b.work_on(job.a.make()))
+    job.d.evaluate(job.c.weights(every=5), every=5)
+
+@flow
+def evaluates(job):
+    job.c.take(job.b.work_on(job.a.make()))
+    job.c.evaluate(every=5)
+
+@flow
 def fast_calls(job):
     job.c.take(job.b.work_on(job.a.make(), calls=[job.fast_tool]))
 """
@@ -174,6 +250,8 @@ class Known(NamedTuple):
 
 
 SLOW_WIRE = 'engine.options.edges.local={use: "roles.py:SlowWire"}'
+SNAPSHOTS = "engine.options.snapshots={enabled: true, every_s: 0.001}"
+RETENTION = ("failover=[{use: process}]", "engine.options.edges.retention={max_bytes: 4000000}")
 TURNS = "placement={use: collocation, options: {groups: [{roles: [a, c], turns: true}]}}"
 
 FLOWS = {
@@ -199,14 +277,26 @@ FLOWS = {
     "lag 1": Known("c.take", "a: Maker, b: Worker, c: SlowTaker", "loop", ("params.lag=1",)),
     "rows by demand": Known("b.work_on", "a: Maker, b: ByDemand, c: Taker"),
     "calls": Known("tool: serving calls", "a: Maker, b: Asker, c: Taker, tool: Tool", "calls"),
+    "two branches, one slow": Known("d.work_on", "a: Maker, b: Worker, c: Joiner, d: SlowWorker", "fork"),
+    "slow join": Known("c.join", "a: Maker, b: Worker, c: SlowJoiner, d: Worker", "fork"),
+    "slow evaluation": Known("d.evaluate", "a: Maker, b: Worker, c: Taker, d: Evaluator", "evaluated"),
+    "evaluation that is quick enough": Known(
+        "c.take", "a: Maker, b: Worker, c: SlowTaker, d: QuickEvaluator", "evaluated"
+    ),
+    "slow evaluation by the trainer": Known("c.evaluate", "a: Maker, b: Worker, c: Evaluated", "evaluates"),
+    "slow snapshot of each step": Known("b: snapshot", "a: Maker, b: SlowState, c: Taker", "chain", (SNAPSHOTS,)),
+    "slow first step of another role": Known("b.work_on", "a: WarmingUp, b: SlowWorker, c: Taker"),
+    "two callers": Known("tool: serving calls", "a: Maker, b: Asker, c: Joiner, d: Asker, tool: Tool", "fork_calls"),
+    "restart": Known("b.work_on", "a: Maker, b: Dying, c: Taker", "chain", ("failover=[{use: process}]",)),
+    "one of four": Known("b.work_on", "a: Maker, b: OneOfFour, c: Taker", "chain", ("roles.b.world_size=4",), "b/2"),
+    "long rows by demand": Known("b.work_on", "a: Maker, b: LongTail, c: Taker", "chain", ("roles.b.world_size=2",)),
+    "full retention": Known("a: waits for memory", "a: BigMaker, b: Summer, c: SlowTaker", "chain", RETENTION),
     "slow caller": Known("b.work_on", "a: Maker, b: SlowAsker, c: Taker, fast_tool: FastTool", "fast_calls"),
 }
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("name", FLOWS)
-def test_the_slow_station_of_a_real_job_has_most_of_the_critical_path(name: str, tmp_path: Path) -> None:
-    known = FLOWS[name]
+def prepare_and_run(known: Known, tmp_path: Path) -> None:
+    """Run the job to its end, in the folder ``runs`` of `tmp_path`."""
     roles = "".join(
         f'  {role}: {{use: "roles:{cls}", resources: {{cpu: 0.1}}}}\n'
         for role, cls in (each.split(": ") for each in known.roles.split(", "))
@@ -215,11 +305,20 @@ def test_the_slow_station_of_a_real_job_has_most_of_the_critical_path(name: str,
         (tmp_path / file).write_text(text)
     (tmp_path / "job.yaml").write_text(f"name: known\nflow: flow.py:{known.flow}\nsteps: 60\nroles:\n{roles}")
     run_job(tmp_path, *known.overrides)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", FLOWS)
+def test_the_slow_station_of_a_real_job_has_most_of_the_critical_path(name: str, tmp_path: Path) -> None:
+    known = FLOWS[name]
+    prepare_and_run(known, tmp_path)
     facts = RunFacts(tmp_path / "runs" / "known")
     found = facts.critical(*facts.window(3.0))
     assert found is not None
     first = found.stations[0]
     assert (first.name, first.share > 0.5) == (known.station, True), found.stations
+    for use in facts.uses(*facts.window(3.0)).values():
+        assert sum(use.shares.values()) <= 1.01, use
     if known.rank:
         shares = Counter[str]()
         for hop in found.hops:

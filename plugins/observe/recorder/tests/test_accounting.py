@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from rolemesh_durable.api.extensions import PHASES, Outgoing, Span, Totals
 from rolemesh_recorder.accounting import MANY, Accounts, Spans, Wall
 from rolemesh_recorder.coarsening import coarsened
@@ -60,6 +62,31 @@ def test_the_present_phase_counts_up_to_the_end_of_the_account() -> None:
     second = accounts.next(6 * S)
     assert (first.spent, second.spent) == ({"computing": 2_000_000}, {"computing": 2_000_000, "idle": 1_000_000})
     assert (second.t, second.d) == (3_000_000, 3_000_000)
+
+
+def test_a_phase_that_began_before_spans_within_it_counts_without_them() -> None:
+    """A call shows the begin of the oldest open call; a service that serves in between follows since the first call."""
+    spans = Spans(WALL)
+    found = totals()
+    accounts = Accounts(WALL, spans, lambda: found, no_edges, 0)
+    for at in range(5000):
+        spans.take(span(SERVING, at * 2 * MS, at * 2 * MS + MS))
+    found = totals(now=(PHASES.index("following"), -1, 1))
+    assert accounts.next(11 * S).spent == {"serving": 5_000_000, "following": pytest.approx(6_000_000, abs=10_000)}
+
+
+def test_no_account_has_more_than_its_time() -> None:
+    """A load shows as computing until its span tells what it was."""
+    spans = Spans(WALL)
+    found = totals(now=(COMPUTING, -1, 1))
+    accounts = Accounts(WALL, spans, lambda: found, no_edges, 0)
+    first = accounts.next(1 * S).spent
+    spans.take(span(PHASES.index("turn"), 0, 1500 * MS))
+    found = totals()
+    second = accounts.next(1600 * MS).spent
+    assert (first, second) == ({"computing": 999_999}, {"turn": 1_500_000, "computing": -900_000})
+    found = totals(computing=3 * S)
+    assert [accounts.next((each + 3) * S).spent["computing"] for each in range(3)] == [1_400_000, 1_000_000, 500_001]
 
 
 def test_accounts_add_up_to_the_totals_whatever_their_ends_are() -> None:

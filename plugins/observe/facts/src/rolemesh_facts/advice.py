@@ -17,11 +17,22 @@ __all__ = ["Advice", "Evidence", "Old", "advice", "old_values"]
 
 IDLE_BEHIND = 0.5
 SAVING = 0.01
+LEAST_US = 20e6
+"""Time of a rank from which the share of its snapshots counts: a short run takes its last one whatever the options."""
 SLOW = 1.5
 RESTARTS = 3
 TRUNCATED = 0.2
 DEGENERATE = 1 / 3
 LATEST = 20
+
+
+HINDRANCES = {
+    "calling": ("waits for answers to its calls", "give the role that it calls more ranks"),
+    "saving": ("takes snapshots", "raise engine.options.snapshots.every_s"),
+    "turn": ("waits for its turn on a slot, or loads", "give it a slot of its own"),
+    "memory": ("waits for memory", "raise engine.options.edges.retention.max_bytes, or give the node more memory"),
+}
+"""What a role does instead of computing, and what to do about it, by names of its accounts."""
 
 
 class Advice(NamedTuple):
@@ -69,7 +80,7 @@ def _idle_behind(evidence: Evidence) -> Iterator[Advice]:
             elif edge.producer in idle:
                 remedy = f"{edge.producer} waits, too: look at what it waits for, or allow a lag on an edge of the loop"
             else:
-                remedy = (
+                remedy = _hindrance(evidence, edge.producer) or (
                     f"give {edge.producer} more ranks, let {edge.consumer} share its slot, or allow a lag on this edge"
                 )
             yield Advice(
@@ -83,13 +94,26 @@ def _idle_behind(evidence: Evidence) -> Iterator[Advice]:
                 remedy = f"{edge.consumer} waits, too: the edge, or what {edge.consumer} waits for, is slow"
             else:
                 fewer = f"or fewer to {edge.producer}; more credits help only if loads vary"
-                remedy = f"give {edge.consumer} more ranks, {fewer}"
+                remedy = _hindrance(evidence, edge.consumer) or f"give {edge.consumer} more ranks, {fewer}"
             yield Advice(
                 f"{edge.producer} waits until {edge.consumer} takes its values",
                 f"its ranks waited for credits of `{edge.param}` for {edge.blocked:.0%} of the time",
                 remedy,
                 edge.blocked,
             )
+
+
+def _hindrance(evidence: Evidence, role: str) -> str:
+    """Return why more ranks of `role` may not help, and what to do; empty if nothing speaks against them."""
+    slow = [ref for ref, *_ in _slow_ranks(evidence) if ref.role == role]
+    if slow:
+        return f"{slow[0]} is slower than the others of its role: look at it first"
+    use = overall(use for ref, use in evidence.uses.items() if ref.role == role)
+    name, share = next(iter(use.shares.items()), ("", 0.0))
+    if name not in HINDRANCES:
+        return ""
+    what, remedy = HINDRANCES[name]
+    return f"{role} {what} for {share:.0%} of the time: {remedy}"
 
 
 def old_values(flow: FlowFile, states: Sequence[EdgeState]) -> list[Old]:
@@ -117,8 +141,9 @@ def _as_old_as_allowed(evidence: Evidence) -> Iterator[Advice]:
 
 def _snapshots(evidence: Evidence) -> Iterator[Advice]:
     for role in sorted({ref.role for ref in evidence.uses}):
-        share = overall(use for ref, use in evidence.uses.items() if ref.role == role).share("saving")
-        if share > SAVING:
+        uses = [use for ref, use in evidence.uses.items() if ref.role == role]
+        share = overall(uses).share("saving")
+        if share > SAVING and max(use.wall for use in uses) >= LEAST_US:
             yield Advice(
                 f"snapshots of {role} cost time",
                 f"{share:.1%} of its ranks' time",
@@ -127,7 +152,8 @@ def _snapshots(evidence: Evidence) -> Iterator[Advice]:
             )
 
 
-def _stragglers(evidence: Evidence) -> Iterator[Advice]:
+def _slow_ranks(evidence: Evidence) -> Iterator[tuple[RankRef, float, float]]:
+    """Yield the ranks that are slower than their role's others: what a step costs them, and the median rank, in µs."""
     roles: dict[str, list[tuple[RankRef, float]]] = {}
     for ref, use in evidence.uses.items():
         if use.steps:
@@ -137,12 +163,17 @@ def _stragglers(evidence: Evidence) -> Iterator[Advice]:
         middle = ordered[(len(ordered) - 1) // 2]
         for ref, cost in ranks:
             if len(ranks) > 1 and middle > 0 and cost > SLOW * middle:
-                yield Advice(
-                    f"{ref} is slower than the others of its role",
-                    f"a step costs it {cost / 1e6:.3g} s, the median rank {middle / 1e6:.3g} s",
-                    "look at its node (`rolemesh status`), or at how rows are divided",
-                    cost / middle / 10,
-                )
+                yield ref, cost, middle
+
+
+def _stragglers(evidence: Evidence) -> Iterator[Advice]:
+    for ref, cost, middle in _slow_ranks(evidence):
+        yield Advice(
+            f"{ref} is slower than the others of its role",
+            f"a step costs it {cost / 1e6:.3g} s, the median rank {middle / 1e6:.3g} s",
+            "look at its node (`rolemesh status`), or at how rows are divided",
+            1 - middle / cost,
+        )
 
 
 def _restarts(evidence: Evidence) -> Iterator[Advice]:

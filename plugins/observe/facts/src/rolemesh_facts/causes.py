@@ -67,6 +67,8 @@ class Causes:
                 return self._last_of_group(ref, wait, time)
             case "turn":
                 return self._before_turn(ref, wait, time)
+            case "idle":  # the master grants further steps once all ranks have finished earlier ones
+                return self._behind(self._of_role, wait, time)
         return None
 
     def _maker(self, edge: FlowEdge, wait: Piece, time: int) -> Cause | None:

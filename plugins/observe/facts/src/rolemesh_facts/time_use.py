@@ -74,6 +74,7 @@ def use_of(lines: Iterable[Line], since: int = 0, until: int = 1 << 62) -> Use:
         wall += line.d * share
         steps += line.steps * share
         finished = line.step
+    spent = {name: us for name, us in spent.items() if us > 0}  # a correction may lie apart from what it corrects
     rest = wall - sum(spent.values())
     if rest > 0:
         spent[ENGINE] = rest

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from rolemesh_durable.api.extensions import PHASES, Outgoing, Span, Totals
@@ -18,6 +17,8 @@ ENCLOSING: Final = frozenset(("idle", "waiting", "blocked", "saving"))
 """Phases whose totals contain the phases within them."""
 BETWEEN: Final = frozenset(("idle", "saving"))
 """Phases between two operators."""
+MOST_OPEN: Final = 1000
+"""Spans that are kept one by one until a later span encloses them."""
 MANY: Final = 100
 """Spans in one account above which the recorder leaves out more of the short ones."""
 
@@ -41,8 +42,10 @@ class Spans:
 
     def __init__(self, wall: Wall) -> None:
         self._wall = wall
-        self._inner: deque[tuple[int, int]] = deque(maxlen=1000)
-        """Begin and duration of spans that no later span encloses yet."""
+        self._inner: list[tuple[int, int]] = []
+        """Begins of spans that no later span encloses yet, and the duration of all such spans before each."""
+        self._sum = 0
+        """The duration of all spans that no later span encloses."""
         self.own: dict[str, int] = {}
         """ns by name, to add to the rank's totals; negative if a total counts time twice."""
         self.least_ns = 1_000_000
@@ -50,10 +53,14 @@ class Spans:
 
     def take(self, span: Span) -> Stretch | None:
         """Count a span; return its line, or None if it is too short for one."""
-        phase, took, inner = PHASES[span.phase], span.ended - span.began, 0
+        phase, took, before = PHASES[span.phase], span.ended - span.began, self._sum
         while self._inner and self._inner[-1][0] >= span.began:
-            inner += self._inner.pop()[1]
-        self._inner.append((span.began, took))
+            before = self._inner.pop()[1]
+        inner = self._sum - before
+        if len(self._inner) == MOST_OPEN:
+            del self._inner[1::2]  # a later span may then seem to begin one span earlier or later
+        self._inner.append((span.began, before))
+        self._sum = before + took
         if phase in COUNTED:
             self._add(phase, took - inner)
         elif phase in ENCLOSING:
@@ -64,6 +71,10 @@ class Spans:
         self._told += 1
         op = -1 if phase in BETWEEN else span.op
         return Stretch(phase, self._wall(span.began), took // 1000, span.step, op, span.edge)
+
+    def since(self, time: int) -> int:
+        """Return the duration of the spans that began at `time` or later. Any thread may ask."""
+        return self._sum - next((before for began, before in self._inner.copy() if began >= time), self._sum)
 
     def turn(self) -> int:
         """An account ends: return the minimum duration of its spans in µs, and set that of the next one."""
@@ -96,18 +107,14 @@ class Accounts:
         """
         self._wall, self._spans, self._totals, self._edges, self._began = wall, spans, totals, edges, now
         self._sent = {edge: end.sent for edge, end in edges()[0].items()}
-        self._booked = amounts(totals(), spans.own, now)
+        self._booked = amounts(totals(), spans, now)
         self._finished = resume
 
     def next(self, now: int) -> Account:
         """Return the account up to `now`."""
         totals = self._totals()
-        found, spent = amounts(totals, self._spans.own, now), {}
-        for name, ns in found.items():
-            if (more := ns - self._booked.get(name, 0)) >= 1000:
-                spent[name] = more // 1000
-                self._booked[name] = self._booked.get(name, 0) + spent[name] * 1000
         began, ended = self._wall(self._began), self._wall(now)
+        spent = self._spent(amounts(totals, self._spans, now), ended - began)
         finished = totals.finished if totals.finished >= 0 else self._finished
         steps = max(0, finished - self._finished)
         self._began, self._finished = now, finished
@@ -115,22 +122,44 @@ class Accounts:
         sent = {edge: (self._more(edge, end.sent), end.under_way, end.credits) for edge, end in ends.items()}
         return Account(began, ended - began, finished, steps, spent, self._spans.turn(), sent, queued)
 
+    def _spent(self, found: Mapping[str, int], room: int) -> dict[str, int]:
+        """Return the µs by name since the last account, `room` µs together at most.
+
+        More than that belongs to earlier accounts. If those have it under another name, as they have a load that began
+        when the page still said ``computing``, that name gets less than nothing. Otherwise the next account has it.
+        """
+        more = {name: int((ns - self._booked.get(name, 0)) / 1000) for name, ns in found.items()}
+        spent = {name: us for name, us in more.items() if us > 0}
+        over = sum(spent.values()) - room
+        for name, us in more.items():
+            if over > 0 > us:
+                spent[name] = max(us, -over)
+                over += spent[name]
+        if over > 0:
+            spent[max(spent, key=spent.__getitem__)] -= over
+        for name, us in spent.items():
+            self._booked[name] = self._booked.get(name, 0) + us * 1000
+        return spent
+
     def _more(self, edge: int, nbytes: int) -> int:
         """Return the bytes since the last account. An edge of a new layout begins again at 0."""
         before, self._sent[edge] = self._sent.get(edge, 0), nbytes
         return nbytes - before if nbytes >= before else nbytes
 
 
-def amounts(totals: Totals, own: dict[str, int], now: int) -> dict[str, int]:
-    """Return ns by name: the totals, the times of spans, and the present phase so far."""
+def amounts(totals: Totals, spans: Spans, now: int) -> dict[str, int]:
+    """Return ns by name: the totals, the times of spans, and the present phase so far.
+
+    A phase goes on after a span within it, with the begin that it had.
+    """
     found = {COMPUTING: totals.computing, IDLE: totals.idling, SAVING: totals.saving}
     found |= {f"edge {edge}": ns for edge, ns in totals.edges.items() if ns}
-    for name, ns in own.copy().items():
+    for name, ns in spans.own.copy().items():
         found[name] = found.get(name, 0) + ns
     number, edge, since = totals.now
     if since:
         name = bucket(PHASES[number], edge)
-        found[name] = found.get(name, 0) + max(0, now - since)
+        found[name] = found.get(name, 0) + max(0, now - since - spans.since(since))
     return found
 
 

@@ -63,7 +63,7 @@ class Account(msgspec.Struct, tag_field="k", tag="account", frozen=True, omit_de
     The names are ``computing``, ``saving`` (snapshots), ``idle`` (waits for the master's grant), ``edge N`` (a wait for
     a value of edge N, or for a consumer that takes one), ``memory``, ``turn`` (with loading and making room),
     ``gathering``, ``calling``, ``serving`` and ``following`` (a service waits for its callers). The rest of `d` is time
-    of the engine.
+    of the engine. A number below 0 corrects earlier accounts.
 
     - `steps`: steps that ended in this time; `step`: the last finished one.
     - `least`: stretches that are shorter than this, in µs, have no line.
