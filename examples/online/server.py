@@ -1,11 +1,14 @@
 """The role that answers: ``POST /predict`` with the newest model, while the next one is read."""
 
 import json
+import socket
 import threading
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 from exports import MANIFEST, Served
@@ -26,6 +29,9 @@ class ServerOptions(BaseModel, extra="forbid"):
 
     host: str = Field("127.0.0.1", description="the address to listen on")
     port: int = Field(8765, ge=0, le=65535, description="rank r listens on port + r; 0: on any, which its log names")
+    names: list[str] = Field(
+        [], description="host names for which it answers, besides addresses and this machine's name"
+    )
 
 
 class Server(Workload):
@@ -84,6 +90,7 @@ class _Http(ThreadingHTTPServer):
 
     def __init__(self, address, role):
         self.role, self._clients = role, threading.BoundedSemaphore(MOST_CLIENTS)
+        self._names = {"localhost", socket.gethostname().lower(), *map(str.lower, role.ctx.options.names)}
         super().__init__(address, _Handler)
 
     def process_request(self, request, client_address):
@@ -100,6 +107,14 @@ class _Http(ThreadingHTTPServer):
         finally:
             self._clients.release()
 
+    def is_ours(self, host):
+        """Return whether a `Host` header names this server. A foreign site may let its own name lead here."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            return name.rstrip(".") in self._names or bool(ip_address(name))
+        except ValueError:
+            return False
+
     def handle_error(self, request, client_address):
         """Ignore errors of clients that have gone."""
 
@@ -107,15 +122,25 @@ class _Http(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version, timeout = "HTTP/1.1", SLOW_S
 
+    def parse_request(self):
+        if not super().parse_request():
+            return False
+        if (host := self.headers.get("Host")) is None or self.server.is_ours(host):  # browsers always name one
+            return True
+        self.close_connection = True
+        self._say(421, {"error": "the server does not answer for this host; its option `names` adds one"})
+        return False
+
     def do_GET(self):
         model = self.server.role.model
         self._say(200 if model else 503, {"step": model.step if model else None})
 
     def do_POST(self):
-        length = int(self.headers.get("Content-Length") or 0)
-        if length > MOST_BYTES:
+        said = self.headers.get("Content-Length", "0")
+        length = int(said) if said.isdecimal() and len(said) < 16 else None
+        if length is None or length > MOST_BYTES:
             self.close_connection = True
-            self._say(413, {"error": f"at most {MOST_BYTES} bytes"})
+            self._say(400 if length is None else 413, {"error": f"Content-Length: at most {MOST_BYTES} bytes"})
             return
         body = self.rfile.read(length)
         if self.path != "/predict":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 import random
 import shutil
 import socket
@@ -10,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,6 +88,36 @@ def test_a_job_that_was_drained_and_resumed_has_each_click_once(online: Any) -> 
     out, _ = driver.communicate(timeout=90)
     assert driver.returncode == 0, out
     is_exact(job, 20_000)
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("Host: localhost:8765", 503),
+        ("Host: [::1]", 503),
+        ("Host: jobs.example.org", 503),
+        ("X-None: a program of its own", 503),
+        ("Host: elsewhere.example.org", 421),
+        ("Host: a]b[", 421),
+        ("Content-Length: -1", 400),
+        ("Content-Length: 9999999", 413),
+    ],
+)
+def test_the_server_refuses_foreign_hosts_and_bodies_without_a_sound_length(header: str, status: int) -> None:
+    """A site may let its own name lead to this machine. There is no model yet: 503 is an answer."""
+    from tests.e2e.online import EXAMPLE  # makes the example's modules importable
+
+    module = importlib.import_module("server")
+    assert module.__file__ == str(EXAMPLE / "server.py")
+    role = module.Server()
+    options = module.ServerOptions(port=0, names=["jobs.example.org"])
+    role.setup(SimpleNamespace(options=options, rank=0, log=logging.getLogger()))
+    try:
+        with socket.create_connection(role.http.server_address) as client:
+            client.sendall(f"POST /predict HTTP/1.1\r\n{header}\r\nConnection: close\r\n\r\n".encode())
+            assert int(client.recv(1000).split()[1]) == status
+    finally:
+        role.teardown()
 
 
 def test_events_from_files_make_the_model_that_a_loop_over_them_makes(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+from urllib.parse import urlsplit
 
 import aiohttp
 import openai
@@ -55,6 +56,28 @@ def test_a_body_that_is_no_json_object_is_refused(gateway, says, data):
             assert (answer.status, (await answer.json())["error"]["type"]) == (400, "invalid_request_error")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x00\xff\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+    ],
+)
+def test_a_request_that_is_no_http_gets_one_line_in_the_log_or_none(gateway, says, data, caplog):
+    async def main():
+        async with gateway(lambda messages: says("no")) as here:
+            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(here.door.url).port)
+            writer.write(data)
+            assert b" 400 " in await reader.readline()
+            writer.close()
+
+    asyncio.run(main())
+    lines = caplog.text.splitlines()
+    assert all("refused a request that is no HTTP" in line for line in lines)
+    assert len(lines) <= 1
 
 
 async def left(here, client, **told):

@@ -29,6 +29,7 @@ from rolemesh_gateway.apis import (
     without,
 )
 from rolemesh_gateway.desk import Desk
+from rolemesh_gateway.malformed import server_log
 from rolemesh_gateway.requests import Answer, Ask, Count, Find, Kept, RefusedError
 
 __all__ = ["Door", "Server"]
@@ -156,8 +157,9 @@ class Server:
         app = web.Application(client_max_size=self._most_bytes)
         app.router.add_route("*", "/{number}{path:/.*}", functools.partial(self._answer, only))
         runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, handle_signals=False, shutdown_timeout=CLOSE_S
-        )
+            app, access_log=None, logger=server_log(), handler_cancellation=True, handle_signals=False,
+            shutdown_timeout=CLOSE_S,
+        )  # fmt: skip
         await runner.setup()
         await web.SockSite(runner, listener, backlog=4096).start()
         return runner
