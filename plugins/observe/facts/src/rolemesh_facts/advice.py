@@ -32,7 +32,7 @@ HINDRANCES = {
     "turn": ("waits for its turn on a slot, or loads", "give it a slot of its own"),
     "memory": ("waits for memory", "raise engine.options.edges.retention.max_bytes, or give the node more memory"),
 }
-"""What a role does instead of computing, and what to do about it, by names of its accounts."""
+"""By names of accounts: the words for a role that does this instead of computing, and a remedy."""
 
 
 class Advice(NamedTuple):

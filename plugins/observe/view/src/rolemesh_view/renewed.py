@@ -29,26 +29,27 @@ class Renewed(Generic[T]):
         self._busy = threading.Lock()
         self._ready = threading.Event()
 
+    def begin(self) -> None:
+        """Begin to renew the value in the background, if it is old or there is none."""
+        due = time.monotonic() > self._due and (self._computed is None or self._version() != self._computed)
+        if due and self._busy.acquire(blocking=False):
+            threading.Thread(target=self._renew_and_release, daemon=True, name="renewal").start()
+
     def get(self) -> T:
         """Return the latest value, and begin to renew it if it is old."""
         value = self._value
         if value is None:
             with self._busy:
                 return (self._value or self._renew())[0]
-        self._begin()
+        self.begin()
         return value[0]
 
     def get_within(self, seconds: float) -> T | None:
         """Return the latest value as `get` does; None if there is none. Only the first call waits for one."""
-        self._begin()
+        self.begin()
         self._ready.wait(0.0 if self._awaited else seconds)
         self._awaited = True
         return self._value[0] if self._value is not None else None
-
-    def _begin(self) -> None:
-        due = time.monotonic() > self._due and (self._computed is None or self._version() != self._computed)
-        if due and self._busy.acquire(blocking=False):
-            threading.Thread(target=self._renew_and_release, daemon=True, name="renewal").start()
 
     def _renew_and_release(self) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rolemesh_view.guard import Guard
 from rolemesh_view.live import Live, Parts
 from rolemesh_view.viewed import Runs, Viewed
 
-__all__ = ["application"]
+__all__ = ["application", "compile_templates"]
 
 HERE = Path(__file__).parent
 GIVEN = ("do", "role", "rank", "ranks", "node", "steps")
@@ -51,17 +52,30 @@ def application(
     return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, cookie=cookie, hosts=hosts)])
 
 
+@cache
+def templates() -> Environment:
+    """Return the templates of the pages. A process compiles each of them once."""
+    found = Environment(
+        loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    texts = (text.shown, text.prose, text.duration, text.clock, text.percent, text.number, text.progress, text.rate)
+    for filter_ in texts:
+        found.filters[filter_.__name__] = filter_
+    return found
+
+
+def compile_templates() -> None:
+    """Compile the templates now, so that no first page waits for it."""
+    for name in templates().list_templates():
+        templates().get_template(name)
+
+
 class _Show:
     """Answers requests. Its methods run in threads, because they read files."""
 
     def __init__(self, runs: Runs, token: str, streams: Live) -> None:
         self._runs, self._token, self._streams = runs, token, streams
-        self._templates = Environment(
-            loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-        )
-        texts = (text.shown, text.prose, text.duration, text.clock, text.percent, text.number, text.progress, text.rate)
-        for filter_ in texts:
-            self._templates.filters[filter_.__name__] = filter_
+        self._templates = templates()
 
     def jobs(self, request: Request) -> Response:
         return self._html("jobs", title="Jobs", stream="/live", **self._jobs())

@@ -116,6 +116,11 @@ class Viewed:
         said = self.facts.summary().state
         return ("running" if self.live() else "died") if said == "began" else said
 
+    def begin(self) -> None:
+        """Begin to read before somebody asks."""
+        self._look.begin()
+        self._whole.begin()
+
     def look(self) -> Look:
         """Return the latest look at the run."""
         return self._look.get()
