@@ -32,7 +32,7 @@ HINDRANCES = {
     "turn": ("waits for its turn on a slot, or loads", "give it a slot of its own"),
     "memory": ("waits for memory", "raise engine.options.edges.retention.max_bytes, or give the node more memory"),
 }
-"""By names of accounts: the words for a role that does this instead of computing, and a remedy."""
+"""Words for a role that does not compute, and a remedy, by names of accounts."""
 
 
 class Advice(NamedTuple):
