@@ -34,6 +34,16 @@ def test_a_killed_driver_takes_its_own_ray_and_the_job_along(make_job: Make) -> 
     until(lambda: not [pid for pid in pids if alive(pid)], 20, "master, agents and ranks are gone")
 
 
+@pytest.mark.soak
+def test_a_signal_to_the_drivers_process_group_ends_the_job_before_its_own_ray(make_job: Make) -> None:
+    job = make_job(backend=())
+    process = job.start(*SLOW)
+    job.running(3)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(60) == 130
+    assert job.result()["status"] == "interrupted"
+
+
 def test_sigterm_ends_a_job_in_good_order_although_ray_has_a_handler_of_its_own(
     make_job: Make, ray_address: str
 ) -> None:

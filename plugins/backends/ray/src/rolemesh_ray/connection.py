@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,23 @@ def _as_it_was() -> Iterator[None]:
             os.environ[DEBUGGER] = debugger
 
 
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Start Ray's own processes in sessions of their own.
+
+    A signal to the driver's process group, as `timeout`, systemd and batch systems send it, would end them, too, and
+    the driver could not end the job in good order.
+    """
+    from ray._private import services
+
+    popen = services.ConsolePopen
+    services.ConsolePopen = partial(popen, start_new_session=True)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = popen
+
+
 class RayConnection:
     """A driver's connection to the Ray cluster at `address`, or to one of its own.
 
@@ -89,7 +107,7 @@ class RayConnection:
         try:
             if self._address:
                 _probe(self._address)
-            with _as_it_was():
+            with _as_it_was(), _apart():
                 ray.init(
                     address=self._address or "local",
                     namespace=NAMESPACE,
