@@ -130,6 +130,28 @@ def test_a_plain_command_cannot_signal_all_processes_of_its_user(plain: ProcessS
     assert "PermissionError" in found.output
 
 
+@pytest.mark.parametrize("make", ["shmget(0, 4096, 0o1600)", "msgget(0, 0o1600)", "semget(0, 1, 0o1600)"])
+def test_a_plain_command_makes_no_memory_that_outlives_it(plain: ProcessSandbox, make: str) -> None:
+    program = f"import ctypes; libc = ctypes.CDLL(None, use_errno=True); print(libc.{make}, ctypes.get_errno())"
+    assert plain.run(["python3", "-c", program]).output == "-1 13\n"
+
+
+def test_files_that_a_plain_command_leaves_elsewhere_go_with_the_sandbox(plain: ProcessSandbox) -> None:
+    if os.getuid():
+        assert any("remain" in line for line in plain.unenforced())
+        return
+    made = [f"{place}/rolemesh-left-{os.getpid()}" for place in ("/tmp", "/var/tmp", "/dev/shm")]
+    plain.run(
+        "; ".join(
+            f"mkdir -p {each}/a/b; echo x > {each}/a/b/c; ln -s /etc {each}/a/d; chmod 0 {each}/a" for each in made
+        )
+    )
+    assert all(map(os.path.exists, made))
+    plain.close()
+    assert not any(map(os.path.lexists, made))
+    assert os.path.exists("/etc/passwd")
+
+
 def test_a_plain_sandbox_removes_its_folder_for_temporary_files(plain: ProcessSandbox) -> None:
     folder = plain.run("echo -n $TMPDIR; echo x > $TMPDIR/x").output
     assert os.path.isdir(folder)

@@ -61,9 +61,11 @@ class ProcessSandbox(GuardedSandbox):
 
 def _plain_gaps(why: str, *, root: bool) -> tuple[str, ...]:
     others = "all files that every user may" if root else "all files of this user"
+    remain = "" if root else ", and remain"
     gaps = [
         f"Commands can read and write {others} ({why}).",
         f"Commands can see other processes ({why}).",
+        f"Files outside of the folder, as in /dev/shm, do not count for `disk_mb`{remain} ({why}).",
         "Outputs contain the real path of the folder, so they differ from sandbox to sandbox.",
     ]
     if not root:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rolemesh_sandbox_process.guard.client_job import NO_SOCKET, ClientJob
-from rolemesh_sandbox_process.guard.emptying import empty, give
+from rolemesh_sandbox_process.guard.emptying import empty, forget, give
 from rolemesh_sandbox_process.guard.job import End, Job, OwnerGoneError
 from rolemesh_sandbox_process.guard.kernel import subreaper
 from rolemesh_sandbox_process.guard.output import Output
@@ -86,6 +86,8 @@ class Guard:
             with suppress(OSError):
                 empty(self.setup["tmp"])
                 os.rmdir(self.setup["tmp"])
+        if self.setup["user"]:
+            forget(self.setup["user"])
 
     def _run(self, request: Mapping[str, Any]) -> tuple[End, Output]:
         given = os.memfd_create("stdin")
