@@ -72,13 +72,13 @@ def read_metrics(path: Path, after: int = -1, start: int = 0) -> Iterator[StepMe
                 return
             try:
                 line = _line(raw)
-            except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError) as error:
+            except Exception as error:  # a line may have anything
                 at = file.tell()
                 log.warning(
                     "%s: the line that ends at byte %d is damaged, and passed over: %s",
                     path,
                     at,
-                    error,
+                    str(error)[:200],
                 )
                 continue
             if line.step > after:

@@ -87,6 +87,21 @@ def wild(run: Path) -> None:
     lines(run, change)
 
 
+def not_utf8(run: Path) -> None:
+    """A byte that is no text, in a value and in names: of roles, operators, metrics and kinds of events."""
+    for path in (*run.rglob("*.json*"), run / "job.yaml"):
+        path.write_bytes(re.sub(rb'"(sink|seen|reward|job_started)', b'"\\1\xff', path.read_bytes()))
+
+
+def nested(run: Path) -> None:
+    """Lines and files of brackets, deeper than a reader follows."""
+    deep = b'{"k": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
+    for path in run.rglob("*.jsonl"):
+        path.write_bytes(deep + path.read_bytes() + deep)
+    for name in ("run.json", "plan.json"):
+        (run / name).write_bytes(deep)
+
+
 def aged(run: Path) -> None:
     lines(run, lambda n, line: line.update({k: line[k] / 2 for k in ("time",) if k in line}))
     for path in run.rglob("*"):
@@ -142,6 +157,8 @@ CASES: dict[Callable[[Path], None], Mapping[str, str]] = {
     stepped_back: {},
     no_times: {"trace": EMPTY},
     wild: {},
+    not_utf8: {},
+    nested: {},
     aged: {},
     unended: {},
     stepless: {"trace": EMPTY},

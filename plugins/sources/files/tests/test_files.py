@@ -171,6 +171,14 @@ def test_a_bad_line_is_named(tmp_path: Path) -> None:
     assert "skip: true" in caught.value.remedy
 
 
+@pytest.mark.parametrize("line", [b'{"n": "\xff"}', b'{"\xff": 1}', b"[" * 100_000], ids=["value", "name", "nested"])
+def test_a_line_that_is_no_text_or_too_deep_is_a_bad_line(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "a.jsonl").write_bytes(line + b'\n{"n": 3}\n')
+    with pytest.raises(SourceError, match="line at byte 0 is no JSON object"):
+        Reading(tmp_path).all()
+    assert Reading(tmp_path, skip=True).all() == [3]
+
+
 def test_the_end_takes_a_last_line_without_an_end(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", 1, 2, end="")
     reading = Reading(tmp_path, until="end")

@@ -117,7 +117,7 @@ def _result(told: bytes) -> ProgramResult:
     """The result as the guard has written it; without one, the guard was killed."""
     try:
         return msgspec.json.decode(told, type=ProgramResult)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ProgramResult(None, "guard")
 
 

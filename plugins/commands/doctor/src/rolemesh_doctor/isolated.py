@@ -115,5 +115,5 @@ def _decoded(data: bytes, task: Task) -> Any:
         if data.startswith(b"-"):
             return Failed(msgspec.json.decode(data[1:], type=str))
         return msgspec.json.decode(data[1:], type=task.kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         return Failed(f"its process died in the middle of its answer: {error}")

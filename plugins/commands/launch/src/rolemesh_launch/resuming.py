@@ -67,7 +67,7 @@ def left_by(run_dir: Path) -> Before | None:
         return None
     try:
         return Before(left, msgspec.json.decode((run_dir / NOTE_FILE).read_bytes(), type=Note))
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return Before(left, None)
 
 

@@ -215,7 +215,7 @@ def _read(path: Path, kind: type[T]) -> T | None:
         return msgspec.json.decode(_content(path), type=kind)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RolemeshError(
             f"the file is damaged: {error}", where=str(path), remedy="remove the run's folder if it is of no use"
         ) from error

@@ -92,5 +92,5 @@ def _said(path: Path) -> dict[str, Any]:
     try:
         with open_regular(path) as file:
             return msgspec.json.decode(file.read(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return {}

@@ -122,7 +122,7 @@ def read(path: Path) -> FailedCall:
             remedy=f"give a file from the folder {FAILURES_DIR} of a run",
         ) from error
     except (SnapshotError, msgspec.ValidationError, LookupError, TypeError, ValueError, AttributeError) as error:
-        what = error.what if isinstance(error, SnapshotError) else str(error)
+        what = error.__cause__ or error.what if isinstance(error, SnapshotError) else error
         raise ReplayError(
             f"this is no saved call, or a damaged one: {what}",
             where=str(path),

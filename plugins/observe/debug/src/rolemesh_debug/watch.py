@@ -121,5 +121,5 @@ def decisions(path: Path) -> dict[str, Judged]:
     """Return the decisions in the file; none if there is no such file or it is damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Judged])
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return {}

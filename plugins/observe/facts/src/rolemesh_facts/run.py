@@ -124,7 +124,7 @@ class RunFacts:
                     offset += len(raw)
                     try:
                         known.append(msgspec.json.decode(raw, type=Event))
-                    except msgspec.MsgspecError:
+                    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                         continue
         except OSError:
             pass
@@ -348,5 +348,5 @@ def _content(path: Path) -> bytes:
 def _json(path: Path, kind: type[T]) -> T | None:
     try:
         return msgspec.json.decode(_content(path), type=kind)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

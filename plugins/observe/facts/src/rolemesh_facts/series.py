@@ -44,7 +44,7 @@ def read_values(path: Path, after: int, start: int) -> Iterator[StepMetrics]:
                     int(found.pop("steps") or 0),
                     found.pop("time") or 0.0,
                 )
-            except (msgspec.MsgspecError, KeyError, ValueError):
+            except (msgspec.MsgspecError, KeyError, ValueError, RecursionError):
                 break
             start += len(raw)
             if step > after:

@@ -39,7 +39,7 @@ def read_flow(run_dir: Path) -> FlowFile | None:
     try:
         with open_regular(run_dir / RECORD_DIR / FLOW_FILE) as file:
             return msgspec.json.decode(file.read(), type=FlowFile)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -200,7 +200,7 @@ def decode_row(line: bytes) -> Row | None:
     """Return the kept row of a line; None if the line is damaged."""
     try:
         return _ROW.decode(line)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

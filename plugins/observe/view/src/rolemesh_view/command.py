@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import secrets
 import socket
 import sys
@@ -29,6 +30,8 @@ COLLECT = 100_000, 20, 100
 """Thresholds of the garbage collector. Records become many small tuples without cycles: with the default thresholds,
 the collector took half of the time of an answer."""
 
+MOST_TOLD = 100
+"""Maximum number of warnings about damaged lines."""
 SWITCH_S = 0.001
 """Seconds after which the thread that reads records lets an answer go on. With Python's 5 ms, each file that an answer
 reads cost it 5 ms while records of 10,000 ranks were read."""
@@ -86,11 +89,27 @@ def command(
         run.begin()
     app = application(runs, token, cookie=f"rolemesh-view-{bound}", hosts=hosts, live=live)
     gc.set_threshold(*COLLECT)
+    logging.getLogger("rolemesh.runs.jsonl").addFilter(_Once())
     sys.setswitchinterval(SWITCH_S)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_S
     )
     _Server(config, live).run(sockets=[listening])
+
+
+class _Once(logging.Filter):
+    """Lets each message pass once: the pages of a job with a damaged line read it again and again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        told = record.getMessage()
+        if told in self._told or len(self._told) == MOST_TOLD:
+            return False
+        self._told.add(told)
+        return True
 
 
 class _Server(uvicorn.Server):

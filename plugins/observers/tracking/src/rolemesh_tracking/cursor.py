@@ -31,7 +31,7 @@ def read_cursor(path: Path) -> Cursor:
     """Return what the file says; the start if there is none, or a damaged one."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Cursor)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return Cursor()
 
 

@@ -33,7 +33,7 @@ def unsent(run_dir: Path, cursor: Cursor, patterns: Sequence[str]) -> Iterator[L
 def _events(run_dir: Path, after: int) -> Iterator[Event]:
     with suppress(FileNotFoundError), open_regular(run_dir / EVENTS_FILE) as file:
         for raw in file:
-            with suppress(msgspec.MsgspecError):
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 event = msgspec.json.decode(raw, type=Event)
                 if event.seq > after and raw.endswith(b"\n"):
                     yield event

@@ -124,7 +124,7 @@ class FilesSource(Source):
             return None
         try:
             return _decode(line)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             if not self.options.skip:
                 remedy = "correct the line, or set skip: true to leave such lines out"
                 what = f"the line at byte {number} is no JSON object: {error}"

@@ -251,7 +251,7 @@ class JetStreamClient(BrokerClient):
     def _record(self, name: str, number: int, data: bytes) -> Fetched:
         try:
             row = _decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             what = f"message {number} of stream {name!r} is no JSON object: {error}"
             if not self._options.skip:
                 remedy = "correct what writes it, or set skip: true to leave such messages out"

@@ -206,7 +206,7 @@ class StreamsClient(BrokerClient):
                 row = {key.decode(): value.decode() for key, value in (fields or {}).items()}
             else:
                 row = _decode((fields or {})[self._options.field.encode()])
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
             why = "has no such field" if isinstance(error, KeyError) else f"is no JSON object: {error}"
             what = f"entry {entry.decode()} of stream {name!r}: field {self._options.field!r} {why}"
             if not self._options.skip:

@@ -42,5 +42,5 @@ class Said:
         """Return all messages that a process has kept there; none if the file cannot be read."""
         try:
             return _decode(self._path.read_bytes())
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return ()

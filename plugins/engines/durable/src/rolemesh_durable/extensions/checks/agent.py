@@ -81,7 +81,7 @@ class NodeChecks(AgentPart):
             return Measured(name, error=refused(error))
         try:
             return msgspec.json.decode(answer, type=Measured)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return Measured(name, error=why)
 
     def _ask(self, order: bytes, timeout_s: float) -> tuple[bytes, str]:

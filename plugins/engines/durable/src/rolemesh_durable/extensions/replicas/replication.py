@@ -101,7 +101,7 @@ class Replication:
             if kind != r.OFFER:
                 return self.offers.answer(kind, body, now)
             self._be_offered(_decode(body, type=r.Offer), now)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             r.unexpected(error)
         except Exception as error:
             role, rank = _decode(body)[:2]

@@ -196,7 +196,7 @@ class ReplicaStore:
     def _read(self, path: Path) -> Image | None:
         try:
             return msgspec.msgpack.decode((path / _HEAD).read_bytes(), type=Image)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
 
