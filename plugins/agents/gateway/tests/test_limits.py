@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import resource
+import tracemalloc
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -44,6 +46,34 @@ def test_a_body_of_100_mb_is_refused_before_it_is_in_memory(gateway, says):
             assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000
             async with client.post(f"{here.door.url}/v1/chat/completions", json=QUESTION) as answer:
                 assert answer.status == 200
+
+    asyncio.run(main())
+
+
+def test_an_open_connection_holds_nothing_of_its_last_request(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here:
+            _, _, host, number = here.door.url.split("/")
+            reader, writer = await asyncio.open_connection(*host.split(":"))
+
+            async def asked(length):
+                body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "y" * length}]}).encode()
+                head = f"POST /{number}/v1/messages/count_tokens HTTP/1.1\r\nHost: x\r\nx-api-key: {here.door.key}\r\n"
+                writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                told = await reader.readuntil(b"\r\n\r\n")
+                assert told.startswith(b"HTTP/1.1 200")
+                await reader.readexactly(int(told.lower().partition(b"content-length:")[2].split()[0]))
+
+            await asked(10)
+            tracemalloc.start()
+            try:
+                await asked(500_000)
+                await asyncio.sleep(0.1)
+                gc.collect()
+                assert tracemalloc.get_traced_memory()[0] < 100_000
+            finally:
+                tracemalloc.stop()
+            writer.close()
 
     asyncio.run(main())
 

@@ -56,7 +56,7 @@ class Contexts:
         self._turns: set[bytes] = set()
         """The digests of all turns of the model."""
         self._placed: tuple[Sequence[Message], list[bytes]] | None = None
-        """The messages of the last request and their digests, until its answer."""
+        """The messages of the last request and their digests, until `forget`."""
 
     def place(
         self, messages: Sequence[Message], tools: Sequence[Tool], again: bool = False
@@ -94,6 +94,9 @@ class Contexts:
         mine.first = mine.first or len(mine.digests) - 1
         self._turns.add(told)
         mine.whole = _digests([{**answer, "content": answer["content"] + stop}])[0] if stop else told
+
+    def forget(self) -> None:
+        """Forget the messages of the last request."""
         self._placed = None
 
     def _digests_of(self, messages: Sequence[Message]) -> list[bytes]:

@@ -79,6 +79,9 @@ class Dialogue:
                 return found
             before = self.ended
             await self._exchange(found)
+            # A conversation that waits does not hold the whole history of its last request.
+            del found
+            self._contexts.forget()
             if self.ended is not before:
                 on_over()
 

@@ -154,7 +154,7 @@ class Server:
         self._url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
 
     async def _serving(self, listener: socket.socket, only: Door | None) -> web.AppRunner:
-        app = web.Application(client_max_size=self._most_bytes)
+        app = web.Application()
         app.router.add_route("*", "/{number}{path:/.*}", functools.partial(self._answer, only))
         runner = web.AppRunner(
             app, access_log=None, logger=server_log(), handler_cancellation=True, handle_signals=False,
@@ -305,12 +305,15 @@ class Server:
         return response
 
     async def _body(self, request: web.Request) -> Mapping[str, Any]:
+        # Not `request.read()`: an open connection would hold the body until its next request.
+        data = bytearray()
         try:
             async with asyncio.timeout(BODY_S):
-                data = await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            most = f"{self._most_bytes / 1e6:g} MB"
-            raise RefusedError(413, f"the body is longer than {most}", code="request_too_large") from None
+                async for chunk in request.content.iter_any():
+                    data += chunk
+                    if len(data) > self._most_bytes:
+                        most = f"{self._most_bytes / 1e6:g} MB"
+                        raise RefusedError(413, f"the body is longer than {most}", code="request_too_large")
         except TimeoutError:
             raise RefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
         try:
