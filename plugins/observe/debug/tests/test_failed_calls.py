@@ -92,7 +92,8 @@ def test_the_oldest_files_make_room_unless_they_are_young() -> None:
     ("value", "text"),
     [
         (Batch({"v": np.array([3, 4])}), "Batch of 2 rows (v: int64 [2], 3…4)"),
-        (np.array([1.0, np.nan, np.inf]), "float64 [3], 1 NaN, 1 infinite"),
+        (np.array([1.0, np.nan, np.inf]), "float64 [3], 1 NaN (first in row 1), 1 infinite (first in row 2)"),
+        (np.array([[1.0, 1.0], [1.0, np.nan]], "f4"), "float32 [2, 2], 1 NaN (first in row 1)"),
         (Ragged.from_rows([[1], [1, 1]]), "ragged int64, 3 in 2 rows, all 1"),
         ({"a": None, "b": [1, "x"]}, "mapping of 2 (a: None; b: list of 2 int or str)"),
         ("x" * 100, f"'{'x' * 60}'…"),

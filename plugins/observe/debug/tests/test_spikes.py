@@ -6,7 +6,9 @@ import math
 
 import pytest
 
+from rolemesh_debug.replay import WatchedPort
 from rolemesh_debug.spikes import Usual, usual, wrong
+from rolemesh_debug.watch import Judged, WatchError
 
 LOSSES = [2.0, 2.1, 1.9, 2.0, 2.2, 1.8, 2.0]
 
@@ -41,3 +43,11 @@ def test_a_metric_that_hardly_moves_may_move_by_a_share_of_its_median() -> None:
 
 def test_a_metric_that_was_always_0_has_no_spikes() -> None:
     assert wrong(1.0, usual([0.0] * 20), 6) == ""
+
+
+def test_a_replay_fails_at_the_metric_for_which_the_operator_failed() -> None:
+    port = WatchedPort({"loss": Judged(3, Usual(1.0, 0.01, 25), 6.0), "kl": Judged(3, None)})
+    port.metric({"loss": 1.05, "kl": 1e9, "other": math.nan}, None)
+    for values, said in (({"loss": 99.0}, "loss is 99, 9,800 deviations"), ({"kl": math.nan}, "kl is nan")):
+        with pytest.raises(WatchError, match=said):
+            port.metric(values, None)

@@ -36,7 +36,8 @@ def _described(value: Any, depth: int) -> str:
     if isinstance(value, Batch):
         return f"Batch of {value.rows} rows ({_pairs(value, depth, MOST_COLUMNS)})"
     if isinstance(value, Ragged):
-        return f"ragged {_dtype(value.values)}, {len(value.values)} in {len(value)} rows{_content(value.values)}"
+        content = _content(value.values, rows=False)
+        return f"ragged {_dtype(value.values)}, {len(value.values)} in {len(value)} rows{content}"
     if isinstance(value, Shard):
         return f"shard of {list(value.shape)} at {list(value.offsets)}: {described(value.data, depth)}"
     if hasattr(value, "dtype") and hasattr(value, "shape"):
@@ -66,8 +67,11 @@ def _dtype(value: Any) -> str:
     return str(value.dtype).removeprefix("torch.")
 
 
-def _content(value: Any) -> str:
-    """Return the range of whole numbers, and the number of NaN and infinite values of others; "" if unknown."""
+def _content(value: Any, *, rows: bool = True) -> str:
+    """Return the range of whole numbers, and the number of NaN and infinite values of others; "" if unknown.
+
+    With `rows` it has the first row with such a value.
+    """
     if hasattr(value, "detach"):
         if value.device.type != "cpu":
             return ""
@@ -79,6 +83,10 @@ def _content(value: Any) -> str:
         low, high = value.min(), value.max()
         return f", all {low}" if low == high else f", {low}…{high}"
     if value.dtype.kind == "f":
-        nan, infinite = int(np.isnan(value).sum()), int(np.isinf(value).sum())
-        return (f", {nan} NaN" if nan else "") + (f", {infinite} infinite" if infinite else "")
+        odd = (("NaN", np.isnan(value)), ("infinite", np.isinf(value)))
+        return "".join(f", {int(at.sum())} {name}{_first(at) if rows else ''}" for name, at in odd if at.any())
     return ""
+
+
+def _first(at: np.ndarray[Any, Any]) -> str:
+    return f" (first in row {np.argwhere(at)[0][0]})" if at.ndim and len(at) > 1 else ""

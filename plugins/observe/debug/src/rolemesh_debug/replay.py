@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rolemesh.api.import_ref import import_paths
+from rolemesh.api.port import LocalPort
 from rolemesh.api.workload import OperatorSpec, RankContext, Workload
 from rolemesh.graph.routes import by_demand
 from rolemesh.job_file.loading import JobFile, Written, load
@@ -21,6 +22,8 @@ from rolemesh.runs.run import JOB_FILE
 from rolemesh_checkpoint import disk
 from rolemesh_dataplane.codec import Received, decode, encode
 from rolemesh_debug.failed_calls import About, FailedCall, ReplayError
+from rolemesh_debug.spikes import wrong
+from rolemesh_debug.watch import Judged, WatchError, decisions, decisions_file
 from rolemesh_runtime.items import Items, apart
 
 __all__ = ["Replay", "inputs_of", "prepare"]
@@ -32,6 +35,21 @@ class Replay(NamedTuple):
     workload: Workload
     run: Callable[[], Any]
     state: str
+
+
+class WatchedPort(LocalPort):
+    """Fails at a metric for which the extension `watch` failed the operator in the job."""
+
+    def __init__(self, judged: Mapping[str, Judged]) -> None:
+        super().__init__()
+        self._judged = judged
+
+    def metric(self, values: Mapping[str, float], item: int | None) -> None:
+        """Raise `WatchError` for a value that the job's rule calls wrong."""
+        for name in self._judged.keys() & values.keys():
+            if found := wrong(float(values[name]), self._judged[name].before, self._judged[name].spike):
+                raise WatchError(f"{name} {found}")
+        super().metric(values, item)
 
 
 def inputs_of(call: FailedCall, where: Path, *, trusted: bool) -> dict[str, Any]:
@@ -75,7 +93,9 @@ def prepare(about: About, inputs: Mapping[str, Any], run_dir: Path, scratch: Pat
             where=str(job.path),
         )
     rank, size = (0, 1) if selected.cls.group == "collective" else (about.rank, about.world_size)
-    ctx = _context(job, selection, about, scratch, rank=rank, size=size)
+    told = decisions(decisions_file(run_dir, about.role, about.rank))
+    port = WatchedPort({name: each for name, each in told.items() if each.step == about.step})
+    ctx = _context(job, selection, about, scratch, port, rank=rank, size=size)
     os.environ.update({**selected.cls.process(selected.options)[1], **job.spec.roles[about.role].runtime_env.env_vars})
     workload: Workload = selected.cls()
     workload.setup(ctx)
@@ -133,14 +153,14 @@ def _job(about: About, run_dir: Path) -> JobFile:
 
 
 def _context(
-    job: JobFile, selection: Selection, about: About, scratch: Path, *, rank: int, size: int
+    job: JobFile, selection: Selection, about: About, scratch: Path, port: LocalPort, *, rank: int, size: int
 ) -> RankContext[Any]:
     role = job.spec.roles[about.role]
     plugins = {key: partial(lambda each: each.cls(each.options), each) for key, each in selection.declared.items()}
     return RankContext(
         options=selection.roles[about.role].options, job=about.job, role=about.role, rank=rank, world_size=size,
         seed=job.spec.seed, steps=job.spec.steps, cpus=role.resources.cpu, memory_gb=role.resources.memory_gb,
-        run_dir=scratch, tmp_dir=scratch, base=job.base, plugins=plugins,
+        run_dir=scratch, tmp_dir=scratch, base=job.base, plugins=plugins, port=port,
     )  # fmt: skip
 
 

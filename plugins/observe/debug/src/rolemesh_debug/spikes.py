@@ -44,7 +44,8 @@ def wrong(value: float, before: Usual | None, spike: float | None) -> str:
     distance = abs(value - before.median) / before.deviation
     if distance <= spike:
         return ""
+    far = f"{distance:,.0f}" if distance >= 100 else f"{distance:.3g}"
     return (
-        f"is {value:.6g}, {distance:.3g} deviations from {before.median:.6g}, the median of the last {before.values} "
+        f"is {value:.6g}, {far} deviations from {before.median:.6g}, the median of the last {before.values} "
         f"values; {spike:g} are allowed"
     )

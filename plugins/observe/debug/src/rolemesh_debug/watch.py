@@ -19,7 +19,7 @@ from rolemesh_debug.failed_calls import FAILURES_DIR
 from rolemesh_debug.spikes import Usual, usual, wrong
 from rolemesh_durable.api.extensions import Extension, Rank, RankExtension
 
-__all__ = ["Rule", "Watch", "WatchError", "WatchOptions"]
+__all__ = ["Judged", "Rule", "Watch", "WatchError", "WatchOptions", "decisions", "decisions_file"]
 
 MOST_WARNINGS = 5
 """Maximum number of warnings of one metric in a life of a rank."""
@@ -66,10 +66,12 @@ class Watch(Extension):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """A decision, which the rank's next life repeats: the usual values of a metric at the step at which it failed."""
+    """A decision, which the rank's next life and `rolemesh replay-op` repeat: the usual values of a metric at the step
+    at which it failed, and the allowed distance from them."""
 
     step: int
     before: Usual | None
+    spike: float | None = None
 
 
 class MetricWatch(RankExtension):
@@ -81,7 +83,7 @@ class MetricWatch(RankExtension):
         self._rules = rules
         self._values = {name: deque[float](maxlen=rule.over) for name, rule in rules.items()}
         self._warned: dict[str, int] = {}
-        self._file = ctx.run_dir / FAILURES_DIR / f"watch-{ctx.role}-{ctx.rank}.json"
+        self._file = decisions_file(ctx.run_dir, ctx.role, ctx.rank)
         self._judged: dict[str, Judged] | None = None
 
     def opened(self, resume: int) -> None:
@@ -110,11 +112,16 @@ class MetricWatch(RankExtension):
             if self._warned[name] <= MOST_WARNINGS:
                 self._ctx.warn(f"{name} {found} (step {step})")
             return
-        self._judged = {**(self._judged or {}), name: Judged(step, before)}
+        self._judged = {**(self._judged or {}), name: Judged(step, before, rule.spike)}
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_json(self._file, self._judged)
         raise WatchError(f"{name} {found}")
+
+
+def decisions_file(run_dir: Path, role: str, rank: int) -> Path:
+    """Return the file with the decisions about a rank's metrics."""
+    return run_dir / FAILURES_DIR / f"watch-{role}-{rank}.json"
 
 
 def decisions(path: Path) -> dict[str, Judged]:
