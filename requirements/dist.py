@@ -17,6 +17,7 @@ import tempfile
 from contextlib import chdir
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.dont_write_bytecode = True  # the copy to build from holds sources only, and requirements/ is part of it
 
@@ -28,6 +29,8 @@ except ImportError:
     sys.exit(f"error: {sys.executable} has no setuptools, which requirements/lock.txt pins; make install brings it")
 
 ROOT = Path(__file__).resolve().parents[1]
+SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Python before 3.11.4, such as Debian 12's, has no filters."""
 IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info")
 
 
@@ -46,7 +49,7 @@ def build(source: Path, folders: tuple[str, ...], work: Path, out: Path) -> None
     with chdir(copy):
         sdist = out / build_meta.build_sdist(str(out))
     with tarfile.open(sdist) as archive:
-        archive.extractall(work / "sdist", filter="data")
+        archive.extractall(work / "sdist", **SAFELY)
     with chdir(work / "sdist" / sdist.name.removesuffix(".tar.gz")):
         build_meta.build_wheel(str(out))
 
