@@ -5,6 +5,8 @@
   if (!stream) return;
   const tell = wanted => said.forEach(id => { document.getElementById(id).hidden = id !== wanted; });
   if (!window.EventSource) { tell("still"); return; }
+  const LOOK_MS = 10000; // until the page of an ended run asks whether another run has its folder
+  const told = new Map();
   let source = null, timer = 0, tries = 0;
 
   // Puts the new text of a part in place. What has the focus keeps it, and wide tables stay where they are scrolled to.
@@ -12,7 +14,8 @@
     const old = document.getElementById(id), made = document.createElement("template");
     made.innerHTML = text;
     const part = made.content.firstElementChild;
-    if (!old || !part) return;
+    if (!old || !part || told.get(id) === text) return;
+    told.set(id, text);
     const places = [...old.querySelectorAll(".wide")].map(each => each.scrollLeft), active = document.activeElement;
     const named = old.contains(active) ? active.id ? "#" + CSS.escape(active.id) : active.getAttribute("href") ? `[href="${CSS.escape(active.getAttribute("href"))}"]` : "" : "";
     old.replaceWith(part);
@@ -28,7 +31,7 @@
     source.addEventListener("mark", event => { if (mark && event.data !== mark) { close(); location.reload(); } });
     for (const id of ["status", "live"]) source.addEventListener(id, event => put(id, event.data));
     for (const name of ["record", "metrics"]) source.addEventListener(name, event => document.dispatchEvent(new CustomEvent("rolemesh:" + name, {detail: event.data})));
-    source.addEventListener("over", close); // the reader's next look at the page asks whether another run has the folder
+    source.addEventListener("over", () => { close(); timer = setTimeout(open, LOOK_MS); });
     source.onerror = async () => {
       if (source?.readyState === EventSource.CLOSED) { // refused: a browser does not try that again by itself
         close();
