@@ -34,7 +34,7 @@ AGAIN: Final = ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR")
 """Errors with which a server refuses a session: another try may have one."""
 GENERIC: Final = ("Action", "CallToolAction", "ListToolsAction")
 """Classes of actions whose environment takes the calls of its own tools."""
-DOWN: Final = "look whether the server runs and what its log says; the conversation is tried again in a new episode"
+DOWN: Final = "look whether the server runs, and what its log says"
 
 
 class Raised(Exception):
