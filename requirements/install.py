@@ -307,7 +307,9 @@ def main(group: str) -> None:
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1])
+        with tempfile.TemporaryDirectory() as scratch:  # uv leaves the locks of its builds behind
+            os.environ["TMPDIR"] = scratch
+            main(sys.argv[1])
     except Failure as failure:
         sys.exit(str(failure))
     except KeyboardInterrupt:
