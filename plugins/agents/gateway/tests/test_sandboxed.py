@@ -57,6 +57,13 @@ open("up", "w").close()
 """
 """Leaves a process in a session of its own."""
 SLEEPS = "time.sleep(600)"
+ASKS = """
+import json, os, urllib.request
+body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "go"}]}).encode()
+headers = {"x-api-key": os.environ["ROLEMESH_KEY"], "Content-Type": "application/json"}
+url = os.environ["ROLEMESH_URL"] + "/v1/chat/completions"
+urllib.request.urlopen(urllib.request.Request(url, body, headers)).read()
+"""
 
 
 @pytest.fixture
@@ -134,7 +141,8 @@ def test_the_limits_of_a_sandbox_hold_for_a_program(boxed, says, code, reason):
 
 
 def test_a_program_that_hangs_in_a_sandbox_is_truncated(boxed, says):
-    talk = boxed("process", lambda messages: says("ok"), command=["{python}", "-c", LEAVES + SLEEPS], seconds=1.0)
+    command = ["{python}", "-c", ASKS + LEAVES + SLEEPS]
+    talk = boxed("process", lambda messages: says("ok"), command=command, seconds=3.0)
     assert talk.truncated == "the program ran longer than its limit in seconds"
 
 
