@@ -133,7 +133,7 @@ class ProcessHarness(Harness):
         over = dialogue.ended is not None
         wrong = options.wrong if over or not missed else ()
         found = verdict(result, options.reward, dialogue.reward, over, options.reward_if_truncated, wrong)
-        if isinstance(found, Failed) or not dialogue.counts.turns:
+        if isinstance(found, Failed) or not (over or dialogue.counts.turns):
             raise ConversationFailedError(explained(found, result, dialogue.counts.turns, missed))
         if found.reward is not None:
             talk.judge(found.reward)
