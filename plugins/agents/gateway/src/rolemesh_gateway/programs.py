@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_gateway import guard
 
 __all__ = ["Program", "ProgramResult"]
@@ -117,7 +118,7 @@ def _result(told: bytes) -> ProgramResult:
     """The result as the guard has written it; without one, the guard was killed."""
     try:
         return msgspec.json.decode(told, type=ProgramResult)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return ProgramResult(None, "guard")
 
 

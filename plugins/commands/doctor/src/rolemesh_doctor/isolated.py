@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from rolemesh.runs.jsonl import UNDECODABLE
+
 __all__ = ["Failed", "Task", "run"]
 
 
@@ -115,5 +117,5 @@ def _decoded(data: bytes, task: Task) -> Any:
         if data.startswith(b"-"):
             return Failed(msgspec.json.decode(data[1:], type=str))
         return msgspec.json.decode(data[1:], type=task.kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         return Failed(f"its process died in the middle of its answer: {error}")

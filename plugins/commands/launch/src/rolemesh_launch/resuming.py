@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh.runs.run import write_json
 from rolemesh_durable.api.jobs import Unfinished, unfinished
 from rolemesh_launch.flags import Asked
@@ -67,7 +68,7 @@ def left_by(run_dir: Path) -> Before | None:
         return None
     try:
         return Before(left, msgspec.json.decode((run_dir / NOTE_FILE).read_bytes(), type=Note))
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *UNDECODABLE):
         return Before(left, None)
 
 

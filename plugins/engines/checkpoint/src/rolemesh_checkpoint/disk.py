@@ -22,6 +22,7 @@ import msgspec
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.api.workload import State
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_checkpoint.layout import SnapshotError
 from rolemesh_checkpoint.memory import MemorySnapshot
 from rolemesh_checkpoint.reading import StateFile, map_file
@@ -216,7 +217,7 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise SnapshotError(
             "the checkpoint has no manifest: it was never finished", where=str(folder), remedy=_OTHER
         ) from error
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, *UNDECODABLE) as error:
         raise SnapshotError(f"the manifest is damaged: {error}", where=str(path), remedy=_OTHER) from error
     if manifest.format != FORMAT:
         raise SnapshotError(

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from rolemesh.errors import NameInUseError
-from rolemesh.runs.jsonl import open_regular
+from rolemesh.runs.jsonl import UNDECODABLE, open_regular
 from rolemesh.runs.run import CONTROL_FILE, LOGS_DIR, RESULT_FILE, RUN_FILE, RUNS_ENV
 from rolemesh_runtime.lock import PROBE_S, RunLock, UnlockableError, lock_file, unwritable
 
@@ -92,5 +92,5 @@ def _said(path: Path) -> dict[str, Any]:
     try:
         with open_regular(path) as file:
             return msgspec.json.decode(file.read(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *UNDECODABLE):
         return {}

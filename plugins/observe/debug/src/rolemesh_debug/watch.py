@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rolemesh.api.workload import RankContext
 from rolemesh.errors import EXIT_FAILED, RolemeshError
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh.runs.run import write_json
 from rolemesh_debug.failed_calls import FAILURES_DIR
 from rolemesh_debug.spikes import Usual, usual, wrong
@@ -128,5 +129,5 @@ def decisions(path: Path) -> dict[str, Judged]:
     """Return the decisions in the file; none if there is no such file or it is damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Judged])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *UNDECODABLE):
         return {}

@@ -13,7 +13,7 @@ import msgspec
 
 from rolemesh.api.observer import Event, RunInfo, StepMetrics
 from rolemesh.api.rank_ref import RankRef
-from rolemesh.runs.jsonl import open_regular, read_metrics
+from rolemesh.runs.jsonl import UNDECODABLE, open_regular, read_metrics
 from rolemesh.runs.run import EVENTS_FILE, JOB_FILE, LOGS_DIR, METRICS_FILE, RESULT_FILE, RUN_FILE
 from rolemesh_facts.advice import Advice, Evidence, advice, old_values
 from rolemesh_facts.critical import Critical, critical_path
@@ -124,7 +124,7 @@ class RunFacts:
                     offset += len(raw)
                     try:
                         known.append(msgspec.json.decode(raw, type=Event))
-                    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                    except UNDECODABLE:
                         continue
         except OSError:
             pass
@@ -348,5 +348,5 @@ def _content(path: Path) -> bytes:
 def _json(path: Path, kind: type[T]) -> T | None:
     try:
         return msgspec.json.decode(_content(path), type=kind)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (OSError, *UNDECODABLE):
         return None

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from rolemesh.runs.jsonl import UNDECODABLE
+
 __all__ = ["FLOW_FILE", "RECORD_DIR", "Account", "FlowEdge", "FlowFile", "FlowOp", "Head", "Life", "Line", "Stretch"]
 __all__ += ["decode", "decode_lines", "encode", "rank_folder"]
 
@@ -137,7 +139,7 @@ def decode(line: bytes) -> Line | None:
     """Return a line of a record; None if it is damaged, or of a kind that this version does not know."""
     try:
         found: Line = _decoder.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return None
     return found
 
@@ -146,7 +148,7 @@ def decode_lines(lines: bytes) -> list[Line]:
     """Return the lines of a record, without those for which `decode` returns None."""
     try:
         found: list[Line] = _decoder.decode_lines(lines)  # three times as fast as one by one
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return [line for raw in lines.split(b"\n") if (line := decode(raw)) is not None]
     return found
 

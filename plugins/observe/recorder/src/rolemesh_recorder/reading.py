@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh.runs.jsonl import open_regular
+from rolemesh.runs.jsonl import UNDECODABLE, open_regular
 from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowFile, Head, Line, decode, rank_folder
 from rolemesh_recorder.parts import part_files, read_part
 from rolemesh_recorder.rows import ROWS_DIR, Row
@@ -39,7 +39,7 @@ def read_flow(run_dir: Path) -> FlowFile | None:
     try:
         with open_regular(run_dir / RECORD_DIR / FLOW_FILE) as file:
             return msgspec.json.decode(file.read(), type=FlowFile)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (OSError, *UNDECODABLE):
         return None
 
 
@@ -200,7 +200,7 @@ def decode_row(line: bytes) -> Row | None:
     """Return the kept row of a line; None if the line is damaged."""
     try:
         return _ROW.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return None
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh.runs.run import write_json
 
 __all__ = ["FOLDER", "Cursor", "read_cursor", "write_cursor"]
@@ -31,7 +32,7 @@ def read_cursor(path: Path) -> Cursor:
     """Return what the file says; the start if there is none, or a damaged one."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Cursor)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *UNDECODABLE):
         return Cursor()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.api.observer import Event, StepMetrics
-from rolemesh.runs.jsonl import open_regular, read_metrics
+from rolemesh.runs.jsonl import UNDECODABLE, open_regular, read_metrics
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
 from rolemesh_tracking.cursor import Cursor
 from rolemesh_tracking.lines import Line, Note, flat, note
@@ -33,7 +33,7 @@ def unsent(run_dir: Path, cursor: Cursor, patterns: Sequence[str]) -> Iterator[L
 def _events(run_dir: Path, after: int) -> Iterator[Event]:
     with suppress(FileNotFoundError), open_regular(run_dir / EVENTS_FILE) as file:
         for raw in file:
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            with suppress(*UNDECODABLE):
                 event = msgspec.json.decode(raw, type=Event)
                 if event.seq > after and raw.endswith(b"\n"):
                     yield event

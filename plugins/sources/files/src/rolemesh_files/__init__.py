@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, Field
 
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_files.matching import matching
 from rolemesh_files.tail import FilePosition, Tail, find, rotated
 from rolemesh_sources import Reader, Records, Source, SourceError
@@ -124,7 +125,7 @@ class FilesSource(Source):
             return None
         try:
             return _decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except UNDECODABLE as error:
             if not self.options.skip:
                 remedy = "correct the line, or set skip: true to leave such lines out"
                 what = f"the line at byte {number} is no JSON object: {error}"

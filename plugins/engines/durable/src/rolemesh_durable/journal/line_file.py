@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rolemesh.runs.jsonl import Numbered, open_regular
+from rolemesh.runs.jsonl import UNDECODABLE, Numbered, open_regular
 
 __all__ = ["LineFile", "last_line"]
 
@@ -140,7 +140,7 @@ def _last_line(fd: int) -> dict[str, Any]:
         data = os.pread(fd, tail, max(0, size - tail))
         lines = data[: data.rfind(b"\n") + 1].splitlines()
         for line in reversed(lines[0 if tail >= size else 1 :]):
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            with suppress(*UNDECODABLE):
                 return msgspec.json.decode(line, type=dict[str, Any])
         if tail >= size:
             return {}

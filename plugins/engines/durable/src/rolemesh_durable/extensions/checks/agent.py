@@ -18,6 +18,7 @@ import msgspec
 
 from rolemesh.api.import_ref import import_paths
 from rolemesh.plugins.discovery import PluginRecord
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_durable.checks import Check, CheckedNode
 from rolemesh_durable.extensions.checks.messages import Measure, Measured, NodeMeasured
 from rolemesh_durable.protocol.agent.part import AgentPart, AgentProcess
@@ -81,7 +82,7 @@ class NodeChecks(AgentPart):
             return Measured(name, error=refused(error))
         try:
             return msgspec.json.decode(answer, type=Measured)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNDECODABLE:
             return Measured(name, error=why)
 
     def _ask(self, order: bytes, timeout_s: float) -> tuple[bytes, str]:

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_durable.extensions.replicas import frames as r
 from rolemesh_durable.extensions.replicas.offers import Offers
 from rolemesh_durable.extensions.replicas.pull import Pull
@@ -101,7 +102,7 @@ class Replication:
             if kind != r.OFFER:
                 return self.offers.answer(kind, body, now)
             self._be_offered(_decode(body, type=r.Offer), now)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             r.unexpected(error)
         except Exception as error:
             role, rank = _decode(body)[:2]

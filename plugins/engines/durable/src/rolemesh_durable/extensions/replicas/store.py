@@ -15,6 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from rolemesh.api.rank_ref import OfRank, RankRef
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_checkpoint.memory import MemorySnapshots
 from rolemesh_checkpoint.send_log import SendLog
 from rolemesh_dataplane.shm import named
@@ -196,7 +197,7 @@ class ReplicaStore:
     def _read(self, path: Path) -> Image | None:
         try:
             return msgspec.msgpack.decode((path / _HEAD).read_bytes(), type=Image)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, *UNDECODABLE):
             return None
 
 
