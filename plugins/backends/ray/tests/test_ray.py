@@ -189,8 +189,10 @@ def test_the_next_master_finds_living_agents_is_told_of_dead_ones_and_ends_unkno
     successor = Hands(hands.job, hands.master)
     places = [AgentPlace("a", one, {}), AgentPlace("b", other, {}), AgentPlace("d", other, {})]
     successor.launcher.attach(places, {"a": 1, "b": 1, "d": 7})
-    assert successor.loss("b", 1)[1] is False
-    assert successor.loss("d", 7)[1] is False
+    why, node_lost = successor.loss("b", 1)
+    assert (why.partition(": ")[0], node_lost) == ("the agent's actor is gone", False)
+    assert "died" in why
+    assert successor.loss("d", 7) == ("the agent's actor is gone", False)
     successor.launcher.send("a", 1, b"hello again")
     successor.hears("a/1 hears hello again")
     until(lambda: gone(stray), "the unknown agent is gone")

@@ -24,7 +24,7 @@ from rolemesh_ray.names import (
     remove_reservations,
     reservation_name,
 )
-from rolemesh_ray.nodes import draining_nodes, free_nodes, kill_actor, node_is_gone
+from rolemesh_ray.nodes import death_of, draining_nodes, free_nodes, kill_actor, node_is_gone
 
 __all__ = ["RayLauncher"]
 
@@ -200,8 +200,8 @@ class RayLauncher:
             incarnation = incarnations[place.agent]
             handle = found.pop((place.agent, incarnation), None)
             if handle is None:
-                gone = node_is_gone(place.node)
-                self._tell_lost(place, incarnation, "the agent's actor is gone", gone)
+                why = _gone(death_of(agent_name(self._job, place.agent, incarnation)))
+                self._tell_lost(place, incarnation, why, node_is_gone(place.node))
                 continue
             with self._lock:
                 self._agents[place.agent] = _Agent(place, incarnation, handle)
@@ -289,7 +289,7 @@ class RayLauncher:
             ray.get(agent.end)
             why = "the agent has ended"
         except Exception as error:
-            why = f"the agent's actor is gone: {' '.join(str(error).split())[:400]}"
+            why = _gone(" ".join(str(error).split()))
         node_lost = "node has died" in why or "node was terminated" in why or node_is_gone(agent.place.node)
         self._tell_lost(agent.place, agent.incarnation, why, node_lost)
 
@@ -300,6 +300,11 @@ class RayLauncher:
             why = f"node {place.node[:12]} is lost ({why})"
         if not self._stopped.is_set():
             self._lost(place.agent, incarnation, why, node_lost)
+
+
+def _gone(why: str) -> str:
+    """Return what is said of an agent that is gone; `why` has Ray's words, if there are any."""
+    return f"the agent's actor is gone: {why[:400]}" if why else "the agent's actor is gone"
 
 
 def _held(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -16,7 +16,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rolemesh.api.cluster import ClusterView, NodeView
 
-__all__ = ["ActorState", "draining_nodes", "free_nodes", "kill_actor", "living_nodes", "node_is_gone", "state_of"]
+__all__ = [
+    "ActorState",
+    "death_of",
+    "draining_nodes",
+    "free_nodes",
+    "kill_actor",
+    "living_nodes",
+    "node_is_gone",
+    "state_of",
+]
 
 PROBE_TIMEOUT_S = 1.0
 SLAY_TIMEOUT_S = 5.0
@@ -103,6 +112,18 @@ def state_of(handle: Any) -> ActorState:
     from ray._private import state
 
     return ActorState(state.actors(handle._actor_id.hex()) or {})
+
+
+def death_of(name: str) -> str:
+    """Return Ray's words for the death of the last actor of this name; "" if Ray has none."""
+    from ray._private import state
+
+    dead = [each for each in state.state.actor_table(None, actor_state_name="DEAD").values() if each["Name"] == name]
+    if not dead:
+        return ""
+    cause = max(dead, key=lambda each: each["EndTime"])["DeathCause"]
+    context = getattr(cause, cause.WhichOneof("context") or "", None)
+    return " ".join(str(getattr(context, "error_message", "")).split())
 
 
 def kill_actor(handle: Any) -> None:
