@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.installed import ROOT, Dist, Installed, build_wheel, make_environment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 EXAMPLE = ROOT / "examples" / "community-plugin"
 KILLS = ("--backend", "local", "--nodes", "3x(cpu=2)", "--chaos", "kills=2,seed=1,targets=rank", "--chaos-compare")
@@ -77,7 +77,6 @@ def test_the_strategy_gives_each_rank_of_the_buffer_a_node(environment: Installe
     ]
 
 
-@pytest.mark.soak
 def test_its_own_tests_pass_with_the_conformance_kit_of_the_wheel(environment: Installed, folder: Path) -> None:
     done = environment.run("python", "-m", "pytest", "-q", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr

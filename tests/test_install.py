@@ -92,6 +92,7 @@ def has(checkout: Path, name: str) -> str | None:
     return found[0].name.removeprefix(f"{name}-").removesuffix(".dist-info") if found else None
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "name", [pytest.param("simple", id="with uv"), pytest.param("old", id="with pip alone", marks=pytest.mark.soak)]
 )

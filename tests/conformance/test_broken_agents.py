@@ -18,6 +18,7 @@ from rolemesh_testing import EnvironmentConformance, HarnessConformance, childre
 ONCE = "test_an_action_that_is_not_repeatable_is_done_once"
 
 
+@pytest.mark.soak
 def test_the_kit_finds_each_mistake_of_an_environment_and_none_in_a_sound_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "GONE_S", 0.5)
     of, kit = broken_environments, EnvironmentConformance

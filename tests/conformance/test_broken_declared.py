@@ -36,7 +36,13 @@ KITS: dict[Any, Any] = {
 SETTINGS: dict[Any, dict[str, Any]] = {ScalerConformance: {"examples": 40, "simplify": False}}
 
 
-@pytest.mark.parametrize("kit", KITS, ids=lambda kit: kit.kind)
+SLOW = (ScalerConformance, CheckConformance)
+"""Classes that take more than ten seconds. They run in the soak."""
+
+
+@pytest.mark.parametrize(
+    "kit", [pytest.param(kit, marks=pytest.mark.soak) if kit in SLOW else kit for kit in KITS], ids=lambda kit: kit.kind
+)
 def test_the_kit_finds_each_mistake_and_none_in_a_sound_plugin(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scalers, "LATE_S", 1.5)
     monkeypatch.setattr(examinations, "LIMIT_S", 1.0)

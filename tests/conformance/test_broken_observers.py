@@ -16,11 +16,13 @@ def findings() -> Findings:
     return found_in(ObserverConformance, {**BROKEN, Sound: everything}, examples=40, simplify=False)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda cls: cls.__name__)
 def test_the_kit_finds_each_mistake_of_an_observer(broken: type[Observer], findings: Findings) -> None:
     assert findings[broken].keys() == BROKEN[broken], findings[broken]
 
 
+@pytest.mark.soak
 def test_nothing_is_found_in_a_sound_observer(findings: Findings) -> None:
     assert not findings[Sound]
 
@@ -31,5 +33,6 @@ def test_nothing_else_is_found() -> None:
     assert {broken: failed.keys() for broken, failed in found.items()} == BROKEN
 
 
+@pytest.mark.soak
 def test_each_standard_test_has_a_broken_observer() -> None:
     assert set().union(*BROKEN.values()) == own_tests(ObserverConformance)

@@ -13,6 +13,7 @@ REMOVED = "test_the_folder_can_be_removed_whatever_commands_made_of_it"
 """A broken plugin would leave folders behind that pytest cannot remove either."""
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_kit_finds_each_mistake_of_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conformance, "WAIT_S", 5.0)

@@ -37,10 +37,12 @@ BROKEN: dict[str, Any] = {
 }
 
 
+@pytest.mark.soak
 def test_each_standard_test_has_a_broken_transport() -> None:
     assert BROKEN.keys() == own_tests(TransportConformance)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_kit_finds_each_mistake_of_a_transport(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (party, conformance):

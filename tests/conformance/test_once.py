@@ -59,6 +59,7 @@ class Absent(Observer):
         pass
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("bad")
 def test_an_obstacle_to_all_tests_fails_one_test_and_the_others_name_it() -> None:
     classes = {

@@ -114,6 +114,7 @@ def test_agents_that_die_one_after_the_other_restart_no_rank(make_job: Make) -> 
     assert {event["data"]["pid"] for event in of_kind(job, "rank_up")} == set(pids(status).values())
 
 
+@pytest.mark.soak
 def test_without_a_next_agent_within_the_lease_nothing_is_left(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     process = job.start("steps=100000", *SLOW[1:])

@@ -170,6 +170,7 @@ def check(job: Job, *args: str) -> dict[str, int]:
     return made
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("operator", ["one", pytest.param("many", marks=pytest.mark.soak)])
 def test_slow_ranks_do_less_and_the_result_is_the_same(shared: Job, operator: str) -> None:
     made = check(shared, f"params.operator={operator}")

@@ -124,6 +124,7 @@ def test_a_job_is_drained_and_goes_on_after_its_last_step(make_talker: Make) -> 
     assert job.metrics()[-1]["reward"] == total(last + 11)
 
 
+@pytest.mark.soak
 def test_the_last_step_is_the_same_for_the_next_master_and_for_a_rank_that_comes_back(make_talker: Make) -> None:
     job = make_talker(finish_at=40)
     process = job.start(*SLOW)
@@ -166,6 +167,7 @@ def test_a_job_without_snapshots_and_with_a_number_of_steps_ends_early_too(make_
     assert job.metrics()[-1]["step"] == result["committed_steps"] - 1 < 100000 - 1
 
 
+@pytest.mark.soak
 def test_an_operator_that_tells_of_its_progress_does_not_hang(make_talker: Make) -> None:
     job = make_talker(LADDER.replace("60", "2"), finish_at=6, long_s=8.0)
     process = job.start("steps=null")

@@ -190,6 +190,7 @@ def test_a_requirement_that_does_not_exist_ends_the_job_with_pips_own_words(vers
     assert not any(event["kind"] == "recovery_planned" for event in job.events())
 
 
+@pytest.mark.soak
 def test_a_job_that_waits_for_pip_survives_its_agent_and_can_be_stopped(make_job: Callable[..., Job]) -> None:
     job = in_job(make_job("versions"), requirement="never-answered")
     with socket.create_server(("127.0.0.1", 0)) as silent_index:

@@ -18,7 +18,7 @@ from tests.e2e.ladder import launched, of_kind, pids
 
 ROOT = Path(__file__).parents[2]
 SMALL_GRPO = (
-    "steps=3",
+    "steps=2",
     "roles.data.options.prompts_per_step=3",
     "roles.data.options.eval_size=2",
     "roles.rollout.options.samples=4",
@@ -156,10 +156,10 @@ def grpo(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Example:
 def test_grpo_on_the_real_model_is_on_policy(grpo: Example) -> None:
     job = grpo
     metrics = job.metrics()
-    assert [line["step"] for line in metrics] == [0, 1, 2]
+    assert [line["step"] for line in metrics] == [0, 1]
     assert all(0.0 <= line["reward"] <= 1.0 for line in metrics)
     assert all(line["logprob_diff"] < 1e-4 for line in metrics), [line["logprob_diff"] for line in metrics]
-    assert [line["operators"]["trainer.train"]["staleness"] for line in metrics] == [0.0, 0.0, 0.0]
+    assert [line["operators"]["trainer.train"]["staleness"] for line in metrics] == [0.0, 0.0]
     assert "eval_accuracy" in metrics[0]
     assert "eval_accuracy" in metrics[-1]
     assert metrics[0]["records"]["eval_answers"]
@@ -205,13 +205,13 @@ def test_asynchronous_grpo_trains_rows_that_are_at_most_two_updates_old(example:
 def test_the_agent_trains_what_was_sampled_in_every_turn(example: Any, smollm2: Path) -> None:
     assert (smollm2 / "config.json").exists()
     job = example("agent")
-    few = ("roles.tasks.options.groups=2", "roles.tasks.options.samples=4", "roles.agent.options.samples=4")
-    done = job.run("steps=2", "roles.tasks.options.held_out=4", *few, "roles.trainer.options.if_nothing_learned=done")
+    few = ("roles.tasks.options.groups=1", "roles.tasks.options.samples=4", "roles.agent.options.samples=4")
+    done = job.run("steps=2", "roles.tasks.options.held_out=2", *few, "roles.trainer.options.if_nothing_learned=done")
     assert done.returncode == 0, done.stdout + done.stderr
     metrics = job.metrics()
     assert [line["step"] for line in metrics] == [0, 1]
     assert all(line["logprob_diff"] < 1e-4 for line in metrics), [line["logprob_diff"] for line in metrics]
-    assert all(line["conversations"] == 8 and line["turns"] > 1 for line in metrics)
+    assert all(line["conversations"] == 4 and line["turns"] > 1 for line in metrics)
     assert all("eval_success" in line for line in metrics)
     assert not any(line.get("conversations_failed") for line in metrics)
     assert not leftovers(job.ids())

@@ -327,6 +327,7 @@ def test_an_operator_that_blocks_in_a_lock_is_found_and_restarted(make_job: Make
     assert job.metrics()[-1]["reward"] == total(20)
 
 
+@pytest.mark.soak
 def test_an_operator_that_blocks_every_time_ends_the_job(make_job: Make) -> None:
     job = make_job(extra=LADDER)
     blocking(job, once=False)

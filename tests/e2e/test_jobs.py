@@ -214,7 +214,7 @@ def test_inline_gives_the_same_state_as_processes(make_job: Make) -> None:
     processes = job.result()["state_sha256"]
     done = job.cli("run", "job.yaml", "--engine=inline")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"the run before is now in .*/squares-[-0-9]+ \([0-9,]+ kB\)\n", done.stdout + done.stderr)
+    assert re.search(r"the run before is now in .*/squares-[-0-9]+Z \([0-9,]+ kB\)\n", done.stdout + done.stderr)
     assert job.result()["state_sha256"] == processes
     assert job.metrics()[-1]["reward"] == expected_total(20)
 

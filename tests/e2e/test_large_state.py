@@ -78,6 +78,7 @@ def large(make_job: Make, name: str = "large") -> Job:
     return job
 
 
+@pytest.mark.soak
 def test_few_snapshots_are_taken_and_a_killed_rank_ends_as_if_it_had_not_been(make_job: Make) -> None:
     undisturbed, killed = large(make_job), large(make_job, "killed")
     done = undisturbed.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from tests.e2e.harness import Job, until
 from tests.e2e.ladder import of_kind, total
 
@@ -17,6 +18,7 @@ engine: {options: {hang: {after_s: 60}}}
 """
 
 
+@pytest.mark.soak
 def test_steps_of_a_quick_job_share_lines_and_count_once_whatever_dies(make_job: Callable[..., Job]) -> None:
     job = make_job(extra=LADDER)
     process = job.start(f"steps={STEPS}")

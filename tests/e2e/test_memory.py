@@ -66,7 +66,8 @@ def is_over(job: Job) -> bool:
     return of_kind(job, "recovery_planned", "recovered")[-1]["kind"] == "recovered"
 
 
-@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("killed", [False, True])
 def test_it_gets_more_where_it_is_and_then_where_there_is_more(make_job: Make, killed: bool) -> None:
     job, process = hungry(make_job, "1x(cpu=4,memory_gb=0.4),1x(cpu=4,memory_gb=1)")
     job.running()

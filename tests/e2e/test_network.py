@@ -186,6 +186,7 @@ def heard(hosts: tuple[Host, Host], tmp_path: Path) -> Iterator[Path]:
         listener.kill()
 
 
+@pytest.mark.soak
 def test_values_cross_from_host_to_host_and_nobody_on_the_wire_can_read_them(
     job: Job, hosts: tuple[Host, Host], heard: Path
 ) -> None:

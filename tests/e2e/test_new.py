@@ -1,11 +1,12 @@
-"""Every template as an author gets it: made by the wheel, installed, tested, checked, and run in a job."""
+"""Every template as an author gets it: made by the wheel, installed, tested, checked, and run in a job.
+
+`plugins/commands/new/tests` has what every test run does: the files of the checkout, without a wheel.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.installed import Installed
@@ -13,19 +14,10 @@ from tests.installed import Installed
 from rolemesh import cli
 from rolemesh_new.command import KINDS, RUN
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
-OFTEN = ("workload", "scheduler", "failover")
-"""Kinds that people write most. The templates of the others are in the soak, since all have the same parts."""
-OWN_FILES = ("workload", "source", "kind")
-"""Kinds whose templates have files instead of those that all share."""
 SELECTED = {"kind": "brevity", **dict.fromkeys(("command", "examination", "engine", "store", "backend"), "function")}
 """Plugins that the results of jobs name whose own plugin no job file lists."""
-
-
-def rarely(often: Sequence[str]) -> list[Any]:
-    """All kinds; those that are not in `often` are for ``-m soak``."""
-    return [kind if kind in often else pytest.param(kind, marks=pytest.mark.soak) for kind in KINDS]
 
 
 def succeeds(environment: Installed, *command: str, cwd: Path) -> str:
@@ -45,7 +37,7 @@ def fresh(
     """
     folder = tmp_path_factory.mktemp("new")
     found = [getattr(item, "callspec", None) for item in request.session.items if item.path == Path(__file__)]
-    asked = {*OFTEN, *(each.params.get("kind") for each in found if each is not None)}
+    asked = {"failover", *(each.params.get("kind") for each in found if each is not None)}
     kinds = [kind for kind in KINDS if kind in asked]
     for kind in kinds:
         succeeds(authors_environment, "rolemesh", "new", kind, f"my-{kind}", cwd=folder)
@@ -66,7 +58,7 @@ def result(made: Path, name: str) -> dict[str, object]:
 
 
 # Those of a workload pass beside the command itself, in plugins/commands/new/tests; its wheel is certified below.
-@pytest.mark.parametrize("kind", rarely(("scheduler",)))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_new_plugin_passes_its_tests_and_linters_and_serves_a_job(kind: str, fresh: tuple[Installed, Path]) -> None:
     environment, made = fresh[0], repository(fresh[1], kind)
     succeeds(environment, "ruff", "check", ".", cwd=made)
@@ -87,7 +79,7 @@ def test_a_new_plugin_can_be_checked(fresh: tuple[Installed, Path]) -> None:
     assert (certificate["name"], certificate["passed"], certificate["fits"]) == ("my-workload", True, True)
 
 
-@pytest.mark.parametrize("kind", rarely(("workload",)))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_new_plugin_is_certified_where_its_wheel_is_installed(kind: str, fresh: tuple[Installed, Path]) -> None:
     name = "my_kind" if kind == "kind" else f"my-{kind}"
     told = succeeds(fresh[0], "rolemesh", "plugins", "check", name, "--json", cwd=fresh[1])
@@ -106,7 +98,7 @@ def test_a_new_failover_level_brings_killed_ranks_back(fresh: tuple[Installed, P
     assert "'level': 'my-failover'" in str(result(made, "my-failover")["recoveries"])
 
 
-@pytest.mark.parametrize("kind", rarely((*OWN_FILES, "observer")))
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_wheel_makes_the_same_files_as_the_checkout(
     kind: str, authors_environment: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

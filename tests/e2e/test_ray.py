@@ -17,6 +17,7 @@ Make = Callable[..., Job]
 SLOW = ("steps=100000", "roles.work.options.kwargs.sleep=0.01")
 
 
+@pytest.mark.soak
 def test_a_job_starts_a_ray_of_its_own_and_ends_it(make_job: Make) -> None:
     job = make_job(backend=())
     done = job.run()
@@ -139,6 +140,7 @@ def alive(pid: int) -> bool:
     return True
 
 
+@pytest.mark.soak
 def test_a_breakpoint_error_on_ray_has_a_remedy(make_job: Make, ray_address: str) -> None:
     job = make_job(backend=("--address", ray_address))
     roles = (job.folder / "roles.py").read_text()

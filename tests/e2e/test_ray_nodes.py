@@ -73,6 +73,7 @@ def planned(job: Job) -> dict[tuple[str, int], dict[str, Any]]:
 # --------------------------------------------------------------------------------------------------- devices and labels
 
 
+@pytest.mark.soak
 def test_ranks_are_in_the_racks_and_see_the_devices_of_the_plan(job: Job, racks: dict[str, str]) -> None:
     options = "{spread: {work: label.rack, source: label.rack}, nodes: {sink: {rack: c}}}"
     sizes = ("roles.work.world_size=3", "roles.source.world_size=3")

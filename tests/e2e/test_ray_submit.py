@@ -75,6 +75,7 @@ def where(job: Job) -> tuple[str, str]:
     return "--runs-dir", str(job.folder / "runs")
 
 
+@pytest.mark.soak
 def test_a_submitted_job_runs_on_the_cluster_from_an_uploaded_folder(make_job: Make, head: Head) -> None:
     job = make_job()
     done = head.ask("submit", "--working-dir", ".", *RUN, *where(job), cwd=job.folder)

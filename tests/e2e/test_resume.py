@@ -89,6 +89,7 @@ def test_a_job_that_was_stopped_goes_on(make_job: Make, undisturbed: str) -> Non
     goes_on(job, undisturbed, newest(job))
 
 
+@pytest.mark.soak
 def test_a_job_that_failed_goes_on_when_its_mistake_is_corrected(make_job: Make, undisturbed: str) -> None:
     job = make_job(extra=LADDER)
     failed = job.run(f"steps={STEPS}", *SLOW, "roles.work.options.kwargs.fail_at=23")
@@ -352,6 +353,7 @@ def test_checkpoints_are_listed_verified_and_not_exported_where_a_role_has_no_ex
     assert "squares" in unknown.stderr
 
 
+@pytest.mark.soak
 def test_the_snapshots_of_a_job_without_a_ladder_can_be_resumed_from(make_job: Make, undisturbed: str) -> None:
     job = make_job(extra="engine: {options: {snapshots: {persist_every: 5}}}\n")
     assert job.run("steps=7").returncode == 0

@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable
 
 import psutil
+import pytest
 from tests.e2e.harness import Job
 
 from rolemesh_runtime.lock import is_held
 
 
+@pytest.mark.soak
 def test_the_folder_of_a_job_whose_processes_are_all_stopped_stays_its_own(make_job: Callable[..., Job]) -> None:
     job = make_job(extra="failover: [{use: process}]\n")
     process = job.start("steps=100", "roles.work.options.kwargs.sleep=0.01", "engine.options.lease_s=60")

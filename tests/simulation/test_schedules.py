@@ -17,7 +17,7 @@ from tests.simulation.run import Result, run_many, run_seed
 
 from rolemesh_durable.protocol.edge import LogLost
 
-FEW, MANY = 250, 10_000
+FEW, MANY = 150, 10_000
 KEEPING = 60
 ENOUGH = 1_500
 """Maximum number of schedules until a mutation is found."""

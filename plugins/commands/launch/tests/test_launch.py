@@ -319,6 +319,7 @@ def test_a_sigterm_reaches_the_scripts_own_handler(folder: Path) -> None:
     assert {line.partition(":")[2] for line in out.splitlines()} >= {"rank 0 has saved", "rank 1 has saved"}
 
 
+@pytest.mark.soak
 def test_a_worker_ends_as_an_interpreter_does(folder: Path) -> None:
     for command in (("torchrun",), ("rolemesh", "launch", "--max-restarts", "0")):
         (folder / command[0]).mkdir()

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from wandb.proto.wandb_internal_pb2 import Record
 
 from rolemesh.api.observer import Event, RunInfo, StepMetrics
@@ -62,6 +63,7 @@ def test_importing_the_plugin_imports_no_wandb() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.soak
 def test_two_masters_log_one_run(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("name: grpo\nroles: {a: {env: {HF_TOKEN: hf_x}}}\n")
     first = started(tmp_path)

@@ -70,7 +70,7 @@ def test_a_restored_group_continues_bit_for_bit(group, tiny_model, texts, stage)
         assert digest(one["state"]) == digest(other["state"]) != digest(one["early"])
 
 
-@stages(3)
+@stages()
 def test_two_ranks_four_and_one_go_on_as_one_would(group, tiny_model, texts, stage):
     """Snapshots are cut for another number of ranks; what they hold stays the same bits."""
     batches, given = [texts(seed) for seed in range(6)], options(tiny_model, stage)

@@ -54,6 +54,7 @@ def test_greedy_outputs_and_logprobs_are_those_of_one_engine_and_no_prompt_is_co
     assert out == pair.one.call("evaluate", batch)[0]
 
 
+@pytest.mark.soak
 def test_samples_share_one_fetch_and_are_those_of_one_engine(pair: Pair, prompts: Any) -> None:
     batch = prompts(4, first=20)
     handed_over = prefilled(pair, batch)
@@ -62,6 +63,7 @@ def test_samples_share_one_fetch_and_are_those_of_one_engine(pair: Pair, prompts
     assert out == pair.one.call("generate", batch, step=3)[0]
 
 
+@pytest.mark.soak
 def test_weights_are_updated_in_both_halves(pair: Pair, prompts: Any, new_weights: Any, greedy: Any) -> None:
     batch = prompts(3)
     prefilled(pair, batch)  # never fetched: caches of old weights are still held when the new ones come

@@ -118,6 +118,7 @@ def turns(job: Job) -> list[dict[str, Any]]:
     return [line["records"] for line in job.metrics()]
 
 
+@pytest.mark.soak
 def test_a_turn_whose_rank_dies_goes_on_with_the_same_tokens(make_job: Callable[[str], Job]) -> None:
     undisturbed = make_job("undisturbed")
     out, _ = undisturbed.start().communicate(timeout=200)
