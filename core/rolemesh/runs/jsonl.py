@@ -23,7 +23,7 @@ log = logging.getLogger("rolemesh.runs.jsonl")
 RESERVED = ("step", "steps", "time", "operators", "roles", "staleness", "records")
 
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What `msgspec` raises for damaged bytes: no JSON or another type, no UTF-8, brackets too deep."""
+"""Errors of `msgspec` for damaged bytes: no JSON or another type, no UTF-8, brackets too deep."""
 
 Numbered = tuple[int, bytes]
 """A line with its number, which grows from line to line: the `seq` of an event, the step of

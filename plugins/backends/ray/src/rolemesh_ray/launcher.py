@@ -303,7 +303,7 @@ class RayLauncher:
 
 
 def _gone(why: str) -> str:
-    """Return what is said of an agent that is gone; `why` has Ray's words, if there are any."""
+    """Return the words for an agent that is gone. `why` has those of Ray; "" if there are none."""
     return f"the agent's actor is gone: {why[:400]}" if why else "the agent's actor is gone"
 
 
