@@ -144,3 +144,24 @@ def test_debug_shows_the_stacks_and_the_memory_of_a_rank(tmp_path: Path) -> None
             process.terminate()
             rolemesh(tmp_path, "stop", "debugged")
             process.wait()
+
+
+@pytest.mark.soak
+def test_debug_waits_for_the_profile_and_names_its_file_or_says_why_there_is_none(tmp_path: Path) -> None:
+    job(tmp_path, "debug", loss="__import__('torch') and (__import__('time').sleep(0.1) or 0.5)")
+    command = [Path(sys.executable).with_name("rolemesh"), "run", "job.yaml", "--backend", "local", "steps=100000"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            while rolemesh(tmp_path, "debug", "debugged", "sink/0").returncode:
+                assert process.poll() is None, "the job has ended"
+            written = rolemesh(tmp_path, "debug", "debugged", "sink/0", "--profile", "3")
+            assert written.returncode == 0, written.stderr
+            file = written.stdout.partition(";")[0]
+            assert "traceEvents" in json.loads((tmp_path / file).read_text())
+            failed = rolemesh(tmp_path, "debug", "debugged", "source/0", "--profile", "3")
+            assert failed.returncode == 1, failed.stdout
+            assert "source/0 has written no profile: the rank has not imported torch" in failed.stderr
+        finally:
+            process.terminate()
+            rolemesh(tmp_path, "stop", "debugged")
+            process.wait()

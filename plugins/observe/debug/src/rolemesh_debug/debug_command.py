@@ -1,4 +1,4 @@
-"""`rolemesh debug`: the stacks and the memory of a rank."""
+"""`rolemesh debug`: the stacks and the memory of a rank, or a profile of it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from rolemesh.api.observer import RankStatus
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
 from rolemesh.cli.output import print_json
 from rolemesh.runs.run import runs_folder
-from rolemesh_debug.living_ranks import asked_by, find_rank, process_of
+from rolemesh_debug.living_ranks import find_rank, process_of
 from rolemesh_debug.process_facts import ProcessFacts
-from rolemesh_debug.requests import MOST_STEPS, ProfileRank
-from rolemesh_durable.api.jobs import ControlClient, LivingRun, MasterGoneError, find_run, take_stacks
+from rolemesh_debug.profiles import profiled
+from rolemesh_debug.requests import MOST_STEPS
+from rolemesh_durable.api.jobs import LivingRun, MasterGoneError, find_run, take_stacks
 
 __all__ = ["command"]
 
@@ -32,9 +33,11 @@ def command(
 
     The stacks are those of py-spy, which pauses the rank for some milliseconds. The rank must be on this machine.
     With --profile, the rank instead runs torch.profiler around its next steps, and writes a Chrome trace into the
-    run's folder. The job file must list the extension `debug`, and the rank must have imported torch.
+    run's folder. The command waits for the file and names it; Ctrl-C ends only the wait. The job file must list the
+    extension `debug`, and the rank must have imported torch.
 
-    Exit code: 0; 1 if the job's master is gone; 2 if there is no such job or rank, or it has no process here.
+    Exit code: 0; 1 if the job's master is gone, or the rank has not written the profile; 2 if there is no such job or
+    rank, or it has no process here.
 
     Examples:
 
@@ -52,11 +55,11 @@ def command(
         raise MasterGoneError(what, where=str(run.path), remedy="rolemesh events shows what it journalled last")
     found = find_rank(status, rank)
     if profile:
-        with ControlClient(run.path) as client:
-            client.ask(
-                ProfileRank(found.ref.role, found.ref.rank, profile, asked_by(f"rolemesh debug --profile {profile}"))
-            )
-        typer.echo(f"{found.ref} profiles its next {profile} steps; the event profile_written names the file")
+        file = profiled(run, status, found.ref, profile)
+        if as_json:
+            print_json({"job": run.name, "rank": str(found.ref), "profile": str(file)})
+        else:
+            typer.echo(f"{file}; open it in https://ui.perfetto.dev")
         return
     facts = process_of(status, found)
     stacks = take_stacks(found.pid)
