@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import shutil
@@ -127,6 +128,16 @@ def gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):  # the latter where it ends while it is read
         return True
+
+
+def is_held(folder: Path) -> bool:
+    """Return whether a process holds the guard of the folder."""
+    with (folder / GUARD_FILE).open("rb+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
@@ -307,6 +318,7 @@ def test_the_next_agent_removes_files_of_jobs_that_no_longer_live_and_no_others(
         assert fresh.exists(), "its owner may have died a moment ago"
         assert owner.shm.exists()
         owner.kill()
+        until(lambda: is_held(owner.shm), "its janitor holds the guard")
         age(owner.shm)
         remove_orphans()
         assert owner.shm.exists(), "its janitor waits for the next incarnation"

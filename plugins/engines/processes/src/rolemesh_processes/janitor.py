@@ -268,7 +268,8 @@ def maintain(folders: "list[str]", guards: "dict[str, int]") -> None:
 def watch(folders: "list[str]", guards: "dict[str, int]") -> None:
     """Return when the owner is gone; maintain its folders meanwhile."""
     touched = time.monotonic()
-    while not select.select([0], [], [], BEAT_S)[0] or os.read(0, 4096):
+    # Until the owner has made them all, it looks for new ones: nobody else holds their guards when the owner dies.
+    while not select.select([0], [], [], BEAT_S if len(guards) == len(folders) else POLL_S)[0] or os.read(0, 4096):
         maintain(folders, guards)
         if time.monotonic() - touched > YOUNG_S:
             touched = time.monotonic()
