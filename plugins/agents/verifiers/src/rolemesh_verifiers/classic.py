@@ -69,10 +69,8 @@ class Classic:
         """Return a new episode, which has not started. An environment whose MCP server has ended is loaded again."""
         async with self._lock:
             if self._ended:
-                old, self._environment = (
-                    self._environment,
-                    await within(self._options.load_s, self._made, self._options.name, "environment"),
-                )
+                old, options = self._environment, self._options
+                self._environment = await within(options.load_s, self._made, options.name, "environment")
                 with suppress(Exception):
                     await old._teardown()
         return ClassicPlay(self._environment, desk, once)

@@ -96,7 +96,7 @@ def culprit(error: BaseException) -> tuple[str | None, str]:
 
     The function is the one that verifiers has called. None: the error is verifiers' own, or that of its client.
     """
-    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    frames = list(traceback.walk_tb(error.__traceback__))
     own = [at for at, (frame, _) in enumerate(frames) if _package(frame) == "rolemesh_verifiers"]
     frames = frames[own[-1] + 1 if own else 0 :]
     if not frames:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import struct
 
-import msgspec
+from rolemesh.runs.jsonl import UNDECODABLE
 
 __all__ = ["UNREADABLE", "Dropped"]
 
-UNREADABLE = (msgspec.MsgspecError, struct.error, ValueError, LookupError, RecursionError)
+UNREADABLE = (*UNDECODABLE, struct.error, ValueError, LookupError)
 """Errors that decoding a malformed message may raise."""
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from rolemesh.api.observer import RunInfo
 from rolemesh.errors import EXIT_FAILED, EXIT_NOT_STARTED, RolemeshError, nearest, raise_all
-from rolemesh.runs.jsonl import open_regular
+from rolemesh.runs.jsonl import UNDECODABLE, open_regular
 from rolemesh.runs.run import CONTROL_FILE, JOB_FILE, RESULT_FILE, RUN_FILE, RUNS_ENV
 from rolemesh_dataplane.transports import TransportKeys
 
@@ -215,7 +215,7 @@ def _read(path: Path, kind: type[T]) -> T | None:
         return msgspec.json.decode(_content(path), type=kind)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except (*UNDECODABLE, ValueError) as error:
         raise RolemeshError(
             f"the file is damaged: {error}", where=str(path), remedy="remove the run's folder if it is of no use"
         ) from error

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from rolemesh.api.observer import StepMetrics
-from rolemesh.runs.jsonl import open_regular, read_metrics
+from rolemesh.runs.jsonl import UNDECODABLE, open_regular, read_metrics
 
 __all__ = ["Collected", "centred", "exponential", "read_values", "thinned"]
 
@@ -44,7 +44,7 @@ def read_values(path: Path, after: int, start: int) -> Iterator[StepMetrics]:
                     int(found.pop("steps") or 0),
                     found.pop("time") or 0.0,
                 )
-            except (msgspec.MsgspecError, KeyError, ValueError, RecursionError):
+            except (*UNDECODABLE, KeyError, ValueError):
                 break
             start += len(raw)
             if step > after:

@@ -17,6 +17,8 @@ from typing import Any, TypedDict
 import msgspec
 import zmq
 
+from rolemesh.runs.jsonl import UNDECODABLE
+
 __all__ = ["LeaseOffice", "Ticket", "claim"]
 
 ANSWER_S = 5.0
@@ -83,7 +85,7 @@ class LeaseOffice:
                 question = self._socket.recv_multipart()
                 try:
                     engine, requests = msgspec.msgpack.decode(b"".join(question), type=tuple[str, list[str]])
-                except (msgspec.MsgspecError, ValueError, RecursionError):
+                except (*UNDECODABLE, ValueError):
                     self._socket.send(b"")  # a stranger's: whoever asks next must be answered
                 else:
                     self._socket.send(msgspec.msgpack.encode(self.claim(engine, requests)))

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.api.observer import Event, StepMetrics
-from rolemesh.runs.jsonl import open_regular, read_metrics
+from rolemesh.runs.jsonl import UNDECODABLE, open_regular, read_metrics
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE
 from rolemesh_durable.control.client import BEYOND
 from rolemesh_durable.control.living import LivingRun
@@ -90,5 +90,5 @@ def lines(run: LivingRun, after: int, until: int = BEYOND) -> Iterator[list[Step
 def _event(line: bytes) -> Event | None:
     try:
         return _decode(line)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except (*UNDECODABLE, ValueError):
         return None

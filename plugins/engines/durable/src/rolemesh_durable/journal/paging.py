@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from rolemesh.runs.jsonl import open_regular
+from rolemesh.runs.jsonl import UNDECODABLE, open_regular
 from rolemesh_durable.runs import unreadable
 
 __all__ = ["PAGE", "PAGE_BYTES", "pages", "start_after"]
@@ -84,7 +84,7 @@ def _number(key: str) -> Callable[[bytes], int | None]:
     def number(line: bytes) -> int | None:
         try:
             return int(getattr(decode(line), key))
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+        except (*UNDECODABLE, ValueError):
             return None
 
     return number
