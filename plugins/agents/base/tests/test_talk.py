@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,21 @@ import pytest
 from agent_bench import ByteTemplate
 
 from rolemesh.errors import PluginError
-from rolemesh_agents import AgentError, Observation, Reward, Start, Tool, ToolCall
+from rolemesh_agents import (
+    AgentError,
+    ConversationFailedError,
+    EndReached,
+    Observation,
+    Outcome,
+    Reward,
+    Start,
+    Tool,
+    ToolCall,
+)
 from rolemesh_agents.conversations.limits import ConversationLimits
 from rolemesh_agents.conversations.sampling import SampledTurn
 from rolemesh_agents.conversations.talk import Talk
+from rolemesh_agents.errors import BreachError
 
 TOOLS = (Tool("look", "", {}), Tool("pay", "", {}, repeatable=False))
 
@@ -23,17 +35,20 @@ TOOLS = (Tool("look", "", {}), Tool("pay", "", {}, repeatable=False))
 class Notes:
     """Writes down the calls that an episode gets."""
 
-    seconds = 0.0
-
-    def __init__(self, hears: bool) -> None:
-        self.hears, self.calls = hears, list[tuple[Any, ...]]()
+    def __init__(self, hears: bool, seconds: float = 0.0, done: bool = False) -> None:
+        """`seconds`: those that `reset` took. `done`: each answer ends the episode."""
+        self.hears, self.seconds, self.done = hears, seconds, done
+        self.calls = list[tuple[Any, ...]]()
 
     async def call(
         self, call: ToolCall, repeatable: bool, limit: float, turn: tuple[str, Sequence[ToolCall]] | None
     ) -> Observation:
         heard = None if turn is None else (turn[0], [each.name for each in turn[1]])
         self.calls.append((call.name, repeatable, heard))
-        return Observation("")
+        return Observation("", self.done)
+
+    async def reply(self, content: str, limit: float) -> Outcome:
+        return Outcome(done=self.done)
 
 
 async def sampled(prompt: Any, params: Any) -> SampledTurn:
@@ -125,3 +140,50 @@ def test_two_turns_of_one_sample_at_once_are_refused() -> None:
     first, second = asyncio.run(talks())
     assert first.content == "So: "
     assert "still being sampled" in str(second)
+
+
+async def looks(talk: Talk) -> None:
+    await talk.call(ToolCall("look", {}, "of a program"))
+
+
+async def replies(talk: Talk) -> None:
+    await talk.reply("hello")
+
+
+async def finishes(talk: Talk) -> None:
+    talk.finish("too hard")
+
+
+async def returns(talk: Talk) -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("harness", "seconds", "reason", "kind"),
+    [
+        (looks, 0.0, "the environment ended the episode at the call of 'look', before", ConversationFailedError),
+        (replies, 0.0, "the environment ended the episode at `reply`, before", ConversationFailedError),
+        (Talk.sample, 9.0, "worked 9 s before .*, and limits.conversation_s is 5", ConversationFailedError),
+        (looks, 9.0, "worked 9 s before .*, and limits.conversation_s is 5", ConversationFailedError),
+        (finishes, 0.0, r"the harness ended the conversation before the model's first turn \(too hard\)", BreachError),
+        (returns, 0.0, "the harness ended the conversation before the model's first turn\n", BreachError),
+    ],
+)
+def test_an_end_without_a_turn_names_who_ended_the_conversation(
+    harness: Any, seconds: float, reason: str, kind: type[AgentError]
+) -> None:
+    """Only the harness's own end is its breach, at which the job ends; another task may go well after the others."""
+
+    async def held() -> None:
+        episode: Any = Notes(False, seconds, done=True)
+        start = Start([{"role": "user", "content": "hello"}], TOOLS)
+        limits = ConversationLimits(tokens=1000, conversation_s=5.0)
+        talk = Talk(0, 0, start, episode, ByteTemplate(), sampled, limits, {})
+        with suppress(EndReached):
+            await harness(talk)
+        talk.returned()
+
+    with pytest.raises(AgentError, match=reason) as caught:
+        asyncio.run(held())
+    assert type(caught.value) is kind
+    assert caught.value.remedy

@@ -125,6 +125,13 @@ def test_a_server_that_dies_or_answers_wrongly_is_a_failure_and_no_reward(answer
     assert url in raised.value.what or "raised" in raised.value.what
 
 
+def test_an_episode_that_ends_at_its_begin_is_a_failure() -> None:
+    why = "`reset` of the environment has ended the episode"
+    with server(lambda message: seen(done=True, sum=1)) as url, pytest.raises(AgentError, match=why) as raised:
+        step(url)
+    assert raised.value.remedy
+
+
 def test_a_server_that_is_late_is_a_failure_within_the_limit() -> None:
     def late(message: dict[str, Any]) -> Any:
         if message["type"] == "step":

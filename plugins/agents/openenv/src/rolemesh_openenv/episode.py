@@ -49,6 +49,9 @@ class OpenEnvEpisode(Episode):
             raise AgentError(
                 what, remedy="look at the options `arguments` and `reset`, and at what it needs"
             ) from error
+        if first.done:
+            what = "`reset` of the environment has ended the episode, before the model's first turn"
+            raise AgentError(what, remedy="leave such tasks out, or mend `reset`: its observation has `done`")
         self._tools = {tool.name: tool for tool in self._listed()}
         system = self._options.system
         head = [] if system is None else [{"role": "system", "content": system}]

@@ -133,7 +133,7 @@ class Talk:
         repeatable = all(tool.repeatable for tool in self.start.tools if tool.name in names)
         found = await self._episode.call(call, repeatable, self._limits.call_s, turn)
         if found.done:
-            self.ended = "finished"
+            self._done(f"the call of {call.name!r:.100}")
         return found
 
     async def reply(self, content: str) -> Outcome:
@@ -141,7 +141,7 @@ class Talk:
         self._check()
         found = await self._episode.reply(content, self._limits.call_s)
         if found.done:
-            self.ended = "finished"
+            self._done("`reply`")
         return found
 
     def append(self, messages: Sequence[Message]) -> None:
@@ -195,11 +195,12 @@ class Talk:
     # ------------------------------------------------------------------------------------------ what the agent reads
 
     def returned(self) -> None:
-        """Note that the harness has returned: the conversation is over. Raises `ConversationFailedError` if the model
-        had no turn."""
+        """Note that the harness has returned: the conversation is over. Raises `BreachError` if the model had no turn:
+        an end before it that is not the harness's has raised `ConversationFailedError` in the harness."""
         self.ended = self.ended or "finished"
         if not self.turns:
             what = "the harness ended the conversation before the model's first turn"
+            what = f"{what} ({self.reason})" if self.reason else what
             raise BreachError(what, remedy="call `sample` in Harness.run")
 
     @property
@@ -238,9 +239,20 @@ class Talk:
     def _check(self) -> None:
         limit = self._limits.conversation_s
         if not self.ended and limit is not None and self.engine_s + self._episode.seconds > limit:
+            if not self.turns:
+                what = f"the environment worked {self._episode.seconds:.3g} s before the model's first turn"
+                remedy = "raise limits.conversation_s, or make the environment's reset quicker"
+                raise ConversationFailedError(f"{what}, and limits.conversation_s is {limit:g}", remedy=remedy)
             self._end("truncated", "seconds")
         if self.ended:
             raise EndReached(self.ended)
+
+    def _done(self, action: str) -> None:
+        """The environment has ended the episode. Without a turn of the model, it is a failure."""
+        self.ended = "finished"
+        if not self.turns:
+            what = f"the environment ended the episode at {action}, before the model's first turn"
+            raise ConversationFailedError(what, remedy="let the model have a turn before this action")
 
     def _full(self, tokens: int, why: str) -> NoReturn:
         """End a conversation without room for another token. Without a turn of the model, it is a failure."""
