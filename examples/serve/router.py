@@ -1,7 +1,7 @@
 """The endpoint: it sends each request to a prefill server, and then with the returned parameters to a decode server.
 
 It only speaks HTTP. vLLM's protocol types and servers define requests and answers. Answers, streams of events and
-errors are the decode server's, byte by byte. `http_limits.py` limits the clients.
+errors are the decode server's, byte by byte. `http_limits.py` limits the clients, and `own_names.py` refuses web sites.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import httpx
 from http_limits import Admission, Limits, Refused, refusal, server, whole_body
+from own_names import OwnNames
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
@@ -39,9 +40,11 @@ class Router:
         patience_s: float = 300,
         answer_s: float = 600,
         limits: Mapping[str, float] | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         """`patience_s`: seconds for which a request waits for a restarting server; `answer_s`: seconds without a byte
-        after which a living server counts as failed; `limits`: fields of `http_limits.Limits`.
+        after which a living server counts as failed; `limits`: fields of `http_limits.Limits`; `names`: host names for
+        which it answers, besides addresses, ``localhost`` and this machine's name.
         """
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
         from vllm.entrypoints.openai.completion.protocol import CompletionRequest
@@ -59,7 +62,7 @@ class Router:
             timeout=httpx.Timeout(answer_s, connect=5), limits=httpx.Limits(max_connections=None)
         )
         self.admission = Admission(self.serve, self.limits)
-        self.server = server(self.admission, self.limits, host, port)
+        self.server = server(OwnNames(self.admission, [host, *names]), self.limits, host, port)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
 
     @operator(prefill=Broadcast(), decode=Broadcast())

@@ -46,9 +46,11 @@ class Server:
                 str(port),
                 "--kv-transfer-config",
                 json.dumps(transfer),
+                "--middleware=own_names.OwnNames",
                 *args,
             ]
             env = os.environ | {
+                "PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH")))),
                 "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
                 "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_channel.getsockname()[1]),
             }

@@ -18,6 +18,7 @@ from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -105,6 +106,64 @@ def test_images_are_refused() -> None:
     content = [{"type": "image_url", "image_url": {"url": "data:"}}]
     with pytest.raises(AgentError, match="image_url, and rolemesh knows text only"):
         asked({"messages": [{"role": "user", "content": content}]}, once=[])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"messages": None},
+        {"messages": ["hello"]},
+        {"messages": [{"role": "user", "content": 3}]},
+        {"messages": [{"content": "hello"}]},
+        {"messages": [], "tools": [{"name": "add"}]},
+    ],
+    ids=str,
+)
+def test_a_request_in_another_form_is_a_failure_that_says_so(body: dict[str, Any]) -> None:
+    with pytest.raises(AgentError, match=r"in another form than Chat Completions: .*Error: "):
+        asked(body, once=[])
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"\x16\x03\x01\x00\xff\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\n\r\n", 400),
+        (b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", 400),
+        (b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", 404),
+        (b"POST %s HTTP/1.1\r\nHost: a\r\nX-Session-ID: t\r\nContent-Length: 2\r\n\r\n{x", 400),
+        (b'POST %s HTTP/1.1\r\nHost: a\r\nX-Session-ID: t\r\nContent-Length: 4\r\n\r\n"\xff\xff"', 400),
+        (b"POST %s HTTP/1.1\r\nHost: a\r\nX-Session-ID: t\r\nContent-Length: 2\r\n\r\n[]", 400),
+        (b"POST %s HTTP/1.1\r\nHost: a\r\nX-Session-ID: t\r\nContent-Length: 2\r\n\r\n{}", 400),
+    ],
+)
+def test_a_malformed_request_gets_one_line_in_the_log_or_none(
+    request_: bytes, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("aiohttp")
+    from rolemesh_verifiers.desk import Desk
+
+    async def over(body: Any) -> None:
+        assert body == {}
+
+    async def main() -> bytes:
+        desk = Desk()
+        await desk.start()
+        desk.open("t", over)
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(desk.url).port)
+            writer.write(request_.replace(b"%s", b"/v1/chat/completions"))
+            line = await reader.readline()
+            writer.close()
+            return line
+        finally:
+            await desk.stop()
+
+    assert f" {status} ".encode() in asyncio.run(main())
+    lines = caplog.text.splitlines()
+    assert all("refused a request that is no HTTP" in line for line in lines)
+    assert len(lines) <= 1
 
 
 def trace(**about: Any) -> Any:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import math
 import socket
+import struct
+import threading
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.e2e.harness import until
 
 from rolemesh.api.observer import Event, JobStatus, RankStatus, RunInfo, StepMetrics
-from rolemesh_prometheus import PrometheusObserver, PrometheusOptions
+from rolemesh_prometheus import PrometheusObserver, PrometheusOptions, server
 
 
 def started(folder: Path, port: int = 0) -> PrometheusObserver:
@@ -54,6 +57,26 @@ def test_a_scrape_has_the_newest_values_and_the_state(tmp_path: Path) -> None:
     assert found["rolemesh_ranks_wanted", "a"] == 2
     with pytest.raises(HTTPError, match="421"):  # a web site whose name leads here
         scraped(tmp_path, "evil.example")
+    observer.job_ended({"status": "done"})
+
+
+def test_a_client_that_goes_or_is_silent_costs_no_thread_and_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "SILENT_S", 0.1)
+    observer = started(tmp_path)
+    [target] = json.loads((tmp_path / "prometheus.json").read_text())
+    address = "127.0.0.1", int(target["targets"][0].rpartition(":")[2])
+    before = threading.active_count()
+    with socket.create_connection(address, timeout=30) as silent:
+        assert silent.recv(1) == b""
+    gone = socket.create_connection(address)
+    gone.sendall(b"GET /me")
+    gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    gone.close()  # with a reset
+    assert scraped(tmp_path)["rolemesh_ranks_wanted", "a"] == 2
+    until(lambda: threading.active_count() <= before, what="the threads of clients are gone")
+    assert capfd.readouterr().err == ""
     observer.job_ended({"status": "done"})
 
 

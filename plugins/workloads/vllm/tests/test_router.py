@@ -81,8 +81,14 @@ def make() -> Iterator[Callable[..., Running]]:
         router.teardown()
     server.shutdown()
     server.server_close()
-    for name in ("router", "http_limits"):
+    for name in ("router", "http_limits", "own_names"):
         sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def named(make: Callable[..., Running]) -> Running:
+    """A router that has a name of its own."""
+    return make(names=["models.example.org"])
 
 
 def test_a_server_that_hangs_is_504_and_one_that_is_gone_is_503(make: Callable[..., Running]) -> None:
@@ -109,3 +115,26 @@ def test_a_client_that_goes_away_makes_room_for_another(make: Callable[..., Runn
     assert running.send("/echo", bytes(100)).getresponse().status == 200
     until(lambda: running.router.admission.running == 0, what="the answer has been sent to its end")
     assert running.send("/echo", bytes(101)).getresponse().status == 413
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "status"),
+    [
+        ("host", "localhost:8000", 200),
+        ("host", "Models.example.org.", 200),
+        ("host", "[::1]:8000", 200),
+        ("host", "elsewhere.example.org", 421),
+        ("host", "a]b[", 421),
+        ("origin", "http://127.0.0.1:3000", 200),
+        ("origin", "https://models.example.org", 200),
+        ("origin", "https://elsewhere.example.org", 403),
+        ("origin", "null", 403),
+    ],
+)
+def test_foreign_hosts_and_pages_of_other_sites_are_refused(named: Running, name: str, value: str, status: int) -> None:
+    """A site may let its own name lead to this machine, or ask the endpoint from its page."""
+    client = HTTPConnection("127.0.0.1", named.port, timeout=60)
+    client.request("POST", "/echo", b"", {name: value})
+    answer = client.getresponse()
+    assert (answer.status, json.loads(answer.read() or "{}").get("error", {}).get("code", 200)) == (status, status)
+    client.close()

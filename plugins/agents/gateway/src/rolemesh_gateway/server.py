@@ -15,8 +15,10 @@ from weakref import WeakSet
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from rolemesh_agents import Reward, Start, ToolCall
+from rolemesh_agents.http_log import server_log
 from rolemesh_gateway.apis import (
     CHAT,
     MESSAGES,
@@ -29,7 +31,6 @@ from rolemesh_gateway.apis import (
     without,
 )
 from rolemesh_gateway.desk import Desk
-from rolemesh_gateway.malformed import server_log
 from rolemesh_gateway.requests import Answer, Ask, Count, Find, Kept, RefusedError
 
 __all__ = ["Door", "Server"]
@@ -157,8 +158,8 @@ class Server:
         app = web.Application()
         app.router.add_route("*", "/{number}{path:/.*}", functools.partial(self._answer, only))
         runner = web.AppRunner(
-            app, access_log=None, logger=server_log(), handler_cancellation=True, handle_signals=False,
-            shutdown_timeout=CLOSE_S,
+            app, access_log=None, logger=server_log(__name__, HttpProcessingError), handler_cancellation=True,
+            handle_signals=False, shutdown_timeout=CLOSE_S,
         )  # fmt: skip
         await runner.setup()
         await web.SockSite(runner, listener, backlog=4096).start()

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from rolemesh_agents import Message
+from rolemesh_agents.http_log import server_log
 from rolemesh_verifiers.messages import completion
 
 if TYPE_CHECKING:
@@ -43,10 +44,11 @@ class Desk:
     async def start(self) -> None:
         """Start the server."""
         from aiohttp import web
+        from aiohttp.http_exceptions import HttpProcessingError
 
         app = web.Application(client_max_size=2**30)
         app.router.add_post("/v1/chat/completions", self._complete)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, logger=server_log(__name__, HttpProcessingError))
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
@@ -61,7 +63,13 @@ class Desk:
         ask = self._traces.get(request.headers.get(SESSION, ""))
         if ask is None:
             return web.json_response({"error": {"message": "no conversation", "code": "unknown"}}, status=404)
-        body = await request.json()
+        try:
+            body = await request.json()
+        except (ValueError, RecursionError):  # no JSON, no UTF-8, or brackets too deep
+            body = None
+        if not isinstance(body, dict):
+            error = {"message": "the body must be a JSON object", "type": "invalid_request_error", "code": "no_json"}
+            return web.json_response({"error": error}, status=400)
         turn = await ask(body)
         if turn is None:
             error = {"message": LONG, "type": "invalid_request_error", "code": OVER}

@@ -27,14 +27,17 @@ class Asked(msgspec.Struct, frozen=True):
 def asked(body: Mapping[str, Any], once: Sequence[str]) -> Asked:
     """Return a request of the Chat Completions API. `once`: the names of tools that must not be repeated.
 
-    Raises `AgentError` for messages that are not text.
+    Raises `AgentError` for messages that are not text, and for a body in another form.
     """
-    tools = []
-    for each in body.get("tools") or ():
-        about = each["function"]
-        name, parameters = about["name"], {"type": "object", **(about.get("parameters") or {})}
-        tools.append(Tool(name, about.get("description") or name, parameters, name not in once))
-    return Asked([_plain(each) for each in body["messages"]], tools)
+    try:
+        return Asked(
+            [_plain(each) for each in body["messages"]], [_tool(each, once) for each in body.get("tools") or ()]
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        what = f"the environment asks for a turn in another form than Chat Completions: {type(error).__name__}: {error}"
+        raise AgentError(
+            what, remedy="mend the request in the environment's code, or use verifiers' own client"
+        ) from error
 
 
 def added(before: Asked, turn: Message, now: Asked) -> list[Message]:
@@ -74,6 +77,12 @@ def completion(turn: Message) -> dict[str, Any]:
     usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     about = {"id": "rolemesh", "object": "chat.completion", "created": 0, "model": "policy"}
     return {**about, "choices": [choice], "usage": usage}
+
+
+def _tool(offered: Mapping[str, Any], once: Sequence[str]) -> Tool:
+    about = offered["function"]
+    name, parameters = about["name"], {"type": "object", **(about.get("parameters") or {})}
+    return Tool(name, about.get("description") or name, parameters, name not in once)
 
 
 def _plain(message: Mapping[str, Any]) -> Message:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections import Counter as Count
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +17,11 @@ from rolemesh.api.observer import JobStatus
 from rolemesh_tracking import Line
 
 __all__ = ["Server"]
+
+log = logging.getLogger("rolemesh_prometheus.server")
+
+SILENT_S = 10.0
+"""Seconds after which the server closes the connection of a client that sends or takes nothing."""
 
 
 class Server:
@@ -40,6 +47,9 @@ class Server:
         for role, size in roles.items():
             self._wanted.labels(job, role).set(size)
         self._server, self._thread = start_http_server(port, host, registry)
+        self._server.handle_error = _ignore_gone_clients  # type: ignore[method-assign]
+        handler = self._server.RequestHandlerClass
+        self._server.RequestHandlerClass = type(handler.__name__, (handler,), {"timeout": SILENT_S})
         if _is_local(host):
             self._server.set_app(_for_local_names(self._server.get_app()))
         self.port: int = self._server.server_port
@@ -69,6 +79,13 @@ class Server:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _ignore_gone_clients(request: Any, client_address: Any) -> None:
+    """Log an error of a request in one line; nothing for a client that has gone, or says nothing."""
+    error = sys.exc_info()[1]
+    if not isinstance(error, OSError):
+        log.error("a request for metrics from %s has failed: %r", client_address, error)
 
 
 def _for_local_names(app: Any) -> Any:
