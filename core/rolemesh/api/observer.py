@@ -79,7 +79,7 @@ class RankStatus(OfRank, frozen=True):
     """A rank now.
 
     - `phase`: computing, waiting (for input), blocked (on credit), turn (waiting for its turn on
-      its slot), gathering (waiting for its group), or idle.
+      its slot), loading (for its turn), gathering (waiting for its group), or idle.
     - `doing`: the operator, or the peer of the edge, with the progress that the operator reports.
     """
 

@@ -75,8 +75,13 @@ def test_a_phase_that_began_before_spans_within_it_counts_without_them() -> None
     assert accounts.next(11 * S).spent == {"serving": 5_000_000, "following": pytest.approx(6_000_000, abs=10_000)}
 
 
+def test_a_rank_that_loads_has_an_account_of_it_before_the_load_ends() -> None:
+    loads = totals(now=(PHASES.index("loading"), -1, 1))
+    assert Accounts(WALL, Spans(WALL), lambda: loads, no_edges, 0).next(1 * S).spent == {"loading": 999_999}
+
+
 def test_no_account_has_more_than_its_time() -> None:
-    """A load shows as computing until its span tells what it was."""
+    """A phase may show as computing until its span tells what it was."""
     spans = Spans(WALL)
     found = totals(now=(COMPUTING, -1, 1))
     accounts = Accounts(WALL, spans, lambda: found, no_edges, 0)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from rolemesh.api.observer import Event, RunInfo
 from rolemesh.runs.run import EVENTS_FILE, RESULT_FILE, RUN_FILE
 from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowEdge, FlowFile, FlowOp, Head, Stretch, encode
-from rolemesh_top import TopVerb
+from rolemesh_top import TopVerb, frame
 from rolemesh_top.app import TopApp
 from rolemesh_top.frame import Frame, FrameSource, RankLine
 from rolemesh_top.text import RANK_HEADS, fitted_ranks, printed
@@ -106,9 +106,9 @@ def test_a_narrow_terminal_gets_one_line_per_rank_with_what_matters_most(width: 
     assert any("█" in cell.plain for cell in found.rows[0]) == bars
     assert [row[0].plain for row in found.rows] == ["rollout/0", "rollout/10"]
     long = [msgspec.structs.replace(line, most="x" * 500, phase="y" * 500) for line in lines]
-    frame = Frame("small", "running", 1, 2, 1.0, None, "", 60.0, tuple(long))
+    shown = Frame("small", "running", 1, 2, 1.0, None, "", 60.0, tuple(long))
     console = Console(width=width, file=StringIO())
-    console.print(printed(frame, width))
+    console.print(printed(shown, width))
     assert console.file.getvalue().count("\n") == 5, "header, heads and ranks have one line each"  # type: ignore[attr-defined]
 
 
@@ -122,10 +122,27 @@ def test_a_rank_of_an_ended_job_waits_for_nothing_after_its_last_step(run: Path)
     for role, lines in (("maker", ends[:2]), ("user", ends[2:])):
         with (run / RECORD_DIR / f"{role}-0" / "000000.jsonl").open("ab") as file:
             file.writelines(encode(line) + b"\n" for line in lines)
-    frame = FrameSource(run).frame(60.0)
-    maker = frame.ranks[0]
-    assert (maker.phase, maker.most) == ("all steps done", "33% all steps done")
-    assert "grant" not in json.dumps(msgspec.to_builtins(frame.ranks))
+    ranks = FrameSource(run).frame(60.0).ranks
+    assert (ranks[0].phase, ranks[0].most) == ("all steps done", "33% all steps done")
+    assert "grant" not in json.dumps(msgspec.to_builtins(ranks))
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({"state": "starting"}, "starts"),
+        ({"state": "up"}, "runs setup"),
+        ({"state": "ready"}, "waits for the other ranks"),
+        ({"state": "running", "phase": "loading", "doing": "use"}, "loading use"),
+    ],
+)
+@pytest.mark.parametrize("role", ["user", "unrecorded"])
+def test_a_rank_that_starts_or_loads_says_so(
+    run: Path, monkeypatch: pytest.MonkeyPatch, role: str, known: dict[str, str], said: str
+) -> None:
+    status = frame.job_status(run) | {"state": "running", "ranks": [{"role": role, "rank": 0, **known}]}
+    monkeypatch.setattr(frame, "job_status", lambda _: status)
+    assert {line.rank: line.phase for line in FrameSource(run).frame(60.0).ranks}[f"{role}/0"] == said
 
 
 def test_one_frame_as_text_and_as_json(run: Path) -> None:
@@ -142,8 +159,8 @@ def test_one_frame_as_text_and_as_json(run: Path) -> None:
     ):
         assert text in shown
     assert "\x1b[2J" not in shown
-    frame = json.loads(CliRunner().invoke(app, [str(run), "--json"]).output)
-    assert [(line["rank"], line["pid"], round(line["waiting"], 2)) for line in frame["ranks"]] == [
+    found = json.loads(CliRunner().invoke(app, [str(run), "--json"]).output)
+    assert [(line["rank"], line["pid"], round(line["waiting"], 2)) for line in found["ranks"]] == [
         ("maker/0", 4711, 0.0), ("maker/1", 4712, 0.0), ("user/0", 4711, 0.8),
     ]  # fmt: skip
-    assert frame["path"][0]["name"] == "maker.make"
+    assert found["path"][0]["name"] == "maker.make"

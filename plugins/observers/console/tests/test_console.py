@@ -125,7 +125,7 @@ def test_a_metric_that_is_not_logged_at_every_step_says_of_which_step_it_is() ->
 def test_while_a_job_starts_it_says_who_is_not_ready_and_for_how_long() -> None:
     stats = Statistics(run=info())
     stats.event(Event(1, 1, STARTED + 2.0, "rank_up", {"role": "rollout", "rank": 0}))
-    ranks = (rank("rollout", 0, "setup"), rank("trainer", 0, "ready"))
+    ranks = (rank("rollout", 0, "up"), rank("trainer", 0, "ready"))
     text = seen(stats, status(*ranks, state="starting", committed=-1), now=STARTED + 5.0)
 
     assert "starting: rollout/0 setting up (3.0 s)" in text
@@ -227,7 +227,7 @@ def test_in_a_pipe_failures_and_slow_starts_are_said() -> None:
     observer, out, clock = plain()
     observer.job_started(info())
     clock.now += 6.0
-    observer.status(status(rank("rollout", 0, "setup"), state="starting", committed=-1))
+    observer.status(status(rank("rollout", 0, "up"), state="starting", committed=-1))
     failed = {"failure": {"cause": "exception", "role": "rollout", "rank": 0, "message": "ValueError: bad"}}
     observer.event(Event(9, 1, clock.now, "failure", failed))
 

@@ -29,7 +29,8 @@ LATEST = 20
 HINDRANCES = {
     "calling": ("waits for answers to its calls", "give the role that it calls more ranks"),
     "saving": ("takes snapshots", "raise engine.options.snapshots.every_s"),
-    "turn": ("waits for its turn on a slot, or loads", "give it a slot of its own"),
+    "turn": ("waits for its turn on a slot", "give it a slot of its own"),
+    "loading": ("loads for its turn on a slot, or makes room there", "give it a slot of its own"),
     "memory": ("waits for memory", "raise engine.options.edges.retention.max_bytes, or give the node more memory"),
 }
 """Words for a role that does not compute, and a remedy, by names of accounts."""

@@ -157,7 +157,7 @@ class Causes:
         for piece in self._lanes[ref].back(time):
             if piece.end <= wait.t:
                 break
-            if piece.end <= time and piece.phase in ("computing", "turn"):
+            if piece.end <= time and piece.phase in ("computing", "turn", "loading"):
                 return piece.end
         return None
 

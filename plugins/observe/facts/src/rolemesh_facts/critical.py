@@ -167,7 +167,9 @@ class _Walk:
                 return "edge", self._name(self._flow.edges[piece.edge]), piece.edge, -1
             case "blocked":
                 return "memory", f"{ref.role}: waits for memory", -1, -1
-            case "turn":
+            case "turn" if other is not None:
+                return "turn", f"{ref.role}: waits for the turn of {other.role}", -1, -1
+            case "turn" | "loading":  # older records have loads as turns
                 return "turn", f"{ref.role}: loads, or makes room", -1, -1
             case "gathering":
                 return "group", f"{ref.role}: waits for its group", -1, -1

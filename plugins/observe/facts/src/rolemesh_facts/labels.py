@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from rolemesh_recorder.lines import FlowEdge, FlowFile, FlowOp
 
-__all__ = ["edge_label", "phase_label", "use_label"]
+__all__ = ["edge_label", "meaning", "phase_label", "use_label"]
 
 _USES = {
     "computing": "computes",
     "saving": "saves snapshots",
     "idle": "waits for the master's grant",
     "memory": "waits for memory",
-    "turn": "waits for its turn, or loads",
+    "turn": "waits for its turn",
+    "loading": "loads, or makes room",
     "gathering": "waits for its group",
     "calling": "waits for an answer",
     "serving": "serves calls",
@@ -21,6 +22,11 @@ _USES = {
     "setup": "runs setup",
     "restoring": "restores its state",
 }
+
+
+def meaning(phase: str) -> str:
+    """Return what a phase means in a legend, whatever the operator or edge is."""
+    return {"waiting": "waits for a value", "blocked": "waits for a consumer"}.get(phase) or _USES.get(phase, phase)
 
 
 def edge_label(flow: FlowFile, edge: FlowEdge) -> str:

@@ -11,7 +11,7 @@ from rolemesh_recorder.lines import Account, Stretch
 __all__ = ["Accounts", "Spans", "Wall"]
 
 COMPUTING, IDLE, SAVING = "computing", "idle", "saving"
-COUNTED: Final = frozenset(("turn", "gathering", "calling", "serving", "following"))
+COUNTED: Final = frozenset(("turn", "loading", "gathering", "calling", "serving", "following"))
 """Phases that only spans tell of."""
 ENCLOSING: Final = frozenset(("idle", "waiting", "blocked", "saving"))
 """Phases whose totals contain the phases within them."""
@@ -125,8 +125,8 @@ class Accounts:
     def _spent(self, found: Mapping[str, int], room: int) -> dict[str, int]:
         """Return the µs by name since the last account, `room` µs together at most.
 
-        More than that belongs to earlier accounts. If those have it under another name, as they have a load that began
-        when the page still said ``computing``, that name gets less than nothing. Otherwise the next account has it.
+        More than that belongs to earlier accounts. If those have it under another name, because the page said something
+        else until the span ended, that name gets less than nothing. Otherwise the next account has it.
         """
         more = {name: int((ns - self._booked.get(name, 0)) / 1000) for name, ns in found.items()}
         spent = {name: us for name, us in more.items() if us > 0}

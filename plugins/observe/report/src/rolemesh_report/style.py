@@ -1,12 +1,13 @@
 """The style of a report: light and dark, wide and narrow. It fetches nothing."""
 
+from rolemesh_facts.palette import css
+
 __all__ = ["STYLE"]
 
 STYLE = """
-:root{--bg:#fff;--fg:#1c2024;--dim:#60666d;--line:#d5d9de;--soft:#f4f5f7;--hot:#c2410c;
---computing:#3b7dd8;--waiting:#d9a441;--blocked:#b0653a;--idle:#aab2bb;--saving:#7a5bb8;--start:#4fa88b;--engine:#80868d}
+:root{--bg:#fff;--fg:#1c2024;--dim:#60666d;--line:#d5d9de;--soft:#f4f5f7;--hot:#c2410c}
 @media(prefers-color-scheme:dark){:root{--bg:#15181b;--fg:#e4e7ea;--dim:#9aa2aa;--line:#363c43;--soft:#1e2226;
---hot:#f08a4b;--idle:#565e67;--engine:#6d747c}}
+--hot:#f08a4b}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1rem;max-width:1140px;
 background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif}
@@ -26,7 +27,7 @@ pre{background:var(--soft);padding:.7rem;overflow-x:auto;font-size:.82em;max-hei
 svg{display:block}.wide svg{max-width:100%;height:auto}.wide svg.large{min-width:40rem}
 svg text{fill:var(--fg);font:13px system-ui,sans-serif}svg text.s{fill:var(--dim);font-size:11px}
 svg text.b{font-weight:600}svg text.m{text-anchor:middle}svg text.e{text-anchor:end}
-svg text.on{fill:#fff;font-size:12px}
+svg text.on{font-size:12px}
 svg text.w{fill:var(--hot)}
 .op{fill:var(--soft);stroke:var(--line)}.op.hot{fill:var(--hot);stroke:var(--hot)}
 .edge{fill:none;stroke:var(--dim);stroke-width:1.4}.head{fill:var(--dim)}.edge.hot{stroke:var(--hot);stroke-width:3}
@@ -34,7 +35,4 @@ svg text.w{fill:var(--hot)}
 .none{fill:var(--soft)}.recovery{fill:var(--hot);fill-opacity:.15}.mark{stroke:var(--hot);stroke-width:1.5}
 .axis{fill:none;stroke:var(--line)}.raw{fill:none;stroke:var(--computing);stroke-opacity:.35}
 .raw.alone{stroke-opacity:1}.mean{fill:none;stroke:var(--computing);stroke-width:2}
-""" + "".join(
-    f".{kind}{{fill:var(--{kind});background:var(--{kind})}}"
-    for kind in ("computing", "waiting", "blocked", "idle", "saving", "start", "engine")
-)
+""" + css("fill-")

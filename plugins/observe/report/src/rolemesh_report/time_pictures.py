@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh_facts.labels import phase_label, use_label
+from rolemesh_facts.labels import meaning, phase_label, use_label
+from rolemesh_facts.palette import PHASES, phase_of
 from rolemesh_facts.pieces import Piece
 from rolemesh_facts.recoveries import Story
 from rolemesh_facts.time_use import Use
@@ -19,24 +20,13 @@ LANES = 64
 """Number of lanes that are shown."""
 LEAST = 0.35
 """Width in pixels below which a piece is left out."""
-_KINDS = {
-    "computing": "computing", "serving": "computing", "saving": "saving", "waiting": "waiting", "edge": "waiting",
-    "blocked": "blocked", "idle": "idle", "following": "idle", "turn": "idle", "gathering": "waiting",
-    "calling": "waiting", "memory": "blocked", "starting": "start", "setup": "start", "restoring": "start",
-    "engine": "engine",
-}  # fmt: skip
-_MEANINGS = {
-    "computing": "computes", "waiting": "waits for values, answers or its group",
-    "blocked": "waits for a consumer or memory",
-    "idle": "waits for a grant, its turn or callers",
-    "saving": "saves snapshots", "start": "starts, sets up, restores",
-    "engine": "engine and gaps",
-}  # fmt: skip
 
 
-def legend() -> str:
-    """Return what the colours mean."""
-    return '<p class="legend">' + "".join(f'<span><i class="{k}"></i>{v}</span>' for k, v in _MEANINGS.items()) + "</p>"
+def legend(drawn: Iterable[str]) -> str:
+    """Return what the colours of the phases in `drawn` mean."""
+    shown = set(drawn)
+    spans = (f'<span><i class="fill-{each}"></i>{meaning(each)}</span>' for each in PHASES if each in shown)
+    return f'<p class="legend">{"".join(spans)}</p>'
 
 
 def bars(flow: FlowFile | None, roles: Mapping[str, Use]) -> str:
@@ -50,23 +40,15 @@ def bars(flow: FlowFile | None, roles: Mapping[str, Use]) -> str:
             if wide < LEAST:
                 continue
             told = f"{use_label(flow, role, name)}: {share(part)}"
-            kind = _kind(flow, role, name)
-            text = f'<text x="{x + 5:.1f}" y="{y + 16}" class="on">{clean(told)}</text>' if wide > 7 * len(told) else ""
+            kind = phase_of(flow, role, name)
+            text = f'<text x="{x + 5:.1f}" y="{y + 16}" class="on fill-on-{kind}">{clean(told)}</text>'
+            text = text if wide > 7 * len(told) else ""
             parts.append(
                 f'<g><title>{clean(told)}</title><rect x="{x:.1f}" y="{y}" width="{wide:.1f}" height="24" '
-                f'class="{kind}"/>{text}</g>'
+                f'class="fill-{kind}"/>{text}</g>'
             )
             x += wide
     return svg(WIDTH, 8 + len(roles) * 34, parts)
-
-
-def _kind(flow: FlowFile | None, role: str, name: str) -> str:
-    kind, _, number = name.partition(" ")
-    if kind == "edge" and flow is not None and number.isdigit() and int(number) < len(flow.edges):
-        consumer = flow.edges[int(number)].dst
-        if not 0 <= consumer < len(flow.ops) or flow.ops[consumer].role != role:
-            return "blocked"
-    return _KINDS.get(kind, "engine")
 
 
 def lanes_picture(
@@ -90,7 +72,7 @@ def lanes_picture(
             step = f", step {piece.step}" if piece.step >= 0 else ""
             parts.append(
                 f'<rect x="{LABEL + (begin - since) * scale:.1f}" y="{y}" width="{wide:.1f}" height="{LANE - 5}" '
-                f'class="{_KINDS.get(piece.phase, "engine")}"><title>{clean(told + step)}</title></rect>'
+                f'class="fill-{phase_of(flow, ref.role, piece.phase)}"><title>{clean(told + step)}</title></rect>'
             )
     for story in stories:
         x = LABEL + (story.began * 1e6 - since) * scale

@@ -9,6 +9,7 @@ from typing import Any
 
 from rolemesh_facts import RunFacts
 from rolemesh_facts.output import replaced
+from rolemesh_facts.palette import phase_of
 from rolemesh_facts.time_use import by_role, edge_uses
 from rolemesh_report import sections
 from rolemesh_report.flow_picture import flow_picture
@@ -53,14 +54,16 @@ def report_of(facts: RunFacts, result: Mapping[str, Any] | None = None) -> str:
         elif each.kind == "edge":
             path["edge", each.edge] = each.share
     more = f'<p class="dim">{len(lanes) - LANES} more ranks are not shown.</p>' if len(lanes) > LANES else ""
+    of_roles = {phase_of(flow, role, name) for role, use in by_role(uses).items() for name in use.spent}
+    of_ranks = {phase_of(flow, "", piece.phase) for pieces in lanes.values() for piece in pieces}
     job_file = without_secrets(facts.job_file())
     parts = {
         "Summary": sections.summary_section(summary, result),
         "Advice": sections.advice_section(facts.advice()),
         "Flow": flow_picture(flow, path, edges) if flow else "",
-        "Where the time went": bars(flow, by_role(uses)) + legend() if lanes else "",
+        "Where the time went": bars(flow, by_role(uses)) + legend(of_roles) if lanes else "",
         "Critical path": sections.critical_section(critical),
-        "Lanes": lanes_picture(flow, lanes, stories, since, until) + legend() + more if lanes else "",
+        "Lanes": lanes_picture(flow, lanes, stories, since, until) + legend(of_ranks) + more if lanes else "",
         "Metrics": sections.metrics_section(facts.series()),
         "Failures and recoveries": sections.failures_section(stories),
         "Placement": sections.placement_section(facts.plan()),

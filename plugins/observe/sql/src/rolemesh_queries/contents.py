@@ -27,7 +27,7 @@ LIMIT: Final = 1 << 53
 """Times in µs, durations and numbers at or beyond this are damage, which the tables lack."""
 PAGE: Final = 10_000
 """Number of rows that go to the database at once."""
-_OTHERS: Final = ("turn", "gathering", "calling", "serving", "following")
+_OTHERS: Final = ("turn", "loading", "gathering", "calling", "serving", "following")
 
 
 def arrays(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Arrays:

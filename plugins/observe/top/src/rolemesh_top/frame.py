@@ -33,6 +33,8 @@ MOST = 200
 """Characters of an event that are shown."""
 OVER = "all steps done"
 """The name of the time in which a rank has no step left to do."""
+BEFORE = {"starting": "starts", "up": "runs setup", "ready": "waits for the other ranks"}
+"""What a rank does before it runs, by its state."""
 WORK = ("computing", "serving")
 END_US = 600_000_000
 """µs that ranks usually wait for the end of their job at most."""
@@ -190,7 +192,7 @@ def _rank(
 ) -> RankLine:
     account = next((line for line in reversed(lines) if isinstance(line, Account)), None)
     last = next((line for line in reversed(lines) if isinstance(line, Stretch)), None)
-    phase = f"{known['phase']} {known.get('doing', '')}".strip() if known.get("phase") else ""
+    phase = _present(known)
     if not known and account is not None and account.step >= last_step:
         phase = OVER
     elif not known and last is not None:
@@ -217,10 +219,16 @@ def _rank(
 
 
 def _unrecorded(name: str, known: Mapping[str, Any], restarts: int) -> RankLine:
-    phase = f"{known.get('phase', '')} {known.get('doing', '')}".strip()
     state, step = str(known.get("state", "")), int(known.get("step", -1))
     node, pid = str(known.get("node", "")), int(known.get("pid") or 0)
-    return RankLine(name, node, pid, state, step, phase, 0.0, 0.0, 0.0, "no record", restarts)
+    return RankLine(name, node, pid, state, step, _present(known), 0.0, 0.0, 0.0, "no record", restarts)
+
+
+def _present(known: Mapping[str, Any]) -> str:
+    """Return what the master knows that a rank does now; "" for nothing."""
+    if known.get("phase"):
+        return f"{known['phase']} {known.get('doing', '')}".strip()
+    return BEFORE.get(str(known.get("state")), "")
 
 
 def _edges(facts: RunFacts, flow: FlowFile | None, since: int, until: int) -> tuple[EdgeLine, ...]:

@@ -11,7 +11,8 @@ __all__ = ["Names"]
 
 _PHASES: Final = {
     "idle": "waits for the master's grant",
-    "turn": "waits for its turn, or loads",
+    "turn": "waits for its turn",
+    "loading": "loads, or makes room",
     "gathering": "waits for its group",
     "serving": "serves a call",
     "following": "waits for its callers",

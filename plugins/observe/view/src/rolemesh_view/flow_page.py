@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rolemesh_facts.critical import Critical
-from rolemesh_facts.labels import phase_label, use_label
+from rolemesh_facts.labels import meaning, use_label
+from rolemesh_facts.palette import PHASES, phase_of
 from rolemesh_facts.time_use import Use
 from rolemesh_recorder.lines import FlowFile
 from rolemesh_view.edge_rows import edge_rows, edge_texts
@@ -16,13 +17,10 @@ from rolemesh_view.viewed import Ahead, Look, Viewed
 
 __all__ = ["allowed", "flow", "picture"]
 
-KNOWN = ("computing", "waiting", "idle", "calling", "serving", "following", "gathering", "saving", "turn", "memory")
-"""Uses of time that have a colour of their own, in the order of the legend."""
 LEAST = 0.0005
 """Share below which the page leaves a station or a use of time out."""
 UNREAD = Look(0, 0, {}, {}, [], None, [])
 """The look at a run whose records the viewer still reads."""
-LEGEND = {"waiting": "waits for a value or a consumer"}
 SHOWN, MOST_USES = 12, 8
 """Numbers of stations of the critical path, and of uses of a role's time, that the page lists."""
 
@@ -33,7 +31,7 @@ def flow(run: Viewed, query: Any) -> dict[str, Any]:
     ahead = run.ahead_soon() if seen is not None else None
     look = seen or UNREAD
     critical = [each for each in look.critical.stations[:SHOWN] if each.share >= LEAST] if look.critical else []
-    drawn = {kind if kind in KNOWN else "engine" for use in look.roles.values() for kind, _, _ in bars(use)}
+    drawn = {kind for role, use in look.roles.items() for kind, _, _ in bars(use, found, role)}
     return {
         "reads": seen is None or ahead is None,
         "picture": picture(found, look) if found else None,
@@ -41,7 +39,7 @@ def flow(run: Viewed, query: Any) -> dict[str, Any]:
         "critical": critical,
         "seconds": (look.critical.until - look.critical.since) / 1e6 if look.critical else 0.0,
         "since_start": look.critical is not None and look.critical.since > look.since,
-        "words": (words := {kind: LEGEND.get(kind) or phase_label(None, "", kind) for kind in (*KNOWN, "engine")}),
+        "words": (words := {kind: meaning(kind) for kind in PHASES}),
         "legend": {kind: label for kind, label in words.items() if kind in drawn},
         "roles": {role: _uses(found, role, use) for role, use in sorted(look.roles.items())},
         "rates": look.rates,
@@ -51,7 +49,6 @@ def flow(run: Viewed, query: Any) -> dict[str, Any]:
         "ranges": found.ranges if found else {},
         "allowed": allowed,
         "size": (WIDTH, HEIGHT),
-        "known": KNOWN,
     }
 
 
@@ -76,7 +73,7 @@ def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
         {
             "label": label, "x": drawing.places[key][0], "y": drawing.places[key][1], "role": roles[key],
             "ranks": sizes.get(roles[key], 0),
-            "workload": flow.workloads.get(roles[key], ""), "bars": bars(look.roles.get(roles[key])),
+            "workload": flow.workloads.get(roles[key], ""), "bars": bars(look.roles.get(roles[key]), flow, roles[key]),
             "share": on_op.get(int(key[3:]), 0.0) if key.startswith("op ") else on_role.get(roles[key], 0.0),
         }
         for key, label in labels.items()
@@ -101,13 +98,13 @@ def picture(flow: FlowFile, look: Look) -> dict[str, Any]:
     return {"nodes": nodes, "lines": lines, "width": drawing.width, "height": drawing.height}
 
 
-def bars(use: Use | None) -> list[tuple[str, float, float]]:
+def bars(use: Use | None, flow: FlowFile | None, role: str) -> list[tuple[str, float, float]]:
     """Return the use of a role's time as (kind, begin, length), in shares of a bar."""
     if use is None or not use.wall:
         return []
     kinds: dict[str, float] = {}
     for name, share in use.shares.items():
-        kind = "waiting" if name.startswith("edge ") else name
+        kind = phase_of(flow, role, name)
         kinds[kind] = kinds.get(kind, 0.0) + share
     found, at = [], 0.0
     for kind in sorted(kinds, key=lambda kind: (kind != "computing", -kinds[kind])):

@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from rolemesh_facts.labels import phase_label
+from rolemesh_facts.labels import meaning
+from rolemesh_facts.palette import PHASES
 from rolemesh_facts.sizes import sizes_at
 from rolemesh_view import logs
 from rolemesh_view.flow_page import flow
@@ -20,10 +21,6 @@ from rolemesh_view.viewed import Viewed
 __all__ = ["PAGES", "STREAMED", "changing", "frame", "jobs"]
 
 Query = Mapping[str, str]
-PHASES: Final = (
-    "computing", "waiting", "blocked", "idle", "calling", "serving", "following", "gathering", "saving", "turn",
-    "memory", "starting", "setup", "restoring",
-)  # fmt: skip
 STREAMED: Final = ("flow", "time", "metrics", "advice")
 """Pages with parts that change while the job runs."""
 NO_RESULT: Final = "No process of the job is alive on this machine, and it has written no result: it was killed."
@@ -69,8 +66,7 @@ def jobs(runs: Iterable[Viewed]) -> list[dict[str, Any]]:
 
 
 def _time(run: Viewed, query: Query) -> dict[str, Any]:
-    words = {"waiting": "waits for a value", "blocked": "waits for a consumer"}
-    return {"phases": {phase: words.get(phase) or phase_label(None, "", phase) for phase in PHASES}}
+    return {"phases": {phase: meaning(phase) for phase in PHASES if phase != "engine"}}
 
 
 def _failures(run: Viewed, query: Query) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from rolemesh_facts import palette
 from rolemesh_view import data, pages, text
 from rolemesh_view.actions import QUESTIONS, act
 from rolemesh_view.guard import Guard
@@ -41,6 +42,7 @@ def application(
     routes = [
         Route("/", show.jobs),
         Route("/live", show.live_jobs),
+        Route("/palette.css", _palette),
         Route("/run/{name}/act", show.ask),
         Route("/run/{name}/act", show.act, methods=["POST"]),
         Route("/run/{name}/data/{what}", show.data),
@@ -156,6 +158,10 @@ class _Show:
 
     def _text(self, template: str, **context: Any) -> str:
         return self._templates.get_template(f"{template}.html").render(context)
+
+
+async def _palette(request: Request) -> Response:
+    return Response(palette.css("fill-"), media_type="text/css")
 
 
 def _seen(request: Request) -> str:

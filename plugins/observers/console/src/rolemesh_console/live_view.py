@@ -50,7 +50,7 @@ def live_view(stats: Statistics, status: JobStatus | None, now: float, width: in
 
 def starting_line(stats: Statistics, status: JobStatus, now: float) -> str:
     """Return what a job without steps so far waits for: the slowest ranks, and how long they have taken."""
-    waiting = [rank for rank in status.ranks if rank.state in ("starting", "setup")]
+    waiting = [rank for rank in status.ranks if rank.state in ("starting", "up")]
     if not status.ranks or all(rank.state == "starting" for rank in status.ranks):
         up = sum(agent.state == "up" for agent in status.agents)
         agents = f"{up} of {len(status.agents)} agents are up" if status.agents else "reserving nodes"
@@ -60,7 +60,7 @@ def starting_line(stats: Statistics, status: JobStatus, now: float) -> str:
     words = []
     for rank in waiting[:3]:
         since = stats.rank_up.get(rank.ref, status.started)
-        doing = "setting up" if rank.state == "setup" else "starting"
+        doing = "setting up" if rank.state == "up" else "starting"
         words.append(f"{rank.ref} {doing} ({duration(max(0.0, now - since))})")
     more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
     return f"starting: {', '.join(words)}{more}"

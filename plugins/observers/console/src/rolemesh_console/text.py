@@ -29,7 +29,6 @@ _STATES = {
     "running": "green",
     "done": "green",
     "ready": "cyan",
-    "setup": "yellow",
     "starting": "yellow",
     "stopping": "yellow",
     "interrupted": "yellow",
@@ -111,7 +110,7 @@ def state_style(state: str) -> str:
 def activity(rank: RankStatus) -> Text:
     """Return the present activity of a rank, in words."""
     if rank.state != "running":
-        words = {"setup": "setting up", "ready": "ready, waiting for the others"}.get(rank.state, rank.state)
+        words = {"up": "setting up", "ready": "ready, waiting for the others"}.get(rank.state, rank.state)
         return Text(words, style=state_style(rank.state))
     match rank.phase:
         case "computing":
@@ -122,6 +121,8 @@ def activity(rank: RankStatus) -> Text:
             return Text(f"blocked by {rank.doing}" if rank.doing else "blocked on credit", style="red")
         case "turn":
             return Text("waiting for its turn", style="dim")
+        case "loading":
+            return Text("loading, or making room", style="dim")
         case "gathering":
             return Text("waiting for its group", style="dim")
     return Text(rank.phase or "running", style="dim")

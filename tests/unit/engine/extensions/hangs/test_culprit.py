@@ -17,7 +17,7 @@ from rolemesh.graph.routes import route
 from rolemesh.graph.schedule import Activity, zero_lag_cycle
 from rolemesh_durable.extensions.hangs.culprit import HangVerdict, culprit
 from rolemesh_durable.protocol.messages import RankReport
-from rolemesh_durable.protocol.rank.page import BLOCKED, COMPUTING, GATHERING, IDLE, TURN, WAITING
+from rolemesh_durable.protocol.rank.page import BLOCKED, COMPUTING, GATHERING, IDLE, LOADING, TURN, WAITING
 
 GRPO = LogicalGraph(
     "grpo",
@@ -124,6 +124,11 @@ def test_a_rank_that_waits_for_its_turn_waits_for_the_rank_on_the_slot_or_the_on
     assert on_it.chain == ("trainer/0 waits for rollout/0 for its turn on their slot",)
     before = verdict(at("rollout", 0, WAITING, 6, 4, finished=5, edge=2), waiting)
     assert before.chain[0] == "trainer/0 waits for rollout/0 for its turn on their slot"
+    loads = verdict(at("rollout", 0, LOADING, 7, 0, finished=6, since_s=70.0), waiting)
+    assert loads.text.startswith(
+        "rollout/0 has loaded for its turn, or made room, for 70 s before generate at step 7; "
+    )
+    assert loads.computing
     alone = verdict(at("trainer", 0, TURN, 7, 2, finished=6, since_s=9.0))
     assert alone.text == "trainer/0 has waited for 9 s for its turn before train at step 7, though nobody is before it"
 

@@ -24,6 +24,7 @@ from rolemesh_durable.protocol.rank.page import (
     FOLLOWING,
     GATHERING,
     IDLE,
+    LOADING,
     SERVING,
     TURN,
     WAITING,
@@ -32,6 +33,8 @@ from rolemesh_durable.protocol.rank.page import (
 
 __all__ = ["HangVerdict", "culprit"]
 
+BUSY = (COMPUTING, SERVING, LOADING)
+"""Phases in which a rank works, so that it waits for nobody, or only for its group."""
 MAX_TOLD = 6
 """Maximum number of waits in the verdict's text; `HangVerdict.chain` has all of them."""
 
@@ -123,7 +126,7 @@ class _Picture:
             return self._for_turn(key, report)
         if report.phase == GATHERING and not report.frozen:
             return self._for_group(key, report)
-        if report.frozen or report.state != "ready" or report.phase == SERVING:
+        if report.frozen or report.state != "ready" or report.phase in (SERVING, LOADING):
             return _Wait((), "")
         if report.phase == CALLING:
             return self._for_answer(report)
@@ -149,7 +152,7 @@ class _Picture:
         `waiters` ranks wait for this one.
         """
         report = self.live[key]
-        busy = report.phase in (COMPUTING, SERVING)
+        busy = report.phase in BUSY
         return (0 if report.frozen else 1 if report.state != "ready" else 2, -waiters, not busy)
 
     def mates(self, key: RankRef) -> list[RankRef]:
@@ -217,7 +220,7 @@ class _Picture:
     def _for_turn(self, key: RankRef, report: RankReport) -> _Wait:
         """The rank waits for those on the slot, or else for those whose turn comes first."""
         mates = {k: self.live[k] for k in self._turns.get(key, ()) if k != key and k in self.live}
-        there = [k for k, r in mates.items() if r.frozen or r.phase == COMPUTING]
+        there = [k for k, r in mates.items() if r.frozen or r.phase in (COMPUTING, LOADING)]
         before = [k for k, r in mates.items() if r.phase != TURN and not self._past(r, report.op, report.step)]
         return _Wait(tuple(there or before), "for its turn on their slot")
 
@@ -302,7 +305,7 @@ def _verdict(
         told.insert(1, f"they wait for each other in a circle: {circle}")
     if len(chain) > MAX_TOLD:
         told.append(f"{len(chain) - MAX_TOLD} more wait for these")
-    computing = report.state == "ready" and report.phase in (COMPUTING, SERVING) and not report.frozen
+    computing = report.state == "ready" and report.phase in BUSY and not report.frozen
     return HangVerdict(key[0], key[1], operator, report.step, chain, "; ".join(told), computing)
 
 
@@ -333,6 +336,8 @@ def _position(picture: _Picture, key: RankRef) -> str:
         where, strange = f"waited {for_s} for its callers, after step {report.finished}", ", which are further"
     elif report.phase == GATHERING:
         where, strange = f"waited {for_s} for its group before {at}", ", though all are there"
+    elif report.phase == LOADING:
+        where, strange = f"loaded for its turn, or made room, {for_s} before {at}", ""
     elif report.phase == TURN:
         where, strange = f"waited {for_s} for its turn before {at}", ", though nobody is before it"
     else:

@@ -11,7 +11,7 @@ from rolemesh_durable.extensions.turns.order import ABSENT, STARTING, Row, is_be
 from rolemesh_durable.extensions.turns.page import TurnPage
 from rolemesh_durable.protocol.rank.effects import Stopping
 from rolemesh_durable.protocol.rank.group_barrier import GroupBarrier
-from rolemesh_durable.protocol.rank.page import EDGE, GATHERING, IDLE, PHASE, SINCE_NS, TURN
+from rolemesh_durable.protocol.rank.page import EDGE, GATHERING, LOADING, PHASE, SINCE_NS, TURN
 from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.status_page import StatusPage
 
@@ -71,8 +71,11 @@ class TurnAdmission:
         self._publish()
         if self._page is not None and not self._loaded and self._workload is not None:
             self._loaded, loading = True, monotonic_ns()
+            before = fields[PHASE], fields[EDGE]
+            fields[PHASE], fields[EDGE], fields[SINCE_NS] = LOADING, -1, loading
             self._workload.onload()
-            self._show(TURN, loading)
+            self._show(LOADING, loading)
+            fields[PHASE], fields[EDGE], fields[SINCE_NS] = *before, monotonic_ns()
         self._spent += monotonic_ns() - began
 
     def leave(self) -> None:
@@ -144,10 +147,10 @@ class TurnAdmission:
     def _make_room(self) -> None:
         fields, began = self._status_page.fields, monotonic_ns()
         before = fields[PHASE], fields[SINCE_NS]
-        fields[PHASE], fields[SINCE_NS] = IDLE, began
+        fields[PHASE], fields[SINCE_NS] = LOADING, began
         if self._workload is not None:
             self._workload.offload()
-            self._show(TURN, began)
+            self._show(LOADING, began)
         self._loaded = False
         self._publish()
         fields[PHASE], fields[SINCE_NS] = before

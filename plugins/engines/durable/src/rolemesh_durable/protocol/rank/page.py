@@ -24,6 +24,7 @@ __all__ = [
     "GRANTED",
     "IDLE",
     "LAYOUT",
+    "LOADING",
     "OP",
     "PHASE",
     "PHASES",
@@ -66,8 +67,12 @@ FOLLOWING: Final = 8
 SAVING: Final = 9
 """The rank takes a snapshot. Only spans have this phase, status pages do not."""
 
+LOADING: Final = 10
+"""The rank loads for its turn on a slot, or makes room there."""
+
 PHASES: Final = (
     "idle", "computing", "waiting", "blocked", "turn", "gathering", "calling", "serving", "following", "saving",
+    "loading",
 )  # fmt: skip
 """The names of the phases by their number."""
 
