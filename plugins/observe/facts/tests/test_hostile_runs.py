@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 
 from rolemesh.cli import main
 from rolemesh.errors import RolemeshError
-from rolemesh_facts.finding import readable_run
+from rolemesh_facts.finding import hindrance, readable_run
 from rolemesh_view import application
 from rolemesh_view.pages import PAGES
 from rolemesh_view.viewed import Runs
@@ -265,6 +265,89 @@ def test_a_run_that_this_user_may_not_read_is_refused(closed: str, run: Path) ->
             (path / closed).chmod(0o755)
     assert raised.value.where == str(path / closed)
     assert "chmod -R a+rX" in raised.value.remedy
+
+
+@contextmanager
+def another_user(run: Path) -> Iterator[Path]:
+    """Copy the run to where other users may read, and be one of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = Path(shutil.copytree(run, f"{folder}/seen"))
+        for name in ("result.json", "run.json", "plan.json"):
+            (path / name).unlink()
+        (path / "control.json").write_text("{}")
+        own = os.geteuid()
+        try:
+            if own == 0:
+                os.seteuid(65534)
+            yield path
+        finally:
+            os.seteuid(own)
+
+
+@pytest.mark.parametrize("closed", ["record/sink-0/000000.jsonl", "job.yaml"])
+def test_a_file_that_this_user_may_not_read_is_named_and_the_rest_is_shown(
+    closed: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / closed).chmod(0)
+    with another_user(run) as path:
+        found = [readable_run(str(path), path.parent), *map(hindrance, [path])]
+        said = capsys.readouterr().err
+        client = TestClient(
+            application(Runs(path.parent, path), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+        )
+        pages = [client.get(f"/run/seen/{page}") for page in PAGES]
+    (run / closed).chmod(0o755)
+    assert found[0] == path
+    assert said == f"warning: {found[1]}\n"
+    assert f"{path}/{closed}: this user may not read it" in said
+    assert f"chmod -R a+rX {path}" in said
+    assert {page.status_code for page in pages} == {200}
+    assert any("this user may not read it" in page.text for page in pages)
+
+
+def test_the_list_of_jobs_names_the_folders_that_this_user_may_not_read(run: Path) -> None:
+    with another_user(run) as path:
+        own = os.geteuid()
+        os.seteuid(os.getuid())
+        (path.parent / "closed").mkdir(mode=0o700)
+        (path / "events.jsonl").chmod(0)
+        os.seteuid(own)
+        client = TestClient(
+            application(Runs(path.parent), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+        )
+        text = client.get("/").text
+    assert "This user may not read closed in" in text
+    assert ">unreadable</span>" in text
+
+
+def test_a_folder_that_is_gone_is_said_to_be_gone(run: Path) -> None:
+    runs = Runs(run.parent, run)
+    client = TestClient(application(runs, "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"})
+    assert "Failures" in client.get("/run/seen/failures").text
+    shutil.rmtree(run)
+    assert "is no longer there" in hindrance(run)
+    assert (
+        "has removed or moved it"
+        in TestClient(
+            application(Runs(run.parent, run), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+        )
+        .get("/run/seen/failures")
+        .text
+    )
+
+
+@pytest.mark.parametrize("verb", ["status", "events"])
+def test_a_verb_says_that_this_user_may_not_read_the_folder(
+    verb: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with another_user(run) as path:
+        own = os.geteuid()
+        os.seteuid(os.getuid())
+        path.chmod(0)
+        os.seteuid(own)
+        code = main([verb, str(path)])
+    assert (code, f"error: {path}: this user may not read it\n  → " in capsys.readouterr().err) == (2, True)
 
 
 @pytest.mark.parametrize("data", [None, b"", b"\x00" * 100, b"{", b"\xff" * 8], ids=repr)

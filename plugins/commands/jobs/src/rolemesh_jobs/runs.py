@@ -6,15 +6,27 @@ import getpass
 import os
 from pathlib import Path
 
+from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import runs_folder
 from rolemesh_durable.api.jobs import LivingRun, find_run
+from rolemesh_runtime.first_look import first_look
 
 __all__ = ["find", "reason"]
 
 
 def find(job: str, runs_dir: str | Path | None) -> LivingRun:
     """Return the run of `job` in the runs folder of the option ``--runs-dir``. Raises `UnknownRunError`."""
-    return LivingRun(find_run(job, runs_folder(runs_dir)).path)
+    return first_look(job, lambda: _found(job, runs_folder(runs_dir)))
+
+
+def _found(job: str, folder: Path) -> LivingRun:
+    try:
+        return LivingRun(find_run(job, folder).path)
+    except RolemeshError as error:
+        if os.sep in job and os.path.isdir(job) and not os.access(job, os.R_OK | os.X_OK, effective_ids=True):
+            what, remedy = "this user may not read it", "run it as the owner, or let the owner run: chmod -R a+rX"
+            raise RolemeshError(what, where=job, remedy=remedy) from error
+        raise
 
 
 def reason(verb: str) -> str:

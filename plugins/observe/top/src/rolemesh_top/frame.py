@@ -34,7 +34,7 @@ MOST = 200
 OVER = "all steps done"
 """The name of the time in which a rank has no step left to do."""
 BEFORE = {"starting": "starts", "up": "runs setup", "ready": "waits for the other ranks"}
-"""What a rank does before it runs, by its state."""
+"""Words for a rank that does not run yet, by its state."""
 WORK = ("computing", "serving")
 END_US = 600_000_000
 """µs that ranks usually wait for the end of their job at most."""

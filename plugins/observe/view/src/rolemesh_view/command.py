@@ -85,8 +85,8 @@ def command(
         webbrowser.open(address)
     live, hosts, runs = Live(), [host, socket.gethostname(), *(allow_host or ())], Runs(folder, chosen)
     threading.Thread(target=compile_templates, daemon=True, name="templates").start()
-    for run in runs.all()[: 1 if chosen else 0]:
-        run.begin()
+    if chosen:
+        threading.Thread(target=_begin, args=(runs,), daemon=True, name="begin").start()
     app = application(runs, token, cookie=f"rolemesh-view-{bound}", hosts=hosts, live=live)
     gc.set_threshold(*COLLECT)
     logging.getLogger("rolemesh.runs.jsonl").addFilter(_Once())
@@ -95,6 +95,11 @@ def command(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_S
     )
     _Server(config, live).run(sockets=[listening])
+
+
+def _begin(runs: Runs) -> None:
+    """Begin to read the chosen run, which is the first one."""
+    runs.all()[0].begin()
 
 
 class _Once(logging.Filter):

@@ -13,9 +13,10 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
+
+from rolemesh_view.patience import in_thread
 
 __all__ = ["Live", "Parts"]
 
@@ -138,7 +139,7 @@ class _Channel:
     async def _run(self, compute: Callable[[], Parts]) -> None:
         try:
             while not self.over:
-                texts, self.over = await run_in_threadpool(compute)
+                texts, self.over = await in_thread(compute)
                 latest = {name: _message(text) for name, text in texts.items()}
                 if self.over or latest != self._latest:
                     self._latest = latest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -10,6 +10,7 @@ import msgspec
 
 from rolemesh_facts.labels import meaning
 from rolemesh_facts.palette import PHASES
+from rolemesh_facts.run import Summary
 from rolemesh_facts.sizes import sizes_at
 from rolemesh_view import logs
 from rolemesh_view.flow_page import flow
@@ -18,7 +19,7 @@ from rolemesh_view.rows_page import rows
 from rolemesh_view.stories import deaths, event_text, told_of
 from rolemesh_view.viewed import Viewed
 
-__all__ = ["PAGES", "STREAMED", "changing", "frame", "jobs"]
+__all__ = ["PAGES", "STREAMED", "changing", "frame", "job", "silent"]
 
 Query = Mapping[str, str]
 STREAMED: Final = ("flow", "time", "metrics", "advice")
@@ -33,12 +34,12 @@ def frame(run: Viewed, page: str) -> dict[str, Any]:
     `mark` changes when the job ends, and when another run takes the folder: then pages load again.
     """
     with run.lock:
-        summary, live, state = run.facts.summary(), run.live(), run.state()
+        summary, live, state, lacks = run.facts.summary(), run.live(), run.state(), run.lacks_soon()
     return {
         "stream": f"/run/{quote(run.name, safe='')}/live?page={page if page in STREAMED else ''}",
         "run": run.name, "page": {"failure": "failures"}.get(page, page), "state": state, "live": live,
         "summary": summary, "mark": f"{state} {summary.began:.6f}",
-        "trouble": NO_RESULT if state == "died" else summary.message if state == "failed" else "",
+        "trouble": NO_RESULT if state == "died" else summary.message if state == "failed" else "", "lacks": lacks,
         "pages": [name for name in PAGES if name != "failure"],
     }  # fmt: skip
 
@@ -56,13 +57,16 @@ def changing(run: Viewed, page: str) -> dict[str, Any]:
         return {"live": PAGES[page](run, {})} if page in STREAMED else {}
 
 
-def jobs(runs: Iterable[Viewed]) -> list[dict[str, Any]]:
-    """Return one row per run."""
-    found = []
-    for run in runs:
-        with run.lock:
-            found.append({"run": run.name, "state": run.state(), "summary": run.facts.summary()})
-    return found
+def job(run: Viewed) -> dict[str, Any]:
+    """Return the row of a run in the list of jobs."""
+    with run.lock:
+        return {"run": run.name, "state": run.state(), "summary": run.facts.summary()}
+
+
+def silent(name: str) -> dict[str, Any]:
+    """Return the row of a run whose store does not answer."""
+    summary = Summary(name, "no answer", -1, None, 0.0, 0.0, "the store of this run does not answer", {}, None)
+    return {"run": name, "state": summary.state, "summary": summary}
 
 
 def _time(run: Viewed, query: Query) -> dict[str, Any]:
@@ -110,7 +114,7 @@ def _placement(run: Viewed, query: Query) -> dict[str, Any]:
     return {"nodes": found, "roles": {role: at % 8 for at, role in enumerate(roles)}}
 
 
-def _job(run: Viewed, query: Query) -> dict[str, Any]:
+def _job_file(run: Viewed, query: Query) -> dict[str, Any]:
     result = run.facts.result()
     plugins = result.get("plugins")
     return {
@@ -147,5 +151,5 @@ def _int(text: str | None, default: int) -> int:
 
 PAGES: Final[Mapping[str, Callable[[Viewed, Any], dict[str, Any]]]] = {
     "flow": flow, "time": _time, "failures": _failures, "failure": _failure, "metrics": _metrics, "rows": rows,
-    "logs": _logs, "events": _events, "placement": _placement, "job": _job, "advice": _advice,
+    "logs": _logs, "events": _events, "placement": _placement, "job": _job_file, "advice": _advice,
 }  # fmt: skip

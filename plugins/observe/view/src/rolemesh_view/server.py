@@ -22,6 +22,8 @@ from rolemesh_view import data, pages, text
 from rolemesh_view.actions import QUESTIONS, act
 from rolemesh_view.guard import Guard
 from rolemesh_view.live import Live, Parts
+from rolemesh_view.patience import LIMIT_S, Silent, Stuck, in_turn, within
+from rolemesh_view.text import shown
 from rolemesh_view.viewed import Runs, Viewed
 
 __all__ = ["application", "compile_templates"]
@@ -73,19 +75,44 @@ def compile_templates() -> None:
 
 
 class _Show:
-    """Answers requests. Its methods run in threads, because they read files."""
+    """Answers requests. Functions that read files run in threads, and for a limited time."""
 
     def __init__(self, runs: Runs, token: str, streams: Live) -> None:
         self._runs, self._token, self._streams = runs, token, streams
         self._templates = templates()
+        self._stuck: Stuck = {}
 
-    def jobs(self, request: Request) -> Response:
-        return self._html("jobs", title="Jobs", stream="/live", **self._jobs())
+    async def jobs(self, request: Request) -> Response:
+        return await self._within("", lambda: self._html("jobs", title="Jobs", stream="/live", **self._jobs()))
 
-    def first(self, request: Request) -> Response:
+    async def first(self, request: Request) -> Response:
         return RedirectResponse(f"{request.url.path}/flow", 303)
 
-    def page(self, request: Request) -> Response:
+    async def page(self, request: Request) -> Response:
+        return await self._within(request.path_params["name"], lambda: self._page(request))
+
+    async def data(self, request: Request) -> Response:
+        return await self._within(request.path_params["name"], lambda: self._data(request))
+
+    async def ask(self, request: Request) -> Response:
+        return await self._within(request.path_params["name"], lambda: self._ask(request))
+
+    async def _within(self, name: str, work: Callable[[], Response]) -> Response:
+        """Return the answer of `work`; 503 if the files of the run `name` ("": of all runs) do not come in time."""
+        waiting = self._stuck.get(name)
+        if waiting is None or not waiting.is_alive():
+            try:
+                return await within(LIMIT_S, work)
+            except Silent as silent:
+                self._stuck[name] = silent.thread
+        folder = shown(str(self._runs.folder_of(name)), 300)
+        return PlainTextResponse(
+            f"503: {folder} has not answered for {LIMIT_S:g} s, so the viewer cannot show it. Look whether its file "
+            "system is mounted and its server answers, and load the page again. Other runs are not affected.\n",
+            503,
+        )
+
+    def _page(self, request: Request) -> Response:
         run, name = self._run(request), request.path_params["page"]
         page = pages.PAGES.get(name)
         if page is None:
@@ -98,8 +125,12 @@ class _Show:
 
     async def live(self, request: Request) -> Response:
         """Return the stream of what changes on a page of a run."""
-        run, page = await run_in_threadpool(self._run, request), request.query_params.get("page", "")
+        page = request.query_params.get("page", "")
         page = page if page in pages.STREAMED else ""
+        try:
+            run = await within(LIMIT_S, lambda: self._run(request))
+        except Silent:
+            return PlainTextResponse("503: the folder of the runs does not answer\n", 503)
         return self._streams.stream((run, page), lambda: self._parts(run, page), _seen(request))
 
     async def live_jobs(self, request: Request) -> Response:
@@ -109,7 +140,14 @@ class _Show:
         )
 
     def _jobs(self) -> dict[str, Any]:
-        return {"rows": pages.jobs(self._runs.all()), "folder": self._runs.folder}
+        [listed] = in_turn([self._runs], ["/"], lambda runs: (runs.all(), runs.closed()), self._stuck)
+        runs, closed = listed if listed is not None else (self._runs.known(), [])
+        if listed is None and not runs:
+            raise Silent(self._stuck["/"])
+        names = [run.name for run in runs]
+        rows = in_turn(runs, names, pages.job, self._stuck)
+        told = [row or pages.silent(name) for name, row in zip(names, rows, strict=True)]
+        return {"rows": told, "folder": self._runs.folder, "closed": closed}
 
     def _parts(self, run: Viewed, page: str) -> Parts:
         frame, found = pages.frame(run, page), pages.changing(run, page)
@@ -119,7 +157,7 @@ class _Show:
         reads = found.get("live", {}).get("reads", False)
         return Parts(texts, over=not frame["live"] and frame["state"] != "new" and not reads)
 
-    def data(self, request: Request) -> Response:
+    def _data(self, request: Request) -> Response:
         run, name = self._run(request), request.path_params["what"]
         found = data.DATA.get(name)
         if found is None:
@@ -130,7 +168,7 @@ class _Show:
         except ValueError as error:
             raise HTTPException(400, str(error)) from error
 
-    def ask(self, request: Request) -> Response:
+    def _ask(self, request: Request) -> Response:
         run, query = self._run(request), request.query_params
         if query.get("do") not in QUESTIONS:
             raise HTTPException(404, "there is no such action")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -11,12 +12,14 @@ from typing import NamedTuple
 
 from rolemesh.api.observer import StepMetrics
 from rolemesh.api.rank_ref import RankRef
+from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE
-from rolemesh_durable.api.jobs import LivingRun, list_runs
+from rolemesh_durable.api.jobs import LivingRun, find_run, list_runs
 from rolemesh_facts import RunFacts
 from rolemesh_facts.advice import Advice, Evidence, advice, old_values
 from rolemesh_facts.critical import Critical, critical_path
 from rolemesh_facts.edge_states import EdgeState, edge_states
+from rolemesh_facts.finding import hindrance, may_read
 from rolemesh_facts.pieces import flat, stretches
 from rolemesh_facts.sizes import sizes_at
 from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, reached_step, use_of
@@ -93,6 +96,7 @@ class Viewed:
         own, ahead = RunFacts(path), RunFacts(path)  # each for one thread; they read on from where they were
         self._look = Renewed(lambda: _look(own), self._version)
         self._whole = Renewed(lambda: _whole(path), self._version)
+        self._lacks = Renewed(lambda: hindrance(path), self._version)
         self._predicted: dict[int, float | None] = {}
         self._ahead = Renewed(lambda: _ahead(ahead, self.look(), self._predicted), self._version)
 
@@ -114,12 +118,18 @@ class Viewed:
     def state(self) -> str:
         """Return the state in a word: the result's status, ``running``, ``died``, or ``new``."""
         said = self.facts.summary().state
+        if said == "new" and not may_read(self.path / EVENTS_FILE):
+            return "unreadable"
         return ("running" if self.live() else "died") if said == "began" else said
 
     def begin(self) -> None:
         """Begin to read before somebody asks."""
         self._look.begin()
         self._whole.begin()
+
+    def lacks_soon(self) -> str:
+        """Return in words what of the run the viewer cannot read; "" for nothing, and as long as it is not known."""
+        return self._lacks.get_within(SOON_S) or ""
 
     def look(self) -> Look:
         """Return the latest look at the run."""
@@ -249,7 +259,28 @@ class Runs:
             self._known = found
         return list(found.values())
 
+    def folder_of(self, name: str) -> Path:
+        """Return the folder of the run of a name, or that of all runs, without a look at it."""
+        known = self._known.get(name)
+        return known.path if known is not None else self.folder / name
+
+    def closed(self) -> list[str]:
+        """Return the names of folders that this user may not read, so that nobody knows whether they are runs."""
+        try:
+            with os.scandir(self.folder) as entries:
+                return sorted(each.name for each in entries if each.is_dir() and not may_read(Path(each.path)))
+        except OSError:
+            return []
+
     def find(self, name: str) -> Viewed | None:
         """Return the run of a name; None if there is none. A name is never a path."""
         known = self._known.get(name)
+        if known is None and (self.folder / name).parent == self.folder and name != "..":
+            with suppress(RolemeshError):  # a look at one folder only: others may be on a store that does not answer
+                if (path := find_run(name, self.folder).path) == self.folder / name:
+                    known = self._known.setdefault(name, Viewed(path))
         return known if known is not None else next((run for run in self.all() if run.name == name), None)
+
+    def known(self) -> list[Viewed]:
+        """Return the runs that the last call of `all` has found, without a look at the folder."""
+        return list(self._known.values())

@@ -1,0 +1,85 @@
+"""A run whose files do not come holds up neither other runs nor the list, and says so."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from rolemesh_view import application, patience, server
+from rolemesh_view.viewed import Runs, Viewed
+
+
+@contextmanager
+def held(run: Viewed) -> Iterator[None]:
+    """Let no answer read the run's files, as if their store did not answer."""
+    ready, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with run.lock:
+            ready.set()
+            over.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    ready.wait(60)
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_store_that_does_not_answer_holds_up_its_run_only(
+    seen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "LIMIT_S", 0.3)
+    monkeypatch.setattr(patience, "ROW_S", 0.3)
+    for name in ("one", "other"):
+        shutil.copytree(seen, tmp_path / name, ignore=shutil.ignore_patterns("snapshots", "state.sqlite", "logs"))
+    runs = Runs(tmp_path)
+    client = TestClient(application(runs, "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"})
+    silent = runs.find("other")
+    assert silent is not None
+    with held(silent):
+        refused = client.get("/run/other/failures")
+        assert (refused.status_code, f"{tmp_path / 'other'} has not answered for 0.3 s" in refused.text) == (503, True)
+        began = time.monotonic()
+        assert client.get("/run/other/events").status_code == 503, "without another wait"
+        assert time.monotonic() - began < 0.3
+        assert client.get("/run/one/failures").status_code == 200
+        text = client.get("/").text
+        assert "the store of this run does not answer" in text
+        assert text.count('class="state done"') == 1
+    while client.get("/run/other/events").status_code == 503:
+        time.sleep(0.01)  # the threads that waited end
+    assert client.get("/").text.count('class="state done"') == 2
+
+
+def test_a_list_waits_for_a_few_runs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "ROW_S", 0.05)
+    over, asked = threading.Event(), []
+
+    def work(name: str) -> str:
+        asked.append(name)
+        return "" if name.startswith("silent") and not over.wait(60) else name
+
+    names, stuck = ["a", *(f"silent-{at}" for at in range(9)), "b"], {}
+    assert patience.in_turn(names, names, work, stuck) == ["a", *[None] * 10]
+    assert list(stuck) == names[1 : 1 + patience.MOST_WAITS]
+    assert asked == names[: 1 + patience.MOST_WAITS]
+    over.set()
+
+
+def test_an_error_of_one_run_is_the_callers() -> None:
+    def work(name: str) -> str:
+        raise ValueError(name)
+
+    with pytest.raises(ValueError, match="a"):
+        patience.in_turn(["a"], ["a"], work, {})
