@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -34,6 +36,36 @@ def test_a_transcript_keeps_every_token_and_marks_the_sampled_ones(
     assert row["logprobs"].tolist() == [-0.25 * each for each in mask]
     assert all((version == -1) == (not each) for version, each in zip(row["weight_versions"], mask, strict=True))
     assert (len(transcript), transcript.sampled) == (len(tokens), sum(mask))
+
+
+@given(st.lists(st.lists(st.integers(-2, 2**62), max_size=5), max_size=4))
+def test_each_sampled_token_has_the_version_that_sampled_it(turns: list[list[int]]) -> None:
+    transcript, versions, mask = Transcript([1], []), [], []
+    for turn in turns:
+        transcript.add_context([5])
+        transcript.add_sampled([7] * len(turn), [-0.5] * len(turn), turn)
+        versions += [-1, *turn]
+        mask += [0] + [1] * len(turn)
+        assert transcript.last() == [7] * len(turn)
+    row = transcript.row()
+    assert row["weight_versions"].tolist() == versions
+    assert row["completion_mask"].tolist() == mask, "a version of -1 makes no sampled token one of the environment"
+
+
+def test_a_sampled_token_takes_eight_bytes_of_memory() -> None:
+    """A thousand conversations are open at once."""
+    ids, logprobs, versions = np.arange(300), np.linspace(-1, 0, 300), np.full(300, 3)
+    tracemalloc.start()
+    try:
+        made = [Transcript([1], []) for _ in range(50)]
+        for _ in range(20):
+            for transcript in made:
+                transcript.add_context([5] * 20)
+                transcript.add_sampled(ids, logprobs, versions)
+        taken = tracemalloc.get_traced_memory()[0] / len(made) / 20
+    finally:
+        tracemalloc.stop()
+    assert taken < 300 * 8 + 20 * 4 + 250
 
 
 def test_a_row_says_how_its_tokens_were_sampled() -> None:

@@ -78,6 +78,32 @@ def test_an_open_connection_holds_nothing_of_its_last_request(gateway, says):
     asyncio.run(main())
 
 
+def test_answers_that_may_be_continued_hold_the_history_once(gateway, says):
+    """A client that sends its whole history with each request may still name any of the last answers."""
+    long = "words and more words " * 100
+    tools = [{"type": "function", "name": "add", "description": long, "parameters": {"type": "object"}}]
+
+    async def main():
+        async with gateway(lambda messages: says(long)) as here, session(here.door) as client:
+            history = [{"role": "user", "content": long}]
+            for _ in range(30):
+                told = {"model": "m", "input": history, "tools": tools, "instructions": long}
+                async with client.post(f"{here.door.url}/v1/responses", json=told) as answer:
+                    history += [*(await answer.json())["output"], {"role": "user", "content": long}]
+            gc.collect()
+            found = here.dialogue._kept
+            seen = {id(each["content"]) for kept in found.values() for each in kept.messages}
+            seen |= {id(kept.ask.echo["instructions"]) for kept in found.values()}
+            seen |= {id(tool) for kept in found.values() for tool in (*kept.tools, *kept.ask.tools)}
+            assert (len(found), [len(kept.messages) for kept in found.values()]) == (30, list(range(2, 62, 2)))
+            assert len(seen) <= 2 * 60 + 2, (
+                "texts are held a second time at most: by the model's turn, and by the request"
+            )
+            assert not any(kept.ask.messages for kept in found.values())
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("data", [b"", b"[1]", b"{", b'{"a": NaN}', b"\xff\xfe", b"[" * 5000])
 def test_a_body_that_is_no_json_object_is_refused(gateway, says, data):
     async def main():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from itertools import zip_longest
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,6 +27,7 @@ from rolemesh_gateway.requests import NO_PREVIOUS, Answer, Ask, Count, Find, Kep
 
 __all__ = ["Dialogue"]
 
+T = TypeVar("T")
 KEPT = 64
 """Number of answers that a request may continue or read by id."""
 NAMES = 64
@@ -192,11 +194,22 @@ class Dialogue:
         self.counts.turns += 1
         self._contexts.answered(self._sample, messages, answer.as_message(), number, stop)
         if ask.kept_as:
-            kept = Kept(ask, answer, [*messages[len(ask.lead) :], answer.as_message()], ask.tools)
-            self._kept[f"{ask.kept_as}{number}"] = kept
-            if len(self._kept) > KEPT:
-                del self._kept[next(iter(self._kept))]
+            self._keep(ask, answer, messages[len(ask.lead) :])
         return answer
+
+    def _keep(self, ask: Ask, answer: Answer, messages: Sequence[Message]) -> None:
+        """Keep an answer. Clients send the whole history with each request, so equal parts are shared with the answer
+        before."""
+        before = next(reversed(self._kept.values()), None)
+        told, echo, tools = messages, ask.echo, ask.tools
+        if before is not None:
+            told = [shared(each, other) for each, other in zip_longest(messages, before.messages[: len(messages)])]
+            echo = {name: shared(value, before.ask.echo.get(name)) for name, value in echo.items()}
+            tools = shared(tools, before.tools)
+        bare = msgspec.structs.replace(ask, messages=(), lead=(), tools=tools, echo=echo)
+        self._kept[f"{ask.kept_as}{answer.number}"] = Kept(bare, answer, (*told, answer.as_message()), tools)
+        if len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
 
     def _count(self, ask: Ask) -> int:
         ask, earlier = self._whole(ask)
@@ -241,6 +254,12 @@ class Dialogue:
         kept = self._kept[ask.previous]
         tools = kept.tools if ask.inherits and not ask.tools else ask.tools
         return msgspec.structs.replace(ask, tools=tools), kept.messages
+
+
+def shared(value: T, before: Any) -> T:
+    """Return `before` if it is equal to `value` in every digit, so that only one of both stays in memory."""
+    same: bool = value == before and repr(value) == repr(before)
+    return before if same else value
 
 
 def _refusal(error: AgentError) -> Exception:

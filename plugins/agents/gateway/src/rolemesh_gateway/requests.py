@@ -118,7 +118,8 @@ class Answer(msgspec.Struct, frozen=True):
 class Kept(msgspec.Struct, frozen=True):
     """An answer that later requests may continue or read.
 
-    `messages`: those before it and itself, without the instructions of its request. `tools`: those of its request.
+    `ask`: its request, without the messages. `messages`: those before it and itself, without the instructions of its
+    request. `tools`: those of its request.
     """
 
     ask: Ask

@@ -39,11 +39,14 @@ class _Sample:
 
     def __init__(self, transcript: Transcript, tools: Sequence[Tool]) -> None:
         self.transcript, self.tools = transcript, tools
-        self.turn: Sequence[int] = ()
-        """The tokens of the last turn, if nothing follows them yet."""
         self.pending: list[Message] = []
         self.turns = 0
         self.sampling = False
+
+    @property
+    def turn(self) -> Sequence[int]:
+        """The tokens of the last turn."""
+        return self.transcript.last()
 
 
 class Talk:
@@ -119,10 +122,10 @@ class Talk:
         if not len(sampled.ids) and sampled.finish == "length":
             self._full(len(prompt), "the longest prompt of the rollout is shorter")
         self._note(now, added, sampled, given)
-        parsed = self._named(self._template.parse(now.turn, now.tools))
+        ids = sampled.ids.tolist()
+        parsed = self._named(self._template.parse(ids, now.tools))
         self._unheard = parsed if self._episode.hears else None
         transcript.messages.append(self._template.message(parsed))
-        ids = sampled.ids.tolist()
         return Turn(parsed.content, parsed.calls, parsed.unparsed, ids, sampled.finish, len(prompt))
 
     async def call(self, call: ToolCall) -> Observation:
@@ -268,9 +271,9 @@ class Talk:
 
     def _note(self, now: _Sample, added: Sequence[int], sampled: SampledTurn, given: Mapping[str, Any]) -> None:
         now.transcript.add_context(added)
-        now.transcript.add_sampled(sampled.ids.tolist(), sampled.logprobs.tolist(), sampled.versions.tolist())
+        now.transcript.add_sampled(sampled.ids, sampled.logprobs, sampled.versions)
         now.transcript.sampled_with(given)
-        now.turn, now.pending = sampled.ids.tolist(), []
+        now.pending = []
         now.turns += 1
         self.turns += 1
         self.engine_s += sampled.seconds
