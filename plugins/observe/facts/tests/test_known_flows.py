@@ -175,6 +175,13 @@ class LongTail(Role):
         time.sleep(sum(0.08 if x == 0 else 0.01 for x in batch["x"]))
         return batch
 
+class LateTail(Role):
+    'The long row is the last one, of rank 1.'
+    @operator(batch=Balanced(rows=1), returns=Split())
+    def work_on(self, batch):
+        time.sleep(sum(0.12 if x == 3 else 0.01 for x in batch["x"]))
+        return batch
+
 class SlowWire(ShmTransport):
     'Takes its time for each value in a slot of shared memory, one after the other, as a network does.'
     def connect(self, address):
@@ -290,6 +297,9 @@ FLOWS = {
     "restart": Known("b.work_on", "a: Maker, b: Dying, c: Taker", "chain", ("failover=[{use: process}]",)),
     "one of four": Known("b.work_on", "a: Maker, b: OneOfFour, c: Taker", "chain", ("roles.b.world_size=4",), "b/2"),
     "long rows by demand": Known("b.work_on", "a: Maker, b: LongTail, c: Taker", "chain", ("roles.b.world_size=2",)),
+    "long rows by demand in a loop with lag 0": Known(
+        "b.work_on", "a: Maker, b: LateTail, c: Taker", "loop", ("roles.b.world_size=2", "params.lag=0"), "b/1"
+    ),
     "full retention": Known("a: waits for memory", "a: BigMaker, b: Summer, c: SlowTaker", "chain", RETENTION),
     "slow caller": Known("b.work_on", "a: Maker, b: SlowAsker, c: Taker, fast_tool: FastTool", "fast_calls"),
 }

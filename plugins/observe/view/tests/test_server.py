@@ -217,3 +217,16 @@ def test_a_missing_prediction_has_a_reason(client: TestClient, runs: Runs, run: 
         for rank in (write_run(runs.folder / run, ended=False) / "record").glob("source-*"):
             shutil.rmtree(rank)
     assert reason in client.get(f"/run/{run}/flow").text
+
+
+def test_the_page_of_logs_opens_with_a_log_that_has_text(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "logs").mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    for name, text in (("a-0", ""), ("b-0", "here"), ("master", "")):
+        (run / "logs" / f"{name}.log").write_text(text)
+    client = TestClient(application(Runs(tmp_path), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"})
+    assert "<h2>b-0.log</h2><pre>here</pre>" in client.get("/run/run/logs").text
+    (run / "logs" / "master.log").write_text("there")
+    assert "<h2>master.log</h2>" in client.get("/run/run/logs").text
+    assert "<h2>a-0.log</h2>" in client.get("/run/run/logs?file=a-0.log").text

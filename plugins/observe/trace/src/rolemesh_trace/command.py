@@ -94,7 +94,8 @@ def chosen(ranks: Sequence[RankRef], wanted: Sequence[str], run_dir: Path) -> li
         raise RolemeshError(
             "the run has no record",
             where=str(run_dir),
-            remedy="the extension recorder writes it unless its option `enabled` is false; the job may be too young",
+            remedy="ranks record from the end of their setup on, unless the recorder's option `enabled` is false: "
+            "`rolemesh events JOB` says how far the job came",
         )
     known = {each for ref in ranks for each in (ref.role, str(ref))}
     for each in wanted:

@@ -98,8 +98,9 @@ def _metrics(run: Viewed, query: Query) -> dict[str, Any]:
 def _logs(run: Viewed, query: Query) -> dict[str, Any]:
     files = {path.name: path for path in run.facts.logs()}
     find, name = query.get("find", ""), query.get("file", "")
-    told = (path for path in files.values() if logs.tail(path, 1))
-    chosen = files.get(name) or files.get("master.log") or next(told, None) or next(iter(files.values()), None)
+    ordered = sorted(files.values(), key=lambda path: path.name != "master.log")
+    told = (path for path in ordered if logs.tail(path, 1))
+    chosen = files.get(name) or next(told, None) or next(iter(ordered), None)
     hits = logs.search([files[name]] if name in files and find else files.values(), find) if find else []
     return {
         "files": list(files), "file": chosen.name if chosen else "", "find": find, "hits": hits,
