@@ -38,6 +38,8 @@ RECENT_STEPS = 5
 """Number of steps that rates cover, if they fit into `WINDOW_S`."""
 SOON_S = 0.15
 """Seconds that a page waits for the first look at a run."""
+LACKS_S = 0.03
+"""Seconds that the first page waits for what the viewer cannot read. Later pages have it."""
 USE_RANKS, CRITICAL_RANKS = 1024, 256
 """Numbers of ranks above which the use of time and the critical path cover a shorter time."""
 RESIZES = 5
@@ -124,12 +126,14 @@ class Viewed:
 
     def begin(self) -> None:
         """Begin to read before somebody asks."""
-        self._look.begin()
-        self._whole.begin()
+        for each in (self._look, self._whole, self._lacks, self._ahead):
+            each.begin()
+        with self.lock:
+            self.facts.summary()
 
     def lacks_soon(self) -> str:
         """Return in words what of the run the viewer cannot read; "" for nothing, and as long as it is not known."""
-        return self._lacks.get_within(SOON_S) or ""
+        return self._lacks.get_within(LACKS_S) or ""
 
     def look(self) -> Look:
         """Return the latest look at the run."""
