@@ -104,6 +104,9 @@ class RayConnection:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         # For a Ray that is started here. Its workers would get a thirtieth of a core that something else wants too.
         os.environ.setdefault("RAY_worker_niceness", "0")
+        # Where memory runs short, Ray's monitor would kill master and agent, which need little: it knows no ranks. The
+        # kernel ends the process that needs most.
+        os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
         try:
             if self._address:
                 _probe(self._address)
