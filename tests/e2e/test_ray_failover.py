@@ -427,10 +427,11 @@ def master_node(job: str) -> str:
 
 
 @pytest.mark.soak
-def test_a_master_that_takes_long_to_come_back_costs_no_rank(
-    make_job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: str
+@pytest.mark.parametrize("killed", ["master", "agent", "both"])
+def test_a_master_or_an_agent_that_takes_long_to_come_back_costs_no_rank(
+    make_job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: str, killed: str
 ) -> None:
-    """On a busy machine Ray starts a process within tens of seconds, and agents wait 5 for a master, the driver 10."""
+    """On a busy machine Ray starts a process within tens of seconds. Agents wait 5 for a master, and the driver 10."""
     closed = tmp_path / "closed"
     (tmp_path / "sitecustomize.py").write_text(
         f"import os, time\nwhile os.path.exists({str(closed)!r}):\n    time.sleep(0.1)\n"
@@ -442,15 +443,19 @@ def test_a_master_that_takes_long_to_come_back_costs_no_rank(
     )
     before = job.running(10)
     closed.touch()
-    for pid in [*idle_workers(before.master_pid), before.master_pid]:
+    agents = [agent.pid for agent in before.agents] if killed != "master" else []
+    masters = [before.master_pid] if killed != "agent" else []
+    for pid in [*idle_workers(before.master_pid), *agents, *masters]:
         os.kill(pid, signal.SIGKILL)
     time.sleep(16.0)
-    assert job.status() is None
+    assert masters == [] or job.status() is None
     closed.unlink()
-    until(lambda: of_kind(job, "master_recovered"), 30, "another master")
+    until(lambda: of_kind(job, "master_recovered") or not masters, 30, "another master")
+    until(lambda: len(of_kind(job, "agent_up")) > 1 or not agents, 30, "another agent")
     after = job.running()
     assert pids(after) == pids(before)
-    assert "the master has been silent for 10 s: it is waited for" in ended_well(job, process)
+    said = ended_well(job, process)
+    assert masters == [] or "the master has been silent for 10 s: it is waited for" in said
     as_undisturbed(job, undisturbed)
     assert job.result()["recoveries"] == []
 

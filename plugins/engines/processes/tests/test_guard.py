@@ -37,7 +37,7 @@ OWNER = """
 import os, subprocess, sys, time
 from rolemesh_processes.guard import MARKER, AgentGuard, ResourceGuard
 job, incarnation, hold_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-guard = AgentGuard(job, "node0", incarnation, hold_s)
+guard = AgentGuard(job, "node0", incarnation, hold_s, *sys.argv[4:])
 child = subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: guard.mark}, start_new_session=True)
 print(guard.shm, guard.tmp, child.pid, flush=True)
 time.sleep(600)
@@ -101,8 +101,8 @@ for act in range(1, 1000):
 class Process:
     """A process like an agent, with a resource guard and a marked child."""
 
-    def __init__(self, job: str, incarnation: int = 0, hold_s: float = 0.0) -> None:
-        command = [sys.executable, "-c", OWNER, job, str(incarnation), str(hold_s)]
+    def __init__(self, job: str, incarnation: int = 0, hold_s: float = 0.0, over: Path | None = None) -> None:
+        command = [sys.executable, "-c", OWNER, job, str(incarnation), str(hold_s), *([str(over)] if over else [])]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         shm, tmp, child = self.process.stdout.readline().split()
@@ -184,6 +184,16 @@ def test_files_that_nobody_takes_over_are_removed_when_their_time_is_over(job: s
     owner.kill()
     until(lambda: not owner.shm.exists() and not owner.tmp.exists(), "the janitor gives up waiting")
     assert time.monotonic() - before >= 0.5
+    assert gone(owner.child)
+
+
+def test_files_of_an_ended_job_wait_for_nobody(job: str, tmp_path: Path) -> None:
+    owner = Process(job, hold_s=600.0, over=tmp_path / "result.json")
+    owner.kill()
+    until(lambda: is_held(owner.shm), "its janitor waits")
+    assert not gone(owner.child)
+    (tmp_path / "result.json").touch()
+    until(lambda: not owner.shm.exists() and not owner.tmp.exists(), "the janitor does not wait")
     assert gone(owner.child)
 
 
@@ -297,7 +307,7 @@ def age(folder: Path, owner: Owner | None = None) -> None:
 
 def dead(job_id: str, part: str = "node0") -> Owner:
     """An owner that lives no more, and that nobody looked after for long."""
-    return Owner(job_id, part, "token", 1, 999999999, 1, boot_id(), 10.0, LONG_AGO)
+    return Owner(job_id, part, "token", 1, 999999999, 1, boot_id(), LONG_AGO)
 
 
 def folder_of(owner: Owner) -> Path:

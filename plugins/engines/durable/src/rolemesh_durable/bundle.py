@@ -166,6 +166,7 @@ def _job_config(
         checks=_declared(selection, "checks"),
         environ=dict(environ),
         lease_s=max(options.lease_s, 5.0),
+        hold_s=max(options.start_timeout_s, options.lease_s, 5.0),
         timed=any(kind == "scalers" for kind, _ in selection.declared),
         serves=any(role.resources.most for role in spec.roles.values()),
     )

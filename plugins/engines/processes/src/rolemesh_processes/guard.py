@@ -47,7 +47,7 @@ class ResourceGuard:
     def __init__(self, job_id: str, owner: str, number: int | None = None) -> None:
         self.mark = f"{job_id}/{owner}/{os.getpid() if number is None else number}"
         self.tmp = _new_tmp(job_id)
-        self._begin(Owner.here(job_id, owner, secrets.token_hex(8), number or 0, 0.0))
+        self._begin(Owner.here(job_id, owner, secrets.token_hex(8), number or 0))
 
     def _begin(self, here: Owner, hold: tuple[str, ...] = ()) -> None:
         """Let a janitor make `tmp`, and watch this process. `hold`: the janitor's arguments about a folder that waits
@@ -76,15 +76,19 @@ class AgentGuard(ResourceGuard):
 
     Before the take-over, the process of an earlier incarnation is killed. The processes that it started keep running,
     and `tmp` stays the same: the owner adopts them, or calls `sweep`. Raises `BackendError` if the folder belongs to
-    another user, or to a later incarnation (then this one was replaced and must end). `hold_s`: seconds that the folder
-    waits for the next incarnation after this one's death.
+    another user, or to a later incarnation (then this one was replaced and must end).
+
+    `hold_s`: maximum seconds that the folder waits for the next incarnation after this one's death. It waits no longer
+    if the process that has started this one is gone, or if the file `over` exists, because the job has ended.
     """
 
-    def __init__(self, job_id: str, agent: str, incarnation: int = 0, hold_s: float = 10.0) -> None:
+    def __init__(
+        self, job_id: str, agent: str, incarnation: int = 0, hold_s: float = 10.0, over: str = "/nowhere"
+    ) -> None:
         remove_orphans()
         self.shm = shm_folder(job_id, agent)
         self.mark = f"{job_id}/{agent}/{incarnation}"
-        self._job, self._agent, self._incarnation, self._hold_s = job_id, agent, incarnation, hold_s
+        self._job, self._agent, self._incarnation, self._wait = job_id, agent, incarnation, (str(hold_s), over)
         self._token = secrets.token_hex(8)
         self.tmp = _new_tmp(job_id)
         new = not self.shm.exists()
@@ -103,8 +107,9 @@ class AgentGuard(ResourceGuard):
     def _watched(self) -> None:
         parent = os.getppid()
         everything = f"{MARKER}={self._job}/{self._agent}/"
-        held = str(self.shm), self._token, str(self._hold_s), everything, str(parent), str(start_time(parent))
-        here = Owner.here(self._job, self._agent, secrets.token_hex(8), self._incarnation, 0.0)
+        hold_s, over = self._wait
+        held = str(self.shm), self._token, hold_s, everything, str(parent), str(start_time(parent)), over
+        here = Owner.here(self._job, self._agent, secrets.token_hex(8), self._incarnation)
         self._begin(here, held)
 
     def sweep(self) -> None:
@@ -128,7 +133,7 @@ class AgentGuard(ResourceGuard):
 
     def _own(self) -> None:
         self._inode = self.shm.stat().st_ino
-        here = Owner.here(self._job, self._agent, self._token, self._incarnation, self._hold_s, str(self.tmp))
+        here = Owner.here(self._job, self._agent, self._token, self._incarnation, str(self.tmp))
         Reserve(self.shm).make(self.shm / janitor.OWNER_FILE, here.encode())
 
     def close(self) -> None:

@@ -1,13 +1,15 @@
 """Removes what a dead agent or master leaves on its node: run as a script, by path, without the kernel.
 
-``python -I -S janitor.py MARKER TMP OWNER [SHM TOKEN HOLD_S ALL PARENT START]`` makes the folder TMP with the owner
-file OWNER, detaches itself and waits for end of file on its standard input, whose other end only its owner holds. That
+``python -I -S janitor.py MARKER TMP OWNER [SHM TOKEN HOLD_S ALL PARENT START OVER]`` makes the folder TMP with the file
+OWNER, detaches itself and waits for end of file on its standard input, whose other end only its owner holds. That
 comes when the owner closes it or dies, however it dies. Then every process whose environment holds MARKER is killed and
 TMP removed, at once. An owner makes no folder before its janitor runs: if it died in between, the folder would stay.
 
-With SHM all waits HOLD_S seconds for the owner's next incarnation, which takes it over by writing another token into
-SHM: snapshots there, TMP, and processes, which go on. If none comes, or the process PARENT (which began at START), who
-would start it, is gone, whatever holds ALL in its environment is killed, and both folders are removed.
+With SHM all waits for the owner's next incarnation, which takes it over by writing another token into SHM: snapshots
+there, TMP, and processes, which go on. On a busy machine that takes as long as it takes to start a process. The wait
+ends after HOLD_S seconds, when the process PARENT (which began at START) is gone, because it would start the next
+incarnation, and when the file OVER exists, because the job has ended. Then whatever holds ALL in its environment is
+killed, and both folders are removed.
 
 A folder is removed under another name, which begins with its own. Each removal of a folder also ends those that
 others began: an owner may be killed while it removes its folders.
@@ -26,6 +28,7 @@ import shutil
 import signal
 import stat
 import sys
+import threading
 import time
 
 TYPE_CHECKING = False
@@ -50,6 +53,8 @@ BEAT_S = 10.0
 YOUNG_S = 3600.0
 """Seconds between updates of the timestamps of all files in the folders."""
 POLL_S = 0.05
+LOOK_S = 1.0
+"""Seconds between looks for the result of the job."""
 EXEC_S = 1.0
 """Maximum seconds that one search waits for processes in the middle of exec."""
 
@@ -237,14 +242,31 @@ def lives(pid: int, start: int) -> bool:
     return fields[0] not in "ZX" and int(fields[19]) == start
 
 
-def hold(folder: str, token: str, hold_s: float, parent: "tuple[int, int]", end: "Callable[[], None]") -> bool:
-    """Return whether the folder gets another owner within `hold_s` seconds. If not, call `end` and remove it.
+def appears(path: str) -> "Callable[[], bool]":
+    """Return a function that returns whether the file `path` exists. It does not wait for the file system.
+
+    The file is in the run's folder. That may be on another machine, which may hang.
+    """
+    found = threading.Event()
+
+    def look() -> None:
+        while not os.path.exists(path):
+            time.sleep(LOOK_S)
+        found.set()
+
+    threading.Thread(target=look, daemon=True).start()
+    return found.is_set
+
+
+def hold(folder: str, token: str, hold_s: float, hopeless: "Callable[[], bool]", end: "Callable[[], None]") -> bool:
+    """Return whether the folder gets another owner within `hold_s` seconds. If not, or if that is `hopeless`, call
+    `end` and remove it.
 
     A folder of nobody is treated alike: its owner died before it wrote the owner file, or somebody has removed that.
     """
     deadline = time.monotonic() + hold_s
     while os.path.isdir(folder) and (owner := token_of(folder)) in ("", token):
-        if time.monotonic() >= deadline or not lives(*parent):
+        if time.monotonic() >= deadline or hopeless():
             remove(folder, owner, end)
             break
         time.sleep(POLL_S)
@@ -294,13 +316,14 @@ def main() -> None:
     os.chdir("/")
     watch(folders, guards)
     if held:
-        folder, token, hold_s, everything, parent, start = held
+        folder, token, hold_s, everything, parent, start, result = held
+        over = appears(result)
 
         def end() -> None:
             sweep(everything)
             remove(tmp, None)
 
-        if hold(folder, token, float(hold_s), (int(parent), int(start)), end):
+        if hold(folder, token, float(hold_s), lambda: over() or not lives(int(parent), int(start)), end):
             if owner_of(folder).get("tmp") != tmp:  # the next incarnation came before this one had said what it has
                 remove(tmp, None)
             return

@@ -25,7 +25,6 @@ class Owner(msgspec.Struct, frozen=True):
     """The process that a folder belongs to, and its part of the job.
 
     - A process is identified by `pid`, `start` (clock ticks since boot) and `boot`.
-    - `hold_s`: seconds that the folder waits for the next incarnation after the owner's death.
     - `since`: when this was written, in seconds since boot.
     - `tmp`: the folder of its sockets, which is removed together with this one.
     """
@@ -37,16 +36,15 @@ class Owner(msgspec.Struct, frozen=True):
     pid: int
     started: int
     boot: str
-    hold_s: float
     since: float
     tmp: str = ""
     owner: str = janitor.OWNER
 
     @classmethod
-    def here(cls, job: str, part: str, token: str, incarnation: int, hold_s: float, tmp: str = "") -> Owner:
+    def here(cls, job: str, part: str, token: str, incarnation: int, tmp: str = "") -> Owner:
         """Return an owner record for this process."""
         pid, now = os.getpid(), time.clock_gettime(time.CLOCK_BOOTTIME)
-        return cls(job, part, token, incarnation, pid, start_time(pid), boot_id(), hold_s, now, tmp)
+        return cls(job, part, token, incarnation, pid, start_time(pid), boot_id(), now, tmp)
 
     @property
     def alive(self) -> bool:
@@ -70,8 +68,9 @@ def owner_of(folder: Path) -> Owner | None:
 
 
 def is_orphan(folder: Path, owner: Owner) -> bool:
-    """Return whether nobody maintains the folder of `owner`, and nobody has for longer than the next incarnation could
-    take.
+    """Return whether nobody maintains the folder of `owner`, and nobody has for `ORPHAN_S` seconds.
+
+    The janitor of a dead owner maintains the folder while it waits for the next incarnation.
 
     The decision uses time since boot, and whether a process is alive. It does not use the wall clock, which may be set,
     or the age of files.
@@ -96,7 +95,7 @@ def is_orphan(folder: Path, owner: Owner) -> bool:
         return False
     finally:
         os.close(fd)
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - _seen(folder, owner) > max(ORPHAN_S, owner.hold_s)
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - _seen(folder, owner) > ORPHAN_S
 
 
 def _seen(folder: Path, owner: Owner) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rolemesh.runs.run import RESULT_FILE
 from rolemesh_durable.agent.zygote_pool import ZygotePool
 from rolemesh_durable.protocol.starts import AgentConfig
 from rolemesh_processes.guard import AgentGuard
@@ -25,10 +26,11 @@ class AgentHome:
 
     def __init__(self, config: AgentConfig) -> None:
         self.config = config
-        self.guard = AgentGuard(config.job.job_id, config.agent, config.incarnation, config.job.lease_s)
+        hold_s, over = config.job.hold_s, str(Path(config.job.run_dir, RESULT_FILE))
+        self.guard = AgentGuard(config.job.job_id, config.agent, config.incarnation, hold_s, over)
         self.logs = Path(config.job.run_dir, "logs")
         self.logs.mkdir(parents=True, exist_ok=True)
-        self.zygotes = ZygotePool(self.logs, self.guard.mark, self.guard.tmp, config.job.lease_s)
+        self.zygotes = ZygotePool(self.logs, self.guard.mark, self.guard.tmp, hold_s)
         environments = config.job.environments
         self.rows = self.zygotes.adopt(config.incarnation, lambda role: environments[role].zygote)
         if not self.rows:

@@ -35,7 +35,7 @@ LOG = logging.getLogger(__name__)
 ANSWER_S = 5.0
 """Seconds in which an adopted zygote must answer. Nothing that it does takes longer."""
 ALONE_S = 5.0
-"""Seconds beyond the lease that a zygote waits for an agent. The dead agent's janitor ends everything earlier."""
+"""Seconds that a zygote waits for an agent after the dead agent's janitor should have ended everything."""
 
 
 class Death(msgspec.Struct, frozen=True):
@@ -90,9 +90,9 @@ class ZygotePool:
     All methods belong to one thread: until a zygote is ready, the kernel kills it when the thread that started it ends.
     """
 
-    def __init__(self, logs: Path, mark: str, tmp: Path, lease_s: float = 10.0) -> None:
-        """Zygotes outlive this process for a little longer than `lease_s`, unless somebody ends them."""
-        self._alone_s = lease_s + ALONE_S
+    def __init__(self, logs: Path, mark: str, tmp: Path, hold_s: float = 10.0) -> None:
+        """Zygotes outlive this process for a little longer than `hold_s`, unless somebody ends them."""
+        self._alone_s = hold_s + ALONE_S
         self._logs = logs
         self._mark = mark
         self._tmp = tmp

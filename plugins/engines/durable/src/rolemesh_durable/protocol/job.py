@@ -78,6 +78,8 @@ class JobConfig(JobShape, frozen=True, kw_only=True):
     """Variables of the command that started the job, for processes that do not inherit them. No rank gets them."""
     lease_s: float = 10.0
     """The time that an agent lives without its master, in seconds."""
+    hold_s: float = 600.0
+    """Maximum time that ranks live without their agent, while its next incarnation starts, in seconds."""
     timed: bool = False
     """True if agents report the times of their ranks' operators (`RankProgress.times`)."""
     serves: bool = False

@@ -1,8 +1,9 @@
 """Agents that die while their ranks live: the next incarnation on the node adopts the ranks, at no level's cost.
 
 Only the node's zygotes know which ranks live. So nothing counts as failed until the next incarnation reports; then the
-ranks that it has not found have failed. If none reports within the lease, no rank is left: the guard of the dead
-agent's folder kills them all.
+ranks that it has not found have failed. The backend may need a minute to start a process on a busy machine, and ranks
+lose nothing meanwhile. So the master waits for an incarnation as long as it waits for ranks that start (`hold_s`), and
+the janitor of the dead agent does so, too. Starts that fail are repeated, for as long as the lease only.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ class Adoption:
             agent.orphaned_at = self._context.now
 
     def late(self) -> list[AgentRecord]:
-        """Return agents whose next incarnation has not come in time. Start again those that did not come up."""
-        context, found = self._context, []
+        """Return agents whose next incarnation has not come in time. Start again those whose start has failed."""
+        context, job, found = self._context, self._context.config.job, []
         for name, agent in context.state.agents.items():
             if not agent.orphans:
                 continue
-            if context.now > agent.orphaned_at + context.config.job.lease_s:
+            if context.now > agent.orphaned_at + (job.hold_s if agent.state == "starting" else job.lease_s):
                 found.append(agent)
                 if agent.state == "starting":
                     context.want(e.KillAgent(name, agent.incarnation))

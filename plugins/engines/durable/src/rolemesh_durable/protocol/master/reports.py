@@ -194,7 +194,7 @@ class Reports:
                 why = f"the agent has not been heard of for {limit:g} s"
                 self.gone(name, agent.incarnation, why, silent_s=silent_s)
         for agent in self._adoption.late():
-            self._lost(agent, f"its next incarnation has not come within {context.config.job.lease_s:g} s", False)
+            self._lost(agent, f"its next one has not come within {context.now - agent.orphaned_at:.0f} s", False)
 
     def take_over(self) -> None:
         """Begin with a new master."""
