@@ -15,6 +15,7 @@ from rolemesh_rehearsal.account import account, work
 from rolemesh_rehearsal.injector import Injector, RehearsalError, _Pending
 from rolemesh_rehearsal.schedule import (
     Fault,
+    Passing,
     children_killed,
     furthest,
     has_hit,
@@ -43,6 +44,24 @@ def test_moments_are_spread_over_the_steps_and_targets_come_equally_often() -> N
     assert [moment.step for moment in found] == sorted(moment.step for moment in found)
     assert all(-1 <= moment.step < 2999 for moment in found)
     assert sorted(moment.target for moment in found) == ["agent"] * 3 + ["master"] * 3 + ["rank"] * 3
+
+
+def test_moments_of_a_step_follow_one_another() -> None:
+    """If each began when the one before was over, most failures of a short job would meet ranks that wait for them."""
+    found = [each for each in moments(Rehearsal(kills=60, seed=3), 6) if not each.again]
+    assert [(each.step, each.share) for each in found] == sorted((each.step, each.share) for each in found)
+    assert len({each.step for each in found}) < len(found) / 5
+
+
+def test_a_step_lasts_as_long_as_those_that_no_failure_disturbs() -> None:
+    passing = Passing()
+    for step, at in [(-1, 0.0), (0, 0.02)]:
+        passing.look(step, at)
+    assert passing.pace == math.inf, "no step has ended: the ranks have begun the first one"
+    for step, at in [(1, 20.0), (1, 22.0), (2, 30.0), (4, 52.0), (5, 152.0)]:
+        passing.look(step, at)
+    assert passing.pace == pytest.approx(11.0)
+    assert [passing.at(step) for step in (1, 3, 4, 9)] == [20.0, 52.0, 52.0, 152.0]
 
 
 @pytest.mark.parametrize("state", ["done", "starting", "failed", "halting"])
@@ -281,7 +300,19 @@ def test_ranks_are_released_for_the_next_steps_only(tmp_path: Path) -> None:
     """Nobody knows how long a step takes before the first one has ended: the whole job was released for its first."""
     injector = Injector(Rehearsal(kills=1, targets=("child:work/*",)), tmp_path)
     injector._over.set()
-    injector._at(-1, math.inf, status(rank(0)))
+    injector._at(-1, status(rank(0)))
     assert injector._released == 0
-    injector._at(3, 0.1, status(rank(0)))
+    for step in range(4):
+        injector._passing.look(step, step * 0.1)
+    injector._at(3, status(rank(0)))
     assert injector._released == 6
+
+
+@pytest.mark.parametrize(("step_s", "released"), [(0.5, 11), (2.0, 4)], ids=["quick", "slow"])
+def test_ranks_of_slow_steps_are_at_work_when_a_failure_comes(tmp_path: Path, step_s: float, released: int) -> None:
+    injector = Injector(Rehearsal(kills=1), tmp_path)
+    injector._over.set()
+    for step in range(4):
+        injector._passing.look(step, step * step_s)
+    injector._at(3, status(rank(0)))
+    assert injector._released == released

@@ -33,6 +33,7 @@ from rolemesh_rehearsal.schedule import (
     AGAIN_S,
     Fault,
     Moment,
+    Passing,
     children_killed,
     furthest,
     has_hit,
@@ -55,6 +56,8 @@ LOOK_S = 0.02
 LEAD_S = 0.2
 LEAD = 8
 """Seconds, and number of steps, that ranks may run past the moment of a failure before it happens; then they wait."""
+SLOW_S = 1.0
+"""Ranks whose steps take this many seconds run one step past the moment, so that failures meet ranks at work."""
 FIND_S, ABSENT_S = 60.0, 5.0
 """Maximum seconds that a failure waits for a suitable target: while something restarts, and while nothing does."""
 HIT_S, STOP_HIT_S, LOST_S, RAISE_S = 30.0, 150.0, 5.0, 5.0
@@ -115,6 +118,7 @@ class Injector:
         self._over = threading.Event()
         self._released = -1
         self._furthest: dict[RankRef, int] = {}
+        self._passing = Passing()
         self._pending: list[_Pending] = []
         self._missed: list[Moment] = []
         self._children: list[Moment] = []
@@ -179,13 +183,10 @@ class Injector:
         begun = self._until(lambda status: status.state == "running")
         if begun is None:
             return
-        since, first = time.monotonic(), self._progress(begun)
         for moment in moments(self.rehearsal, begun.steps or ENDLESS_PER_KILL * self.rehearsal.kills):
-            done = self._progress(begun) - first
-            pace = (time.monotonic() - since) / max(1, done)
-            if not moment.again:
-                begun = self._at(moment.step, pace if done else inf, begun)
-            if begun is None or self._over.wait(moment.share * (AGAIN_S if moment.again else pace)):
+            if not moment.again and (begun := self._at(moment.step, begun)) is None:
+                return
+            if self._over.wait(self._left_s(moment)):
                 return
             self._inject(moment)
         for _ in range(TRIES):
@@ -196,12 +197,20 @@ class Injector:
             if not missed:
                 return
 
-    def _at(self, step: int, pace: float, status: JobStatus) -> JobStatus | None:
+    def _left_s(self, moment: Moment) -> float:
+        """Return the seconds until a moment whose step all ranks have passed."""
+        if moment.again:
+            return moment.share * AGAIN_S
+        pace = self._passing.pace
+        due = self._passing.at(moment.step + 1) + moment.share * pace if pace < inf else 0.0
+        return max(0.0, due - time.monotonic())
+
+    def _at(self, step: int, status: JobStatus) -> JobStatus | None:
         """Return the status when all ranks have passed `step`, for which they are released; None if the job ended
-        first. `pace`: the seconds of a step; inf before the first one has ended."""
+        first."""
         # The last step is for when everything has been injected.
-        last = status.steps - 2 if status.steps is not None else 1 << 60
-        lead = 1 if "child" in self.rehearsal.kinds else LEAD
+        last, pace = status.steps - 2 if status.steps is not None else 1 << 60, self._passing.pace
+        lead = 1 if "child" in self.rehearsal.kinds or pace >= SLOW_S else LEAD
         self._released = max(self._released, min(step + lead + int(LEAD_S / max(pace, 1e-3)), last))
         return self._until(lambda status: status.state == "running" and self._progress(status) >= min(step + 1, last))
 
@@ -275,6 +284,7 @@ class Injector:
         kill the rank that did not raise, and note any other for the end."""
         now, before, self._pending = time.monotonic(), self._pending, []
         self._furthest = furthest(self._furthest, status)
+        self._passing.look(self._progress(status), now)
         if is_recovering(status):  # a failure of what waits for its restart shows after the restart
             before = [each._replace(since=now) for each in before]
         for each in before:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ from rolemesh_rehearsal.spec import Rehearsal, kind_of
 __all__ = [
     "Fault",
     "Moment",
+    "Passing",
     "children_killed",
     "furthest",
     "has_hit",
@@ -47,10 +50,38 @@ class Fault(NamedTuple):
     target: str
 
 
+class Passing:
+    """When all ranks passed which step, as the rehearsal's looks at the job show it."""
+
+    def __init__(self) -> None:
+        self._steps: list[int] = []
+        self._times: list[float] = []
+        self._lasted: list[float] = []
+
+    def look(self, step: int, now: float) -> None:
+        """Note that all ranks have reached `step`."""
+        if self._steps and step <= self._steps[-1]:
+            return
+        if self._steps and self._steps[-1] >= 0:
+            insort(self._lasted, (now - self._times[-1]) / (step - self._steps[-1]))
+        self._steps.append(step)
+        self._times.append(now)
+
+    @property
+    def pace(self) -> float:
+        """The seconds of a step that no failure disturbs: three quarters of the steps took at least that long. inf
+        before the first step has ended."""
+        return self._lasted[len(self._lasted) // 4] if self._lasted else math.inf
+
+    def at(self, step: int) -> float:
+        """Return when all ranks had reached `step`, or when the last look showed less."""
+        return self._times[min(bisect_left(self._steps, step), len(self._times) - 1)]
+
+
 class Moment(NamedTuple):
     """The time and the target of a failure.
 
-    It comes as soon as all ranks have passed `step`, and the part `share` (0 to 1) of a step later; or, with `again`,
+    It comes when all ranks have passed `step`, and the part `share` (0 to 1) of a step later; or, with `again`,
     `share` * `AGAIN_S` seconds after the previous failure. `number` counts the moments of a rehearsal.
     """
 
@@ -62,7 +93,10 @@ class Moment(NamedTuple):
 
 
 def moments(rehearsal: Rehearsal, steps: int) -> list[Moment]:
-    """Return the moments of all failures in order, spread over the job's steps. All targets come equally often."""
+    """Return the moments of all failures in order, spread over the job's steps and over each step.
+
+    All targets come equally often.
+    """
     rng = random.Random(f"moments {rehearsal.seed}")
     at = sorted(rng.randrange(-1, max(0, steps - 1)) for _ in range(rehearsal.kills))
     targets: list[str] = []
@@ -76,7 +110,8 @@ def moments(rehearsal: Rehearsal, steps: int) -> list[Moment]:
     for step, target in sorted(zip(early, targets, strict=False), key=lambda each: each[0]):
         again = bool(found) and rng.random() < AGAIN
         found.append(Moment(found[-1].step if again else step, rng.random(), again, target, len(found)))
-    return found
+    shares = iter(sorted((each.step, each.share) for each in found if not each.again))
+    return [each if each.again else each._replace(share=next(shares)[1]) for each in found]
 
 
 def furthest(seen: Mapping[RankRef, int], status: JobStatus) -> dict[RankRef, int]:
