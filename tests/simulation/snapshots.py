@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from rolemesh_checkpoint.persisting import outlasting
-from rolemesh_durable.protocol.owing import until_shared
+from rolemesh_checkpoint.persisting import outlasting, until_shared
 
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank
@@ -24,6 +23,12 @@ class SimPace:
     def taken(self, step: int, began: int, ended: int, failures_s: float, waited: int = 0) -> None:
         """The rank took the snapshot of `step`."""
         self._step = step
+
+    def persists(self, step: int) -> bool:
+        """One in five steps beside those of the plan, and not the same ones in all ranks: their steps differ."""
+        plan = self._rank.world.scenario.plan
+        own = crc32(f"{self._rank.key} disk {step}".encode()) % 5 == 0
+        return (step + 1) % plan.every == 0 and (own or (step + 1) % plan.persist_every == 0)
 
     def is_time(self, step: int, now: int, persist: bool, pins: Sequence[int]) -> bool:
         """One in four steps, and those whose snapshots the ranks persist together."""

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolemesh_durable.protocol.owing import Appointments, SnapshotPace, apart_s, until_shared
+from rolemesh_checkpoint.persisting import until_shared
+from rolemesh_durable.protocol.owing import Appointments, SnapshotPace, apart_s
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 
@@ -94,6 +95,31 @@ def test_one_for_the_disk_is_taken_where_snapshots_cost_little_or_their_pace_is_
     own = msgspec.structs.replace(PLAN, paced=False)
     assert paced([40] * 6, plan=own).is_time(9, MS, persist=True, pins=())
     assert not paced([40] * 6, plan=own).is_time(9, MS, persist=False, pins=())
+
+
+@pytest.mark.parametrize(
+    ("step_s", "pause", "disk"),
+    [
+        (4.9, 4, [9, 19, 29]),
+        (5.1, 4, [*range(1, 31)]),
+        (20.0, 600, [7, 9, 11, 15, 19, 23, 27, 29]),
+        (60.0, 500, [*range(1, 31)]),
+    ],
+    ids=["quick steps", "long steps", "slow snapshots", "slow snapshots, long steps"],
+)
+def test_a_return_to_disk_costs_little_work_however_long_a_step_is(step_s: float, pause: int, disk: list[int]) -> None:
+    """The snapshot of each long step goes to disk, if the pace allows it."""
+    pace, at = SnapshotPace(PLAN), 0
+    found = []
+    for step in range(31):
+        at += int(step_s * 1e3) * MS
+        if step and pace.persists(step):
+            found.append(step)
+        pace.taken(step, at, at + (10 if step < 2 else 1) * pause * MS, 0.0)
+    assert found == disk
+    own = paced([4] * 6, plan=msgspec.structs.replace(PLAN, paced=False))
+    own.taken(1, 100_000 * MS, 100_001 * MS, 0.0)
+    assert [step for step in range(31) if own.persists(step)] == [9, 19, 29], "the person's own number holds"
 
 
 def test_one_that_would_give_way_to_another_that_waits_for_the_disk_is_left_out() -> None:

@@ -30,7 +30,7 @@ class Snapshots(_Strict):
     every_s: float | None = Field(default=None, ge=0, json_schema_extra=TAKEN)
     """Maximum time in seconds that a rank may skip snapshots. Default: computed from the duration of a snapshot."""
     persist_every: int | None = Field(default=None, ge=1)
-    """Steps between checkpoints on disk. Default: ten, or more if writing one takes long."""
+    """Steps between checkpoints on disk. Default: ten, or one if steps take seconds; more if writing one takes long."""
     keep: Literal["none", "last"] | Annotated[int, Field(ge=1)] = 2
     """Number of checkpoints to keep on disk, the newest first. A job without `enabled` writes one, after its last step.
     'last' keeps one; 'none' deletes all when the job is done."""

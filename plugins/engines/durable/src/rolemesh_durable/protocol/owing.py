@@ -9,11 +9,11 @@ from typing import Final
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.schedule import Activity
-from rolemesh_checkpoint.persisting import outlasting
+from rolemesh_checkpoint.persisting import outlasting, until_shared
 from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
-__all__ = ["Appointments", "SnapshotPace", "apart_s", "by_appointment", "may_owe", "until_shared"]
+__all__ = ["Appointments", "SnapshotPace", "apart_s", "by_appointment", "may_owe"]
 
 PAUSES: Final = 100
 """Snapshots are up to this many times their own duration apart; then they take 1 % of the time."""
@@ -27,6 +27,8 @@ LAST: Final = 4
 """Number of latest snapshots of which the shortest counts: the others had to share the processor."""
 SHORT_S: Final = 0.5
 """Seconds. If snapshots are closer than this, they cost so little that none that goes to disk is left out."""
+LONG_S: Final = 5.0
+"""Seconds. If a step takes as long, snapshots between those of every `persist_every` steps go to disk, too."""
 NOTED: Final = 1_000_000
 """A wait shorter than this, in ns, does not count."""
 LATE: Final = 5_000_000_000
@@ -76,24 +78,11 @@ def apart_s(pause_s: float, most_s: float | None, failures_s: float = 0.0) -> fl
     return min(PAUSES * pause_s, most_s)
 
 
-def until_shared(step: int, persist_every: int, apart: float) -> int:
-    """Return the number of steps until the next snapshot that goes to disk in any case; 0 if `step` is one.
-
-    The rank's snapshots are `apart` steps apart. A checkpoint needs one step from all ranks. So each rank takes those
-    of every 2, 4, 8 … times `persist_every` steps, as many as it can. Then all ranks have the steps of the rank that
-    takes the fewest (see `rolemesh_checkpoint.persisting`).
-    """
-    unit = persist_every
-    while unit < apart:
-        unit *= 2
-    return -(step + 1) % unit
-
-
 class SnapshotPace:
     """The distance between a rank's snapshots, from their durations and the plan. All times are in ns."""
 
     def __init__(self, plan: SnapshotPlan) -> None:
-        self._plan = plan
+        self._plan, self._unit = plan, plan.persist_every
         self._count, self._step, self._at, self._each = 0, -1, 0, 0
         self._pauses: deque[int] = deque(maxlen=LAST)
         self._apart = self._known = 0
@@ -109,10 +98,17 @@ class SnapshotPace:
         self._known = max(int(self._known * FORGOTTEN), known if news else 0)
         self._each = (began - self._at) // max(1, step - self._step)
         self._step, self._at, self._count = step, ended, self._count + 1
+        self._unit = 1 if self._plan.paced and self._each >= LONG_S * 1e9 else self._plan.persist_every
         self._pauses.append((ended - began - waited) // (COLD if self._count <= WARM else 1))
         self._apart = max(self._known, int(apart_s(min(self._pauses) * 1e-9, self._plan.every_s, failures_s) * 1e9))
         if self._plan.every_s is not None:
             self._apart = min(self._apart, int(self._plan.every_s * 1e9))
+
+    def persists(self, step: int) -> bool:
+        """Return True if the snapshot of `step` goes to disk, if the rank takes it."""
+        done, most = step + 1, self._plan.persist_every
+        between = self._unit < most and until_shared(step, self._unit, self._apart / self._each) == 0
+        return done % self._plan.every == 0 and (between or done % most == 0)
 
     def is_time(self, step: int, now: int, persist: bool, pins: Sequence[int]) -> bool:
         """Return True if the snapshot of `step` must not be left out, because of the time or of the disk.
@@ -125,7 +121,7 @@ class SnapshotPace:
         if not self._plan.paced or self._apart <= SHORT_S * 1e9:
             return outlasts or passed >= self._apart
         apart = self._apart * (step - self._step) / max(1, passed)
-        shared = until_shared(step, self._plan.persist_every, apart)
+        shared = until_shared(step, self._unit, apart)
         if outlasts and shared == 0:
             return True
         return passed >= self._apart and not 0 < shared < apart  # if it is close, that one is enough
@@ -139,8 +135,8 @@ class SnapshotPace:
         if self._count < WARM:
             return 1
         for count in range(1, AHEAD):
-            step, persist = self._step + count, (self._step + count + 1) % self._plan.persist_every == 0
-            if self.is_time(step, self._at + count * self._each, persist, pins):
+            step = self._step + count
+            if self.is_time(step, self._at + count * self._each, self.persists(step), pins):
                 return count
         return AHEAD
 

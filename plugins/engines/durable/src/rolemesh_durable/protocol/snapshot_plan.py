@@ -23,7 +23,8 @@ class SnapshotPlan(msgspec.Struct, frozen=True):
     """The steps after which ranks write their state: each step s with ``(s + 1) % every == 0``, and the last one.
 
     Ranks may leave out some of them, for `every_s` seconds at most if it is set (`rolemesh_durable.protocol.owing`).
-    With `paced` they may also leave out some of those that go to disk, every `persist_every` steps. The newest `keep`
+    With `paced` they may also leave out some of those that go to disk, every `persist_every` steps, and write others to
+    disk if steps take long. The newest `keep`
     checkpoints stay on disk; 0: none after the end. With `last` ranks take no snapshots, but each writes its state to
     disk after the last step.
     """

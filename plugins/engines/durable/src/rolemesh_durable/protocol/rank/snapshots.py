@@ -61,6 +61,9 @@ class Pacing(Protocol):
     def taken(self, step: int, began: int, ended: int, failures_s: float, waited: int = 0) -> None:
         """The rank took the snapshot of `step` in this time, and waited for its group for `waited` ns of it."""
 
+    def persists(self, step: int) -> bool:
+        """Return True if the snapshot of `step` goes to disk, if the rank takes it."""
+
     def is_time(self, step: int, now: int, persist: bool, pins: Sequence[int]) -> bool:
         """Return True if the rank takes the snapshot of `step` in any case."""
 
@@ -170,7 +173,7 @@ class SnapshotTaker:
         """
         steps = min(self._steps, self._control.last + 1)
         must = step in (self._control.pause, steps - 1)
-        persist = must or self._plan.persisted(step, steps)
+        persist = must or self._pace.persists(step)
         if not (must or self._late or self._plan.due(step, steps)):
             return
         if not must and self._omission.appointed is not None:
@@ -226,7 +229,7 @@ class SnapshotTaker:
             due = self.told
         if due:
             before = fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS]
-            self._take(step, persist=self._plan.persisted(step, self._steps))
+            self._take(step, persist=self._pace.persists(step))
             fields[OP], fields[PHASE], fields[EDGE], fields[SINCE_NS] = before
         return self.owed >= 0
 
