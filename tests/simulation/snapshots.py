@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from rolemesh_checkpoint.persisting import outlasting, until_shared
+from rolemesh_checkpoint.pace import until_shared
+from rolemesh_checkpoint.persisting import outlasting
 
 if TYPE_CHECKING:
     from tests.simulation.rank import SimRank

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolemesh_checkpoint.persisting import until_shared
-from rolemesh_durable.protocol.owing import Appointments, SnapshotPace, apart_s
+from rolemesh_checkpoint.pace import apart_s, until_shared
+from rolemesh_durable.protocol.owing import Appointments, SnapshotPace
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["outlasting", "shared_by_mates", "until_shared"]
+__all__ = ["outlasting", "shared_by_mates"]
 
 
 def outlasting(steps: Sequence[int]) -> int | None:
@@ -24,19 +24,6 @@ def shared_by_mates(newest: Iterable[int]) -> int:
     rank would stay a step behind the others, and the next node would have no step of all of them.
     """
     return min(newest, default=-1)
-
-
-def until_shared(step: int, persist_every: int, apart: float) -> int:
-    """Return the number of steps until the next snapshot that goes to disk in any case; 0 if `step` is one.
-
-    The rank's snapshots are `apart` steps apart. A checkpoint needs one step from all ranks. So each rank takes those
-    of every 2, 4, 8 … times `persist_every` steps, as many as it can. Then all ranks have the steps of the rank that
-    takes the fewest (see `outlasting`).
-    """
-    unit = persist_every
-    while unit < apart:
-        unit *= 2
-    return -(step + 1) % unit
 
 
 def _mark(step: int) -> tuple[int, int]:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh.graph.schedule import Activity
-from rolemesh_checkpoint.persisting import outlasting, until_shared
+from rolemesh_checkpoint.pace import apart_s, until_shared
+from rolemesh_checkpoint.persisting import outlasting
 from rolemesh_durable.protocol.delivery import delivery_of
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 
-__all__ = ["Appointments", "SnapshotPace", "apart_s", "by_appointment", "may_owe"]
+__all__ = ["Appointments", "SnapshotPace", "by_appointment", "may_owe"]
 
-PAUSES: Final = 100
-"""Snapshots are up to this many times their own duration apart; then they take 1 % of the time."""
-FAILURES_S: Final = 86_400.0
-"""Assumed seconds between failures for a job that has not failed yet: one a day."""
 WARM: Final = 2
 """Number of first snapshots that write to memory never used before, and so take longer."""
 COLD: Final = 10
@@ -64,18 +60,6 @@ def by_appointment(graph: LogicalGraph, role: str) -> bool:
     ends = {op.id for op in graph.of_role(role)}
     touched = any(edge.src in ends or edge.dst in ends for edge in graph.edges)
     return bool(ends) and not touched and not any(role in pair for pair in graph.callers)
-
-
-def apart_s(pause_s: float, most_s: float | None, failures_s: float = 0.0) -> float:
-    """Return the seconds between two snapshots that take `pause_s` each: `PAUSES` times that, or `most_s` if less.
-
-    If `most_s` is None, the limit follows from `failures_s`, the seconds between failures (0: none yet). Snapshots and
-    failures together cost least at sqrt(2 * pause * failures). (Young 1974, "A first order approximation to the optimum
-    checkpoint interval".)
-    """
-    if most_s is None:
-        most_s = math.sqrt(2 * pause_s * (failures_s or FAILURES_S))
-    return min(PAUSES * pause_s, most_s)
 
 
 class SnapshotPace:
