@@ -97,6 +97,18 @@ def test_a_rank_with_fewer_gpus_than_parts_says_how_many_to_ask_for(
         VLLMWorkload().setup(RankContext(options=options, role="gen", gpus=[0]))
 
 
+@pytest.mark.parametrize("chosen", [False, True])
+def test_on_a_gpu_the_role_varies_unless_it_takes_batch_invariant_kernels(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, chosen: bool
+) -> None:
+    monkeypatch.setattr("rolemesh_vllm.workload.is_cpu_build", lambda: False)
+    monkeypatch.setattr(VLLMWorkload, "deterministic", False)
+    options = VLLMOptions(model=str(tiny_model), batch_invariant=chosen)
+    assert VLLMWorkload.varies(options) is not chosen
+    assert VLLMWorkload.process(options)[1].get("VLLM_BATCH_INVARIANT") == ("1" if chosen else None)
+    assert VLLMWorkload.varies(options.model_copy(update={"update": "between_turns"}))
+
+
 @pytest.mark.parametrize("name", ["distributed_executor_backend", "worker_cls"])
 def test_the_place_of_the_parts_is_an_option_of_the_workload(tiny_model: Path, name: str) -> None:
     with pytest.raises(OptionsError, match=rf"engine.{name}: the workload sets this .*engine.tensor_parallel_size"):
@@ -114,7 +126,10 @@ def test_a_generation_config_does_not_say_how_to_sample(tiny_model: Path) -> Non
         check(tiny_model, override_generation_config={"eos_token_id": 3, "top_k": 5})
 
 
-@pytest.mark.parametrize(("name", "one", "other"), [("chat_template", True, False), ("dtype", "float32", "bfloat16")])
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [("chat_template", True, False), ("dtype", "float32", "bfloat16"), ("batch_invariant", True, False)],
+)
 def test_halves_that_differ_are_refused_with_both_values(tiny_model: Path, name: str, one: Any, other: Any) -> None:
     decode = VLLMDecode.Options(model=str(tiny_model), max_tokens=8, **{name: one})
     assert check_halves(decode, "prefill", VLLMPrefill.Options(model=str(tiny_model), **{name: one})) == []

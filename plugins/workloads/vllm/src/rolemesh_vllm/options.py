@@ -39,6 +39,12 @@ class EngineOptions(BaseModel, extra="forbid"):
     threads: int | None = Field(
         None, gt=0, description="threads of the CPU engine; by default the whole cores of `resources.cpu`, at least one"
     )
+    batch_invariant: bool = Field(
+        False,
+        description="on GPUs: take kernels that give a token the same bits in every batch (vLLM's "
+        "VLLM_BATCH_INVARIANT): slower, but the role counts as deterministic. On CPUs it always does, and this changes "
+        "nothing",
+    )
     engine: dict[str, Any] = Field(
         default_factory=dict,
         description="further arguments of vllm's engine (vllm.EngineArgs), checked against the installed version",

@@ -130,7 +130,7 @@ class VLLMDecode(_Half, VLLMWorkload):
 def check_halves(options: VLLMOptions, role: str, prefill: PrefillOptions) -> list[OptionsError]:
     """Return the settings that differ, but must not, between a decode role and the `role` that makes its caches."""
     errors = check_same_model(options, role, prefill)
-    for name in ("chat_template", "dtype"):
+    for name in ("chat_template", "dtype", "batch_invariant"):
         one, other = getattr(options, name), getattr(prefill, name)
         if one != other:
             what = f"{name} is {one}, and {other} in {role}, which makes the caches that this role fetches"

@@ -53,6 +53,7 @@ _CPU_ENV = {
     "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads slow every other rank on the node
     "GOMP_SPINCOUNT": "0",
 }
+_INVARIANT_ENV = {"VLLM_BATCH_INVARIANT": "1"}
 
 
 def sources(job: Any, role: str, *operators: str) -> dict[str, Any]:
@@ -88,6 +89,17 @@ class EngineWorkload(Workload):
     """Engine arguments that the workload sets, each with its source."""
     single: ClassVar[Mapping[str, str]] = SINGLE
     """Engine arguments that must be 1, each with the remedy."""
+
+    @classmethod
+    def process(cls, options: Any) -> tuple[Sequence[str], Mapping[str, str]]:
+        """As declared. With `batch_invariant` on a GPU, vLLM reads a variable when its kernels are imported."""
+        chosen = options.batch_invariant and not is_cpu_build()
+        return cls.preload, cls.env | (_INVARIANT_ENV if chosen else {})
+
+    @classmethod
+    def varies(cls, options: Any) -> bool:
+        """True on GPUs without `batch_invariant`: the bits of a token depend on its batch there."""
+        return not (cls.deterministic or options.batch_invariant)
 
     @classmethod
     def longest_completion(cls, options: Any) -> int:
@@ -308,8 +320,8 @@ class VLLMWorkload(EngineWorkload):
 
     @classmethod
     def varies(cls, options: VLLMOptions) -> bool:
-        """True on GPUs, and where the time of an update decides which weights make a token."""
-        return not cls.deterministic or options.update != "drain"
+        """As for any engine; also true where the time of an update decides which weights make a token."""
+        return super().varies(options) or options.update != "drain"
 
     @classmethod
     def sampling(cls, options: VLLMOptions, operator: str) -> dict[str, Any] | None:
