@@ -1,4 +1,4 @@
-"""What `batch_invariant` costs vLLM on one NVIDIA GPU: a random llama of 1.5 billion parameters in bfloat16."""
+"""The cost of `batch_invariant` on one NVIDIA GPU: a random llama of 1.5 billion parameters in bfloat16."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def make_model(folder: Path) -> None:
 
 
 class Child:
-    """A process with one engine, which generates when it is asked."""
+    """A process with one engine, which generates for each line of its standard input."""
 
     def __init__(self, model: Path, mode: dict[str, Any]) -> None:
         """Return when the engine is there."""

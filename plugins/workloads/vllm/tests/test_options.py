@@ -109,6 +109,15 @@ def test_on_a_gpu_the_role_varies_unless_it_takes_batch_invariant_kernels(
     assert VLLMWorkload.varies(options.model_copy(update={"update": "between_turns"}))
 
 
+def test_on_a_gpu_nothing_undoes_batch_invariant(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"model": str(tiny_model), "max_tokens": 8, "engine": {"max_model_len": 128, "enable_prefix_caching": True}}
+    VLLMWorkload.check(VLLMOptions(**given, batch_invariant=True), 1)
+    monkeypatch.setattr("rolemesh_vllm.workload.is_cpu_build", lambda: False)
+    VLLMWorkload.check(VLLMOptions(**given), 1)
+    with pytest.raises(OptionsError, match=r"engine.enable_prefix_caching: [\s\S]*set batch_invariant to false"):
+        VLLMWorkload.check(VLLMOptions(**given, batch_invariant=True), 1)
+
+
 @pytest.mark.parametrize("name", ["distributed_executor_backend", "worker_cls"])
 def test_the_place_of_the_parts_is_an_option_of_the_workload(tiny_model: Path, name: str) -> None:
     with pytest.raises(OptionsError, match=rf"engine.{name}: the workload sets this .*engine.tensor_parallel_size"):
@@ -239,6 +248,10 @@ def test_on_gpus_the_engine_takes_the_ranks_share_of_the_memory_or_sleeps_betwee
     assert default_engine_args(tiny_model, cpu=False, share=0.5, turns=True)["enable_sleep_mode"] is True
     assert default_engine_args(tiny_model, cpu=False).keys() == {"logprobs_mode", "enable_prefix_caching"}
     assert "enable_sleep_mode" not in default_engine_args(tiny_model, cpu=True, turns=True)
+    invariant = default_engine_args(tiny_model, cpu=False, turns=True, invariant=True)
+    assert (invariant["enable_prefix_caching"], invariant["enable_chunked_prefill"]) == (False, False)
+    assert invariant["enable_sleep_mode"] is True
+    assert default_engine_args(tiny_model, cpu=True, invariant=True)["enable_prefix_caching"] is True
 
 
 @pytest.mark.parametrize("half", [VLLMPrefill, VLLMDecode])

@@ -55,7 +55,8 @@ class Engine:
         self.options = options
         self._model = model
         cpu = is_cpu_build()
-        args = default_engine_args(model, cpu=cpu, share=share, turns=turns) | options.engine | extra
+        args = default_engine_args(model, cpu=cpu, share=share, turns=turns, invariant=options.batch_invariant)
+        args |= options.engine | extra
         if args.get(TENSOR_PARALLEL, 1) > 1:
             args |= several_processes()
         if cpu:

@@ -21,6 +21,7 @@ __all__ = [
     "TENSOR_PARALLEL",
     "check_divisible",
     "check_engine",
+    "check_invariant",
     "check_length",
     "check_logprobs",
     "context_length",
@@ -41,6 +42,8 @@ DERIVED: dict[str, str] = {
 _OF_ALL_MEMORY = 0.9
 """Share of a GPU's memory that an engine takes if it has the GPU alone. The rest is for CUDA and torch's caches."""
 _DEFAULT_LENGTH = 2048
+_PIECES = ("enable_prefix_caching", "enable_chunked_prefill")
+"""Engine arguments with which a prompt is computed in pieces."""
 PROCESSED = "processed_logprobs"
 """The engine's `logprobs_mode` for the distribution from which tokens are sampled."""
 TENSOR_PARALLEL = "tensor_parallel_size"
@@ -191,11 +194,31 @@ def default_length(known: int | None) -> int:
     return min(_DEFAULT_LENGTH, known or _DEFAULT_LENGTH)
 
 
-def default_engine_args(model: Path, *, cpu: bool, share: float = 1.0, turns: bool = False) -> dict[str, Any]:
+def check_invariant(options: Any, *, cpu: bool) -> list[OptionsError]:
+    """Check that nothing in `engine` undoes `batch_invariant` on a GPU."""
+    if cpu or not options.batch_invariant:
+        return []
+    return [
+        OptionsError(
+            "with batch_invariant the engine computes each prompt in one piece, since pieces change the bits on a GPU",
+            where=f"engine.{name}",
+            remedy=f"leave {name} out, or set batch_invariant to false",
+        )
+        for name in _PIECES
+        if options.engine.get(name)
+    ]
+
+
+def default_engine_args(
+    model: Path, *, cpu: bool, share: float = 1.0, turns: bool = False, invariant: bool = False
+) -> dict[str, Any]:
     """Return the arguments that the workload passes unless `engine` sets them.
 
     On GPUs, `share` is this rank's part of the memory. With `turns` the rank takes all of it in turns with others, and
     the engine can sleep.
+
+    `invariant`: on a GPU each prompt is computed in one piece. vLLM's batch-invariant kernels gave other bits after a
+    cached prefix (vLLM 0.32 with FlashAttention 3 on an H200).
 
     On CPUs chunked prefill is off, because together with a seed per request it kills the engine (vllm 0.32). Blocks of
     32 are the smallest that the CPU's attention accepts; smaller blocks let more of a common prefix be cached.
@@ -215,8 +238,10 @@ def default_engine_args(model: Path, *, cpu: bool, share: float = 1.0, turns: bo
             "max_num_seqs": 64,
             "kv_cache_memory_bytes": 256 << 20,
         }
-    elif turns:
+    elif invariant:
+        args |= dict.fromkeys(_PIECES, False)
+    if turns and not cpu:
         args["enable_sleep_mode"] = True
-    elif share < 1:
+    elif share < 1 and not cpu:
         args["gpu_memory_utilization"] = round(_OF_ALL_MEMORY * share, 4)
     return args

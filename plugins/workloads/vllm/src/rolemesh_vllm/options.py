@@ -42,8 +42,8 @@ class EngineOptions(BaseModel, extra="forbid"):
     batch_invariant: bool = Field(
         False,
         description="on GPUs: take kernels that give a token the same bits in every batch (vLLM's "
-        "VLLM_BATCH_INVARIANT): slower, but the role counts as deterministic. On CPUs it always does, and this changes "
-        "nothing",
+        "VLLM_BATCH_INVARIANT), and compute each prompt in one piece, without cached prefixes: slower, but the role "
+        "counts as deterministic. On CPUs it always does, and this changes nothing",
     )
     engine: dict[str, Any] = Field(
         default_factory=dict,

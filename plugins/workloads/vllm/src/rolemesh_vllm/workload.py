@@ -23,6 +23,7 @@ from rolemesh_vllm.engine_args import (
     TENSOR_PARALLEL,
     check_divisible,
     check_engine,
+    check_invariant,
     check_length,
     check_logprobs,
     is_cpu_build,
@@ -125,6 +126,7 @@ class EngineWorkload(Workload):
             errors += check_length(Path(options.model), options.engine, cls.longest_completion(options))
             errors += check_weight_files(Path(options.model), options.engine)
         known_engine_args()
+        errors += check_invariant(options, cpu=is_cpu_build())
         raise_all([*errors, *check_engine(options.engine, cls.derived, cls.single)])
 
     @classmethod
