@@ -197,6 +197,15 @@ def test_advice_begins_above_its_limits() -> None:
         assert [len(said(metrics={name: ([0], [value])})) for value in (well, bad, math.nan, 7.0)] == [0, 1, 0, 0], name
 
 
+def test_advice_compares_sampler_and_trainer_where_the_weights_are_the_newest() -> None:
+    def said(difference: float, age: float | None = 0.0) -> list[str]:
+        ages = {} if age is None else {"staleness": ([0, 1], [age, age])}
+        return [each.why for each in advice(Evidence({}, [], [], {"logprob_diff": ([0, 1], [difference] * 2), **ages}))]
+
+    assert [said(0.05), said(math.nan), said(0.3, age=1.0)] == [[], [], []]
+    assert said(0.22) == said(0.22, age=None) == ["`logprob_diff` is 0.22 in the last 2 lines, with the newest weights"]
+
+
 def test_a_straggler_is_named_with_numbers() -> None:
     uses = {RankRef("trainer", n): Use({"computing": 1e6 * (3 if n == 2 else 1)}, 4e6, 1) for n in range(3)}
     [found] = advice(Evidence(uses, [], [], {}))

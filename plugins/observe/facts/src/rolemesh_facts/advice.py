@@ -23,6 +23,8 @@ SLOW = 1.5
 RESTARTS = 3
 TRUNCATED = 0.2
 DEGENERATE = 1 / 3
+DISAGREEING = 0.05
+"""Mean difference of a token's log-probability, in nats. The same weights in bfloat16 and float32 came to 0.02."""
 LATEST = 20
 
 
@@ -207,4 +209,20 @@ def _samples(evidence: Evidence) -> Iterator[Advice]:
                 yield Advice(title, f"`{name}` is {mean:.0%} in the last {len(latest)} lines", remedy, bad)
 
 
-RULES = (_idle_behind, _as_old_as_allowed, _snapshots, _stragglers, _restarts, _samples)
+def _disagreement(evidence: Evidence) -> Iterator[Advice]:
+    """Compare sampler and trainer where they should agree: on tokens of the newest weights."""
+    (steps, differences), (_, ages) = (evidence.metrics.get(name, ([], [])) for name in ("logprob_diff", "staleness"))
+    if steps and not any(ages[-LATEST:]):
+        latest = differences[-LATEST:]
+        mean = sum(latest) / len(latest)
+        if mean > DISAGREEING:
+            yield Advice(
+                "sampler and trainer disagree about the same tokens",
+                f"`logprob_diff` is {mean:.2g} in the last {len(latest)} lines, with the newest weights",
+                "give both roles one dtype (a sampler in bfloat16 does not see small updates), and check that the "
+                "sampler loads the weights of each step; or correct it with the loss option importance_sampling_cap",
+                min(1.0, mean),
+            )
+
+
+RULES = (_idle_behind, _as_old_as_allowed, _snapshots, _stragglers, _restarts, _samples, _disagreement)
