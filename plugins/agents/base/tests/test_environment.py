@@ -7,10 +7,11 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
+import pytest
 from agent_bench import SumOptions, Sums
 
 from rolemesh import CalledBy, RankContext
-from rolemesh_agents import Episode, Observation, Reward, Start, Task, ToolCall
+from rolemesh_agents import AgentError, Episode, Observation, Reward, Start, Task, ToolCall
 from rolemesh_agents.conversations.action_log import ActionLog
 from rolemesh_agents.workloads.environment import EnvironmentWorkload
 
@@ -113,3 +114,32 @@ def test_a_call_without_an_episode_is_a_failure() -> None:
     answer = asyncio.run(asked(role, role.call(ADD, 5.0)))
     assert "the episode raised LookupError: there is no episode in this session (" in answer["failed"]
     assert "the log of role" in answer["failed"]
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [(0, "sums has no tasks in the split train"), (-1, "has -1 as the size"), (None, "the server is down")],
+)
+def test_another_task_that_the_environment_does_not_have_is_an_answer_with_the_reason(
+    size: int | None, reason: str
+) -> None:
+    class Few(Sums):
+        def size(self, split: str) -> int:
+            if size is None:
+                raise AgentError("the server is down", remedy="start it")
+            return size
+
+    role = rank(cls=Few)
+    answer = asyncio.run(asked(role, role.another_task(1)))
+    assert reason in answer["failed"]
+    assert answer.get("remedy") or "→ start it" in answer["failed"]
+
+
+def test_an_episode_that_cannot_be_made_is_an_answer_with_the_reason() -> None:
+    class Broken(Sums):
+        def episode(self) -> Episode:
+            raise AgentError("there is no such class", remedy="install it")
+
+    role = rank(cls=Broken)
+    answer = asyncio.run(asked(role, role.begin(TASK, 1, 5.0)))
+    assert answer == {"failed": "the episode raised AgentError: there is no such class\n  → install it"}

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from rolemesh_agents.episodes.answers import cut
+from rolemesh_agents.episodes.standing import waiting_for
 from rolemesh_agents.episodes.worker import LateError, Worker
 
 
@@ -32,7 +33,7 @@ def test_functions_run_in_one_thread_and_coroutines_in_the_loop() -> None:
 def test_a_late_function_keeps_the_others_out_until_it_returns() -> None:
     async def late() -> None:
         worker, released = Worker(), threading.Event()
-        with pytest.raises(LateError):
+        with pytest.raises(LateError, match=r"Event.wait has not returned within 0.05 s; it is in "):
             await worker.run(0.05, released.wait)
         assert worker.busy
         with pytest.raises(LateError):
@@ -40,6 +41,28 @@ def test_a_late_function_keeps_the_others_out_until_it_returns() -> None:
         released.set()
         assert await worker.run(5, os.getpid) == os.getpid()
         assert not worker.busy
+        worker.close()
+
+    asyncio.run(late())
+
+
+def test_a_late_function_that_waits_for_another_thread_is_where_that_one_is() -> None:
+    released = threading.Event()
+
+    def waits() -> None:
+        def there() -> None:
+            released.wait()
+
+        other = threading.Thread(target=there)
+        other.start()
+        with waiting_for(other.ident or 0):
+            other.join()
+
+    async def late() -> None:
+        worker = Worker()
+        with pytest.raises(LateError, match=r"waits has not returned .* it is in .*waits.<locals>.there \(.*:\d+\)"):
+            await worker.run(0.1, waits)
+        released.set()
         worker.close()
 
     asyncio.run(late())
@@ -56,7 +79,7 @@ def test_a_late_coroutine_is_cancelled() -> None:
                 cancelled.append(True)
                 raise
 
-        with pytest.raises(LateError):
+        with pytest.raises(LateError, match=r"sleeps has not returned within 0.05 s"):
             await worker.run(0.05, sleeps)
         assert cancelled
         assert not worker.busy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rolemesh.errors import OptionsError
 from rolemesh_agents import AgentError, Observation, Start, Task, ToolCall
 from rolemesh_openenv import OpenEnvEnvironment
+from rolemesh_openenv.episode import reward_of
 from rolemesh_testing import EnvironmentConformance
 
 HERE = Path(__file__).parent
@@ -169,6 +172,40 @@ def test_without_the_package_the_error_names_the_roles_environment() -> None:
     with pytest.raises(OptionsError, match="cannot be imported") as raised:
         made(environment="no_such_package:Environment").episode()
     assert "runtime_env" in str(raised.value.remedy)
+
+
+def test_an_import_that_fails_within_the_package_names_what_is_missing() -> None:
+    with pytest.raises(OptionsError, match="No module named 'no_such_models'") as raised:
+        made(environment="unimportable:Environment").episode()
+    assert "PYTHONPATH" in str(raised.value.remedy)
+
+
+def test_a_class_of_actions_that_cannot_be_imported_is_refused_when_tasks_are_dealt_out() -> None:
+    with pytest.raises(OptionsError, match="hostile:Action cannot be imported") as raised:
+        made(environment="hostile:Hangs", action="hostile:Action").size("train")
+    assert raised.value.where == "action"
+
+
+def test_a_constructor_without_end_is_a_failure_that_says_where_it_stands() -> None:
+    with pytest.raises(OptionsError, match=r"within 0.2 s: it still runs Hangs.__init__ \(.*hostile.py:\d+") as raised:
+        made(environment="hostile:Hangs", load_s=0.2).size("train")
+    assert "`load_s`" in str(raised.value.remedy)
+
+
+def test_an_exit_in_the_constructor_is_a_failure() -> None:
+    with pytest.raises(OptionsError, match=r"cannot be made: RuntimeError: it raised SystemExit\(3\)"):
+        made(environment="hostile:Exits").size("train")
+
+
+@pytest.mark.parametrize("given", [math.nan, -math.inf, "1.0", "many", np.array([0.5, 1.0]), [1.0], 1j])
+def test_a_reward_that_is_no_finite_number_is_a_failure(given: Any) -> None:
+    with pytest.raises(AgentError, match="has given the reward"):
+        reward_of(given)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 0.0), (True, 1.0), (np.float32(0.5), 0.5), (np.array(2), 2.0)])
+def test_a_reward_may_be_any_number(given: Any, expected: float) -> None:
+    assert reward_of(given) == expected
 
 
 @pytest.mark.soak

@@ -15,11 +15,12 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from random import Random
+from random import Random, random
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
 from rolemesh.errors import OptionsError
@@ -228,6 +229,15 @@ def test_loading_without_end_is_a_failure_that_says_where_it_stands() -> None:
         asyncio.run(within(0.1, load, "slow", "environment"))
     assert time.monotonic() - began < 4
     assert (raised.value.where, "`load_s`" in str(raised.value.remedy)) == ("environment", True)
+
+
+def test_an_environment_that_makes_its_tasks_at_random_makes_the_same_ones_again() -> None:
+    def load() -> tuple[float, float]:
+        return random(), float(np.random.random())
+
+    assert asyncio.run(within(5, load, "random", "environment")) == asyncio.run(
+        within(5, load, "random", "environment")
+    )
 
 
 def test_an_exit_while_loading_is_a_failure() -> None:

@@ -32,11 +32,12 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+MEND = "mend the plugin: the docstring of the method's base class in rolemesh_agents says what it returns"
 
 
 def breach(what: str, *, where: str | None = None, remedy: str | None = None) -> PluginError:
     """Return the error for a plugin that breaks its contract."""
-    return PluginError(what, kind="misbehaved", where=where, remedy=remedy)
+    return PluginError(what, kind="misbehaved", where=where, remedy=remedy or MEND)
 
 
 def is_breach(error: BaseException) -> TypeGuard[PluginError]:

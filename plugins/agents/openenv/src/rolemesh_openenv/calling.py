@@ -4,12 +4,57 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import queue
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
 
-__all__ = ["Caller"]
+from rolemesh_agents.episodes.standing import stands_in, waiting_for
+
+__all__ = ["Caller", "Line", "StillRunsError"]
+
+T = TypeVar("T")
+
+
+class StillRunsError(Exception):
+    """A function has not returned in time. The text says where it stands."""
+
+
+class Line:
+    """A thread that runs functions one after the other. It does not keep the process alive if one never returns."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="openenv", daemon=True)
+        self._thread.start()
+
+    def run(self, function: Callable[[], T], seconds: float | None = None) -> T:
+        """Return what `function` returns. Raises its errors, and `StillRunsError` after `seconds`; None: no limit."""
+        done: Future[T] = Future()
+        self._jobs.put((function, done))
+        with waiting_for(self._thread.ident or 0):
+            try:
+                return done.result(seconds)
+            except TimeoutError:
+                if done.done():
+                    raise
+                raise StillRunsError(stands_in(self._thread.ident)) from None
+
+    def close(self) -> None:
+        """Let the thread end after its last function."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            function, done = job
+            try:
+                done.set_result(function())
+            except Exception as error:
+                done.set_exception(error)
+            except BaseException as error:  # such as SystemExit: it must not end the rank
+                done.set_exception(RuntimeError(f"it raised {error!r}"))
 
 
 class Caller:
@@ -19,15 +64,16 @@ class Caller:
     An `MCPEnvironment` keeps one session to its tools, from the first call to `close`.
     """
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="openenv")
+    def __init__(self, make: Callable[[], Any], seconds: float) -> None:
+        """`make` returns the object, within `seconds`. Raises its errors, and `StillRunsError`."""
+        self._thread = Line()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._over: asyncio.Event | None = None
         self._session: Any = None
         try:
-            self.held = self._thread.submit(make).result()
+            self.held = self._thread.run(make, seconds)
         except BaseException:
-            self._thread.shutdown()
+            self._thread.close()
             raise
 
     def accepts(self, name: str) -> tuple[set[str], bool]:
@@ -41,7 +87,7 @@ class Caller:
         method = self._method(name)
         if inspect.iscoroutinefunction(method):
             return self._awaited(method(*arguments, **named))
-        found = self._thread.submit(method, *arguments, **named).result()
+        found = self._thread.run(partial(method, *arguments, **named))
         return self._awaited(found) if inspect.isawaitable(found) else found
 
     def call_accepted(self, name: str, named: Mapping[str, Any]) -> Any:
@@ -55,13 +101,13 @@ class Caller:
             if self._session is not None and self._loop is not None and self._over is not None:
                 self._loop.call_soon_threadsafe(self._over.set)
                 self._session.result()
-            self._thread.submit(self.held.close).result()
+            self._thread.run(self.held.close)
         finally:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._runner.join()
                 self._loop.close()
-            self._thread.shutdown()
+            self._thread.close()
 
     def _method(self, name: str) -> Any:
         from openenv.core.env_server.interfaces import Environment

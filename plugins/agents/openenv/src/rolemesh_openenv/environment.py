@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from importlib import import_module
 from typing import Any, Literal, Self
 
@@ -9,7 +10,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from rolemesh.errors import OptionsError
 from rolemesh_agents import Environment, Episode, Task
-from rolemesh_openenv.calling import Caller
+from rolemesh_openenv.calling import Caller, Line, StillRunsError
 from rolemesh_openenv.episode import OpenEnvEpisode
 from rolemesh_openenv.remote import Remote, RemoteAction, Tasks, action_of
 
@@ -36,6 +37,9 @@ class OpenEnvOptions(BaseModel, extra="forbid"):
         60.0,
         gt=0,
         description="with url: how long an episode that has not begun connects again to a server that is down or full",
+    )
+    load_s: float = Field(
+        600.0, gt=0, description="limit of the import of the class, and of its constructor, in seconds"
     )
     answer_s: float = Field(60.0, gt=0, description="with url: limit of each answer of the server, in seconds")
     arguments: dict[str, Any] = Field(default_factory=dict, description="arguments of the class")
@@ -76,7 +80,7 @@ class OpenEnvOptions(BaseModel, extra="forbid"):
     def _one_place(self) -> Self:
         if (self.environment is None) == (self.url is None):
             raise ValueError("give `environment` (a class) or `url` (a server that runs elsewhere)")
-        wrong = ("arguments", "action") if self.environment is None else ("begin_s", "answer_s")
+        wrong = ("arguments", "action", "load_s") if self.environment is None else ("begin_s", "answer_s")
         fields = type(self).model_fields
         if given := [
             name for name in wrong if getattr(self, name) != fields[name].get_default(call_default_factory=True)
@@ -99,13 +103,15 @@ class OpenEnvEnvironment(Environment):
         if options.text is not None and options.action is None and options.url is None:
             raise OptionsError("text needs an action, of which it is a field", where="text", remedy="give `action`")
         self._listing: Any = None
+        self._classes: tuple[Any, Any] | None = None
+        """The class of the environment, and that of its actions or None, once they are imported."""
         self._asked: RemoteAction | Literal[False] | None = False
         """The server's class of actions, once it is known."""
 
     def size(self, split: Literal["train", "eval"]) -> int | None:
         """See `Environment.size`."""
         if self._lists:
-            return int(self._listing.call("num_tasks", self._split(split)))
+            return self._count(self._split(split))
         return self.options.eval_size if split == "eval" else None
 
     def task(self, split: Literal["train", "eval"], number: int, seed: int) -> Task:
@@ -120,8 +126,7 @@ class OpenEnvEnvironment(Environment):
         options: OpenEnvOptions = self.options
         if options.url is not None:
             return OpenEnvEpisode(options, self._connecting, self._remote_action)
-        made = loaded("environment", str(options.environment))
-        action = None if options.action is None else loaded("action", options.action)
+        made, action = self._imported()
         return OpenEnvEpisode(options, lambda: self._made(made), lambda: action)
 
     def close(self) -> None:
@@ -135,7 +140,7 @@ class OpenEnvEnvironment(Environment):
         if self._listing is None and options.url is not None:
             self._listing = Tasks(options.url, options.begin_s, options.splits[0])
         elif self._listing is None:
-            self._listing = self._made(loaded("environment", str(options.environment)))
+            self._listing = self._made(self._imported()[0])
         return hasattr(self._listing.held, "num_tasks")
 
     def _split(self, split: Literal["train", "eval"]) -> str:
@@ -148,10 +153,39 @@ class OpenEnvEnvironment(Environment):
                 raise OptionsError(what, where="splits", remedy=f"it has {', '.join(found)}: name the two in `splits`")
         return name
 
+    def _count(self, split: str) -> int:
+        """Return the number of tasks of a split. Raises `OptionsError` if the environment does not say it."""
+        found = self._listing.call("num_tasks", split)
+        try:
+            return operator.index(found)
+        except TypeError as error:
+            what = f"`num_tasks` of the environment has returned {found!r:.100} for {split!r}"
+            raise OptionsError(what, where="environment", remedy="let it return a whole number") from error
+
+    def _imported(self) -> tuple[Any, Any]:
+        """Return the class of the environment, and that of its actions or None. Raises `OptionsError`."""
+        options: OpenEnvOptions = self.options
+        if self._classes is None:
+            line = Line()
+
+            def both() -> tuple[Any, Any]:
+                made = loaded("environment", str(options.environment))
+                return made, None if options.action is None else loaded("action", options.action)
+
+            try:
+                self._classes = line.run(both, options.load_s)
+            except StillRunsError as error:
+                raise _late(options, "imported", error) from error
+            finally:
+                line.close()
+        return self._classes
+
     def _made(self, made: Any) -> Caller:
         """Return a new object of the class. Raises `OptionsError` if it cannot be made."""
         try:
-            return Caller(lambda: made(**self.options.arguments))
+            return Caller(lambda: made(**self.options.arguments), self.options.load_s)
+        except StillRunsError as error:
+            raise _late(self.options, "made", error) from error
         except Exception as error:
             what = f"{self.options.environment} cannot be made: {type(error).__name__}: {error}"
             remedy = "look at its `arguments`, and at what it needs on the machine"
@@ -174,6 +208,13 @@ def _name(split: Any) -> str:
     return str(split["name"] if isinstance(split, dict) else split.name)
 
 
+def _late(options: OpenEnvOptions, what: str, where: StillRunsError) -> OptionsError:
+    """Return the error for a class that is not `what` in time."""
+    remedy = "if it loads much data there, raise `load_s`; else mend what it waits for"
+    text = f"{options.environment} has not been {what} within {options.load_s:g} s: it still runs {where}"
+    return OptionsError(text, where="environment", remedy=remedy)
+
+
 def loaded(option: str, path: str) -> Any:
     """Return the object that ``module:Class`` names. Raises `OptionsError` if it cannot be imported."""
     module, _, name = path.partition(":")
@@ -184,5 +225,8 @@ def loaded(option: str, path: str) -> Any:
     except Exception as error:
         what = f"{path} cannot be imported: {type(error).__name__}: {error}"
         remedy = "give the roles `tasks` and `environment` the package: runtime_env: {pip: [openenv==0.10.0, …]}"
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not f"{module}.".startswith(f"{missing}."):
+            remedy = "install what it imports in both roles, or its folder: runtime_env: {env_vars: {PYTHONPATH: …}}"
         raise OptionsError(what, where=option, remedy=remedy) from error
     return found

@@ -15,7 +15,7 @@ from rolemesh_agents import AgentError, Episode, Observation, Outcome, Reward, S
 from rolemesh_openenv.calling import Caller
 from rolemesh_openenv.remote import Raised, Rejected, Remote
 
-__all__ = ["OpenEnvEpisode"]
+__all__ = ["OpenEnvEpisode", "reward_of"]
 
 STEP = "step"
 HIDDEN = {"done", "reward", "metadata"}
@@ -49,6 +49,7 @@ class OpenEnvEpisode(Episode):
             raise AgentError(
                 what, remedy="look at the options `arguments` and `reset`, and at what it needs"
             ) from error
+        _check_observation(first, "reset")
         if first.done:
             what = "`reset` of the environment has ended the episode, before the model's first turn"
             raise AgentError(what, remedy="leave such tasks out, or mend `reset`: its observation has `done`")
@@ -85,8 +86,6 @@ class OpenEnvEpisode(Episode):
     def reward(self) -> Reward:
         """See `Episode.reward`."""
         value = sum(self._rewards) if self._options.rewards == "sum" else [0.0, *self._rewards][-1]
-        if not math.isfinite(value):
-            raise AgentError(f"the environment has given the reward {value}", remedy="mend it: rewards are numbers")
         success = None if self._options.success is None else value >= self._options.success
         return Reward(value, {"steps": len(self._rewards)}, success=success)
 
@@ -190,8 +189,8 @@ class OpenEnvEpisode(Episode):
                 return Observation(f"error: {told}")
             remedy = "mend it, or, if the model's action is to blame, give the option `step_errors: answer`"
             raise AgentError(f"`step` of the environment has raised {told}", remedy=remedy) from error
-        # No reward is none of its own: the environment has not judged this step.
-        self._rewards.append(float(found.reward) if found.reward is not None else 0.0)
+        _check_observation(found, "step")
+        self._rewards.append(reward_of(found.reward))
         return Observation(self._seen(found), bool(found.done))
 
     def _seen(self, observation: Any) -> str:
@@ -202,6 +201,26 @@ class OpenEnvEpisode(Episode):
         if hasattr(observation, "tool_name"):
             return f"error: {_field(observation.error, 'message')}" if observation.error else _text(observation.result)
         return json.dumps(observation.model_dump(mode="json", exclude=HIDDEN), ensure_ascii=False)
+
+
+def _check_observation(found: Any, method: str) -> None:
+    """Raise `AgentError` unless `found` has what every observation of OpenEnv has."""
+    if not all(hasattr(found, name) for name in ("reward", "done", "model_dump")):
+        what = f"`{method}` of the environment has returned {type(found).__name__} instead of an observation"
+        raise AgentError(what, remedy="mend it: let it return an Observation of OpenEnv")
+
+
+def reward_of(given: Any) -> float:
+    """Return the reward of a step. None is 0: the environment has not judged this step."""
+    if given is None:
+        return 0.0
+    try:
+        value = math.nan if isinstance(given, str | bytes) else float(given)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise AgentError(f"the environment has given the reward {given!r:.100}", remedy="mend it: rewards are numbers")
+    return value
 
 
 def _text(value: Any) -> str:

@@ -29,6 +29,10 @@ class VerifiersEnvironment(Environment):
         """See `Environment.size`. Raises `OptionsError` if there is no task for training."""
         options: VerifiersOptions = self.options
         count = self._serving.run(self._serving.counted(split)).result()
+        if not count and split == "train":
+            where = "taskset" if options.environment is None else "environment"
+            remedy = "look at its settings, and at its data: they choose no task"
+            raise OptionsError(f"{options.name} has no tasks", where=where, remedy=remedy)
         held = min(options.eval_size, count)
         if split == "eval":
             return held

@@ -75,7 +75,10 @@ class VerifiersEpisode(Episode):
         found, content = await self._serving.task(split, index)
         if content != task.data["hash"]:
             what = f"task {index} of verifiers differs from the one that the role `tasks` has dealt out"
-            remedy = "use one version of its package and of its data, and PYTHONHASHSEED=0, in both roles"
+            remedy = (
+                "if it draws its tasks at random, give it a seed in its settings; else use one version of its package "
+                "and of its data in both roles"
+            )
             raise AgentError(what, remedy=remedy)
         self._play = await self._serving.play(split)
         self._play.start(found)

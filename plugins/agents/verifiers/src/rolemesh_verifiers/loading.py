@@ -5,24 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import random
 import shlex
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from rolemesh.errors import OptionsError
+from rolemesh_agents.episodes.standing import stands_in
 
 __all__ = ["within"]
 
 T = TypeVar("T")
+SEED = 0
 END_S = 10.0
 """Seconds that the MCP servers of an environment that was not loaded have to end."""
 
 
 async def within(seconds: float, make: Callable[[], T], name: str, where: str) -> T:
     """Return what `make` returns in a thread of its own: some environments run an event loop while they load.
+
+    Before that, it seeds the global random numbers of Python and numpy. Some environments make their tasks with these,
+    and all ranks must see the same tasks.
 
     Raises `OptionsError` if it is late, and ends the MCP servers that a failed `make` has started. A late thread cannot
     be ended; it does not keep the process alive. `name`: what is loaded. `where`: the option that names it.
@@ -37,6 +43,8 @@ async def within(seconds: float, make: Callable[[], T], name: str, where: str) -
 
     def run() -> None:
         found, wrong = None, None
+        random.seed(SEED)
+        np.random.seed(SEED)
         try:
             found = make()
         except (SystemExit, KeyboardInterrupt, StopIteration) as error:
@@ -66,24 +74,12 @@ def _late(seconds: float, thread: threading.Thread, name: str, where: str) -> Op
         remedy = "run its command in a shell: it must answer the request `initialize`. If it is slow, raise `load_s`"
         return OptionsError(f"{what}: the MCP server {servers} does not answer", where=where, remedy=remedy)
     remedy = "if it loads much data there, raise `load_s`; else mend what it waits for"
-    return OptionsError(f"{what}: it still runs {_place(thread)}", where=where, remedy=remedy)
+    return OptionsError(f"{what}: it still runs {stands_in(thread.ident)}", where=where, remedy=remedy)
 
 
 def _servers() -> Iterator[Any]:
     """Return the connections to MCP servers of all environments, also of those that still load."""
     return (each for each in gc.get_objects() if type(each).__name__ == "MCPServerConnection")
-
-
-def _place(thread: threading.Thread) -> str:
-    """Return where a thread is: the innermost function that is not of Python itself."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    library = str(Path(threading.__file__).parent)
-    while frame is not None:
-        code = frame.f_code
-        if "site-packages" in code.co_filename or not code.co_filename.startswith((library, "<")):
-            return f"{code.co_qualname} ({code.co_filename}:{frame.f_lineno})"
-        frame = frame.f_back
-    return "its code"
 
 
 async def _end(servers: list[Any]) -> None:

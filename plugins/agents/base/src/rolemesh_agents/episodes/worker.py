@@ -11,11 +11,13 @@ import queue
 from collections.abc import Callable
 from typing import Any
 
+from rolemesh_agents.episodes.standing import stands_in
+
 __all__ = ["LateError", "Worker"]
 
 
 class LateError(Exception):
-    """A method has not returned within its limit."""
+    """A method has not returned within its limit. The text names it, and says where it stands."""
 
 
 class Worker:
@@ -27,7 +29,9 @@ class Worker:
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._started = False
+        self._thread: int | None = None
+        self._name = ""
+        """The name of the function that runs, or ran last."""
         self._running: asyncio.Future[Any] | None = None
 
     @property
@@ -43,13 +47,14 @@ class Worker:
         loop = asyncio.get_running_loop()
         until = loop.time() + limit
         if self._running is not None and self.busy and not await _returned(self._running, limit):
-            raise LateError
+            raise self._late(limit)
+        self._name = _name(function)
         if inspect.iscoroutinefunction(function):
             found = function(*args)
         else:
             self._running = self._start(loop, function, args)
             if not await _returned(self._running, until - loop.time()):
-                raise LateError
+                raise self._late(limit)
             found = self._running.result()
         if inspect.isawaitable(found):
             try:
@@ -57,13 +62,19 @@ class Worker:
                     return await found
             except TimeoutError:
                 if late.expired():
-                    raise LateError from None
+                    raise LateError(self._told(limit)) from None
                 raise
         return found
 
     def close(self) -> None:
         """Let the thread end after its last function."""
         self._jobs.put(None)
+
+    def _told(self, limit: float) -> str:
+        return f"{self._name} has not returned within {limit:g} s"
+
+    def _late(self, limit: float) -> LateError:
+        return LateError(f"{self._told(limit)}; it is in {stands_in(self._thread)}")
 
     def _start(
         self, loop: asyncio.AbstractEventLoop, function: Callable[..., Any], args: tuple[Any, ...]
@@ -92,14 +103,21 @@ class Worker:
                 loop.call_soon_threadsafe(settle, error, value)
 
         self._jobs.put(job)
-        if not self._started:
-            self._started = True
-            _thread.start_new_thread(self._work, ())  # unlike threading.Thread it does not wait until the thread runs
+        if self._thread is None:
+            # Unlike threading.Thread it does not wait until the thread runs.
+            self._thread = _thread.start_new_thread(self._work, ())
         return future
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """Return the name of a function; that of a method begins with the class of its object."""
+    if inspect.ismethod(function):
+        return f"{type(function.__self__).__name__}.{function.__name__}"
+    return getattr(function, "__qualname__", repr(function))
 
 
 async def _returned(future: asyncio.Future[Any], limit: float) -> bool:

@@ -167,7 +167,12 @@ class AgentWorkload(Workload):
 
     async def _another(self, group: int, refill: int) -> Task:
         seed = self._ctx.seed_for("refill", group, refill)
-        found = await self._ctx.call(self._ctx.options.environment, "another_task", seed)
+        role = self._ctx.options.environment
+        found = await self._ctx.call(role, "another_task", seed)
+        if found.get("breach"):
+            raise breach(found["failed"], where=f"role {role}", remedy=found["remedy"])
+        if reason := found.get("failed") or found.get("lost"):
+            raise AgentError(f"role {role} has no other task: {reason}")
         return msgspec.convert(found, Task)
 
     async def _group(

@@ -12,7 +12,9 @@ import numpy as np
 from rolemesh_agents.contract import breach
 from rolemesh_agents.environment import Environment, Task
 
-__all__ = ["LISTED", "Deck", "place"]
+__all__ = ["EMPTY", "LISTED", "Deck", "place"]
+
+EMPTY = "look at its options: they choose no task, or the data is empty"
 
 LISTED = 1_000_000
 """Largest number of tasks whose order is kept as a list. The order of more tasks is computed, one number at a time."""
@@ -60,7 +62,7 @@ class Deck:
         """Return a task for training that `seed` chooses."""
         size = self.size("train")
         if size == 0:
-            raise breach(f"the environment {self._name} has no tasks in the split train")
+            raise breach(f"the environment {self._name} has no tasks in the split train", remedy=EMPTY)
         return self.task("train", int(np.random.default_rng(seed).integers(2**31 if size is None else size)))
 
 

@@ -88,8 +88,7 @@ class EnvironmentWorkload(Workload):
     @service(concurrency=EPISODES, recorded=True)
     async def begin(self, task: Mapping[str, Any], seed: int, limit: float) -> dict[str, Any]:
         """Begin an episode in this session. Returns `messages`, `tools`, `state`, `seconds`; or `failed`, a reason."""
-        episode = self._new()
-        return await self._answered(lambda: episode.begin(msgspec.convert(task, Task), seed, limit))
+        return await self._answered(lambda: self._new().begin(msgspec.convert(task, Task), seed, limit))
 
     @service(concurrency=EPISODES, recorded=True)
     async def call(self, given: Mapping[str, Any], limit: float) -> dict[str, Any]:
@@ -118,9 +117,9 @@ class EnvironmentWorkload(Workload):
         self, task: Mapping[str, Any], seed: int, state: bytes | None, actions: list[Mapping[str, Any]]
     ) -> dict[str, Any]:
         """Begin an episode in this session as another rank had left it. Returns nothing, or `failed`."""
-        episode, limit = self._new(), 600.0
 
         async def restored() -> dict[str, Any]:
+            episode, limit = self._new(), 600.0
             logged = [msgspec.convert(each, LoggedAction) for each in actions]
             await episode.restore(msgspec.convert(task, Task), seed, state, logged, limit)
             return {}
@@ -134,8 +133,12 @@ class EnvironmentWorkload(Workload):
 
     @service(concurrency=EPISODES, recorded=True)
     async def another_task(self, seed: int) -> dict[str, Any]:
-        """Return a task for training that is chosen by `seed`."""
-        return self._deck.any_task(seed)
+        """Return a task for training that is chosen by `seed`; or `failed`, a reason."""
+
+        async def task() -> dict[str, Any]:
+            return self._deck.any_task(seed)
+
+        return await self._answered(task)
 
     # ---------------------------------------------------------------------------------------------- what ends them
 
@@ -199,8 +202,9 @@ class EnvironmentWorkload(Workload):
             self._ctx.log.warning("an episode is lost: %s", error)
             await self._close(self._session)
             return {"lost": str(error)}
-        except LateError:
-            reason = "the episode hangs: a method has not returned within its limit"
+        except LateError as error:
+            remedy = "mend what it waits for; a slow tool may need a larger limits.call_s of the agent"
+            reason = f"the episode hangs: {error}\n  → {remedy}"
         except Exception as error:
             self._ctx.log.warning("an episode failed", exc_info=error)
             if isinstance(error, OSError) and error.errno in SHORTAGES:

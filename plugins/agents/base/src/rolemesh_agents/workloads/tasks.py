@@ -13,7 +13,7 @@ from rolemesh.api.partition import Split
 from rolemesh.api.workload import RankContext, State, Workload, operator
 from rolemesh_agents.contract import breach
 from rolemesh_agents.environment import Environment
-from rolemesh_agents.workloads.deck import LISTED, Deck, place
+from rolemesh_agents.workloads.deck import EMPTY, LISTED, Deck, place
 from rolemesh_agents.workloads.environment import check_listed
 
 __all__ = ["TasksOptions", "TasksWorkload"]
@@ -95,7 +95,9 @@ class TasksWorkload(Workload):
         if size is None:
             return position
         if not size:
-            raise breach(f"the environment {self._ctx.options.environment} has no tasks in the split train")
+            raise breach(
+                f"the environment {self._ctx.options.environment} has no tasks in the split train", remedy=EMPTY
+            )
         epoch, at = divmod(position, size)
         if not self._ctx.options.shuffle:
             return at
