@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -116,15 +117,15 @@ engine: {{options: {{lease_s: 2, stop_grace_s: 2}}}}
 
 
 def one_engine(text: str) -> str:
-    """The job file with its lines ``engine: {options: {…}}`` made one, since YAML has each key once."""
+    """The job file with its keys ``engine`` made one, since YAML has each key once. Of each it keeps the options."""
     found: dict[str, Any] = {}
-    lines = []
-    for line in text.splitlines():
-        if line.startswith("engine: {"):
-            found |= yaml.safe_load(line)["engine"]["options"]
+    others = []
+    for key in re.split(r"^(?=\S)", f"{text}\n", flags=re.MULTILINE):  # with the indented lines below it
+        if key.startswith("engine:"):
+            found |= yaml.safe_load(key)["engine"]["options"]
         else:
-            lines.append(line)
-    return "\n".join([*lines, f"engine: {json.dumps({'options': found})}", ""]) if found else text
+            others.append(key)
+    return "".join([*others, f"engine: {json.dumps({'options': found})}\n"]) if found else text
 
 
 def leftovers(job_ids: Iterable[str]) -> set[str]:
