@@ -10,6 +10,7 @@ import importlib.util
 import os
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ TEXTS = ("It is ünïcode 5.", "Nothing to add;  two  spaces", "Good bye.")
 def talk_of(template: Template, sampler: Sampler, seed: int = 17, **limits: int) -> Talk:
     """A conversation whose turns `sampler` samples."""
     episode = RemoteEpisode(RankContext(options=None), "environment", Task(0, None), 0)
-    bounds = ConversationLimits(turns=TURNS, tokens=100_000, **limits)
+    bounds = ConversationLimits(**{"turns": TURNS, "tokens": 100_000, **limits})
     return Talk(0, seed, START, episode, template, sampler, bounds, {"temperature": 1.0})
 
 
@@ -124,8 +125,8 @@ async def messages(door: Door, number: int) -> None:
             history.append({"role": "user", "content": answers or f"Go on, {number}."})
 
 
-async def through_gateway(talk: Talk, program: Callable[[Door, int], Any], number: int) -> None:
-    """Let `program` hold the conversation through a gateway."""
+async def through_gateway(talk: Talk, program: Callable[[Door, int], Any], number: int, breaks: int = 0) -> None:
+    """Let `program` hold the conversation through a gateway. `breaks`: requests that continue no sample."""
     server = Server("policy", 8.0, 16)
     await server.start()
     door = server.open(talk.start)
@@ -137,7 +138,7 @@ async def through_gateway(talk: Talk, program: Callable[[Door, int], Any], numbe
         task.cancel()
         server.close(door)
         await server.stop()
-    assert not dialogue.breaks
+    assert len(dialogue.breaks) == breaks
 
 
 def rows(talk: Talk) -> list[dict[str, list[Any]]]:
@@ -291,3 +292,44 @@ def test_trainer_and_engine_agree_on_every_turn_that_went_through_the_gateway(na
     record_property("difference", max(differences))
     print(f"{name}: {max(differences):.1e}")
     assert max(differences) < 1e-4
+
+
+async def less(door: Door, number: int) -> None:
+    """Keep half of a turn, leave a stream in its middle, leave after 50 ms, and make the history short."""
+    async with openai.AsyncOpenAI(base_url=f"{door.url}/v1", api_key=door.key, max_retries=0) as client:
+        impatient = client.with_options(timeout=0.05)
+
+        async def turn(history: Sequence[Any]) -> str:
+            answer = await client.chat.completions.create(model="m", messages=history)
+            return answer.choices[0].message.content or ""
+
+        history: list[Any] = [{"role": "user", "content": f"Begin {number}."}]
+        half = (await turn(history))[:8] + "..."
+        history += [{"role": "assistant", "content": half}, {"role": "user", "content": "Go on."}]
+        async with await client.chat.completions.create(model="m", messages=history, stream=True) as chunks:
+            await anext(chunks)
+        history += [{"role": "assistant", "content": await turn(history)}, {"role": "user", "content": "And then?"}]
+        with suppress(openai.APITimeoutError):
+            await impatient.chat.completions.create(model="m", messages=history)
+        history += [{"role": "assistant", "content": await turn(history)}, {"role": "user", "content": "At last?"}]
+        await turn(history)
+        await turn([{"role": "user", "content": f"Until now {len(history)} messages. Go on."}])
+
+
+@pytest.mark.soak
+def test_trainer_and_engine_agree_on_what_clients_have_shortened_left_or_compacted(engine, trainer):
+    template = Template(bench.tokenizer_of_all("qwen3"))
+    sampled = 0
+
+    async def sampler(prompt, params):
+        nonlocal sampled
+        made = await engine.sample(prompt, dict(params))
+        sampled += len(made["ids"])
+        return SampledTurn(made["ids"], made["logprobs"], np.zeros(len(made["ids"]), np.int64), made["finish"])
+
+    talk = talk_of(template, sampler, turn_tokens=24, turns=20)
+    asyncio.run(through_gateway(talk, less, 1, breaks=1))
+    found = rows(talk)
+    assert len(found) >= 3
+    assert sum(sum(row["completion_mask"]) for row in found) == sampled, "every finished turn is trained, once"
+    assert max(difference(trainer, row) for row in found) < 1e-4

@@ -11,7 +11,7 @@ MOST_SHOWN: Final = 200
 
 
 class _Shorter(logging.Filter):
-    def __init__(self, malformed: type[Exception]) -> None:
+    def __init__(self, *malformed: type[Exception]) -> None:
         super().__init__()
         self._malformed = malformed
 
@@ -26,9 +26,9 @@ class _Shorter(logging.Filter):
         return True
 
 
-def server_log(name: str, malformed: type[Exception]) -> logging.Logger:
+def server_log(name: str, *malformed: type[Exception]) -> logging.Logger:
     """Return the logger `name` for a server that raises `malformed` for requests that are no HTTP."""
     log = logging.getLogger(name)
     if not any(isinstance(each, _Shorter) for each in log.filters):
-        log.addFilter(_Shorter(malformed))
+        log.addFilter(_Shorter(*malformed))
     return log

@@ -37,6 +37,8 @@ __all__ = ["Door", "Server"]
 
 BODY_S = 60.0
 """Seconds that a client may take to send the body of a request."""
+ENCODINGS = ("", "identity", "gzip", "deflate", "br", "zstd")
+"""Encodings of a body that aiohttp undoes. It passes a body in others on as it is."""
 CLOSE_S = 1.0
 """Seconds for the last answers of a conversation that is over."""
 PING_S = 3.0
@@ -157,8 +159,9 @@ class Server:
     async def _serving(self, listener: socket.socket, only: Door | None) -> web.AppRunner:
         app = web.Application()
         app.router.add_route("*", "/{number}{path:/.*}", functools.partial(self._answer, only))
+        log = server_log(__name__, HttpProcessingError, web.RequestPayloadError)
         runner = web.AppRunner(
-            app, access_log=None, logger=server_log(__name__, HttpProcessingError), handler_cancellation=True,
+            app, access_log=None, logger=log, handler_cancellation=True,
             handle_signals=False, shutdown_timeout=CLOSE_S,
         )  # fmt: skip
         await runner.setup()
@@ -306,6 +309,10 @@ class Server:
         return response
 
     async def _body(self, request: web.Request) -> Mapping[str, Any]:
+        encoding = request.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in ENCODINGS:
+            reason = f"Content-Encoding: {encoding[:64]!r} is not known; send the body as it is, or with gzip"
+            raise RefusedError(415, reason, param="Content-Encoding")
         # Not `request.read()`: an open connection would hold the body until its next request.
         data = bytearray()
         try:
@@ -317,6 +324,9 @@ class Server:
                         raise RefusedError(413, f"the body is longer than {most}", code="request_too_large")
         except TimeoutError:
             raise RefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
+        except (web.RequestPayloadError, HttpProcessingError) as error:
+            told = " ".join(str(error).split())[:200]
+            raise RefusedError(400, f"the body is not encoded as its head says: {told}") from None
         try:
             body = msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -16,7 +16,9 @@ from rolemesh_gateway.apis.content import (
     forces,
     history,
     noted_keys,
+    noted_parts,
     pieces,
+    read_keys,
     refuse,
     structure_of,
     text_of,
@@ -34,16 +36,21 @@ HARMLESS = (
 )  # fmt: skip
 """Parameters that change nothing that a program could see here."""
 REFUSED = {
-    "audio": "the model writes text only",
+    "audio": "the model writes text only; leave it out",
     "function_call": "the gateway does not have it; send tool_choice",
     "functions": "the gateway does not have it; send tools",
-    "logprobs": "the gateway does not give it",
-    "top_logprobs": "the gateway does not give it",
-    "web_search_options": "the search would run at OpenAI, not here",
+    "logprobs": "the gateway does not give it; leave it out, the row of the conversation has it",
+    "top_logprobs": "the gateway does not give it; leave it out",
+    "web_search_options": "the search would run at OpenAI, not here; leave it out",
 }
 """Parameters that ask for something that the gateway does not have."""
 NOTED = ("logit_bias", "moderation", "reasoning_effort", "seed", "verbosity")
 """Parameters with an effect in the API, and none here."""
+MESSAGE_KEYS = read_keys("role", "content", "refusal", "tool_calls", "tool_call_id", "function_call")
+ANSWER_KEYS = MESSAGE_KEYS | {"name"}
+"""Keys of a tool's answer. Its name is that of the call."""
+CALL_KEYS = read_keys("function")
+FUNCTION_KEYS = read_keys("name", "description", "parameters", "arguments")
 FINISHED = {"stop": "stop", "length": "length", "calls": "tool_calls"}
 EMPTY = {"service_tier": "default", "system_fingerprint": None}
 """Fields of an answer and of a chunk that clients may read without a look whether they are there."""
@@ -82,9 +89,10 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     given = checked(body, ChatBody)
     refuse(body, REFUSED)
     if given.n is not None and given.n != 1:
-        raise RefusedError(400, f"n: the gateway gives one answer, and the request asks for {given.n}", param="n")
+        reason = f"n: the gateway gives one answer, and the request asks for {given.n}; send a request for each"
+        raise RefusedError(400, reason, param="n")
     if given.modalities not in (None, ["text"]):
-        raise RefusedError(400, "modalities: the model writes text only", param="modalities")
+        raise RefusedError(400, "modalities: the model writes text only; leave it out", param="modalities")
     unknown = unknown_of(body, ChatBody, (*HARMLESS, *REFUSED))
     tools = [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())]
     choice: Any = given.tool_choice
@@ -97,17 +105,19 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     if given.parallel_tool_calls is False and given.tools:
         unknown.append("parallel_tool_calls")
     for each in given.messages:
-        if each.get("role") != "tool":
-            unknown += noted_keys(each, "messages[]")
+        unknown += _noted(each)
     for each in given.tools or ():
-        if isinstance(about := each.get("function"), dict):
-            unknown += noted_keys({**about, "name": None}, "tools[].function")
+        unknown += noted_keys(each, "tools[]", CALL_KEYS)
+        unknown += noted_keys(each.get("function"), "tools[].function", FUNCTION_KEYS)
+    names = {"structured_outputs": "response_format"}
+    if given.max_completion_tokens is not None:
+        names["max_tokens"] = "max_completion_tokens"
     return Ask(
         given.model,
         history([_message(each, f"messages[{number}]") for number, each in enumerate(given.messages)]),
         tools,
-        checked_params(_params(given)),
-        {"structured_outputs": "response_format"},
+        checked_params(_params(given), names),
+        names,
         bool(given.stream),
         bool((given.stream_options or {}).get("include_usage")),
         unknown,
@@ -177,6 +187,18 @@ def _params(given: ChatBody) -> dict[str, Any]:
         found["structured_outputs"] = structure
     if given.stop:
         found["stop"] = [given.stop] if isinstance(given.stop, str) else given.stop
+    return found
+
+
+def _noted(message: dict[str, Any]) -> list[str]:
+    """Return the keys of a message that have no effect here."""
+    found = noted_keys(message, "messages[]", ANSWER_KEYS if message.get("role") == "tool" else MESSAGE_KEYS)
+    found += noted_parts(message.get("content"), "messages[]")
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        found += noted_keys(call, "messages[].tool_calls[]", CALL_KEYS)
+        about = call.get("function") if isinstance(call, dict) else None
+        found += noted_keys(about, "messages[].tool_calls[].function", FUNCTION_KEYS)
     return found
 
 

@@ -13,8 +13,8 @@ from rolemesh_agents import Message, Tool
 from rolemesh_gateway.requests import RefusedError
 
 __all__ = [
-    "arguments_of", "called", "checked", "checked_params", "dumped", "forces", "history", "noted_keys", "pieces",
-    "refuse", "structure_of", "text_of", "tool_of", "unknown_of", "wrong_tool",
+    "arguments_of", "called", "checked", "checked_params", "dumped", "forces", "history", "noted_keys", "noted_parts",
+    "pieces", "read_keys", "refuse", "structure_of", "text_of", "tool_of", "unknown_of", "wrong_tool",
 ]  # fmt: skip
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -26,8 +26,12 @@ RANGES = {
     "frequency_penalty": (-2, 2), "presence_penalty": (-2, 2),
 }  # fmt: skip
 """The least and the greatest value of sampling parameters."""
-NOTED_KEYS = frozenset({"is_error", "name", "reasoning", "reasoning_content", "strict", "thinking"})
-"""Keys of tools and messages with an effect in the APIs, and none here."""
+HARMLESS_KEYS = frozenset({
+    "cache_control", "id", "index", "parsed", "parsed_arguments", "parsed_output", "prompt_cache_breakpoint", "status",
+    "type",
+})  # fmt: skip
+"""Keys of messages, parts, calls and tools that change nothing that a program could see. Clients add some of them."""
+TEXT_KEYS = HARMLESS_KEYS | {"text", "refusal"}
 
 
 def checked(body: Mapping[str, Any], form: type[T]) -> T:
@@ -54,10 +58,23 @@ def refuse(body: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
             raise RefusedError(400, f"{name}: {reason}", param=name)
 
 
-def noted_keys(given: Mapping[str, Any], where: str) -> list[str]:
-    """Return the keys of a tool or a message that have no effect here."""
-    found = NOTED_KEYS & given.keys()
-    return [f"{where}.{key}" for key in sorted(found) if given[key]] if found else []
+def read_keys(*names: str) -> frozenset[str]:
+    """Return the keys of an object that need no note: `names`, which the gateway reads, and those without an effect in
+    the API."""
+    return HARMLESS_KEYS | {*names}
+
+
+def noted_keys(given: Any, where: str, read: frozenset[str]) -> list[str]:
+    """Return the keys of a message, a part, a call or a tool that have no effect here. Empty values ask for nothing."""
+    if not isinstance(given, Mapping):
+        return []
+    return [f"{where}.{key}" for key, value in given.items() if key not in read and value]
+
+
+def noted_parts(content: Any, where: str, read: frozenset[str] = TEXT_KEYS) -> list[str]:
+    """Return the keys of the parts of a content that have no effect here."""
+    parts = content if isinstance(content, list) else ()
+    return [key for part in parts for key in noted_keys(part, f"{where}.content[]", read)]
 
 
 def checked_params(params: Mapping[str, Any], names: Mapping[str, str] = {}) -> Mapping[str, Any]:
@@ -105,7 +122,9 @@ def text_of(content: Any, where: str) -> str:
         elif kind in TEXTS and isinstance(part.get("text"), str):
             found.append(part["text"])
         else:
-            raise RefusedError(400, f"{where}: the model reads text only, and this part is {kind!r}", param=where)
+            raise RefusedError(
+                400, f"{where}: the model reads text only, and this part is {kind!r}; send text", param=where
+            )
     return "".join(found)
 
 
@@ -168,7 +187,9 @@ def history(messages: Sequence[Message], param: str = "messages") -> Sequence[Me
         raise RefusedError(400, f"{param}: at least one message is required", param=param)
     if messages[-1]["role"] == "assistant":
         raise RefusedError(
-            400, f"{param}: the last one is the assistant's; the gateway does not continue texts", param=param
+            400,
+            f"{param}: the last one is the assistant's; end with another one, for the gateway continues no texts",
+            param=param,
         )
     return messages
 

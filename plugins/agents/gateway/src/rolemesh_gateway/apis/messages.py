@@ -16,7 +16,9 @@ from rolemesh_gateway.apis.content import (
     forces,
     history,
     noted_keys,
+    noted_parts,
     pieces,
+    read_keys,
     refuse,
     structure_of,
     text_of,
@@ -34,8 +36,8 @@ HARMLESS = (
 )  # fmt: skip
 """Parameters that change nothing that a program could see here."""
 REFUSED = {
-    "container": "the container would run at Anthropic, not here",
-    "mcp_servers": "the servers would be called from Anthropic, not from here",
+    "container": "the container would run at Anthropic, not here; leave it out",
+    "mcp_servers": "the servers would be called from Anthropic, not from here; leave them out",
 }
 """Parameters that ask for something that the gateway does not have."""
 NOTED = ("compaction", "context_management")
@@ -52,6 +54,9 @@ NOT_CACHED = {
     "service_tier": "standard",
 }
 """Counts that clients add up without a look whether they are there."""
+MESSAGE_KEYS = read_keys("role", "content")
+PART_KEYS = read_keys("text", "name", "input", "tool_use_id", "content")
+TOOL_KEYS = read_keys("name", "description", "input_schema")
 IGNORED_PARTS = ("thinking", "redacted_thinking")
 
 
@@ -176,13 +181,17 @@ def _noted(given: MessagesBody) -> list[str]:
     if given.thinking is not None and given.thinking.get("type") != "disabled":
         found.append("thinking")
     for each in given.tools or ():
-        found += noted_keys({**each, "name": None}, "tools[]")
+        found += noted_keys(each, "tools[]", TOOL_KEYS)
+    found += noted_parts(given.system, "system")
     for message in given.messages:
+        found += noted_keys(message, "messages[]", MESSAGE_KEYS)
         for part in message["content"] if isinstance(message.get("content"), list) else ():
-            if isinstance(part, dict):
-                found += noted_keys({"is_error": part.get("is_error")}, "messages[].content[]")
-                if part.get("type") in IGNORED_PARTS:
-                    found.append("messages[].content[].thinking")
+            if isinstance(part, dict) and part.get("type") in IGNORED_PARTS:
+                found.append("messages[].content[].thinking")
+            else:
+                found += noted_parts([part], "messages[]", PART_KEYS)
+                inner = part.get("content") if isinstance(part, dict) else None
+                found += noted_parts(inner, "messages[].content[]")
     return found
 
 

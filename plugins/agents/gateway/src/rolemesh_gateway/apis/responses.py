@@ -16,7 +16,9 @@ from rolemesh_gateway.apis.content import (
     forces,
     history,
     noted_keys,
+    noted_parts,
     pieces,
+    read_keys,
     refuse,
     structure_of,
     text_of,
@@ -37,15 +39,17 @@ HARMLESS = (
 )  # fmt: skip
 """Parameters that change nothing that a program could see here."""
 REFUSED = {
-    "background": "the gateway answers while the client waits",
+    "background": "the gateway answers while the client waits; leave it out",
     "conversation": "the gateway does not have it; send previous_response_id",
-    "image": "the model writes text only",
-    "prompt": "the prompt is at OpenAI, not here",
-    "top_logprobs": "the gateway does not give it",
+    "image": "the model writes text only; leave it out",
+    "prompt": "the prompt is at OpenAI, not here; send its text",
+    "top_logprobs": "the gateway does not give it; leave it out",
 }
 """Parameters that ask for something that the gateway does not have."""
 NOTED = ("context_management", "moderation", "reasoning")
 """Parameters with an effect in the API, and none here."""
+ITEM_KEYS = read_keys("role", "content", "call_id", "name", "arguments", "output")
+TOOL_KEYS = read_keys("name", "description", "parameters")
 NAMES = {"max_tokens": "max_output_tokens", "structured_outputs": "text.format"}
 """Names of sampling parameters in this API."""
 GIVEN = (
@@ -86,7 +90,7 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     given = checked(body, ResponsesBody)
     refuse(body, REFUSED)
     if any("logprobs" in each for each in given.include or ()):
-        raise RefusedError(400, "include: the gateway gives no log-probabilities", param="include")
+        raise RefusedError(400, "include: the gateway gives no log-probabilities; leave them out", param="include")
     unknown = unknown_of(body, ResponsesBody, (*HARMLESS, *REFUSED))
     tools = [_tool(each, f"tools[{number}]") for number, each in enumerate(given.tools or ())]
     choice: Any = given.tool_choice
@@ -102,9 +106,9 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     if given.truncation not in (None, "disabled"):
         unknown.append("truncation")
     for each in given.tools or ():
-        unknown += noted_keys({**each, "name": None}, "tools[]")
-    if not isinstance(given.input, str) and any(each.get("type") == "reasoning" for each in given.input):
-        unknown.append("input[].reasoning")
+        unknown += noted_keys(each, "tools[]", TOOL_KEYS)
+    for each in () if isinstance(given.input, str) else given.input:
+        unknown += _noted(each)
     params = {name: value for name in ("temperature", "top_p") if (value := getattr(given, name)) is not None}
     if given.max_output_tokens is not None:
         params["max_tokens"] = given.max_output_tokens
@@ -256,6 +260,14 @@ def _tool(given: dict[str, Any], where: str) -> Tool:
     if given.get("type") != "function":
         raise wrong_tool(given.get("type"), where)
     return tool_of(given.get("name"), given.get("description"), given.get("parameters"), where)
+
+
+def _noted(item: dict[str, Any]) -> list[str]:
+    """Return the keys of an item that have no effect here."""
+    if item.get("type") == "reasoning":
+        return ["input[].reasoning"]
+    parts = [key for name in ("content", "output") for key in noted_parts(item.get(name), "input[]")]
+    return noted_keys(item, "input[]", ITEM_KEYS) + parts
 
 
 def _messages(given: str | list[dict[str, Any]]) -> list[Message]:
