@@ -245,6 +245,44 @@ def test_a_button_applies_a_prediction_and_the_page_compares_it_with_what_is_mea
     browser.until(f"(found => found && Math.abs(found[1] - found[2]) <= 10)({both}{said}))")
 
 
+def test_the_page_of_logs_follows_the_log_until_the_reader_scrolls_up(
+    address: str, folder: Path, browser: Browser
+) -> None:
+    path = folder / "runs/live/logs/sink-0.log"
+
+    def write(text: str, lines: int = 1) -> None:
+        with path.open("a") as log:
+            log.write(f"{text}\n" * lines)
+
+    write("first", 2000)
+    browser.ask("Page.navigate", url=address)
+    browser.until("document.readyState === 'complete'")
+    origin = "/".join(address.split("/")[:3])
+    browser.ask("Page.navigate", url=f"{origin}/run/live/logs?file=sink-0.log")
+    log, newer = "document.querySelector('#log')", "document.querySelector('#newer')"
+    at_end = f"{log}.scrollTop > 0 && {log}.scrollHeight - {log}.scrollTop - {log}.clientHeight < 2"
+    browser.until(at_end)
+    write("second")
+    browser.until(f"{log}.textContent.endsWith('second\\n') && {at_end} && {newer}.hidden")
+    browser.value(f"{log}.scrollTop = 100")
+    write("third")
+    browser.until(f"!{newer}.hidden")
+    assert browser.value(f"[{log}.scrollTop, {log}.textContent.endsWith('second\\n')]") == [100, True]
+    browser.value(f"{newer}.click()")
+    assert browser.value(f"{log}.textContent.endsWith('third\\n') && {at_end} && {newer}.hidden")
+    browser.value(f"getSelection().selectAllChildren({log})")
+    write("fourth")
+    browser.until(f"!{newer}.hidden")
+    browser.value("getSelection().removeAllRanges()")
+    browser.value(f"{log}.scrollTop = 0")
+    browser.until(f"{log}.scrollTop === 0")
+    browser.value(f"{log}.scrollTop = {log}.scrollHeight")
+    browser.until(f"{log}.textContent.endsWith('fourth\\n') && {at_end} && {newer}.hidden")
+    path.with_name("sink-7.log").write_text("another")
+    browser.until("[...document.querySelector('#files').options].some(each => each.value === 'sink-7.log')")
+    assert browser.complaints == []
+
+
 def test_a_page_notes_the_end_of_the_job_a_new_run_and_the_end_of_the_viewer(folder: Path, browser: Browser) -> None:
     state = "document.querySelector('#status').innerText"
     told = "[...document.querySelectorAll('[role=alert] p')].filter(each => !each.hidden).map(each => each.id).join()"

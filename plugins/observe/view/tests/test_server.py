@@ -200,6 +200,15 @@ def test_the_stream_of_an_ended_run_ends_and_repeats_nothing_that_the_browser_ha
     assert re.findall("event: (.*)", client.get(stream, headers={"last-event-id": last}).text) == ["over"]
 
 
+def test_the_stream_of_the_page_of_logs_has_the_end_of_the_log_that_the_page_shows(client: TestClient) -> None:
+    [stream] = re.findall('data-stream="(.*?)"', client.get("/run/ended/logs").text)
+    sent = client.get(html.unescape(stream)).text
+    assert re.findall("event: (.*)", sent) == ["mark", "status", "files", "log", "over"]
+    assert re.search(r'data: "begin\\n<script>.*␛\[31m', sent)
+    [stream] = re.findall('data-stream="(.*?)"', client.get("/run/ended/logs?find=script").text)
+    assert "event: log" not in client.get(html.unescape(stream)).text
+
+
 def test_the_page_of_failures_says_how_each_recovery_ended(client: TestClient) -> None:
     assert '<td data-label="ready after">no: the job is done</td>' in client.get("/run/ended/failures").text
     assert '<td data-label="ready after">not yet</td>' in client.get("/run/killed/failures").text
@@ -226,7 +235,7 @@ def test_the_page_of_logs_opens_with_a_log_that_has_text(tmp_path: Path) -> None
     for name, text in (("a-0", ""), ("b-0", "here"), ("master", "")):
         (run / "logs" / f"{name}.log").write_text(text)
     client = TestClient(application(Runs(tmp_path), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"})
-    assert "<h2>b-0.log</h2><pre>here</pre>" in client.get("/run/run/logs").text
+    assert re.search("<h2>b-0.log</h2><pre [^>]*>here</pre>", client.get("/run/run/logs").text)
     (run / "logs" / "master.log").write_text("there")
     assert "<h2>master.log</h2>" in client.get("/run/run/logs").text
     assert "<h2>a-0.log</h2>" in client.get("/run/run/logs?file=a-0.log").text

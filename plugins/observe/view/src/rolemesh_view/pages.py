@@ -17,12 +17,13 @@ from rolemesh_view.flow_page import flow
 from rolemesh_view.placement import nodes
 from rolemesh_view.rows_page import rows
 from rolemesh_view.stories import deaths, event_text, told_of
+from rolemesh_view.text import shown
 from rolemesh_view.viewed import Viewed
 
 __all__ = ["PAGES", "STREAMED", "changing", "frame", "job", "silent"]
 
 Query = Mapping[str, str]
-STREAMED: Final = ("flow", "time", "metrics", "advice")
+STREAMED: Final = ("flow", "time", "metrics", "advice", "logs")
 """Pages with parts that change while the job runs."""
 NO_RESULT: Final = "No process of the job is alive on this machine, and it has written no result: it was killed."
 """Text of the pages about a run whose master is gone."""
@@ -36,7 +37,7 @@ def frame(run: Viewed, page: str) -> dict[str, Any]:
     with run.lock:
         summary, live, state, lacks = run.facts.summary(), run.live(), run.state(), run.lacks_soon()
     return {
-        "stream": f"/run/{quote(run.name, safe='')}/live?page={page if page in STREAMED else ''}",
+        "stream": stream(run, page if page in STREAMED else ""),
         "run": run.name, "page": {"failure": "failures"}.get(page, page), "state": state, "live": live,
         "summary": summary, "mark": f"{state} {summary.began:.6f}",
         "trouble": NO_RESULT if state == "died" else summary.message if state == "failed" else "", "lacks": lacks,
@@ -44,16 +45,26 @@ def frame(run: Viewed, page: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def changing(run: Viewed, page: str) -> dict[str, Any]:
+def stream(run: Viewed, page: str, file: str = "") -> str:
+    """Return the address of what changes on a page of a run. `file` is the log that the page shows."""
+    more = f"&file={quote(file, safe='')}" if file else ""
+    return f"/run/{quote(run.name, safe='')}/live?page={page}{more}"
+
+
+def changing(run: Viewed, page: str, query: Query) -> dict[str, Any]:
     """Return the contents of the parts of a page that change while the job runs, by their names.
 
-    A text goes to the page's script. A dictionary is what the template ``PAGE_part.html`` shows.
+    A text goes to the page's script. A dictionary is what the template ``PAGE_part.html`` shows. `query` names the log.
     """
     with run.lock:
         if page == "time":
             return {"record": str(run.whole().end)}
         if page == "metrics":
             return {"metrics": str(run.facts.metrics_bytes())}
+        if page == "logs":
+            found = _logs(run, query)
+            names, text = [shown(name, 100) for name in found["files"]], shown(found["tail"], logs.TAIL_BYTES)
+            return {"files": msgspec.json.encode(names).decode(), "log": msgspec.json.encode(text).decode()}
         return {"live": PAGES[page](run, {})} if page in STREAMED else {}
 
 
@@ -102,9 +113,11 @@ def _logs(run: Viewed, query: Query) -> dict[str, Any]:
     told = (path for path in ordered if logs.tail(path, 1))
     chosen = files.get(name) or next(told, None) or next(iter(ordered), None)
     hits = logs.search([files[name]] if name in files and find else files.values(), find) if find else []
+    shown_file = chosen.name if chosen else ""
     return {
-        "files": list(files), "file": chosen.name if chosen else "", "find": find, "hits": hits,
+        "files": list(files), "file": shown_file, "find": find, "hits": hits,
         "tail": logs.tail(chosen) if chosen and not find else "",
+        "stream": stream(run, "") if find else stream(run, "logs", shown_file),
     }  # fmt: skip
 
 

@@ -121,17 +121,19 @@ class _Show:
             context = page(run, request.query_params)
         if name == "metrics":
             context["others"] = [each.name for each in self._runs.all() if each is not run]
-        return self._html(name, title=name.capitalize(), **pages.frame(run, name), **context)
+        return self._html(name, title=name.capitalize(), **{**pages.frame(run, name), **context})
 
     async def live(self, request: Request) -> Response:
         """Return the stream of what changes on a page of a run."""
-        page = request.query_params.get("page", "")
+        query = request.query_params
+        page = query.get("page", "")
         page = page if page in pages.STREAMED else ""
         try:
             run = await within(LIMIT_S, lambda: self._run(request))
         except Silent:
             return PlainTextResponse("503: the folder of the runs does not answer\n", 503)
-        return self._streams.stream((run, page), lambda: self._parts(run, page), _seen(request))
+        key = run, page, query.get("file", "") if page == "logs" else ""
+        return self._streams.stream(key, lambda: self._parts(run, page, query), _seen(request))
 
     async def live_jobs(self, request: Request) -> Response:
         """Return the stream of the list of jobs."""
@@ -149,8 +151,8 @@ class _Show:
         told = [row or pages.silent(name) for name, row in zip(names, rows, strict=True)]
         return {"rows": told, "folder": self._runs.folder, "closed": closed}
 
-    def _parts(self, run: Viewed, page: str) -> Parts:
-        frame, found = pages.frame(run, page), pages.changing(run, page)
+    def _parts(self, run: Viewed, page: str, query: Any) -> Parts:
+        frame, found = pages.frame(run, page), pages.changing(run, page, query)
         texts = {"mark": frame["mark"], "status": self._text("status", **frame)}
         for name, content in found.items():
             texts[name] = content if isinstance(content, str) else self._text(f"{page}_part", **frame, **content)

@@ -30,7 +30,7 @@
     source.onopen = () => { tries = 0; tell(""); };
     source.addEventListener("mark", event => { if (mark && event.data !== mark) { close(); location.reload(); } });
     for (const id of ["status", "live"]) source.addEventListener(id, event => put(id, event.data));
-    for (const name of ["record", "metrics"]) source.addEventListener(name, event => document.dispatchEvent(new CustomEvent("rolemesh:" + name, {detail: event.data})));
+    for (const name of ["record", "metrics", "files", "log"]) source.addEventListener(name, event => document.dispatchEvent(new CustomEvent("rolemesh:" + name, {detail: event.data})));
     source.addEventListener("over", () => { close(); timer = setTimeout(open, LOOK_MS); });
     source.onerror = async () => {
       if (source?.readyState === EventSource.CLOSED) { // refused: a browser does not try that again by itself
