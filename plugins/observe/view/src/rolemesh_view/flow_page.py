@@ -34,6 +34,7 @@ def flow(run: Viewed, query: Any) -> dict[str, Any]:
     drawn = {kind for role, use in look.roles.items() for kind, _, _ in bars(use, found, role)}
     return {
         "reads": seen is None or ahead is None,
+        "beginnings": run.beginnings(),
         "picture": picture(found, look) if found else None,
         "edges": edge_rows(found, look) if found else [],
         "critical": critical,

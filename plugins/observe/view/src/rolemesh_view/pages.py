@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
@@ -36,11 +37,13 @@ def frame(run: Viewed, page: str) -> dict[str, Any]:
     """
     with run.lock:
         summary, live, state, lacks = run.facts.summary(), run.live(), run.state(), run.lacks_soon()
+        quiet_s = run.quiet_s()
     return {
         "stream": stream(run, page if page in STREAMED else ""),
         "run": run.name, "page": {"failure": "failures"}.get(page, page), "state": state, "live": live,
         "summary": summary, "mark": f"{state} {summary.began:.6f}",
         "trouble": NO_RESULT if state == "died" else summary.message if state == "failed" else "", "lacks": lacks,
+        "quiet": f"{quiet_s // 60:.0f} min" if quiet_s else "", "path": shlex.quote(str(run.path.absolute())),
         "pages": [name for name in PAGES if name != "failure"],
     }  # fmt: skip
 
@@ -58,7 +61,7 @@ def changing(run: Viewed, page: str, query: Query) -> dict[str, Any]:
     """
     with run.lock:
         if page == "time":
-            return {"record": str(run.whole().end)}
+            return {"record": str(run.whole().end), "live": _time(run, {})}
         if page == "metrics":
             return {"metrics": str(run.facts.metrics_bytes())}
         if page == "logs":
@@ -81,7 +84,7 @@ def silent(name: str) -> dict[str, Any]:
 
 
 def _time(run: Viewed, query: Query) -> dict[str, Any]:
-    return {"phases": {phase: meaning(phase) for phase in PHASES if phase != "engine"}}
+    return {"phases": {phase: meaning(phase) for phase in PHASES if phase != "engine"}, "beginnings": run.beginnings()}
 
 
 def _failures(run: Viewed, query: Query) -> dict[str, Any]:

@@ -26,6 +26,8 @@ from rolemesh_facts.time_use import EdgeUse, Use, edge_uses, overall, reached_st
 from rolemesh_recorder.lines import RECORD_DIR
 from rolemesh_recorder.reading import latest_lines
 from rolemesh_runtime.lock import is_held
+from rolemesh_view.ahead_of_record import Beginning, beginnings, should_write
+from rolemesh_view.last_write import QUIET_S, LastWrite
 from rolemesh_view.predictions import SETTLING_S, Forecast, Resize, forecast, load_of, predicted, resizes
 from rolemesh_view.renewed import Renewed
 from rolemesh_view.row_index import RowIndex
@@ -99,6 +101,7 @@ class Viewed:
         self._look = Renewed(lambda: _look(own), self._version)
         self._whole = Renewed(lambda: _whole(path), self._version)
         self._lacks = Renewed(lambda: hindrance(path), self._version)
+        self._age = Renewed(LastWrite(path).age)
         self._predicted: dict[int, float | None] = {}
         self._ahead = Renewed(lambda: _ahead(ahead, self.look(), self._predicted), self._version)
 
@@ -134,6 +137,16 @@ class Viewed:
     def lacks_soon(self) -> str:
         """Return in words what of the run the viewer cannot read; "" for nothing, and as long as it is not known."""
         return self._lacks.get_within(LACKS_S) or ""
+
+    def quiet_s(self) -> float:
+        """Return for how many seconds nothing has been written; 0 for less than `QUIET_S`, and while no rank should."""
+        age = self._age.get_within(LACKS_S) if self.live() else None
+        return age if age is not None and age >= QUIET_S and should_write(self.facts.events()) else 0.0
+
+    def beginnings(self) -> list[Beginning]:
+        """Return what ranks do that run here and have no record yet."""
+        flow = self.facts.flow() if self.live() else None
+        return beginnings(self.facts.events(), flow.sizes) if flow is not None else []
 
     def look(self) -> Look:
         """Return the latest look at the run."""
