@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import threading
 import time
@@ -60,6 +62,38 @@ def test_a_store_that_does_not_answer_holds_up_its_run_only(
     while client.get("/run/other/events").status_code == 503:
         time.sleep(0.01)  # the threads that waited end
     assert client.get("/").text.count('class="state done"') == 2
+
+
+def test_a_folder_that_does_not_answer_before_the_first_listing_is_named_and_the_others_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "ROW_S", 0.3)
+    for name in ("older", "silent", "newer", "no-run"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ("note" if name == "no-run" else "run.json")).write_text("{}")
+    os.utime(tmp_path / "older", (1e9, 1e9))
+    over, is_file = threading.Event(), Path.is_file
+
+    def slow(path: Path) -> bool:
+        if path.parent.name == "silent":
+            over.wait(60)
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", slow)
+    client = TestClient(application(Runs(tmp_path), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"})
+    rows = r'<a href="/run/(.*?)/flow">.*?<span class="state ">(.*?)</span>'
+    try:
+        for limit_s in (10.0, 0.3):
+            began = time.monotonic()
+            found = re.findall(rows, client.get("/").text)
+            assert found == [("newer", "new"), ("older", "new"), ("silent", "no answer")]
+            assert time.monotonic() - began < limit_s, "it waits only once"
+        assert client.get("/run/older/metrics").status_code == 200
+    finally:
+        over.set()
+    while "no answer" in client.get("/").text:
+        time.sleep(0.01)
+    assert {name for name, _ in re.findall(rows, client.get("/").text)} == {"newer", "older", "silent"}
 
 
 def test_a_list_waits_for_a_few_runs_only(monkeypatch: pytest.MonkeyPatch) -> None:

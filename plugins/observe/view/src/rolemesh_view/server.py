@@ -120,7 +120,9 @@ class _Show:
         with run.lock:
             context = page(run, request.query_params)
         if name == "metrics":
-            context["others"] = [each.name for each in self._runs.all() if each is not run]
+            [listed] = in_turn([self._runs], ["/"], Runs.all, self._stuck)
+            others = listed if listed is not None else self._runs.known()
+            context["others"] = [each.name for each in others if each is not run]
         return self._html(name, title=name.capitalize(), **{**pages.frame(run, name), **context})
 
     async def live(self, request: Request) -> Response:
@@ -143,13 +145,25 @@ class _Show:
 
     def _jobs(self) -> dict[str, Any]:
         [listed] = in_turn([self._runs], ["/"], lambda runs: (runs.all(), runs.closed()), self._stuck)
-        runs, closed = listed if listed is not None else (self._runs.known(), [])
-        if listed is None and not runs:
-            raise Silent(self._stuck["/"])
+        (runs, closed), silent = (listed, []) if listed is not None else self._one_by_one()
         names = [run.name for run in runs]
         rows = in_turn(runs, names, pages.job, self._stuck)
         told = [row or pages.silent(name) for name, row in zip(names, rows, strict=True)]
-        return {"rows": told, "folder": self._runs.folder, "closed": closed}
+        return {"rows": told + [pages.silent(name) for name in silent], "folder": self._runs.folder, "closed": closed}
+
+    def _one_by_one(self) -> tuple[tuple[list[Viewed], list[str]], list[str]]:
+        """Return what `_jobs` lists, and the names of folders that do not answer: some folder holds up the listing."""
+        [paths] = in_turn([self._runs], ["/names"], Runs.paths, self._stuck)
+        if paths is None:
+            if not (known := self._runs.known()):
+                raise Silent(self._stuck["/names"])
+            return (known, []), []
+        names = [path.name for path in paths]
+        dates = in_turn(paths, names, self._runs.date, self._stuck)
+        found = [(date, path) for date, path in zip(dates, paths, strict=True) if date is not None and date >= 0]
+        found.sort(key=lambda each: (-each[0], each[1].name))
+        silent = [name for date, name in zip(dates, names, strict=True) if date is None]
+        return (self._runs.note([path for _, path in found]), []), silent
 
     def _parts(self, run: Viewed, page: str, query: Any) -> Parts:
         frame, found = pages.frame(run, page), pages.changing(run, page, query)

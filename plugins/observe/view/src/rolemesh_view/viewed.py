@@ -13,8 +13,8 @@ from typing import NamedTuple
 from rolemesh.api.observer import StepMetrics
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.errors import RolemeshError
-from rolemesh.runs.run import EVENTS_FILE, METRICS_FILE, RESULT_FILE
-from rolemesh_durable.api.jobs import LivingRun, find_run, list_runs
+from rolemesh.runs.run import CONTROL_FILE, EVENTS_FILE, METRICS_FILE, RESULT_FILE, RUN_FILE
+from rolemesh_durable.api.jobs import SCRIPT_RUNS, LivingRun, find_run, list_runs
 from rolemesh_facts import RunFacts
 from rolemesh_facts.advice import Advice, Evidence, advice, old_values
 from rolemesh_facts.critical import Critical, critical_path
@@ -266,6 +266,20 @@ class Runs:
         if self._chosen is not None:
             chosen = self._chosen.resolve()
             paths = [self._chosen, *(path for path in paths if path.resolve() != chosen)]
+        return self.note(paths)
+
+    def paths(self) -> list[Path]:
+        """Return the folders that may be those of runs, by name, without a look into any of them."""
+        found = {} if self._chosen is None else {self._chosen.name: self._chosen}
+        for folder in (self.folder, self.folder.parent / SCRIPT_RUNS):
+            with suppress(OSError), os.scandir(folder) as entries:
+                for each in sorted(entries, key=lambda entry: entry.name):
+                    if not each.name.startswith(".") and not each.is_file(follow_symlinks=False):
+                        found.setdefault(each.name, Path(each.path))
+        return list(found.values())
+
+    def note(self, paths: Sequence[Path]) -> list[Viewed]:
+        """Return the runs in `paths`, and know them from now on."""
         found: dict[str, Viewed] = {}
         with self._lock:
             for path in paths:
@@ -298,6 +312,11 @@ class Runs:
                     known = self._known.setdefault(name, Viewed(path))
         return known if known is not None else next((run for run in self.all() if run.name == name), None)
 
+    def date(self, path: Path) -> float:
+        """Return when the run in `path` changed, in seconds since 1970; -1 if no run is there."""
+        files = (RUN_FILE, CONTROL_FILE, RESULT_FILE, EVENTS_FILE)
+        return path.stat().st_mtime if may_read(path) and any((path / name).is_file() for name in files) else -1.0
+
     def known(self) -> list[Viewed]:
-        """Return the runs that the last call of `all` has found, without a look at the folder."""
+        """Return the runs that were found last, without a look at the folder."""
         return list(self._known.values())
