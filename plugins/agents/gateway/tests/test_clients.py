@@ -6,8 +6,10 @@ import asyncio
 import gzip
 import json
 import os
+import zlib
 from urllib.parse import urlsplit
 
+import aiohttp
 import anthropic
 import openai
 import pytest
@@ -199,6 +201,16 @@ KEYS = [
         {"messages": ASK, "tools": [{"name": "a", "input_schema": {}, "input_examples": [{}]}]},
         "tools[].input_examples",
     ),
+    (
+        "chat/completions",
+        {"messages": ASK, "stream_options": {"include_usage": False, "include_obfuscation": True}},
+        "stream_options.include_obfuscation",
+    ),
+    (
+        "responses",
+        {"input": "x", "stream_options": {"include_obfuscation": True}},
+        "stream_options.include_obfuscation",
+    ),
 ]
 
 
@@ -237,7 +249,14 @@ BODY = json.dumps({"model": "m", "messages": ASK, "max_tokens": 5}).encode()
         ("gzip", gzip.compress(BODY), 200, ""),
         ("gzip", BODY, 400, "the body is not encoded as its head says"),
         ("deflate", os.urandom(200), 400, "the body is not encoded as its head says"),
+        ("gzip", gzip.compress(BODY)[:-9], 400, "it ends too early"),
+        ("gzip", gzip.compress(BODY) + BODY, 400, "more follows its end"),
+        ("gzip", gzip.compress(BODY + b" " * 2_000_000), 413, "the body is longer than 1 MB"),
+        ("deflate", zlib.compress(BODY), 200, ""),
+        ("deflate", zlib.compress(BODY)[2:-4], 200, ""),
         ("rot13", BODY, 415, "Content-Encoding: 'rot13' is not known; send the body as it is, or with gzip"),
+        ("zstd", BODY, 415, "Content-Encoding: 'zstd' is not known"),
+        ("br", BODY, 415, "Content-Encoding: 'br' is not known"),
     ],
 )
 def test_a_body_that_is_not_encoded_as_it_says_is_refused_in_the_form_of_the_api(
@@ -249,7 +268,8 @@ def test_a_body_that_is_not_encoded_as_it_says_is_refused_in_the_form_of_the_api
             assert found == status
             if reason:
                 assert reason in answer["error"]["message"]
-                assert answer["error"]["type"] == "invalid_request_error"
+                kind = "request_too_large" if (status, path) == (413, "messages") else "invalid_request_error"
+                assert answer["error"]["type"] == kind
 
     asyncio.run(main())
     assert not [each for each in caplog.records if each.name.startswith("rolemesh_gateway") and each.exc_info]
@@ -261,5 +281,139 @@ def test_a_limit_of_tokens_is_refused_by_the_name_that_the_client_gave_it(gatewa
             with pytest.raises(openai.BadRequestError) as caught:
                 await mine.client.chat.completions.create(model="m", messages=ASK, max_completion_tokens=0)
             assert caught.value.param == "max_completion_tokens"
+
+    asyncio.run(main())
+
+
+PARTS = [{"type": "text", "text": "first"}, {"type": "text", "text": ""}, {"type": "text", "text": "after"}]
+PIECES = [{"type": "output_text", "text": "Let me "}, {"type": "output_text", "text": "see."}]
+USED = {"type": "tool_use", "id": "c1", "name": "add", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "c1", "content": PARTS}
+
+
+def test_the_parts_of_a_message_are_lines_and_those_of_a_turn_are_pieces_in_all_apis(gateway, says):
+    called = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    chat = [
+        {"role": "system", "content": PARTS},
+        {"role": "assistant", "content": PIECES, "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "c1", "content": PARTS},
+        {"role": "user", "content": PARTS},
+    ]
+    items = [
+        *chat[:1],
+        {"role": "assistant", "content": PIECES},
+        {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": PARTS},
+        chat[3],
+    ]
+    turn = [*({**each, "type": "text"} for each in PIECES), USED]
+    blocks = [{"role": "assistant", "content": turn}, {"role": "user", "content": [RESULT, *PARTS]}]
+
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here:
+            async with Chat(here.door) as mine:
+                await mine.client.chat.completions.create(model="m", messages=chat)
+                await mine.client.responses.create(model="m", input=items)
+            async with Messages(here.door) as mine:
+                await mine.client.messages.create(model="m", max_tokens=5, system=PARTS, messages=blocks)
+            lines = "first\nafter"
+            texts = [("system", lines), ("assistant", "Let me see."), ("tool", lines), ("user", lines)]
+            for sample in here.talk.samples[1:]:
+                assert [(each["role"], each["content"]) for each in sample[:4]] == texts
+                assert [each["function"]["name"] for each in sample[1]["tool_calls"]] == ["add"]
+            assert len(here.talk.samples) == 4
+            assert not here.dialogue.ignored
+
+    asyncio.run(main())
+
+
+def test_a_text_after_a_call_in_one_message_of_the_assistant_is_noted(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here, Messages(here.door) as mine:
+            turn = {"role": "assistant", "content": [USED, *PARTS]}
+            told = [turn, {"role": "user", "content": [RESULT]}]
+            answer = await mine.client.messages.with_raw_response.create(model="m", max_tokens=5, messages=told)
+            assert answer.headers["x-rolemesh-ignored"] == "messages[].content[].tool_use"
+
+    asyncio.run(main())
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+WRONG = [
+    ("messages", {"messages": [{"role": "user", "content": [PARTS[0], RESULT]}]}, "messages[0]"),
+    ("messages", {"messages": [{"role": "user", "content": [RESULT, PARTS[0], RESULT]}]}, "send all of them first"),
+    ("messages", {"messages": [{"role": "user", "content": None}]}, "messages[0]: the content is null"),
+    ("messages", {"messages": [{"role": "user", "content": [{**RESULT, "tool_use_id": ""}]}]}, ".tool_use_id: a text"),
+    (
+        "messages",
+        {"messages": [{"role": "assistant", "content": [{**USED, "id": 5}]}, GO_ON]},
+        "messages[0].id: a text",
+    ),
+    ("chat/completions", {"messages": [{"role": "user"}]}, "messages[0]: the content is null or missing"),
+    ("chat/completions", {"messages": [{"role": "system", "content": None}, GO_ON]}, "messages[0]: the content is"),
+    (
+        "chat/completions",
+        {"messages": [{"role": "tool", "tool_call_id": "c1", "content": None}]},
+        "the content is null",
+    ),
+    ("chat/completions", {"messages": [{"role": "tool", "content": "3"}]}, "messages[0].tool_call_id: a text"),
+    (
+        "chat/completions",
+        {"messages": [{"role": "assistant", "tool_calls": [{**CALL, "id": None}]}, GO_ON]},
+        "messages[0].tool_calls[0].id: a text",
+    ),
+    ("responses", {"input": [{"role": "user", "content": None}]}, "input[0]: the content is null"),
+    ("responses", {"input": [{"type": "function_call_output", "output": "3"}]}, "input[0].call_id: a text"),
+    ("responses", {"input": [{"type": "function_call", "name": "add", "arguments": "{}"}, GO_ON]}, "input[0].call_id"),
+]
+
+
+@pytest.mark.parametrize(("path", "told", "reason"), WRONG)
+def test_messages_that_the_api_refuses_are_refused_with_their_place(gateway, says, path, told, reason):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here:
+            body = json.dumps({"model": "m", "max_tokens": 5, **told}).encode()
+            status, _, answer = await posted(here.door, path, body)
+            assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+            assert reason in answer["error"]["message"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages"])
+@pytest.mark.parametrize(
+    "twice", [b'{"model": "m", "model": "n", ', b'{"a": [{"b": "\\u003a", "b" : 1, "b": {"c": 1}}], ']
+)
+def test_a_key_that_is_twice_in_an_object_is_refused(gateway, says, path, twice):
+    body = twice + b'"input": "x", "max_tokens": 5, "messages": [{"role": "user", "content": "a: \\u003a"}], "z": 1}'
+
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here:
+            status, _, answer = await posted(here.door, path, body)
+            assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+            assert "twice in one object" in answer["error"]["message"]
+            once = body.replace(b'"model": "n", ', b"").replace(twice, b'{"model": "m", "a": {"b": {"b": "\\u003a"}}, ')
+            assert (await posted(here.door, path, once))[0] == 200
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages", ""])
+@pytest.mark.parametrize("expect", ["100-continue", "200-ok"])
+def test_an_expect_header_is_met_or_refused_in_the_form_of_the_api(gateway, says, path, expect):
+    body = json.dumps({"model": "m", "messages": ASK, "input": "x", "max_tokens": 5}).encode()
+
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here:
+            async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {here.door.key}"}) as client:
+                url = f"{here.door.url}/v1/{path}" if path else here.door.url
+                async with client.post(url, data=body, headers={"Expect": expect}) as answer:
+                    found = await answer.json()
+            if expect == "100-continue":
+                assert answer.status == (200 if path else 404)
+            else:
+                assert answer.status == 417
+                assert "send 100-continue" in found["error"]["message"]
+            assert ("type" in found) == (path == "messages")
 
     asyncio.run(main())

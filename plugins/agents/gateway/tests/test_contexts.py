@@ -62,8 +62,15 @@ def test_other_ids_of_calls_continue_if_they_fit():
 
 
 def test_parts_of_a_text_and_another_name_of_the_system_continue():
-    parts = [{"type": "text", "text": "You are "}, {"type": "text", "text": "brief."}]
-    assert contexts().place([{"role": "developer", "content": parts}, FIRST, TURN, TOLD], [ADD]) == Continue(0, [TOLD])
+    def parts(*texts):
+        return [{"type": "text", "text": each} for each in texts]
+
+    made, turn = Contexts([SYSTEM, FIRST], [ADD]), {**TURN, "content": "I add."}
+    made.answered(0, [SYSTEM, FIRST], turn, 0)
+    told = [{"role": "developer", "content": parts("You are brief.")}, FIRST, {**turn, "content": parts("I ", "add.")}]
+    assert made.place([*told, TOLD], [ADD]) == Continue(0, [TOLD])
+    told[0] = {"role": "system", "content": parts("You are", "brief.")}
+    assert made.place([*told, TOLD], [ADD]) == Begin("message 0 has changed"), "two texts are two lines"
 
 
 @pytest.mark.parametrize(

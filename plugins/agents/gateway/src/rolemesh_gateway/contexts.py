@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from rolemesh_agents import Message, Tool
+from rolemesh_gateway.apis.content import joined
 
 __all__ = ["Begin", "Contexts", "Continue", "Repeat"]
 
@@ -179,13 +180,13 @@ def _plain(message: Message, ids: dict[str, int]) -> list[Any]:
         ids[str(call.get("id", ""))] = len(ids)
         calls.append([call["function"]["name"], _arguments(call["function"].get("arguments"))])
     answered = ids.get(str(message.get("tool_call_id", "")), -1) if role == "tool" else -1
-    return [role, _text(message.get("content")).strip(), calls, answered]
+    return [role, _text(message.get("content"), role == "assistant").strip(), calls, answered]
 
 
-def _text(content: Any) -> str:
+def _text(content: Any, turn: bool) -> str:
     if content is None:
         return ""
-    return content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
+    return content if isinstance(content, str) else joined((str(part.get("text", "")) for part in content), turn)
 
 
 def _arguments(given: Any) -> Any:

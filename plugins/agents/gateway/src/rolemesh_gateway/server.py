@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakSet
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from rolemesh_agents import Reward, Start, ToolCall
@@ -30,6 +30,7 @@ from rolemesh_gateway.apis import (
     models_body,
     without,
 )
+from rolemesh_gateway.bodies import Body
 from rolemesh_gateway.desk import Desk
 from rolemesh_gateway.requests import Answer, Ask, Count, Find, Kept, RefusedError
 
@@ -37,8 +38,6 @@ __all__ = ["Door", "Server"]
 
 BODY_S = 60.0
 """Seconds that a client may take to send the body of a request."""
-ENCODINGS = ("", "identity", "gzip", "deflate", "br", "zstd")
-"""Encodings of a body that aiohttp undoes. It passes a body in others on as it is."""
 CLOSE_S = 1.0
 """Seconds for the last answers of a conversation that is over."""
 PING_S = 3.0
@@ -158,11 +157,12 @@ class Server:
 
     async def _serving(self, listener: socket.socket, only: Door | None) -> web.AppRunner:
         app = web.Application()
-        app.router.add_route("*", "/{number}{path:/.*}", functools.partial(self._answer, only))
+        answer = functools.partial(self._answer, only)
+        app.router.add_route("*", "/{number:[^/]*}{path:.*}", answer, expect_handler=self._expected)
         log = server_log(__name__, HttpProcessingError, web.RequestPayloadError)
         runner = web.AppRunner(
             app, access_log=None, logger=log, handler_cancellation=True,
-            handle_signals=False, shutdown_timeout=CLOSE_S,
+            handle_signals=False, shutdown_timeout=CLOSE_S, auto_decompress=False,
         )  # fmt: skip
         await runner.setup()
         await web.SockSite(runner, listener, backlog=4096).start()
@@ -175,11 +175,19 @@ class Server:
             self._stopping.add(task)
             task.add_done_callback(self._stopping.discard)
 
+    async def _expected(self, request: web.Request) -> web.StreamResponse | None:
+        """Say that the body may come, or refuse what else the client expects."""
+        expected = request.headers.get("Expect", "")
+        if expected.lower() != "100-continue":
+            reason = f"Expect: {expected[:64]!r} is not known; leave it out, or send 100-continue"
+            return _refused(RefusedError(417, reason, param="Expect"), _form(request)[1])
+        if request.version >= HttpVersion11:
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0
+        return None
+
     async def _answer(self, only: Door | None, request: web.Request) -> web.StreamResponse:
-        path = request.match_info["path"].rstrip("/")
-        while path.startswith("/v1/"):
-            path = path[3:]
-        anthropic = "anthropic-version" in request.headers or path.startswith("/messages")
+        path, anthropic = _form(request)
         try:
             door = self._door(request, only)
             if request.transport is not None:
@@ -191,8 +199,7 @@ class Server:
                 meant.refused += 1
                 if path in PATHS:
                     meant.missed = f"the gateway refused it: {error.reason}"
-            headers = {"x-should-retry": "true" if error.retry else "false"}
-            return web.json_response(error_body(error, anthropic), status=error.status, headers=headers)
+            return _refused(error, anthropic)
 
     def _door(self, request: web.Request, only: Door | None) -> Door:
         door = self._doors.get(request.match_info["number"])
@@ -309,31 +316,31 @@ class Server:
         return response
 
     async def _body(self, request: web.Request) -> Mapping[str, Any]:
-        encoding = request.headers.get("Content-Encoding", "").strip().lower()
-        if encoding not in ENCODINGS:
-            reason = f"Content-Encoding: {encoding[:64]!r} is not known; send the body as it is, or with gzip"
-            raise RefusedError(415, reason, param="Content-Encoding")
+        body = Body(request.headers.get("Content-Encoding", ""), self._most_bytes)
         # Not `request.read()`: an open connection would hold the body until its next request.
-        data = bytearray()
         try:
             async with asyncio.timeout(BODY_S):
                 async for chunk in request.content.iter_any():
-                    data += chunk
-                    if len(data) > self._most_bytes:
-                        most = f"{self._most_bytes / 1e6:g} MB"
-                        raise RefusedError(413, f"the body is longer than {most}", code="request_too_large")
+                    body.add(chunk)
         except TimeoutError:
             raise RefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
         except (web.RequestPayloadError, HttpProcessingError) as error:
             told = " ".join(str(error).split())[:200]
             raise RefusedError(400, f"the body is not encoded as its head says: {told}") from None
-        try:
-            body = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise RefusedError(400, f"the body is not JSON: {error}") from None
-        if not isinstance(body, dict):
-            raise RefusedError(400, "the body must be a JSON object")
-        return body
+        return body.value()
+
+
+def _form(request: web.Request) -> tuple[str, bool]:
+    """Return the path that a request means, and whether its client speaks Anthropic's API."""
+    path = request.match_info["path"].rstrip("/")
+    while path.startswith("/v1/"):
+        path = path[3:]
+    return path, "anthropic-version" in request.headers or path.startswith("/messages")
+
+
+def _refused(error: RefusedError, anthropic: bool) -> web.Response:
+    headers = {"x-should-retry": "true" if error.retry else "false"}
+    return web.json_response(error_body(error, anthropic), status=error.status, headers=headers)
 
 
 def _unknown(request: web.Request) -> RefusedError:

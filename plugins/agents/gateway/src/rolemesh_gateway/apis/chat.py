@@ -15,6 +15,7 @@ from rolemesh_gateway.apis.content import (
     dumped,
     forces,
     history,
+    id_of,
     noted_keys,
     noted_parts,
     pieces,
@@ -104,6 +105,8 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
         unknown.append("tool_choice")
     if given.parallel_tool_calls is False and given.tools:
         unknown.append("parallel_tool_calls")
+    # A client that does not want the random texts which OpenAI adds to the chunks gets none anyway.
+    unknown += noted_keys(given.stream_options, "stream_options", frozenset({"include_usage"}))
     for each in given.messages:
         unknown += _noted(each)
     for each in given.tools or ():
@@ -211,13 +214,14 @@ def _tool(given: dict[str, Any], where: str) -> Tool:
 
 def _message(given: dict[str, Any], where: str) -> Message:
     role = given.get("role")
-    text = text_of(given.get("content"), where)
+    text = text_of(given.get("content"), where, turn=role == "assistant")
     if role in ("system", "developer"):
         return {"role": "system", "content": text}
     if role == "user":
         return {"role": "user", "content": text}
     if role == "tool":
-        return {"role": "tool", "content": text, "tool_call_id": str(given.get("tool_call_id") or "")}
+        told = id_of(given.get("tool_call_id"), "tool_call_id", where)
+        return {"role": "tool", "content": text, "tool_call_id": told}
     if role != "assistant":
         raise RefusedError(
             400, f"{where}: role {role!r} is none of system, developer, user, assistant, tool", param=where
@@ -237,4 +241,4 @@ def _call(given: Any, where: str) -> dict[str, Any]:
     about = given.get("function") if isinstance(given, dict) else None
     if not isinstance(about, dict):
         raise RefusedError(400, f"{where}: the gateway knows calls of type 'function' only", param=where)
-    return called(str(given.get("id") or ""), about.get("name"), about.get("arguments"), where)
+    return called(id_of(given.get("id"), "id", where), about.get("name"), about.get("arguments"), where)

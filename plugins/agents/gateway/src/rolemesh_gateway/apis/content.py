@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,8 +13,9 @@ from rolemesh_agents import Message, Tool
 from rolemesh_gateway.requests import RefusedError
 
 __all__ = [
-    "arguments_of", "called", "checked", "checked_params", "dumped", "forces", "history", "noted_keys", "noted_parts",
-    "pieces", "read_keys", "refuse", "structure_of", "text_of", "tool_of", "unknown_of", "wrong_tool",
+    "arguments_of", "called", "checked", "checked_params", "dumped", "forces", "history", "id_of", "joined",
+    "noted_keys", "noted_parts", "pieces", "read_keys", "refuse", "structure_of", "text_of", "tool_of", "unknown_of",
+    "wrong_tool",
 ]  # fmt: skip
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -108,10 +109,24 @@ def structure_of(given: Any, where: str) -> dict[str, Any]:
     return {"json": schema}
 
 
-def text_of(content: Any, where: str) -> str:
-    """Return the text of a message's content: null, a string, or a list of parts with text."""
-    if content is None or isinstance(content, str):
-        return content or ""
+def joined(texts: Iterable[str], turn: bool) -> str:
+    """Return the parts of a message as one text.
+
+    `turn`: whether the message is the assistant's. Its parts are pieces of one text: an API splits an answer at its
+    citations, and the clients' `output_text` puts it together again. In all other messages each part is a text of its
+    own, which ends where its line ends, as in vLLM's server. Empty parts leave no line.
+    """
+    return ("" if turn else "\n").join(filter(None, texts))
+
+
+def text_of(content: Any, where: str, turn: bool = False) -> str:
+    """Return the text of a message's content: a string, or a list of parts with text; in a `turn` perhaps null."""
+    if isinstance(content, str):
+        return content
+    if content is None:
+        if turn:
+            return ""
+        raise RefusedError(400, f"{where}: the content is null or missing; send a text, or an empty one", param=where)
     if not isinstance(content, list):
         raise RefusedError(400, f"{where}: content must be a string or a list of parts", param=where)
     found = []
@@ -125,7 +140,7 @@ def text_of(content: Any, where: str) -> str:
             raise RefusedError(
                 400, f"{where}: the model reads text only, and this part is {kind!r}; send text", param=where
             )
-    return "".join(found)
+    return joined(found, turn)
 
 
 def arguments_of(given: Any, where: str) -> Any:
@@ -139,6 +154,14 @@ def arguments_of(given: Any, where: str) -> Any:
     except ValueError:
         return given
     return found if isinstance(found, dict) else given
+
+
+def id_of(given: Any, name: str, where: str) -> str:
+    """Return the id of a call, which is at the key `name`. Raises `RefusedError`."""
+    if not isinstance(given, str) or not given:
+        reason = f"{where}.{name}: a text is required, the id of the call that the model got from its turn"
+        raise RefusedError(400, reason, param=f"{where}.{name}")
+    return given
 
 
 def called(number: str, name: Any, arguments: Any, where: str) -> dict[str, Any]:

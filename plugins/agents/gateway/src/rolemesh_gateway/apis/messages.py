@@ -15,6 +15,7 @@ from rolemesh_gateway.apis.content import (
     dumped,
     forces,
     history,
+    id_of,
     noted_keys,
     noted_parts,
     pieces,
@@ -85,7 +86,7 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
     refuse(body, REFUSED)
     unknown = unknown_of(body, MessagesBody, (*HARMLESS, *REFUSED)) + _noted(given)
     messages: list[Message] = []
-    if system := text_of(given.system, "system"):
+    if system := text_of(given.system or "", "system"):
         messages.append({"role": "system", "content": system})
     for number, each in enumerate(given.messages):
         messages += _messages(each, f"messages[{number}]")
@@ -185,6 +186,8 @@ def _noted(given: MessagesBody) -> list[str]:
     found += noted_parts(given.system, "system")
     for message in given.messages:
         found += noted_keys(message, "messages[]", MESSAGE_KEYS)
+        if _text_after_call(message):
+            found.append("messages[].content[].tool_use")
         for part in message["content"] if isinstance(message.get("content"), list) else ():
             if isinstance(part, dict) and part.get("type") in IGNORED_PARTS:
                 found.append("messages[].content[].thinking")
@@ -193,6 +196,13 @@ def _noted(given: MessagesBody) -> list[str]:
                 inner = part.get("content") if isinstance(part, dict) else None
                 found += noted_parts(inner, "messages[].content[]")
     return found
+
+
+def _text_after_call(message: dict[str, Any]) -> bool:
+    """Return whether a message of the assistant has a text after a call. Chat templates write the text first."""
+    parts = message.get("content")
+    kinds = [each.get("type") for each in parts if isinstance(each, dict)] if isinstance(parts, list) else []
+    return message.get("role") == "assistant" and "tool_use" in kinds and "text" in kinds[kinds.index("tool_use") :]
 
 
 def _continued(thread: dict[str, Any] | None) -> str:
@@ -215,23 +225,28 @@ def _tool(given: dict[str, Any], where: str) -> Tool:
 def _messages(given: dict[str, Any], where: str) -> Iterator[Message]:
     """The messages of one message of the API: answers of tools are parts of a message there."""
     role, content = given.get("role"), given.get("content")
-    parts = content if isinstance(content, list) else [{"type": "text", "text": text_of(content, where)}]
+    turn = role == "assistant"
+    parts = content if isinstance(content, list) else [{"type": "text", "text": text_of(content, where, turn)}]
     if not all(isinstance(each, dict) for each in parts):
         raise RefusedError(400, f"{where}: parts of a content must be objects", param=where)
     texts = [each for each in parts if each.get("type") not in ("tool_use", "tool_result", *IGNORED_PARTS)]
     if role == "user":
-        for part in parts:
-            if part.get("type") == "tool_result":
-                told = text_of(part.get("content"), where)
-                yield {"role": "tool", "content": told, "tool_call_id": str(part.get("tool_use_id") or "")}
+        results = [each for each in parts if each.get("type") == "tool_result"]
+        if results != parts[: len(results)]:
+            reason = f"{where}: a tool_result follows another part; send all of them first, and the texts after them"
+            raise RefusedError(400, reason, param=where)
+        for part in results:
+            told = text_of(part.get("content", ""), where)
+            used = id_of(part.get("tool_use_id"), "tool_use_id", where)
+            yield {"role": "tool", "content": told, "tool_call_id": used}
         if texts or not parts:
             yield {"role": "user", "content": text_of(texts, where)}
     elif role == "assistant":
-        message: Message = {"role": "assistant", "content": text_of(texts, where)}
+        message: Message = {"role": "assistant", "content": text_of(texts, where, turn)}
         uses = [each for each in parts if each.get("type") == "tool_use"]
         if uses:
             message["tool_calls"] = [
-                called(str(each.get("id") or ""), each.get("name"), each.get("input"), where) for each in uses
+                called(id_of(each.get("id"), "id", where), each.get("name"), each.get("input"), where) for each in uses
             ]
         yield message
     elif role == "system":

@@ -15,6 +15,7 @@ from rolemesh_gateway.apis.content import (
     dumped,
     forces,
     history,
+    id_of,
     noted_keys,
     noted_parts,
     pieces,
@@ -35,7 +36,7 @@ ID = "resp_"
 """How the ids of answers begin. `Ask.previous` is such an id."""
 HARMLESS = (
     "access_programs", "max_tool_calls", "metadata", "prompt_cache_key", "prompt_cache_options",
-    "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options", "user",
+    "prompt_cache_retention", "safety_identifier", "service_tier", "user",
 )  # fmt: skip
 """Parameters that change nothing that a program could see here."""
 REFUSED = {
@@ -79,6 +80,7 @@ class ResponsesBody(msgspec.Struct):
     previous_response_id: str | None = None
     store: bool | None = None
     stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
     temperature: float | None = None
     text: dict[str, Any] | None = None
     top_p: float | None = None
@@ -105,6 +107,7 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
         unknown.append("parallel_tool_calls")
     if given.truncation not in (None, "disabled"):
         unknown.append("truncation")
+    unknown += noted_keys(given.stream_options, "stream_options", frozenset())
     for each in given.tools or ():
         unknown += noted_keys(each, "tools[]", TOOL_KEYS)
     for each in () if isinstance(given.input, str) else given.input:
@@ -279,15 +282,18 @@ def _messages(given: str | list[dict[str, Any]]) -> list[Message]:
         # An item with an id and nothing else is a reference, too.
         kind = item.get("type") or ("item_reference" if item.keys() <= {"id", "type"} else "message")
         if kind == "message":
-            _add(messages, item.get("role"), text_of(item.get("content"), where), where)
+            role = item.get("role")
+            _add(messages, role, text_of(item.get("content"), where, turn=role == "assistant"), where)
         elif kind == "function_call":
-            call = called(str(item.get("call_id") or ""), item.get("name"), item.get("arguments"), where)
+            call_id = id_of(item.get("call_id"), "call_id", where)
+            call = called(call_id, item.get("name"), item.get("arguments"), where)
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
             messages[-1].setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
             told = text_of(item.get("output"), where)
-            messages.append({"role": "tool", "content": told, "tool_call_id": str(item.get("call_id") or "")})
+            call_id = id_of(item.get("call_id"), "call_id", where)
+            messages.append({"role": "tool", "content": told, "tool_call_id": call_id})
         elif kind == "item_reference":
             messages.append({"role": "assistant", "content": "", REFERENCE: str(item.get("id") or "")})
         elif kind != "reasoning":
