@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from html import escape
+from html import escape, unescape
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -24,6 +24,9 @@ from docs.generator.navigation import completed  # noqa: E402
 OUTSIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md", "examples/*/README.md")
 PLUGINS = "plugins/*/*/README.md"
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")
+CODE = re.compile(r"<code>([^\s<]+)</code>")
+LONGEST = 28
+"""Characters of an option or a name that a line does not break. Longer ones would make tables wide on a phone."""
 FENCE = re.compile(r"^(```|~~~).*?^\1[ ]*$", re.MULTILINE | re.DOTALL)
 
 
@@ -75,6 +78,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         pieces += [_linked(markdown[last : fence.start()], source), _pictured(fence[0])]
         last = fence.end()
     return "".join([*pieces, _linked(markdown[last:], source)])
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """mkdocs asks for each page: short options and names are marked, so that no line breaks them at a hyphen."""
+
+    def marked(found: re.Match[str]) -> str:
+        return found[0].replace("<code>", '<code class="word">') if len(unescape(found[1])) <= LONGEST else found[0]
+
+    return CODE.sub(marked, html)
 
 
 def _linked(text: str, source: str) -> str:
