@@ -25,6 +25,7 @@ OUTSIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md
 PLUGINS = "plugins/*/*/README.md"
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"<code>([^\s<]+)</code>")
+CELL = re.compile(r"<t[dh][ >].*?</t[dh]>", re.DOTALL)
 LONGEST = 28
 """Characters of an option or a name that a line does not break. Longer ones would make tables wide on a phone."""
 FENCE = re.compile(r"^(```|~~~).*?^\1[ ]*$", re.MULTILINE | re.DOTALL)
@@ -81,12 +82,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """mkdocs asks for each page: short options and names are marked, so that no line breaks them at a hyphen."""
+    """mkdocs asks for each page: short options and names are marked, so that no line breaks them at a hyphen.
+
+    In a cell of a table, code has ``\\|`` for ``|``. GitHub shows that as ``|``, and Python-Markdown as it is.
+    """
 
     def marked(found: re.Match[str]) -> str:
         return found[0].replace("<code>", '<code class="word">') if len(unescape(found[1])) <= LONGEST else found[0]
 
-    return CODE.sub(marked, html)
+    return CODE.sub(marked, CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html))
 
 
 def _linked(text: str, source: str) -> str:
