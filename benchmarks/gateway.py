@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import json
 import subprocess
@@ -13,11 +14,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from aiohttp import web
 
 from benchmarks.report import Report, ratios
 from benchmarks.running import BenchmarkError
-from rolemesh_agents import Message, Start, Tool, Turn
+from rolemesh import RankContext
+from rolemesh_agents import Message, Start, Task, Tool, Turn
+from rolemesh_agents.conversations.limits import ConversationLimits
+from rolemesh_agents.conversations.remote_episode import RemoteEpisode
+from rolemesh_agents.conversations.sampling import SampledTurn
+from rolemesh_agents.conversations.talk import Talk
+from rolemesh_agents.conversations.tokens import ParsedTurn
 from rolemesh_gateway.dialogue import Dialogue
 from rolemesh_gateway.server import Door, Server
 
@@ -25,7 +33,7 @@ TEXT = "A turn of the model, which has some words in it. " * 4
 
 
 def measure(quick: bool) -> Report:
-    """At least a quarter of the turns of an HTTP server that does nothing; at most 64 KB for a conversation."""
+    """At least a quarter of the turns of an HTTP server that does nothing; at most 64 KB without the tokens."""
     report = Report("gateway", "Open conversations whose clients ask for one turn after another", quick)
     rounds, several, turns = (1, 50, 4) if quick else (3, 1000, 10)
     ours: list[float] = []
@@ -42,6 +50,10 @@ def measure(quick: bool) -> Report:
     report.claim("the gateway / aiohttp with a constant answer", ratios(ours, bare), at_least=0.25)
     # Later rounds find the memory of the first one.
     report.claim("memory of an open conversation", memory[:1], at_most=64, unit="KB")
+    for sampled in (35, 100):
+        told = [sys.executable, "-m", "benchmarks.gateway", "tokens", str(several), str(sampled)]
+        tokens, size = subprocess.run(told, check=True, capture_output=True, text=True).stdout.split()
+        report.row(f"an open conversation of 20 turns with its {tokens} tokens", "KB", [float(size)])
     report.settings = {"open conversations": several, "turns of each": turns}
     return report
 
@@ -64,15 +76,55 @@ class Ready:
         raise BenchmarkError("a request did not continue its conversation")
 
 
+class Bytes:
+    """A chat template whose tokens are the bytes of the texts."""
+
+    stop_token_ids = (0,)
+
+    def opening(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        """Return the tokens before the first turn."""
+        return [*"".join(f"<{each['role']}>{each['content']}" for each in messages).encode(), *b"<assistant>"]
+
+    def increment(self, turn: Sequence[int], messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        """Return the tokens between a turn and the next one."""
+        return self.opening(messages, tools)
+
+    def parse(self, turn: Sequence[int], tools: Sequence[Tool]) -> ParsedTurn:
+        """Return the text of a turn."""
+        return ParsedTurn(bytes(turn).decode(), [], [])
+
+    def message(self, turn: ParsedTurn) -> Message:
+        """Return a turn as a message."""
+        return {"role": "assistant", "content": turn.content}
+
+
+def _talk(sampled: int) -> Talk:
+    """A real conversation with `sampled` tokens in each turn of its model, which answers at once."""
+
+    async def sample(prompt: Any, params: Any) -> SampledTurn:
+        ids = np.frombuffer(TEXT.encode()[:sampled], np.uint8).astype(np.int32)
+        return SampledTurn(ids, np.full(sampled, -0.5, np.float32), np.full(sampled, 3, np.int64), "stop")
+
+    episode = RemoteEpisode(RankContext(options=None), "environment", Task(0, None), 0)
+    limits = ConversationLimits(turns=1000, tokens=1_000_000)
+    return Talk(0, 0, Ready.start, episode, Bytes(), sample, limits, {"temperature": 1.0})
+
+
+async def _with_tokens(several: int, sampled: int) -> str:
+    """Number of tokens of each conversation after 20 turns, and KB by which this process has grown for each."""
+    talks = [_talk(sampled) for _ in range(several)]
+    _, grown = await _measured(functools.partial(_gateway, talks=talks), several, 19)
+    return f"{len(talks[0].transcripts[0])} {grown / several / 1000:.1f}"
+
+
 @asynccontextmanager
-async def _gateway(several: int) -> Any:
+async def _gateway(several: int, talks: Sequence[Any] | None = None) -> Any:
     server = Server("policy", 8.0, 16)
     await server.start()
     before = resident()
     doors: list[Door] = []
     tasks = []
-    for _ in range(several):
-        talk: Any = Ready()
+    for talk in talks or [Ready() for _ in range(several)]:
         door = server.open(talk.start)
         doors.append(door)
         tasks.append(asyncio.ensure_future(Dialogue(talk, door.desk, (), False).run(lambda: None)))
@@ -154,6 +206,8 @@ async def _connected(url: str, key: str) -> Callable[[int], Awaitable[None]]:
     return talk
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1] == "tokens":
+    print(asyncio.run(_with_tokens(int(sys.argv[2]), int(sys.argv[3]))))
+elif __name__ == "__main__":
     print(asyncio.run(_clients(json.loads(sys.stdin.readline()), int(sys.argv[1]))), flush=True)
     sys.stdin.read()
