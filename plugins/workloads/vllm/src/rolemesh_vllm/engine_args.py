@@ -238,10 +238,11 @@ def default_engine_args(
             "max_num_seqs": 64,
             "kv_cache_memory_bytes": 256 << 20,
         }
-    elif invariant:
+        return args
+    if invariant:
         args |= dict.fromkeys(_PIECES, False)
-    if turns and not cpu:
+    if turns:
         args["enable_sleep_mode"] = True
-    elif share < 1 and not cpu:
+    elif share < 1:
         args["gpu_memory_utilization"] = round(_OF_ALL_MEMORY * share, 4)
     return args
