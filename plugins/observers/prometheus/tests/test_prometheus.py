@@ -60,6 +60,40 @@ def test_a_scrape_has_the_newest_values_and_the_state(tmp_path: Path) -> None:
     observer.job_ended({"status": "done"})
 
 
+CHROME = {"User-Agent": "Mozilla/5.0", "Accept-Language": "en"}
+
+
+@pytest.mark.parametrize(
+    ("bound", "host", "headers", "status"),
+    [
+        ("127.0.0.1", "jobs.example:9400", {}, 421),
+        ("127.0.0.1", "127.0.0.1.evil.example", {}, 421),
+        ("0.0.0.0", "jobs.example:9400", {"User-Agent": "Prometheus/3.5.0", "Accept-Encoding": "gzip"}, 200),
+        ("0.0.0.0", "evil.example:9400", CHROME, 421),
+        ("0.0.0.0", "evil.example", {"Accept-Language": "", "User-Agent": "Prometheus"}, 421),
+        ("0.0.0.0", "[", CHROME, 421),
+        ("0.0.0.0", "192.0.2.7:9400", CHROME, 200),
+        ("0.0.0.0", "LOCALHOST:9400", CHROME, 200),
+        ("0.0.0.0", f"{socket.gethostname()}:9400", CHROME, 200),
+    ],
+)
+def test_no_web_site_can_let_its_name_lead_here_and_scrapers_may_come_by_any_name(
+    bound: str, host: str, headers: dict[str, str], status: int
+) -> None:
+    served = server.Server(bound, 0, "grpo", {"a": 2})
+    try:
+        urlopen(
+            Request(f"http://127.0.0.1:{served.port}/metrics", headers={"Host": host} | headers), timeout=10
+        ).close()
+        found = 200
+    except HTTPError as error:
+        found = error.code
+        error.close()
+    finally:
+        served.close()
+    assert found == status
+
+
 def test_a_client_that_goes_or_is_silent_costs_no_thread_and_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

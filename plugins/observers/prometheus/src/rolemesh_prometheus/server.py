@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import socket
 import sys
 from collections import Counter as Count
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -50,8 +50,7 @@ class Server:
         self._server.handle_error = _ignore_gone_clients  # type: ignore[method-assign]
         handler = self._server.RequestHandlerClass
         self._server.RequestHandlerClass = type(handler.__name__, (handler,), {"timeout": SILENT_S})
-        if _is_local(host):
-            self._server.set_app(_for_local_names(self._server.get_app()))
+        self._server.set_app(_guarded(self._server.get_app(), host))
         self.port: int = self._server.server_port
 
     def show(self, lines: Sequence[Line], kinds: Sequence[str]) -> None:
@@ -88,21 +87,51 @@ def _ignore_gone_clients(request: Any, client_address: Any) -> None:
         log.error("a request for metrics from %s has failed: %r", client_address, error)
 
 
-def _for_local_names(app: Any) -> Any:
-    """Return a WSGI application that refuses foreign names: a web site may let its own lead here (DNS rebinding)."""
+def _guarded(app: Any, host: str) -> Any:
+    """Return a WSGI application that refuses names by which a web site may lead browsers here (DNS rebinding).
+
+    On a loopback address nobody else needs a name, so it refuses all foreign ones. On others, scrapers come by names
+    that nobody knows here, so it refuses those only of browsers. An address in place of a name is always right.
+    """
+    own = {host.lower(), "localhost", socket.gethostname().lower()}
+
+    def is_right(environ: Mapping[str, Any]) -> bool:
+        try:
+            name = (urlsplit(f"//{environ.get('HTTP_HOST', 'localhost')}").hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        if _is_local(host):
+            return _is_local(name)
+        return name in own or _is_address(name) or not _is_of_browser(environ)
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
-        with suppress(ValueError):
-            if _is_local(urlsplit(f"//{environ.get('HTTP_HOST', 'localhost')}").hostname or ""):
-                return app(environ, start)
+        if is_right(environ):
+            return app(environ, start)
         start("421 Misdirected Request", [("Content-Type", "text/plain")])
-        return [b"421: this server answers for localhost and loopback addresses; see the option `host`\n"]
+        known = "localhost and loopback addresses" if _is_local(host) else "browsers by its address or host name only"
+        return [f"421: this server answers for {known}; see the README of rolemesh-prometheus\n".encode()]
 
     return answer
 
 
-def _is_local(name: str) -> bool:
+def _is_of_browser(environ: Mapping[str, Any]) -> bool:
+    """Return whether a request has what all browsers send, and no scraper does. A page's script cannot leave it out."""
+    signs = (
+        "HTTP_ACCEPT_LANGUAGE",
+        "HTTP_ORIGIN",
+        "HTTP_REFERER",
+        "HTTP_SEC_FETCH_SITE",
+        "HTTP_UPGRADE_INSECURE_REQUESTS",
+    )
+    return any(sign in environ for sign in signs) or "Mozilla/" in environ.get("HTTP_USER_AGENT", "")
+
+
+def _is_address(name: str) -> bool:
     try:
-        return name == "localhost" or ip_address(name).is_loopback
+        return bool(ip_address(name))
     except ValueError:
         return False
+
+
+def _is_local(name: str) -> bool:
+    return name == "localhost" or (_is_address(name) and ip_address(name).is_loopback)
