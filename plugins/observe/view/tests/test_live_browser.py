@@ -52,6 +52,7 @@ roles:
   source: {use: "roles:Source", resources: {cpu: 0.1}, world_size: 2}
   sink: {use: "roles:Sink", resources: {cpu: 0.1}, world_size: {min: 1, max: 2}}
 failover: [{use: process}]
+plugins: {extensions: [{use: recorder, options: {rows: {source.make: 1/20000}}}]}
 """
 
 
@@ -280,6 +281,57 @@ def test_the_page_of_logs_follows_the_log_until_the_reader_scrolls_up(
     browser.until(f"{log}.textContent.endsWith('fourth\\n') && {at_end} && {newer}.hidden")
     path.with_name("sink-7.log").write_text("another")
     browser.until("[...document.querySelector('#files').options].some(each => each.value === 'sink-7.log')")
+    assert browser.complaints == []
+
+
+def test_lists_of_events_failures_ranks_and_rows_follow_the_job_and_do_not_disturb_the_reader(
+    address: str, folder: Path, browser: Browser
+) -> None:
+    origin = "/".join(address.split("/")[:3])
+    sink = "document.querySelector('[data-key=\"sink/0\"]')"
+
+    def kill() -> None:
+        told = [json.loads(line) for line in (folder / "runs/live/events.jsonl").read_text().splitlines()]
+        ups = [each["data"] for each in told if each["kind"] == "rank_up"]
+        os.kill([each["pid"] for each in ups if (each["role"], each["rank"]) == ("sink", 0)][-1], 9)
+
+    def show(page: str) -> None:
+        browser.ask("Page.navigate", url=f"{origin}/run/live/{page}")
+        browser.until(f"location.pathname.endsWith('/{page}') && document.readyState === 'complete'")
+        browser.value("window.same = 'page'")
+
+    browser.ask("Page.navigate", url=address)
+    browser.until("document.readyState === 'complete'")
+    browser.ask("Emulation.setDeviceMetricsOverride", width=1280, height=300, deviceScaleFactor=1, mobile=False)
+    show("failures")
+    assert "Nothing has failed" in browser.value("document.body.innerText")
+    kill()
+    browser.until("document.querySelectorAll('tr[data-key]').length === 1")
+    assert browser.value("window.same") == "page"
+    show("placement")
+    browser.until(f"{sink}.innerText === 'sink/0 restarted 1×'")
+    browser.value(f"window.node = {sink}; window.marked = getSelection(); marked.selectAllChildren(node)")
+    kill()
+    browser.until(f"{sink}.innerText === 'sink/0 restarted 2×'")
+    assert browser.value(f"same === 'page' && node === {sink} && marked.anchorNode === node")
+    show("events")
+    shown = "[...document.querySelectorAll('tr[data-key]')]"
+    number = browser.value(f"{shown}.length")
+    browser.value("document.querySelector('input[name=find]').focus({preventScroll: true})")
+    browser.ask("Input.insertText", text="typed")
+    browser.value(f"{shown}.at(-3).scrollIntoView(); window.row = {shown}.at(-2)")
+    assert browser.value("window.was = row.getBoundingClientRect().top; scrollY > 0")
+    kill()
+    browser.until(f"{shown}.length > {number + 3} && document.querySelector('option[value=recovered]') !== null")
+    assert browser.value("Math.abs(row.getBoundingClientRect().top - was)") <= 1
+    assert browser.value("[same, document.activeElement.value, row.isConnected]") == ["page", "typed", True]
+    show("rows")
+    step = browser.until("document.querySelector('#steps tbody tr').dataset.key")
+    browser.until("document.getElementById('newer').hidden === false")
+    browser.until(f"Number(document.querySelector('#steps tbody tr').dataset.key) > {step}")
+    assert browser.value("window.same") == "page"
+    browser.value("document.querySelector('#newer').click()")
+    browser.until("window.same === undefined && document.querySelector('article') !== null")
     assert browser.complaints == []
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
@@ -14,8 +15,9 @@ from starlette.testclient import TestClient
 
 from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp, Head, Stretch, encode
 from rolemesh_recorder.rows import Row
+from rolemesh_runtime.lock import RunLock, lock_file
 from rolemesh_view import application
-from rolemesh_view.pages import PAGES
+from rolemesh_view.pages import PAGES, changing
 from rolemesh_view.viewed import Runs
 
 TOKEN = "a-token"
@@ -207,6 +209,30 @@ def test_the_stream_of_the_page_of_logs_has_the_end_of_the_log_that_the_page_sho
     assert re.search(r'data: "begin\\n<script>.*␛\[31m', sent)
     [stream] = re.findall('data-stream="(.*?)"', client.get("/run/ended/logs?find=script").text)
     assert "event: log" not in client.get(html.unescape(stream)).text
+
+
+def test_lists_of_a_living_run_are_made_again_only_when_there_is_something_new(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", ended=False)
+    lock = RunLock(lock_file(folder))
+    assert lock.share()
+    runs = Runs(tmp_path)
+    client = TestClient(application(runs, TOKEN), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"})
+    run = runs.find("run")
+    assert run is not None
+    for page, query in (("events", {"kind": "failure"}), ("placement", {}), ("failures", {}), ("rows", {"step": "3"})):
+        [stream] = re.findall('data-stream="(.*?)"', client.get(f"/run/run/{page}", params=query).text)
+        assert html.unescape(stream) == f"/run/run/live?{urlencode({'page': page, **query})}"
+        version, found = changing(run, page, query)
+        assert found["live"]
+        assert changing(run, page, query, version) == (version, {})
+        news = folder / ("record/rows/source-0/000000.jsonl" if page == "rows" else "events.jsonl")
+        with news.open("a") as file:
+            file.write(news.read_text(errors="ignore").partition("\n")[0] + "\n")
+        assert changing(run, page, query, version)[1]["live"]
+    for page in ("rows?row=0&step=3", "rows?find=x", "job"):
+        assert 'data-stream="/run/run/live?page="' in client.get(f"/run/run/{page}").text
+    lock.close()
+    assert 'data-stream="/run/run/live?page="' in client.get("/run/run/events").text
 
 
 def test_the_page_of_failures_says_how_each_recovery_ended(client: TestClient) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import logging
 import re
+import time
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -24,6 +25,8 @@ log = logging.getLogger("rolemesh_view.live")
 
 PERIOD_S = 1.5
 """Seconds between two looks at what a page shows."""
+REST = 5
+"""Multiple of the duration of a look for which no other one follows it."""
 MOST_STREAMS = 1000
 """Maximum number of open streams. A browser opens at most six to one host, and only for pages that are in sight."""
 RETRY_MS = 2000
@@ -139,12 +142,14 @@ class _Channel:
     async def _run(self, compute: Callable[[], Parts]) -> None:
         try:
             while not self.over:
+                began = time.monotonic()
                 texts, self.over = await in_thread(compute)
+                took = time.monotonic() - began
                 latest = {name: _message(text) for name, text in texts.items()}
                 if self.over or latest != self._latest:
                     self._latest = latest
                     self.wake()
-                await asyncio.sleep(PERIOD_S)
+                await asyncio.sleep(max(PERIOD_S, REST * took))
         except Exception:  # the browser connects again, and a new channel tries again
             log.exception("a page cannot be computed, so its streams end")
             self.failed = True

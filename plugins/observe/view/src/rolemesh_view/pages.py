@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -16,7 +16,7 @@ from rolemesh_facts.sizes import sizes_at
 from rolemesh_view import logs
 from rolemesh_view.flow_page import flow
 from rolemesh_view.placement import nodes
-from rolemesh_view.rows_page import rows
+from rolemesh_view.rows_page import CHOOSING, follows, lists, rows
 from rolemesh_view.stories import deaths, event_text, told_of
 from rolemesh_view.text import shown
 from rolemesh_view.viewed import Viewed
@@ -24,13 +24,18 @@ from rolemesh_view.viewed import Viewed
 __all__ = ["PAGES", "STREAMED", "changing", "frame", "job", "silent"]
 
 Query = Mapping[str, str]
-STREAMED: Final = ("flow", "time", "metrics", "advice", "logs")
-"""Pages with parts that change while the job runs."""
+STREAMED: Final[Mapping[str, Sequence[str]]] = {
+    "flow": (), "time": (), "metrics": (), "advice": (), "logs": ("file",), "failures": (), "failure": ("number",),
+    "rows": CHOOSING, "events": ("kind", "find"), "placement": (),
+}  # fmt: skip
+"""Pages with parts that change while the job runs, each with what of its address these parts depend on."""
+WHILE_LIVE: Final = ("failures", "failure", "rows", "events", "placement")
+"""Pages whose parts nobody sends again when the job has ended: they may be large."""
 NO_RESULT: Final = "No process of the job is alive on this machine, and it has written no result: it was killed."
 """Text of the pages about a run whose master is gone."""
 
 
-def frame(run: Viewed, page: str) -> dict[str, Any]:
+def frame(run: Viewed, page: str, query: Query) -> dict[str, Any]:
     """Return what the frame of each page of a run shows.
 
     `mark` changes when the job ends, and when another run takes the folder: then pages load again.
@@ -38,8 +43,9 @@ def frame(run: Viewed, page: str) -> dict[str, Any]:
     with run.lock:
         summary, live, state, lacks = run.facts.summary(), run.live(), run.state(), run.lacks_soon()
         quiet_s = run.quiet_s()
+    follows_ = page in STREAMED and (page not in WHILE_LIVE or live or state == "new")
     return {
-        "stream": stream(run, page if page in STREAMED else ""),
+        "stream": stream(run, page if follows_ and (page != "rows" or follows(query)) else "", query),
         "run": run.name, "page": {"failure": "failures"}.get(page, page), "state": state, "live": live,
         "summary": summary, "mark": f"{state} {summary.began:.6f}",
         "trouble": NO_RESULT if state == "died" else summary.message if state == "failed" else "", "lacks": lacks,
@@ -48,27 +54,38 @@ def frame(run: Viewed, page: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def stream(run: Viewed, page: str, file: str = "") -> str:
-    """Return the address of what changes on a page of a run. `file` is the log that the page shows."""
-    more = f"&file={quote(file, safe='')}" if file else ""
-    return f"/run/{quote(run.name, safe='')}/live?page={page}{more}"
+def stream(run: Viewed, page: str, query: Query) -> str:
+    """Return the address of what changes on a page of a run."""
+    chosen = {name: query[name] for name in STREAMED.get(page, ()) if query.get(name)}
+    return f"/run/{quote(run.name, safe='')}/live?" + urlencode({"page": page, **chosen}, errors="replace")
 
 
-def changing(run: Viewed, page: str, query: Query) -> dict[str, Any]:
-    """Return the contents of the parts of a page that change while the job runs, by their names.
+def changing(run: Viewed, page: str, query: Query, known: object = None) -> tuple[object, dict[str, Any]]:
+    """Return the contents of the parts of a page that change while the job runs, by their names, and their version.
 
-    A text goes to the page's script. A dictionary is what the template ``PAGE_part.html`` shows. `query` names the log.
+    A text goes to the page's script. A dictionary is what the template ``PAGE_part.html`` shows. The contents are empty
+    if their version is `known`. A version of None says nothing about them.
     """
     with run.lock:
         if page == "time":
-            return {"record": str(run.whole().end), "live": _time(run, {})}
+            return None, {"record": str(run.whole().end), "live": _time(run, {})}
         if page == "metrics":
-            return {"metrics": str(run.facts.metrics_bytes())}
+            return None, {"metrics": str(run.facts.metrics_bytes())}
         if page == "logs":
             found = _logs(run, query)
             names, text = [shown(name, 100) for name in found["files"]], shown(found["tail"], logs.TAIL_BYTES)
-            return {"files": msgspec.json.encode(names).decode(), "log": msgspec.json.encode(text).decode()}
-        return {"live": PAGES[page](run, {})} if page in STREAMED else {}
+            return None, {"files": msgspec.json.encode(names).decode(), "log": msgspec.json.encode(text).decode()}
+        if page == "rows":
+            kept = run.rows.entries()
+            if run.rows.version == known:
+                return known, {}
+            content = lists(run, query, kept)
+            return run.rows.version, {"live": content, "rows": content["newest"]}
+        if page in WHILE_LIVE:
+            events = run.facts.events()
+            version = len(events), events[-1].time if events else 0.0
+            return version, {} if version == known else {"live": PAGES[page](run, query)}
+        return None, {"live": PAGES[page](run, query)} if page in STREAMED else {}
 
 
 def job(run: Viewed) -> dict[str, Any]:
@@ -120,7 +137,7 @@ def _logs(run: Viewed, query: Query) -> dict[str, Any]:
     return {
         "files": list(files), "file": shown_file, "find": find, "hits": hits,
         "tail": logs.tail(chosen) if chosen and not find else "",
-        "stream": stream(run, "") if find else stream(run, "logs", shown_file),
+        "stream": stream(run, "" if find else "logs", {"file": shown_file}),
     }  # fmt: skip
 
 

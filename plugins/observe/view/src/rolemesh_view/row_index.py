@@ -35,6 +35,8 @@ class RowIndex:
     """The kept rows of the run in `path`. Only one thread may use it at a time."""
 
     def __init__(self, path: Path) -> None:
+        self.version = 0
+        """A number that changes when `entries` finds other rows than before."""
         self._path = path
         self._files: dict[Path, _File] = {}
 
@@ -50,6 +52,8 @@ class RowIndex:
             except OSError:
                 continue
             found += files[path].entries[: most - len(found)]
+        if [*map(id, files.values())] != [*map(id, self._files.values())]:
+            self.version += 1
         self._files = files
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from rolemesh_view import tokens
@@ -15,7 +15,10 @@ from rolemesh_view.row_index import MOST_ROWS
 from rolemesh_view.viewed import Viewed
 from rolemesh_view.vocabulary import vocabulary
 
-__all__ = ["rows"]
+__all__ = ["CHOOSING", "follows", "lists", "rows"]
+
+CHOOSING: Final = ("op", "step", "find", "only", "sort", "first", "group", "row", "rank", "by")
+"""Names in the page's address that choose rows, and how they look."""
 
 MOST_STEPS, MOST_GROUPS = 50, 500
 """Lines of the tables of steps and groups."""
@@ -33,18 +36,40 @@ class TokenLine(NamedTuple):
     shade: int
 
 
+def follows(query: Mapping[str, str]) -> bool:
+    """Return whether the lists of the page may change: one row stays as it is, and a search decodes all rows."""
+    return not query.get("row") and not query.get("find")
+
+
+def lists(run: Viewed, query: Mapping[str, str], kept: Sequence[Entry]) -> dict[str, Any]:
+    """Return the tables of steps and groups, and what the page says about the `kept` rows.
+
+    `newest` changes when other rows would be the ones that the page shows.
+    """
+    choice, by = _choice(query), query.get("by", "")
+    found = choose(kept, choice, run.rows.read)
+    of_op = [each for each in kept if not choice.op or each.op == choice.op]
+    of_step = [each for each in of_op if each.step == choice.step]
+    flow = run.facts.flow() if not kept else None
+    first = found.rows[0] if found.rows else None
+    return {
+        "operators": [op.label for op in flow.ops] if flow else [],
+        "choice": choice, "found": found.rows, "total": found.total, "kept": len(kept), "most": MOST_ROWS,
+        "missing": missing_policy(kept),
+        "steps": steps_of(kept)[:MOST_STEPS] if choice.step is None and not choice.first else [],
+        "groups": groups_of(of_step)[:MOST_GROUPS] if choice.step is not None and choice.group is None else [],
+        "why": _why(run, of_op, choice.step) if choice.step is not None and choice.group is None else None,
+        "newest": f"{found.total} {first.step} {first.op} {first.row} {first.ref}" if first else "",
+        "link": lambda **changes: link(choice, by, changes),
+    }  # fmt: skip
+
+
 def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the tables of steps and groups, and the rows that pass the filters of `query`."""
-    index = run.rows
-    kept = index.entries()
-    choice = Choice(
-        query.get("op", ""), _number(query.get("step")), query.get("find", ""), query.get("only", ""),
-        query.get("sort", ""), _number(query.get("first")) or 0, group=query.get("group"),
-        row=_number(query.get("row")), rank=query.get("rank", ""),
-    )  # fmt: skip
-
-    found = choose(kept, choice, index.read)
-    read = list(index.read(found.rows))
+    kept = run.rows.entries()
+    content = lists(run, query, kept)
+    choice: Choice = content["choice"]
+    read = list(run.rows.read(content["found"]))
     by, text_of = query.get("by", ""), vocabulary(run.facts)
     shown = []
     for entry, row in read:
@@ -60,22 +85,21 @@ def rows(run: Viewed, query: Mapping[str, str]) -> dict[str, Any]:
             }
         )
     alone = read[0][1].columns if choice.row is not None and len(read) == 1 else None
-    of_op = [each for each in kept if not choice.op or each.op == choice.op]
-    of_step = [each for each in of_op if each.step == choice.step]
-    flow = run.facts.flow() if not kept else None
-    return {
-        "operators": [op.label for op in flow.ops] if flow else [],
-        "choice": choice, "rows": shown, "total": found.total, "kept": len(kept),
-        "by": by or next((each["by"] for each in shown), ""),
-        "ops": sorted({each.op for each in kept}), "columns": columns_of(kept), "most": MOST_ROWS,
-        "ratios": any(each.paired for each in kept), "missing": missing_policy(kept), "alone": alone is not None,
+    return content | {
+        "rows": shown, "by": by or next((each["by"] for each in shown), ""),
+        "ops": sorted({each.op for each in kept}), "columns": columns_of(kept),
+        "ratios": any(each.paired for each in kept), "alone": alone is not None,
         "ways": sorted({way for _, row in read for way in _ways(row.columns)}),
-        "steps": steps_of(kept)[:MOST_STEPS] if choice.step is None and not choice.first else [],
-        "groups": groups_of(of_step)[:MOST_GROUPS] if choice.step is not None and choice.group is None else [],
-        "why": _why(run, of_op, choice.step) if choice.step is not None and choice.group is None else None,
         "token_lines": token_lines(alone, text_of) if alone is not None else [],
-        "link": lambda **changes: link(choice, by, changes),
     }  # fmt: skip
+
+
+def _choice(query: Mapping[str, str]) -> Choice:
+    return Choice(
+        query.get("op", ""), _number(query.get("step")), query.get("find", ""), query.get("only", ""),
+        query.get("sort", ""), _number(query.get("first")) or 0, group=query.get("group"),
+        row=_number(query.get("row")), rank=query.get("rank", ""),
+    )  # fmt: skip
 
 
 def _why(run: Viewed, kept: Sequence[Entry], step: int) -> str | None:

@@ -123,19 +123,21 @@ class _Show:
             [listed] = in_turn([self._runs], ["/"], Runs.all, self._stuck)
             others = listed if listed is not None else self._runs.known()
             context["others"] = [each.name for each in others if each is not run]
-        return self._html(name, title=name.capitalize(), **{**pages.frame(run, name), **context})
+        frame = pages.frame(run, name, request.query_params)
+        return self._html(name, title=name.capitalize(), **{**frame, **context})
 
     async def live(self, request: Request) -> Response:
         """Return the stream of what changes on a page of a run."""
         query = request.query_params
         page = query.get("page", "")
-        page = page if page in pages.STREAMED else ""
+        names = pages.STREAMED.get(page, ())
         try:
             run = await within(LIMIT_S, lambda: self._run(request))
         except Silent:
             return PlainTextResponse("503: the folder of the runs does not answer\n", 503)
-        key = run, page, query.get("file", "") if page == "logs" else ""
-        return self._streams.stream(key, lambda: self._parts(run, page, query), _seen(request))
+        key = run, page, tuple(query.get(name, "") for name in names)
+        former: dict[object, dict[str, str]] = {}
+        return self._streams.stream(key, lambda: self._parts(run, page, query, former), _seen(request))
 
     async def live_jobs(self, request: Request) -> Response:
         """Return the stream of the list of jobs."""
@@ -165,13 +167,19 @@ class _Show:
         silent = [name for date, name in zip(dates, names, strict=True) if date is None]
         return (self._runs.note([path for _, path in found]), []), silent
 
-    def _parts(self, run: Viewed, page: str, query: Any) -> Parts:
-        frame, found = pages.frame(run, page), pages.changing(run, page, query)
-        texts = {"mark": frame["mark"], "status": self._text("status", **frame)}
+    def _parts(self, run: Viewed, page: str, query: Any, former: dict[object, dict[str, str]]) -> Parts:
+        """Return the parts of a page. `former` has the latest ones that have a version, by it."""
+        frame = pages.frame(run, page, query)
+        version, found = pages.changing(run, page, query, next(iter(former), None))
+        texts = former.get(version) or {}
         for name, content in found.items():
-            texts[name] = content if isinstance(content, str) else self._text(f"{page}_part", **frame, **content)
+            texts[name] = content if isinstance(content, str) else self._text(f"{page}_part", **{**frame, **content})
+        if version is not None and found:
+            former.clear()
+            former[version] = texts
         reads = found.get("live", {}).get("reads", False)
-        return Parts(texts, over=not frame["live"] and frame["state"] != "new" and not reads)
+        over = not frame["live"] and frame["state"] != "new" and not reads
+        return Parts({"mark": frame["mark"], "status": self._text("status", **frame), **texts}, over)
 
     def _data(self, request: Request) -> Response:
         run, name = self._run(request), request.path_params["what"]
@@ -190,7 +198,7 @@ class _Show:
             raise HTTPException(404, "there is no such action")
         given = {key: value for key, value in query.items() if key in GIVEN}
         context = {"question": QUESTIONS[query["do"]], "given": given, "token": self._token}
-        return self._html("act", title="Confirm", **pages.frame(run, "act"), **context)
+        return self._html("act", title="Confirm", **pages.frame(run, "act", {}), **context)
 
     async def act(self, request: Request) -> Response:
         run = self._run(request)
@@ -199,7 +207,7 @@ class _Show:
         if given.get("token") != self._token or given.get("sure") != "yes":
             return PlainTextResponse("403: an action needs the token and a confirmation\n", 403)
         said = await run_in_threadpool(act, run, given.get("do", ""), given)
-        return self._html("said", title="Asked", **pages.frame(run, "act"), said=said)
+        return self._html("said", title="Asked", **pages.frame(run, "act", {}), said=said)
 
     def _run(self, request: Request) -> Viewed:
         run = self._runs.find(request.path_params["name"])
