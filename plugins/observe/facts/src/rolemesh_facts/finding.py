@@ -12,9 +12,9 @@ from pathlib import Path
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import EVENTS_FILE, JOB_FILE, LOGS_DIR, METRICS_FILE
 from rolemesh_durable.api.jobs import find_run
+from rolemesh_facts.waiting import answered
 from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR
 from rolemesh_recorder.rows import ROWS_DIR
-from rolemesh_runtime.first_look import first_look
 
 __all__ = ["hindrance", "may_read", "readable_run"]
 
@@ -25,7 +25,8 @@ def readable_run(job: str, folder: Path) -> Path:
     Raises `RolemeshError` if there is no such run, if this user may not read it, if a pipe or a device is in it, or if
     its store does not answer. A warning on stderr says what this user may not read of it, and the reader leaves out.
     """
-    path, lacks = first_look(job, lambda: _looked(job, folder))
+    given = Path(job) if os.sep in job else folder / job
+    path, lacks = answered(given, lambda: _looked(job, folder))
     if lacks:
         print(f"warning: {lacks}", file=sys.stderr)
     return path

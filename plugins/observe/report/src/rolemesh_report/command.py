@@ -45,7 +45,7 @@ def report(
 
     It reads only the run's folder, so the job may run, have ended, or have been killed. The file needs no network.
 
-    Exit code: 0, 2 if there is no such run or the file cannot be written.
+    Exit code: 0, 2 if there is no such run, its store does not answer, or the file cannot be written.
 
     Examples:
 
@@ -54,12 +54,13 @@ def report(
       rolemesh report /backup/grpo -o grpo.html
     """
     from rolemesh_facts.finding import readable_run
+    from rolemesh_facts.waiting import answered
     from rolemesh_report.writing import REPORT_FILE, write_report
 
     folder = readable_run(job, runs_folder(runs_dir))
     path = output or folder / REPORT_FILE
     try:
-        write_report(folder, path)
+        answered(folder, lambda: write_report(folder, path))
     except OSError as error:
         remedy = "choose another place: -o FILE"
         raise RolemeshError(
@@ -93,6 +94,7 @@ class ReportAtEnd(RunOption):
 
         A run that was refused has none: the folder of its name belongs to another run, or to somebody else.
         """
+        from rolemesh_facts.waiting import answered
         from rolemesh_report.writing import REPORT_FILE, write_report
 
         refused = sys.exc_info()[1] is not None and not _written_since(run.run_dir / JOB_FILE, self._made)
@@ -100,7 +102,7 @@ class ReportAtEnd(RunOption):
             return
         path = run.run_dir / REPORT_FILE
         try:
-            write_report(run.run_dir, path)
+            answered(run.run_dir, lambda: write_report(run.run_dir, path))
         except Exception as error:
             print(f"warning: the report cannot be written: {type(error).__name__}: {error}", file=sys.stderr)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +15,7 @@ from rolemesh.cli.output import print_table
 from rolemesh.runs.run import runs_folder
 from rolemesh_facts.finding import readable_run
 from rolemesh_facts.output import replaced
+from rolemesh_facts.waiting import answered
 from rolemesh_queries.database import QueryError, answer, opened, write_parquet
 from rolemesh_queries.formats import FORMATS
 from rolemesh_queries.tables import TABLES, named
@@ -45,7 +47,7 @@ def command(
     The job may be running, ended or killed. JOB may also be the folder of a run, or a copy of one. The query sees a
     copy in memory: it can change nothing, and it reaches neither files nor the network.
 
-    Exit code: 0, 2 if there is no such job, the query is wrong, or FILE cannot be written.
+    Exit code: 0, 2 if there is no such job, its store does not answer, the query is wrong, or FILE cannot be written.
 
     Examples:
 
@@ -71,20 +73,25 @@ def command(
     if format is Format.parquet and output is None:
         raise QueryError("Parquet is not for a terminal", remedy="name a file: --format parquet -o FILE")
     if output is None:
-        with opened(run_dir, named(query)) as database:
+        with ExitStack() as stack:
+            database = answered(run_dir, lambda: stack.enter_context(opened(run_dir, named(query))))
             for part in FORMATS[format.value](*answer(database, query)):
                 sys.stdout.write(part)
         return
     try:
-        with replaced(output) as partial, opened(run_dir, named(query), partial) as database:
-            if format is Format.parquet:
-                write_parquet(database, query, partial)
-            else:
-                with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
-                    file.writelines(FORMATS[format.value](*answer(database, query)))
+        answered(run_dir, lambda: _write(run_dir, query, format, output))
     except OSError as error:
         what, remedy = f"the answer cannot be written: {error.strerror or error}", "choose another place: -o FILE"
         raise QueryError(what, where=str(output), remedy=remedy) from error
+
+
+def _write(run_dir: Path, query: str, format: Format, output: Path) -> None:
+    with replaced(output) as partial, opened(run_dir, named(query), partial) as database:
+        if format is Format.parquet:
+            write_parquet(database, query, partial)
+        else:
+            with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
+                file.writelines(FORMATS[format.value](*answer(database, query)))
 
 
 def _describe() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar
@@ -13,8 +14,10 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import DataTable, Footer, Input, Static
+from textual.worker import get_current_worker
 
 from rolemesh.errors import RolemeshError
+from rolemesh_facts.waiting import answered
 from rolemesh_top.frame import Frame, FrameSource, RankLine
 from rolemesh_top.text import EDGE_HEADS, RANK_HEADS, fitted_edges, fitted_ranks, header, path_text
 
@@ -75,6 +78,8 @@ class TopApp(App[None]):
         self.source, self.window_s, self.every_s = source, window_s, every_s
         self.latest: Frame | None = None
         self.column, self.turned, self.words, self.paused = _RANK, False, "", False
+        self._free = threading.Lock()
+        """Held while a frame is made, by the look that has it made."""
         self.shown: Sequence[int] = range(len(RANK_HEADS))
         """Numbers of the columns for which the terminal has room."""
 
@@ -102,15 +107,26 @@ class TopApp(App[None]):
         if not self.paused:
             self.look()
 
-    @work(thread=True, exclusive=True, group="look")
+    @work(thread=True, group="look")
     def look(self) -> None:
-        """Make a frame in a thread."""
-        try:
-            frame = self.source.frame(self.window_s)
-        except (RolemeshError, OSError) as error:
-            self.call_from_thread(self.notify, str(error), severity="warning", markup=False)
+        """Make a frame in a thread, unless the one before is not ready: its store may not answer."""
+        if not self._free.acquire(blocking=False):
             return
-        self.call_from_thread(self.show, frame)
+        worker, window_s = get_current_worker(), self.window_s
+
+        def frame() -> Frame:
+            try:
+                return self.source.frame(window_s)
+            finally:
+                self._free.release()
+
+        try:
+            found = answered(self.source.run_dir, frame, quiet=True, over=lambda: worker.is_cancelled)
+        except (RolemeshError, OSError) as error:
+            if not worker.is_cancelled:
+                self.call_from_thread(self.notify, str(error), severity="warning", markup=False, timeout=60)
+            return
+        self.call_from_thread(self.show, found)
 
     def show(self, frame: Frame) -> None:
         """Show a frame."""

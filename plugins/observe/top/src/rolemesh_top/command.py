@@ -59,21 +59,25 @@ def top(
       rolemesh top grpo --json | jq '.ranks[] | select(.restarts > 0)'
     """
     from rolemesh_facts.finding import readable_run
+    from rolemesh_facts.waiting import answered
     from rolemesh_top.frame import FrameSource
 
     folder = runs_folder(runs_dir)
-    source = FrameSource(readable_run(job or str(_latest(folder)), folder))
+    path = readable_run(job or str(_latest(folder)), folder)
+    source = FrameSource(path)
     if as_json:
         import msgspec
 
-        typer.echo(msgspec.json.format(msgspec.json.encode(source.frame(window)), indent=2).decode())
+        typer.echo(
+            msgspec.json.format(msgspec.json.encode(answered(path, lambda: source.frame(window))), indent=2).decode()
+        )
     elif once or not sys.stdout.isatty():
         from rich.console import Console
 
         from rolemesh_top.text import printed
 
         console = Console(highlight=False)
-        console.print(printed(source.frame(window), console.width))
+        console.print(printed(answered(path, lambda: source.frame(window)), console.width))
     else:
         from rolemesh_top.app import TopApp
 

@@ -24,6 +24,7 @@ from rolemesh_durable.api.jobs import LivingRun
 from rolemesh_facts import RunFacts
 from rolemesh_facts.finding import readable_run
 from rolemesh_facts.output import replaced
+from rolemesh_facts.waiting import answered
 from rolemesh_recorder.lines import RECORD_DIR, FlowFile
 from rolemesh_recorder.reading import read_flow, recorded_ranks
 from rolemesh_trace.drawing import drawing
@@ -61,7 +62,9 @@ def command(
     """
     run_dir = readable_run(job, runs_folder(runs_dir))
     with _no_search_for_cycles():
-        count = write_trace(run_dir, output, duration(since), ranks or ())
+        seconds = duration(since)
+        quiet = sys.stderr.isatty()  # which shows a bar
+        count = answered(run_dir, lambda: write_trace(run_dir, output, seconds, ranks or ()), quiet=quiet)
     size = amount(output.stat().st_size)
     print(f"{output}: {count} ranks, {size}; open it in https://ui.perfetto.dev", file=sys.stderr)
 

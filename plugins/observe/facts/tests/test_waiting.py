@@ -1,0 +1,59 @@
+"""Work on a run's folder ends when its store does not answer, and says where it is when the store is slow."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rolemesh.errors import RolemeshError
+from rolemesh_facts import waiting
+
+
+def test_a_store_that_stops_answering_in_the_middle_is_an_error_with_place_and_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "LIMIT_S", 0.3)
+    monkeypatch.setattr(waiting, "LOOK_S", 0.05)
+    over = threading.Event()
+
+    def read(path: Path) -> None:
+        if path.name == "3":
+            over.wait(60)
+
+    with pytest.raises(RolemeshError, match=r"has not answered for \d+ s") as raised:
+        waiting.answered(tmp_path, lambda: [read(tmp_path / str(number)) for number in range(9)])
+    over.set()
+    assert raised.value.where == str(tmp_path / "3")
+    assert "mounted" in str(raised.value.remedy)
+
+
+def test_a_slow_store_is_waited_for_and_lines_say_where_the_work_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, seconds in (("LIMIT_S", 0.5), ("LOOK_S", 0.02), ("SLOW_S", 0.05), ("EVERY_S", 0.1)):
+        monkeypatch.setattr(waiting, name, seconds)
+
+    def read(path: Path) -> str:
+        time.sleep(0.1)
+        return path.name
+
+    def work() -> list[str]:
+        return [read(tmp_path / f"{number}.jsonl") for number in range(12)]
+
+    assert len(waiting.answered(tmp_path, work)) == 12
+    lines = capsys.readouterr().err.splitlines()
+    assert all(line.startswith(f"reading {tmp_path} for ") for line in lines)
+    assert len({line.rpartition(": ")[2] for line in lines}) > 3
+    waiting.answered(tmp_path, work, quiet=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_result_and_the_error_of_the_work_are_the_callers(tmp_path: Path) -> None:
+    assert waiting.answered(tmp_path, lambda: 3) == 3
+    with pytest.raises(KeyError):
+        waiting.answered(tmp_path, lambda: {}["no"])
+    with pytest.raises(RolemeshError):
+        waiting.answered(tmp_path, lambda: time.sleep(2), over=lambda: True)
