@@ -214,6 +214,26 @@ def test_present_warnings_are_shown_and_printed_once_into_a_pipe() -> None:
     assert out.getvalue().splitlines()[1:] == [f"warning: {full.format(0)}", "what was warned of is over"]
 
 
+def test_a_warning_that_an_event_has_told_is_told_once_whichever_comes_first() -> None:
+    told = {"agent": "node0", "message": "the snapshot of step 1 is not on disk"}
+    warned = replace(status(), warnings=("node0: the snapshot of step 1 is not on disk",))
+    for event_first in (True, False):
+        out = io.StringIO()
+        observer = ConsoleObserver(ConsoleOptions(), Console(file=out, width=200))
+        steps = [
+            lambda o=observer: o.event(Event(1, 1, 0.0, "snapshot_warning", told)),
+            lambda o=observer: o.status(warned),
+        ]
+        for step in steps if event_first else steps[::-1]:
+            step()
+        observer.status(warned)
+        observer.event(Event(2, 1, 0.0, "snapshot_warning_over", told))
+        observer.status(status())
+        lines = out.getvalue().splitlines()
+        assert [line for line in lines if line.startswith("warning")] == [lines[0]]
+        assert len(lines) == 2
+
+
 def test_in_a_pipe_nothing_is_coloured_or_moved() -> None:
     observer, out, _ = plain()
     observer.job_started(info())

@@ -65,6 +65,8 @@ class ConsoleObserver(Observer):
         self._step_printed = 0.0
         self._said = ""
         self._warned: frozenset[str] = frozenset()
+        self._told: set[str] = set()
+        """Messages of present warnings that events have told, and whose end events will tell."""
 
     @hookimpl
     def job_started(self, run: RunInfo) -> None:
@@ -85,6 +87,8 @@ class ConsoleObserver(Observer):
     def event(self, event: Event) -> None:
         """Record a transition, and print the important ones, above the live view if there is one."""
         self._stats.event(event)
+        if event.kind in ("snapshot_warning", "snapshot_warning_over") and self._is_known(event):
+            return
         said = sentence(event)
         if said is not None:
             self._say(said)
@@ -147,14 +151,26 @@ class ConsoleObserver(Observer):
             self._console.print(Text(line), soft_wrap=True)
 
     def _warn(self, warnings: tuple[str, ...]) -> None:
-        """Print new warnings. A warning that only counts up is not new."""
-        found = {_NUMBERS.sub("", warning): warning for warning in warnings}
+        """Print new warnings. A warning that only counts up is not new, and events have told of others."""
+        untold = [warning for warning in warnings if not any(told in warning for told in self._told)]
+        found = {_NUMBERS.sub("", warning): warning for warning in untold}
         for key, warning in found.items():
             if key not in self._warned and self._live is None:
                 self._say(f"warning: {warning}")
         if self._live is None and self._warned and not found:
             self._say("what was warned of is over")
         self._warned = frozenset(found)
+
+    def _is_known(self, event: Event) -> bool:
+        """Note a warning that an event tells, or its end; return whether the status has told it before."""
+        message = str(event.data.get("message", ""))
+        self._told = {each for each in self._told if each not in message}
+        if event.kind == "snapshot_warning_over":
+            return False
+        self._told |= {message} - {""}
+        warned = frozenset(each for each in self._warned if not message or _NUMBERS.sub("", message) not in each)
+        known, self._warned = warned != self._warned, warned
+        return known
 
     def _print_step(self) -> None:
         stats = self._stats

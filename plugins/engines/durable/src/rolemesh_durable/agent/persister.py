@@ -149,6 +149,8 @@ class Persister:
         self._let_go()
         with self._changed:
             self._covered = max(step, self._covered)
+            if step > self._failed_at:  # small snapshots may fit where large ones do not
+                self._warning = ""
             over = [job for key, job in self._known.items() if key[1] <= step]
             self._drop(over)
             # The checkpoint may have been made of another attempt's files: what is left of this one is in nobody's
@@ -292,8 +294,6 @@ class Persister:
                     continue
                 job.part = written.pop(job)
                 self._known[job.key] = self._known.pop(job.key)  # in the order in which they came to disk
-                if job.key[1] > self._failed_at:
-                    self._warning = ""
 
     def _not_written(self, job: _Job, error: Exception, written: Collection[_Job]) -> None:
         """The snapshot cannot be written. Those in `written`, which are of the same step, fail with it."""
