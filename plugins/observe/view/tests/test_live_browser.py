@@ -264,21 +264,21 @@ def test_the_page_of_logs_follows_the_log_until_the_reader_scrolls_up(
     at_end = f"{log}.scrollTop > 0 && {log}.scrollHeight - {log}.scrollTop - {log}.clientHeight < 2"
     browser.until(at_end)
     write("second")
-    browser.until(f"{log}.textContent.endsWith('second\\n') && {at_end} && {newer}.hidden")
+    browser.until(f"{log}.textContent.endsWith('second\\n') && {at_end} && !{newer}.checkVisibility()")
     browser.value(f"{log}.scrollTop = 100")
     write("third")
-    browser.until(f"!{newer}.hidden")
+    browser.until(f"{newer}.checkVisibility()")
     assert browser.value(f"[{log}.scrollTop, {log}.textContent.endsWith('second\\n')]") == [100, True]
     browser.value(f"{newer}.click()")
-    assert browser.value(f"{log}.textContent.endsWith('third\\n') && {at_end} && {newer}.hidden")
+    assert browser.value(f"{log}.textContent.endsWith('third\\n') && {at_end} && !{newer}.checkVisibility()")
     browser.value(f"getSelection().selectAllChildren({log})")
     write("fourth")
-    browser.until(f"!{newer}.hidden")
+    browser.until(f"{newer}.checkVisibility()")
     browser.value("getSelection().removeAllRanges()")
     browser.value(f"{log}.scrollTop = 0")
     browser.until(f"{log}.scrollTop === 0")
     browser.value(f"{log}.scrollTop = {log}.scrollHeight")
-    browser.until(f"{log}.textContent.endsWith('fourth\\n') && {at_end} && {newer}.hidden")
+    browser.until(f"{log}.textContent.endsWith('fourth\\n') && {at_end} && !{newer}.checkVisibility()")
     path.with_name("sink-7.log").write_text("another")
     browser.until("[...document.querySelector('#files').options].some(each => each.value === 'sink-7.log')")
     assert browser.complaints == []
@@ -297,7 +297,7 @@ def test_lists_of_events_failures_ranks_and_rows_follow_the_job_and_do_not_distu
 
     def show(page: str) -> None:
         browser.ask("Page.navigate", url=f"{origin}/run/live/{page}")
-        browser.until(f"location.pathname.endsWith('/{page}') && document.readyState === 'complete'")
+        browser.until(f"location.href.endsWith('/{page}') && document.readyState === 'complete'")
         browser.value("window.same = 'page'")
 
     browser.ask("Page.navigate", url=address)
@@ -325,9 +325,11 @@ def test_lists_of_events_failures_ranks_and_rows_follow_the_job_and_do_not_distu
     browser.until(f"{shown}.length > {number + 3} && document.querySelector('option[value=recovered]') !== null")
     assert browser.value("Math.abs(row.getBoundingClientRect().top - was)") <= 1
     assert browser.value("[same, document.activeElement.value, row.isConnected]") == ["page", "typed", True]
+    show("rows?step=1")
+    assert not browser.value("document.getElementById('newer').checkVisibility()"), "the step has all of its rows"
     show("rows")
     step = browser.until("document.querySelector('#steps tbody tr').dataset.key")
-    browser.until("document.getElementById('newer').hidden === false")
+    browser.until("document.getElementById('newer').checkVisibility()")
     browser.until(f"Number(document.querySelector('#steps tbody tr').dataset.key) > {step}")
     assert browser.value("window.same") == "page"
     browser.value("document.querySelector('#newer').click()")
