@@ -27,6 +27,7 @@ from rolemesh.errors import OptionsError
 from rolemesh_agents import AgentError, Start, Task, ToolCall
 from rolemesh_testing import EnvironmentConformance
 from rolemesh_verifiers import VerifiersEnvironment
+from rolemesh_verifiers.classic import _member
 from rolemesh_verifiers.judging import judged, judged_state
 from rolemesh_verifiers.loading import within
 from rolemesh_verifiers.messages import added, asked, completion, spoken
@@ -202,6 +203,21 @@ def test_a_failure_is_an_error_and_no_reward(episode: dict[str, Any], own: dict[
 def test_a_failed_rollout_is_an_error_and_no_reward(state: dict[str, Any], failed: list[Any], why: str) -> None:
     with pytest.raises(AgentError, match=why):
         judged_state(state, failed, None)
+
+
+class Group:
+    """An `EnvGroup` of verifiers: a row names a member of each group on the way to its environment."""
+
+    def __init__(self, **members: Any) -> None:
+        self.get_env_for_name = members.__getitem__
+
+    def _route_child_input(self, row: list[str]) -> tuple[str, list[str], list[str]]:
+        return row[0], row[1:], row
+
+
+def test_a_group_in_a_group_plays_the_member_that_the_row_names() -> None:
+    inner = Group(short="short", long="long")
+    assert _member(Group(inner=inner, other="other"), ["inner", "long"]) == ("long", [])
 
 
 @pytest.mark.parametrize(
@@ -485,6 +501,7 @@ class TestClassic(EnvironmentConformance):
     ("kind", "index"),
     [
         *[("single", 3), ("multi", 4), ("tool", 4), ("stateful", 4), ("group", 3), ("group", 24), ("nested", 4)],
+        *[("groups", 3), ("groups", 24), ("groups", 64), ("empty", 7)],
         *[("think", 7), ("maybe", 7), ("fields", 7), ("doors", 7), ("nested", 24), ("mcp", 7), ("judged", 7)],
     ],
 )
@@ -495,7 +512,12 @@ def test_each_class_of_environment_gets_the_reward_that_verifiers_gives(
     own = asyncio.run(verifiers_own(kind, index, **arguments))
     reward = play(classic(kind, arguments=arguments), index, talk_through)
     assert reward.value == pytest.approx(own["reward"])
-    assert {name: reward.parts[name] for name in own["metrics"]} == pytest.approx(own["metrics"])
+    assert dict(reward.parts) == pytest.approx(own["metrics"])
+
+
+@needs_classic
+def test_a_class_that_scores_single_rollouts_itself_gives_the_reward(play: Callable[..., Any]) -> None:
+    assert play(classic("alone"), 7, talk_through).value == 11.0
 
 
 @needs_classic
@@ -569,6 +591,7 @@ def test_a_set_for_evaluation_holds_the_held_out_tasks() -> None:
     ("kind", "why", "remedy"),
     [
         ("ranks", "ranks score a group", "single rollouts"),
+        ("whole", "Ranks.score_group score a group", "single rollouts"),
         ("judge", "api_key", "OPENAI_API_KEY"),
         ("nothing", "none of its reward functions has a weight", "arguments"),
         ("image", "task 0: the environment shows the model image_url", "without images"),

@@ -149,6 +149,21 @@ async def doors(state: Any) -> float:
     return float(state["doors"])
 
 
+class Ranks(vf.Rubric):
+    """Scores a whole group of rollouts."""
+
+    async def score_group(self, states: list[Any], **more: Any) -> None:
+        await super().score_group(states, **more)
+
+
+class Alone(vf.Rubric):
+    """Scores single rollouts in a way of its own."""
+
+    async def score_rollout(self, state: Any, **more: Any) -> None:
+        await super().score_rollout(state, **more)
+        state["reward"] += 10
+
+
 async def asked_judge(judge: Any, prompt: Any, completion: Any, answer: str, state: Any) -> float:
     return float("yes" in await judge(prompt, completion, answer, state))
 
@@ -208,6 +223,15 @@ def load_environment(kind: str, held_out: int = 0, **more: Any) -> vf.Environmen
         case "nested":
             parts = [load_environment("tool"), load_environment("doors")]
             return vf.EnvGroup(envs=parts, env_names=["tool", "doors"])
+        case "groups":
+            parts = [load_environment("group"), load_environment("nested")]
+            return vf.EnvGroup(envs=parts, env_names=["group", "nested"])
+        case "empty":
+            return vf.SingleTurnEnv(**data, rubric=vf.RubricGroup([vf.Rubric(), single]))
+        case "alone":
+            return vf.SingleTurnEnv(**data, rubric=Alone(funcs=[right]))
+        case "whole":
+            return vf.SingleTurnEnv(**data, rubric=vf.RubricGroup([Ranks(funcs=[length]), single]))
         case "broken":
             return vf.SingleTurnEnv(**data, rubric=vf.Rubric(funcs=[right, broken]))
         case "ranks":

@@ -117,15 +117,12 @@ class ClassicPlay(Play):
         client = AsyncOpenAI(
             base_url=self._desk.url, api_key="rolemesh", default_headers=headers, timeout=None, max_retries=0
         )
+        sampling = copy.deepcopy(environment.sampling_args)
+        environment, row = _member(environment, copy.deepcopy(task))
         async with client:
-            state = await environment.rollout(
-                copy.deepcopy(task), _wrapped(client), "policy", copy.deepcopy(environment.sampling_args)
-            )
+            state = await environment.rollout(row, _wrapped(client), "policy", sampling)
             self._ended()
-            score = environment.rubric.score_rollout
-            # 0.1.9 wants a semaphore for its scoring.
-            more = [nullcontext()] if "score_sem" in inspect.signature(score).parameters else []
-            await score(state, *more)
+            await _score(environment.rubric, state)
             if hasattr(environment.rubric, "cleanup"):
                 await environment.rubric.cleanup(state)
         return state, failed
@@ -175,18 +172,46 @@ def _rubrics(rubric: Any) -> Iterator[Any]:
         yield from _rubrics(environment.rubric)
 
 
+def _member(environment: Any, row: Any) -> tuple[Any, Any]:
+    """Return the environment that plays a row, and the row as it gets it, as verifiers' own evaluation does.
+
+    The rubric of an `EnvGroup` in another one does not find its environment, and gives 0.
+    """
+    while hasattr(environment, "_route_child_input"):
+        name, row, _ = environment._route_child_input(row)
+        environment = environment.get_env_for_name(name)
+    return environment, row
+
+
+async def _score(rubric: Any, state: Any) -> None:
+    """Score a rollout as a group of one, as verifiers' own evaluation does, or by a class's own `score_rollout`."""
+    alone = any(_written(each, "score_rollout") for each in _rubrics(rubric))
+    score = rubric.score_rollout if alone else rubric.score_group
+    # 0.1.9 wants a semaphore for its scoring.
+    more = [nullcontext()] if "score_sem" in inspect.signature(score).parameters else []
+    await score(state if alone else [state], *more)
+
+
+def _written(rubric: Any, method: str) -> bool:
+    """Return whether a rubric has a method that is not verifiers' own."""
+    return not getattr(type(rubric), method).__module__.startswith("verifiers.")
+
+
 def _check(environment: Any, rubrics: Sequence[Any]) -> None:
     """Raise `OptionsError` if rolemesh cannot run an environment."""
     where = "environment"
     if getattr(environment, "message_type", "chat") == "completion":
         raise OptionsError("it continues plain text, and rolemesh holds chats", where=where, remedy="choose chats")
-    if group := [each.__name__ for rubric in rubrics for each in rubric.funcs if rubric._is_group_func(each)]:
+    group = [each.__name__ for rubric in rubrics for each in rubric.funcs if rubric._is_group_func(each)]
+    own = [rubric for rubric in rubrics if _written(rubric, "score_rollout")]
+    whole = [each for each in rubrics if _written(each, "score_group") and each not in own]
+    group += [f"{type(each).__name__}.score_group" for each in whole]
+    if group:
         remedy = "choose rewards of single rollouts; the agent of rolemesh compares the conversations of a group"
         raise OptionsError(f"{', '.join(group)} score a group of rollouts together", where=where, remedy=remedy)
     if getattr(environment, "provides_advantages", False):
         remedy = "choose rewards without advantages; the agent of rolemesh computes them"
         raise OptionsError("it computes advantages of its own", where=where, remedy=remedy)
-    own = [rubric for rubric in rubrics if not type(rubric).score_rollout.__module__.startswith("verifiers.")]
     weights = own or any(weight for rubric in rubrics for weight in rubric.weights)
     if not weights or not getattr(environment, "score_rollouts", True):
         remedy = "choose rewards in `arguments`: verifiers would give 0 to each rollout"
