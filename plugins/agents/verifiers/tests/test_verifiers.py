@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from importlib.metadata import version
@@ -27,7 +28,7 @@ from rolemesh.errors import OptionsError
 from rolemesh_agents import AgentError, Start, Task, ToolCall
 from rolemesh_testing import EnvironmentConformance
 from rolemesh_verifiers import VerifiersEnvironment
-from rolemesh_verifiers.classic import _member
+from rolemesh_verifiers.classic import FAILED, _member, _noting
 from rolemesh_verifiers.judging import judged, judged_state
 from rolemesh_verifiers.loading import within
 from rolemesh_verifiers.messages import added, asked, completion, spoken
@@ -218,6 +219,21 @@ class Group:
 def test_a_group_in_a_group_plays_the_member_that_the_row_names() -> None:
     inner = Group(short="short", long="long")
     assert _member(Group(inner=inner, other="other"), ["inner", "long"]) == ("long", [])
+
+
+@pytest.mark.parametrize("found", [None, {"a": 1.0}, "much"])
+def test_a_reward_that_is_no_number_is_a_failure_and_a_metric_is_not(found: Any) -> None:
+    def judge() -> Any:
+        return found
+
+    async def run(weight: float) -> list[AgentError]:
+        FAILED.set(failed := [])
+        with suppress(TypeError, ValueError):
+            assert await _noting(judge, weight)() is found
+        return failed
+
+    assert asyncio.run(run(0.0)) == []
+    assert "the reward function judge has failed" in asyncio.run(run(1.0))[0].what
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ class Classic:
         _check(environment, rubrics)
         if options.failed_rewards == "error":
             for rubric in rubrics:
-                rubric.funcs[:] = [_noting(function) for function in rubric.funcs]
+                rubric.funcs[:] = map(_noting, rubric.funcs, rubric.weights)
         self._ended = list[str]()
         """MCP servers of the environment that have ended."""
         for name, connection in _connections(environment):
@@ -218,14 +218,18 @@ def _check(environment: Any, rubrics: Sequence[Any]) -> None:
         raise OptionsError("none of its reward functions has a weight", where=where, remedy=remedy)
 
 
-def _noting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a reward function that also notes its exception: verifiers takes one for the reward 0."""
+def _noting(function: Callable[..., Any], weight: float) -> Callable[..., Any]:
+    """Return a reward function that also notes its exception: verifiers takes one for the reward 0.
+
+    It takes a result that is no number for 0, too, which changes nothing if the function has no `weight`.
+    """
 
     @wraps(function)
     async def noting(*arguments: Any, **named: Any) -> Any:
         try:
             found = function(*arguments, **named)
-            return await found if inspect.isawaitable(found) else found
+            found = await found if inspect.isawaitable(found) else found
+            return float(found) if weight else found
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             remedy = "mend its cause, or give the option `failed_rewards: zero`, as verifiers counts it"
             what = f"the reward function {function.__name__} has failed: {told(error)}{culprit(error)[1]}"
