@@ -359,7 +359,7 @@ def test_a_rank_that_moves_to_a_living_agent_has_its_place_reserved(
 @pytest.mark.soak  # test_the_masters_node_may_go kills it with its node
 def test_a_killed_master_actor_costs_no_rank(on_ray: Job, undisturbed: str) -> None:
     process = on_ray.start(*SLOW, "roles.work.options.kwargs.sleep=0.1", "engine.options.snapshots.replicas=0")
-    before = on_ray.running(10)
+    before, there = on_ray.running(10), master_node("squares")
     os.kill(before.master_pid, signal.SIGKILL)
     held: list[bool] = []
 
@@ -372,6 +372,7 @@ def test_a_killed_master_actor_costs_no_rank(on_ray: Job, undisturbed: str) -> N
     after = on_ray.running()
     assert (after.epoch, pids(after)) == (2, pids(before))
     assert after.master_pid != before.master_pid
+    assert master_node("squares") == there
     ended_well(on_ray, process)
     as_undisturbed(on_ray, undisturbed)
     assert launched(on_ray) == []
@@ -432,11 +433,7 @@ def test_a_master_or_an_agent_that_takes_long_to_come_back_costs_no_rank(
     make_job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: str, killed: str
 ) -> None:
     """On a busy machine Ray starts a process within tens of seconds. Agents wait 5 for a master, and the driver 10."""
-    closed = tmp_path / "closed"
-    (tmp_path / "sitecustomize.py").write_text(
-        f"import os, time\nwhile os.path.exists({str(closed)!r}):\n    time.sleep(0.1)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    closed = hold_starts(tmp_path, monkeypatch)
     job = make_job(backend=(), extra=LADDER)
     process = job.start(
         *SLOW, "roles.work.options.kwargs.sleep=0.2", "engine.options.snapshots.replicas=0", "engine.options.lease_s=5"
@@ -460,9 +457,68 @@ def test_a_master_or_an_agent_that_takes_long_to_come_back_costs_no_rank(
     assert job.result()["recoveries"] == []
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("master_too", [False, True], ids=["node", "node and master"])
+@pytest.mark.parametrize("whose", ["an agent that was killed", "a rank that moves"])
+def test_a_node_that_is_lost_while_its_agent_starts_is_left_at_once(
+    on_ray: Job,
+    away: AwayNodes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    undisturbed: str,
+    whose: str,
+    master_too: bool,
+) -> None:
+    """Its worker may take `start_timeout_s`, 600 s, and would be waited for. Only nodes `away` start none meanwhile."""
+    away.have(0)
+    closed = hold_starts(tmp_path, monkeypatch)
+    away.have(3)
+    process = on_ray.start(*SLOW, "roles.work.options.kwargs.sleep=0.2", ON_AWAY)
+    before = on_ray.running(10)
+    asked, lost = of_kind(on_ray, "agent_started"), node_of(before, "sink")
+    closed.touch()
+    for node in away.nodes.values():
+        for pid in children_at_hand(node.all_processes["raylet"][0].process.pid):
+            os.kill(pid, signal.SIGKILL)
+    if whose == "a rank that moves":
+        away.lose(lost)
+    else:
+        os.kill(next(agent.pid for agent in before.agents if agent.node == lost), signal.SIGKILL)
+    until(lambda: len(of_kind(on_ray, "agent_started")) > len(asked), 60, "an agent starts")
+    starts = of_kind(on_ray, "agent_started")[-1]["data"]
+    assert (starts["node"] != lost) == (whose == "a rank that moves")
+    if master_too:
+        os.kill(before.master_pid, signal.SIGKILL)
+    away.lose(starts["node"])
+    until(lambda: [e for e in of_kind(on_ray, "agent_lost") if e["data"]["node"] == starts["node"]], 60, "its loss")
+    assert sum(e["data"]["agent"] == starts["agent"] for e in of_kind(on_ray, "agent_up")) == starts["incarnation"] - 1
+    closed.unlink()
+    ended_well(on_ray, process)
+    away.have(0)
+    as_undisturbed(on_ray, undisturbed)
+    assert of_kind(on_ray, "rolled_back") == []
+    recoveries = on_ray.result()["recoveries"]
+    assert [(each["level"], each["restarted"]) for each in recoveries] == [("node", ["sink/0"])] * len(recoveries)
+    assert [each["outcome"] for each in recoveries] == [*["merged"] * (whose == "a rank that moves"), "recovered"]
+
+
+def hold_starts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Processes that a Ray started from now on starts wait while the returned file is there."""
+    closed = folder / "closed"
+    (folder / "sitecustomize.py").write_text(
+        f"import os, time\nwhile os.path.exists({str(closed)!r}):\n    time.sleep(0.1)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return closed
+
+
 def idle_workers(sibling: int) -> list[int]:
     """The processes that the Ray of this one keeps at hand, to become actors."""
-    raylet = psutil.Process(sibling).ppid()
+    return children_at_hand(psutil.Process(sibling).ppid())
+
+
+def children_at_hand(raylet: int) -> list[int]:
+    """The processes that this raylet keeps at hand."""
     found = psutil.process_iter(["ppid", "cmdline"])  # passes over those that end meanwhile
     return [p.pid for p in found if p.info["ppid"] == raylet and (p.info["cmdline"] or [""])[0].startswith("ray::IDLE")]
 

@@ -22,7 +22,7 @@ from rolemesh_ray import launcher as launchers
 from rolemesh_ray.actors import MasterWatch
 from rolemesh_ray.launcher import RayLauncher
 from rolemesh_ray.names import NAMESPACE, agent_actors, master_name, placement_groups
-from rolemesh_ray.nodes import living_nodes
+from rolemesh_ray.nodes import living_nodes, preferring, state_of
 
 pytestmark = pytest.mark.ray
 
@@ -272,15 +272,33 @@ def test_a_stopped_master_is_revived_and_one_that_has_just_started_is_not(hands:
     assert ray.get(hands.master.pid.remote()) == first, "one that answers is left alone, whatever clocks say"
     os.kill(first, signal.SIGSTOP)
     assert watch.revive()
-
-    def another() -> int:
-        try:
-            return int(ray.get(hands.master.pid.remote(), timeout=10))
-        except ray.exceptions.RayError:
-            return 0
-
-    assert until(another, "the master is back") != first
+    assert until(lambda: answers(hands.master), "the master is back") != first
     until(lambda: gone(first), "the stopped master has been killed")
+
+
+def test_a_master_starts_on_its_node_every_time_and_elsewhere_once_that_is_lost(cluster: Any) -> None:
+    """Ray takes any node for an actor without resources and with a soft affinity."""
+    home = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    until(lambda: home.node_id in nodes(), "the node is there")
+    time.sleep(1.0)  # the other nodes hear of it
+    master = ray.remote(SmallMaster).options(num_cpus=0, max_restarts=-1, **preferring(home.node_id)).remote()
+    for _ in range(4):
+        pid = until(lambda: answers(master), "it answers")
+        assert state_of(master).node == home.node_id
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: answers(master) not in (0, pid), "it is back")  # noqa: B023
+    cluster.remove_node(home, allow_graceful=False)
+    until(lambda: answers(master) and state_of(master).node in nodes(), "it is on another node")
+    ray.kill(master)
+
+
+def answers(master: Any) -> int:
+    """The pid of a master, 0 if it does not answer."""
+    try:
+        return int(ray.get(master.pid.remote(), timeout=10))
+    except ray.exceptions.RayError:
+        return 0
 
 
 def test_agents_that_speak_to_a_master_that_is_not_there_go_on(hands: Hands) -> None:

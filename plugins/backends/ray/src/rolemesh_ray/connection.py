@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import BackendError, NameInUseError
@@ -25,7 +24,7 @@ from rolemesh_durable.api.jobs import ControlClient, MasterGoneError
 from rolemesh_ray.actors import DEBUGGER, ElsewhereError, MasterActor, in_parts
 from rolemesh_ray.launcher import LOOK_S, RESERVE_TIMEOUT_S
 from rolemesh_ray.names import NAMESPACE, agent_actors, master_actor, master_name, placement_groups, remove_reservations
-from rolemesh_ray.nodes import free_nodes, living_nodes
+from rolemesh_ray.nodes import free_nodes, living_nodes, preferring
 from rolemesh_ray.queue import QueueEntry, jobs_with_bundles
 
 __all__ = ["RayConnection"]
@@ -184,7 +183,7 @@ class RayConnection:
             # Agents say everything again until they are heard; what was under way when a master died need not be.
             max_task_retries=0,
             max_pending_calls=PENDING_CALLS,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(home, soft=True),
+            **preferring(home),
         )
         try:
             master = actor.remote(home, *in_parts(msgspec.msgpack.encode(bundle)))

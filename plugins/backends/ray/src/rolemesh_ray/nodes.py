@@ -24,6 +24,7 @@ __all__ = [
     "kill_actor",
     "living_nodes",
     "node_is_gone",
+    "preferring",
     "state_of",
 ]
 
@@ -96,6 +97,14 @@ def node_is_gone(node_id: str) -> bool:
     except OSError:
         return True
     return False
+
+
+def preferring(node: str) -> dict[str, Any]:
+    """Return options with which an actor starts on `node` every time, and on another node once that one is gone.
+
+    Ray ignores the soft affinity of an actor without resources: it takes any node.
+    """
+    return {"label_selector": {"ray.io/node-id": node}, "fallback_strategy": [{"label_selector": {}}]}
 
 
 class ActorState:
