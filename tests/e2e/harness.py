@@ -129,10 +129,12 @@ def one_engine(text: str) -> str:
 
 
 def leftovers(job_ids: Iterable[str]) -> set[str]:
-    """Processes, shm folders and sockets of these jobs on this machine."""
-    ids = tuple(job_ids)
-    places = [*Path("/dev/shm").glob("rolemesh-*"), *Path("/tmp").glob("rolemesh-*")]
-    found = {str(path) for path in places if any(job_id in path.name for job_id in ids)}
+    """Processes, shm folders and sockets of these jobs on this machine.
+
+    It looks for folders after processes. A look at a folder while a janitor renames an entry may see neither name; then
+    that janitor is found.
+    """
+    ids, found = tuple(job_ids), set()
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
@@ -143,7 +145,8 @@ def leftovers(job_ids: Iterable[str]) -> set[str]:
             mark = next((item.decode() for item in environ if item.startswith(b"ROLEMESH_JOB=")), "")
             if any(job_id in mark or job_id in command for job_id in ids):
                 found.add(f"process {entry}: {command[:120]}")
-    return found
+    places = [*Path("/dev/shm").glob("rolemesh-*"), *Path("/tmp").glob("rolemesh-*")]
+    return found | {str(path) for path in places if any(job_id in path.name for job_id in ids)}
 
 
 def nothing_is_left(job_ids: Iterable[str]) -> None:

@@ -128,7 +128,15 @@ def job() -> Iterator[str]:
     job_id = f"t{secrets.token_hex(3)}"
     yield job_id
     remove_agent(job_id, "node0")
-    until(lambda: not list(Path("/tmp").glob(f"rolemesh-{job_id}-*")), "the janitors have gone")
+    until(lambda: not janitors(job_id), "the janitors have gone")
+    assert not list(Path("/tmp").glob(f"rolemesh-{job_id}-*"))
+
+
+def janitors(job_id: str) -> list[psutil.Process]:
+    """Return the janitors of a job's folders. While one renames a folder, a look at /tmp may see neither name."""
+    begin = f"/tmp/rolemesh-{job_id}-"
+    running = psutil.process_iter(["cmdline"])
+    return [each for each in running if any(part.startswith(begin) for part in each.info["cmdline"] or ())]
 
 
 def gone(pid: int) -> bool:
