@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.harness import until
+from tests.torchrun import judged
 
 BIN = Path(sys.executable).parent
 TRAIN = """
@@ -53,7 +54,8 @@ def test_a_killed_worker_of_a_script_is_back_on_ray(tmp_path: Path, ray_address:
         )
         return done.stdout
 
-    wanted = set(re.findall("ends with ([0-9a-f]{64})", cli("torchrun", "--nproc-per-node", "2", "train.py")))
+    calm = judged("--nproc-per-node", "2", "train.py", cwd=tmp_path, env=os.environ, timeout_s=200)
+    wanted = set(re.findall("ends with ([0-9a-f]{64})", calm))
     process = subprocess.Popen(
         [str(BIN / "rolemesh"), "launch", *flags, "train.py"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.torchrun import judged
 
 BIN = Path(sys.executable).parent
 ARGUMENTS = ("a", "--b", "d=${now:%Y}", "u=${NOT_SET}", "h=${HOME}", "r=${local_rank}", "p=$$x", "$", " # ", "")
@@ -256,8 +257,7 @@ def digests(text: str) -> set[str]:
 
 @pytest.mark.scenario("rolemesh launch --nproc-per-node 2 --max-restarts 3 train.py")
 def test_a_killed_worker_is_back_and_the_script_ends_as_under_torchrun(folder: Path) -> None:
-    undisturbed = run(folder, "torchrun", "--nproc-per-node", "2", "train.py", "0")
-    (digest,) = digests(undisturbed.stdout)
+    (digest,) = digests(judged("--nproc-per-node", "2", "train.py", "0", cwd=folder, env=plain()))
     (folder / "kept.pt").unlink()
     process = start(folder, "rolemesh", "launch", "--nproc-per-node", "2", "--max-restarts", "3", "train.py", "0.15")
     deadline = time.monotonic() + 60

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.torchrun import judged
 
 BIN = Path(sys.executable).parent
 TRAIN = """
@@ -71,15 +72,15 @@ def test_a_lightning_trainer_that_is_killed_ends_as_one_that_is_not(
     pytest.importorskip("lightning")
     (tmp_path / "train.py").write_text(TRAIN)
     plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-    ends = []
-    for command, given in ((("torchrun",), ()), (("rolemesh", "launch"), kills)):
-        done = subprocess.run(
-            [str(BIN / command[0]), *command[1:], "--nproc-per-node", str(workers), "train.py", *given],
-            cwd=tmp_path, env={**plain, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=200,
-            check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        ends.append(set(re.findall(r"rank (\d ends after .*)", done.stdout)))
+    plain["OMP_NUM_THREADS"] = "1"
+    command = ("--nproc-per-node", str(workers), "train.py")
+    calm = judged(*command, cwd=tmp_path, env=plain, timeout_s=200)
+    done = subprocess.run(
+        [str(BIN / "rolemesh"), "launch", *command, *kills],
+        cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "started again 3 times" in done.stderr
+    ends = [set(re.findall(r"rank (\d ends after .*)", out)) for out in (calm, done.stdout)]
     assert len(ends[0]) == workers
     assert ends[1] == ends[0]

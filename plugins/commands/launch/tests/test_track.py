@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.torchrun import judged
 
 BIN = Path(sys.executable).parent
 TRAIN = """
@@ -69,19 +70,22 @@ def start(folder: Path, *command: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def digests(out: str) -> set[str]:
+    return set(re.findall(r"rank \d ends with ([0-9a-f]+)", out))
+
+
 def ends(process: subprocess.Popen[str]) -> tuple[str, set[str]]:
     """Return its output, and the digests in it."""
     out, said = process.communicate(timeout=100)
     assert process.returncode == 0, said
-    return out, set(re.findall(r"rank \d ends with ([0-9a-f]+)", out))
+    return out, digests(out)
 
 
 @pytest.mark.parametrize("how", ["fsdp2", pytest.param("ddp", marks=pytest.mark.soak)])
 def test_a_script_that_keeps_nothing_itself_ends_alike_when_its_workers_are_killed(tmp_path: Path, how: str) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    undisturbed = start(tmp_path, "torchrun", "--nproc-per-node", "2", "train.py", how)
     killed = start(tmp_path, "rolemesh", "launch", "--nproc-per-node", "2", "train.py", how, "killed")
-    _, wanted = ends(undisturbed)
+    wanted = digests(judged("--nproc-per-node", "2", "train.py", how, cwd=tmp_path, env=plain()))
     out, found = ends(killed)
     assert found == wanted
     assert len(found) == 1

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.torchrun import judged
 
 BIN = Path(sys.executable).parent
 TRAIN = """
@@ -43,16 +44,14 @@ def test_a_trainer_that_is_killed_ends_as_one_that_is_not(tmp_path: Path) -> Non
     pytest.importorskip("accelerate")
     (tmp_path / "train.py").write_text(TRAIN)
     plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-    ends = []
-    for command in (("torchrun", "--nproc-per-node", "2"), ("rolemesh", "launch", "--nproc-per-node", "2")):
-        killed = ("killed",) if command[0] == "rolemesh" else ()
-        done = subprocess.run(
-            [str(BIN / command[0]), *command[1:], "train.py", *killed],
-            cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=200, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        ends.append(set(re.findall(r"rank \d ends after (\d+ with [0-9a-f]{64})", done.stdout)))
+    calm = judged("--nproc-per-node", "2", "train.py", cwd=tmp_path, env=plain, timeout_s=200)
+    done = subprocess.run(
+        [str(BIN / "rolemesh"), "launch", "--nproc-per-node", "2", "train.py", "killed"],
+        cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     assert "started again 2 times" in done.stderr
+    ends = [set(re.findall(r"rank \d ends after (\d+ with [0-9a-f]{64})", out)) for out in (calm, done.stdout)]
     assert len(ends[0]) == 1
     assert ends[1] == ends[0]
 
