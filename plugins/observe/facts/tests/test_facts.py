@@ -241,3 +241,25 @@ def test_advice_gives_ranks_to_the_role_that_does_not_wait_itself() -> None:
     assert remedies["c waits for b"].startswith("b waits, too")
     [slow, _] = advice(Evidence({}, [EdgeUse(0, "a", "b", "x", 0.9, 0.8)], [], {}))
     assert slow.remedy.startswith("the edge itself is slow")
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 0.0, 864_000.0])
+def test_a_step_of_the_wall_clock_changes_neither_the_durations_nor_the_order_of_recoveries(step_s: float) -> None:
+    def told(number: int, wall: float, at: float) -> list[Event]:
+        failure = {"failure": {"role": "a", "rank": 0}, "silent_s": 0.5, "at": at}
+        after = {"number": number, "at": at + 2}
+        return [
+            Event(1, 1, wall, "failure", failure),
+            Event(2, 1, wall, "recovery_planned", {"number": number, "plan": {}}),
+            Event(3, 1, wall + step_s + 2, "recovered", after),
+            Event(4, 1, wall + step_s + 2, "regained", after),
+        ]
+
+    begun = Event(0, 1, 1.7e9, "job_started", {"at": 5.0, "clock": "boot"})
+    found = stories([begun, *told(1, 1.7e9 + 5, 10.0), *told(2, 1.7e9 + step_s + 15, 20.0)])
+    assert [(each.number, each.ready_s, each.regained_s) for each in found] == [(1, 2.5, 2.5), (2, 2.5, 2.5)]
+    again = Event(5, 2, 1.7e9 + 7, "master_recovered", {"at": 3.0, "clock": "another boot"})
+    planned, done = told(3, 1.7e9 + 6, 30.0)[:2], Event(6, 2, 1.7e9 + 9, "recovered", {"number": 3, "at": 5.0})
+    assert stories([begun, *planned, again, done])[0].ready_s == 3.5, (
+        "the monotonic clocks of two boots have no distance"
+    )

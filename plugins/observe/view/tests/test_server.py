@@ -235,6 +235,21 @@ def test_lists_of_a_living_run_are_made_again_only_when_there_is_something_new(t
     assert 'data-stream="/run/run/live?page="' in client.get("/run/run/events").text
 
 
+def test_the_page_of_a_recovery_has_its_events_also_if_the_clock_has_stepped_meanwhile(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", ended=False)
+    for step_s in (-3600, 864_000):
+        with (folder / "events.jsonl").open("a") as file:
+            for number, kind in enumerate(("rank_up", "recovered", "rank_done"), 10):
+                event = {"seq": number, "epoch": 1, "time": T / 1e6 + step_s, "kind": kind, "data": {"number": 1}}
+                file.write(json.dumps(event) + "\n")
+        client = TestClient(application(Runs(tmp_path), TOKEN), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"})
+        page = client.get("/run/run/failure?number=1").text
+        kinds = re.findall(r'<td class="time">.*?</td><td>(.*?)</td>', page)
+        assert {"recovery_planned", "rank_up", "recovered"} <= set(kinds)
+        assert "rank_done" not in kinds or step_s > 0
+        assert not re.search(r"<dd>-\d", page)
+
+
 def test_the_page_of_failures_says_how_each_recovery_ended(client: TestClient) -> None:
     assert '<td data-label="ready after">no: the job is done</td>' in client.get("/run/ended/failures").text
     assert '<td data-label="ready after">not yet</td>' in client.get("/run/killed/failures").text

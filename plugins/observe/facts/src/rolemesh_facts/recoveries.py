@@ -32,23 +32,42 @@ class Story(NamedTuple):
     source: str = ""
 
 
+class _Moment(NamedTuple):
+    """The time of an event: in seconds since 1970, and on the monotonic clock of the boot `clock`; 0 if it has none."""
+
+    wall: float
+    at: float
+    clock: str
+
+    def since(self, earlier: _Moment) -> float:
+        """Return the seconds from `earlier` on. A step of the wall clock does not count if both are of one boot."""
+        one_clock = self.at and earlier.at and self.clock and self.clock == earlier.clock
+        return max(0.0, self.at - earlier.at if one_clock else self.wall - earlier.wall)
+
+
 def stories(events: Iterable[Event]) -> list[Story]:
     """Return the recoveries in the order in which they began. The function skips other and malformed events."""
     found: dict[int, Story] = {}
-    failures: list[tuple[float, dict[str, Any]]] = []
+    moments: dict[int, _Moment] = {}
+    failures: list[tuple[_Moment, dict[str, Any]]] = []
     last: tuple[str, ...] = ()
+    clock = ""
     for event in events:
         data = event.data
         number = data.get("number")
+        clock = str(data["clock"]) if event.kind in ("job_started", "master_recovered") and "clock" in data else clock
+        now = _Moment(event.time, _number(data.get("at")), clock)
         if event.kind in ("failure", "hang") and isinstance(failure := data.get("failure", data), dict):
-            failures.append((event.time - _number(data.get("silent_s")), failure))
+            silent_s = _number(data.get("silent_s"))
+            began = now._replace(wall=now.wall - silent_s, at=now.at - silent_s if now.at else 0.0)
+            failures.append((began, failure))
         elif event.kind == "recovery_planned" and isinstance(number, int):
             plan = data.get("plan")
             plan = plan if isinstance(plan, dict) else {}
-            began = min((time for time, _ in failures), default=event.time)
+            moments.setdefault(number, min((time for time, _ in failures), default=now))
             found[number] = Story(
                 number,
-                found[number].began if number in found else began,
+                moments[number].wall,
                 (*(found[number].failures if number in found else ()), *(failure for _, failure in failures)),
                 str(plan.get("level", "")),
                 str(plan.get("reason", "")),
@@ -62,14 +81,14 @@ def stories(events: Iterable[Event]) -> list[Story]:
             story = found[number]
             found[number] = story._replace(restarted=tuple(name for name, _ in names), resume=tuple(names))
         elif event.kind == "recovered" and number in found:
-            found[number] = found[number]._replace(ready_s=event.time - found[number].began)
+            found[number] = found[number]._replace(ready_s=now.since(moments[number]))
         elif event.kind == "regained" and number in found:
-            found[number] = found[number]._replace(regained_s=event.time - found[number].began)
+            found[number] = found[number]._replace(regained_s=now.since(moments[number]))
         elif event.kind == "ladder_exhausted":
             last = tuple(map(str, _list(data.get("trail"))))
     if failures:
-        found[0] = Story(0, failures[0][0], tuple(failure for _, failure in failures), trail=last)
-    return sorted(found.values(), key=lambda story: story.began)
+        found[0] = Story(0, failures[0][0].wall, tuple(failure for _, failure in failures), trail=last)
+    return list(found.values())
 
 
 def _list(value: object) -> list[Any]:

@@ -31,6 +31,8 @@ STREAMED: Final[Mapping[str, Sequence[str]]] = {
 """Pages with parts that change while the job runs, each with what of its address these parts depend on."""
 WHILE_LIVE: Final = ("failures", "failure", "rows", "events", "placement")
 """Pages whose parts nobody sends again when the job has ended: they may be large."""
+RECOVERING: Final = ("recovery_planned", "recovery_launched", "recovered", "regained")
+"""Kinds of events with the number of a recovery."""
 NO_RESULT: Final = "No process of the job is alive on this machine, and it has written no result: it was killed."
 """Text of the pages about a run whose master is gone."""
 
@@ -112,12 +114,17 @@ def _failures(run: Viewed, query: Query) -> dict[str, Any]:
 
 def _failure(run: Viewed, query: Query) -> dict[str, Any]:
     wanted = _int(query.get("number"), 0)
-    told = told_of(run.facts.stories(), run.facts.events(), str(run.facts.result().get("status", "")))
-    found = next((each for each in told if each.story.number == wanted), None)
+    all_ = told_of(run.facts.stories(), run.facts.events(), str(run.facts.result().get("status", "")))
+    found = next((each for each in all_ if each.story.number == wanted), None)
     story, events = found.story if found is not None else None, []
     if story is not None:
         end = story.began + (story.regained_s or story.ready_s or 60.0) + 1.0
-        events = [each for each in run.facts.events() if story.began - 1.0 <= each.time <= end][:500]
+        told = run.facts.events()  # in their order, which a step of the clock does not change
+        own = [at for at, each in enumerate(told) if each.data.get("number") == wanted and each.kind in RECOVERING]
+        first, last = (own[0], own[-1]) if own else (0, -1)
+        events = [each for at, each in enumerate(told) if first <= at <= last or story.began - 1.0 <= each.time <= end][
+            :500
+        ]
     return {"told": found, "story": story, "wanted": wanted, "events": events, "event_text": event_text}
 
 

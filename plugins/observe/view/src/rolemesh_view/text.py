@@ -36,8 +36,8 @@ def prose(value: Any, most: int = MOST) -> Markup:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration with its unit; "" for None."""
-    if seconds is None:
+    """Return a duration with its unit; "" for None, and for less than 0, as after a step of the clock."""
+    if seconds is None or seconds < 0:
         return ""
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"

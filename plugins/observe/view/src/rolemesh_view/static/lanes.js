@@ -6,7 +6,7 @@
   const style = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
   let data = null, view = null, first = 0, asked = 0, timer = 0, drag = null, chosen = null;
   const words = JSON.parse(canvas.dataset.words), named = phase => words[phase] || phase;
-  const seconds = us => us < 1 ? "0 s" : us >= 1e8 ? (us / 6e7).toFixed(1) + " min" : us >= 1e6 ? (us / 1e6).toPrecision(4) + " s" : us >= 1e3 ? (us / 1e3).toPrecision(4) + " ms" : Math.round(us) + " µs";
+  const seconds = us => us < 1 ? "0 s" : us >= 1.728e11 ? (us / 8.64e10).toFixed(1) + " days" : us >= 7.2e9 ? (us / 3.6e9).toFixed(1) + " h" : us >= 1e8 ? (us / 6e7).toFixed(1) + " min" : us >= 1e6 ? (us / 1e6).toPrecision(4) + " s" : us >= 1e3 ? (us / 1e3).toPrecision(4) + " ms" : Math.round(us) + " µs";
   const clock = (us, every) => {
     const whole = Math.floor(us / 1e6), two = n => String(n).padStart(2, "0");
     const digits = every >= 1e6 ? 0 : Math.min(6, Math.ceil(6 - Math.log10(every)));
@@ -77,7 +77,7 @@
   }
   function axis(tall, quiet) {
     const span = view[1] - view[0], raw = span / (width() / 110), power = 10 ** Math.floor(Math.log10(raw));
-    const steps = raw > 1e6 ? [1e6, 2e6, 5e6, 1e7, 2e7, 3e7, 6e7, 1.2e8, 3e8, 6e8, 1.2e9, 1.8e9, 3.6e9] : [];
+    const steps = raw > 1e6 ? [1e6, 2e6, 5e6, 1e7, 2e7, 3e7, 6e7, 1.2e8, 3e8, 6e8, 1.2e9, 1.8e9, 3.6e9, 7.2e9, 1.08e10, 2.16e10, 4.32e10, 8.64e10, 1.728e11, 4.32e11, 8.64e11] : [];
     const every = steps.find(n => n >= raw) || [1, 2, 5, 10].map(n => n * power).find(n => n >= raw);
     context.fillStyle = quiet; context.strokeStyle = style("line");
     for (let t = Math.ceil(view[0] / every) * every; t < view[1]; t += every) {
