@@ -22,7 +22,8 @@ from rolemesh_durable.control.client import Request, StopJob
 from rolemesh_durable.journal.event_log import EventLog
 from rolemesh_durable.journal.line_file import LineFile
 from rolemesh_durable.master.answers import Answers
-from rolemesh_durable.runs import ControlFile, write_json
+from rolemesh_durable.runs import ControlFile
+from rolemesh_runtime.json_file import write_json
 
 
 class _Recording(Answers):

@@ -16,7 +16,8 @@ from rolemesh.runs.jsonl import read_metrics
 from rolemesh.runs.run import RESULT_FILE
 from rolemesh_durable.journal.line_file import last_line
 from rolemesh_durable.journal.paging import pages
-from rolemesh_durable.runs import Run, write_json
+from rolemesh_durable.runs import Run
+from rolemesh_runtime.json_file import write_json
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from rolemesh_durable.control.client import ControlClient, MasterGoneError, Upda
 from rolemesh_durable.control.watch import follow
 from rolemesh_durable.driver import stop_job
 from rolemesh_runtime.background import Teller
+from rolemesh_runtime.unreadable import UnreadableError
 
 FAST = 0.01
 
@@ -103,6 +104,46 @@ def test_the_result_of_an_earlier_job_of_this_name_is_not_taken_for_this_ones(st
 
     assert result is not None
     assert result["status"] == "done"
+
+
+def test_a_result_that_cannot_be_read_does_not_end_the_watch(
+    start_master: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    master = start_master()
+    place = master.run_dir / "result.json"
+    place.mkdir()  # reading it fails, as on a broken disk
+
+    def mend() -> None:
+        place.rmdir()
+        master.end()
+
+    seen = Seen(status=lambda: time.sleep(0.1), event=mend)
+    threading.Timer(0.5, lambda: master.journal("job_started")).start()
+    result = follow(master.run_dir, seen, owner=True, interval_s=FAST)
+
+    assert result is not None
+    assert result["status"] == "done"
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "result.json: the file cannot be read: it is no regular file" in warning
+
+
+def test_a_result_that_cannot_be_read_after_the_master_is_gone_is_an_error(start_master: Any) -> None:
+    master = start_master()
+    (master.run_dir / "result.json").mkdir()
+    with pytest.raises(UnreadableError, match="no regular file"):
+        follow(master.run_dir, Seen(status=master.die), owner=False, interval_s=FAST, patience_s=0.2)
+
+
+def test_a_master_that_answers_is_asked_again_without_a_look_at_the_store(start_master: Any) -> None:
+    master = start_master()
+    with ControlClient(master.run_dir, 5.0) as client:
+        client.status()
+        address = master.run_dir / "control.json"
+        address.rename(master.run_dir / "elsewhere")
+        client.status()
+        master.die()
+        with pytest.raises(MasterGoneError):
+            client.status()
 
 
 @pytest.mark.parametrize("owner", [True, False])

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from rolemesh.errors import RolemeshError
 from rolemesh_durable.journal.event_log import EventLog, JournalFencedError
-from rolemesh_durable.journal.sqlite import SQLITE_FILE
+from rolemesh_durable.journal.sqlite import SQLITE_FILE, SqliteStore
 from rolemesh_durable.stores import JournalDamagedError, StateError, StateUnavailableError
 
 CHANGE_RECORD = "update rolemesh_records set data = replace(data,"
@@ -144,6 +144,27 @@ def test_a_damaged_journal_is_never_half_read(store: EventLog, tmp_path: Path, d
         store.events()
     assert error.value.remedy
     assert SQLITE_FILE in str(error.value)
+
+
+def test_a_connection_is_not_used_again_after_an_error_of_the_disk(store: EventLog) -> None:
+    class Broken(sqlite3.Connection):
+        """Fails as SQLite did on a real disk that failed for a while: an error of the disk, then alleged damage."""
+
+        codes: ClassVar = [sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_CORRUPT]
+
+        def cursor(self, *_: Any) -> Any:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = self.codes.pop(0)
+            raise error
+
+    epoch = store.claim()
+    sqlite = cast("SqliteStore", store.store)
+    sqlite.close()
+    sqlite._kept = sqlite3.connect(sqlite.path, factory=Broken)
+    with pytest.raises(StateUnavailableError, match="disk I/O error"):
+        store.append(epoch, [(1.0, "rank_up", {})])
+    (event,) = store.append(epoch, [(1.0, "rank_up", {})])
+    assert event.seq == 1
 
 
 def _compacted(store: EventLog, *, keep: int) -> int:

@@ -23,8 +23,9 @@ from rolemesh_durable.control.client import REQUEST_BYTES, ControlClient, Master
 from rolemesh_durable.extensions.rehearsal.requests import InjectFault, Release
 from rolemesh_durable.master.answers import PAGE_BYTES, PAGE_EVENTS, PAGE_LINES, Answers
 from rolemesh_durable.protocol.master import events as e
-from rolemesh_durable.runs import ControlFile, write_json
+from rolemesh_durable.runs import ControlFile
 from rolemesh_processes.boot import boot_id
+from rolemesh_runtime.json_file import write_json
 
 GARBAGE: list[list[bytes]] = [
     [],

@@ -14,6 +14,7 @@ import pytest
 
 from rolemesh_durable.journal.event_log import EventLog, JournalFencedError
 from rolemesh_durable.journal.sqlite import SQLITE_FILE
+from rolemesh_durable.master import writer
 from rolemesh_durable.master.inbox import KEPT, Inbox
 from rolemesh_durable.master.writer import Writer
 from rolemesh_durable.protocol import messages as m
@@ -59,6 +60,18 @@ def test_transient_errors_are_retried_in_order_and_reported_meanwhile(loop: Loop
     assert (tried, done) == (["a", "a", "a", "b"], ["a", "b"])
     assert warned[0] == ""
     assert "the file cannot be written: [Errno 28] No space left" in warned[1]
+    assert loop.writer.warning == ""
+
+
+def test_a_write_that_its_store_does_not_answer_is_reported(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "SILENT_S", 0.05)
+    answers = threading.Event()
+    loop.writer.submit("the journal", lambda: answers.wait(20))
+    while not loop.writer.warning:
+        assert not loop.woken.wait(0.05)
+    assert loop.writer.warning == "the journal cannot be written: its store has not answered for 0 s"
+    answers.set()
+    loop.until_done()
     assert loop.writer.warning == ""
 
 

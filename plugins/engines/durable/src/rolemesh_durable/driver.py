@@ -39,7 +39,8 @@ from rolemesh_durable.control.watch import ANSWER_S, PATIENCE_S, follow
 from rolemesh_durable.extensions.drivers import DRIVER_PARTS
 from rolemesh_durable.hosting.admission import find_room
 from rolemesh_durable.options import options_in
-from rolemesh_durable.runs import PLAN_FILE, write_json
+from rolemesh_durable.runs import PLAN_FILE
+from rolemesh_runtime.json_file import write_json
 
 __all__ = ["Driver", "in_background", "stop_job", "watchers"]
 

@@ -6,9 +6,7 @@ A run is a folder ``<runs>/<job's name>/``. The master writes ``run.json`` and `
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,18 +17,9 @@ from rolemesh.errors import EXIT_FAILED, EXIT_NOT_STARTED, RolemeshError, neares
 from rolemesh.runs.jsonl import UNDECODABLE, open_regular
 from rolemesh.runs.run import CONTROL_FILE, JOB_FILE, RESULT_FILE, RUN_FILE, RUNS_ENV
 from rolemesh_dataplane.transports import TransportKeys
+from rolemesh_runtime.unreadable import DAMAGED, UnreadableError, unreadable
 
-__all__ = [
-    "PLAN_FILE",
-    "ControlFile",
-    "ForeignRunError",
-    "Run",
-    "UnknownRunError",
-    "find_run",
-    "list_runs",
-    "unreadable",
-    "write_json",
-]
+__all__ = ["PLAN_FILE", "ControlFile", "ForeignRunError", "Run", "UnknownRunError", "find_run", "list_runs"]
 
 PLAN_FILE = "plan.json"
 SCRIPT_RUNS = ".rolemesh"
@@ -160,11 +149,17 @@ def list_runs(folder: Path) -> list[Run]:
 def find_run(job: str, folder: Path) -> Run:
     """Return the run of the job named `job` in `folder`, or of a script beside it; `job` may also be a run's path.
 
-    Raises `UnknownRunError` with the existing runs.
+    Raises `UnknownRunError` with the existing runs, and `UnreadableError` if its folder cannot be read.
     """
+    failed: UnreadableError | None = None
     for path in (folder / job, folder.parent / SCRIPT_RUNS / job, Path(job)):
-        if job and _is_run(path):
-            return Run(path)
+        try:
+            if job and _has_files(path):
+                return Run(path)
+        except OSError as error:
+            failed = unreadable(path, error)
+    if failed is not None:
+        raise failed
     known = [run.name for run in list_runs(folder)]
     raise UnknownRunError(
         f"there is no run of a job {job!r} in {folder}{os.sep}",
@@ -172,35 +167,15 @@ def find_run(job: str, folder: Path) -> Run:
     )
 
 
-def write_json(path: Path, value: Any) -> None:
-    """As `rolemesh.runs.run.write_json`, and the file is durable when this returns."""
-    data = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
-    for left in path.parent.glob(f".{path.name}.*"):
-        # A writer was killed in the middle of it, or was stopped and must not go on where this one has written.
-        left.unlink(missing_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)  # or a power cut may take the new name back
-        finally:
-            os.close(folder)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-
-
 def _is_run(path: Path) -> bool:
     try:
-        return any((path / name).is_file() for name in (RUN_FILE, CONTROL_FILE, RESULT_FILE, PLAN_FILE))
+        return _has_files(path)
     except OSError:  # another user's file, or a broken disk
         return False
+
+
+def _has_files(path: Path) -> bool:
+    return any((path / name).is_file() for name in (RUN_FILE, CONTROL_FILE, RESULT_FILE, PLAN_FILE))
 
 
 def _changed(path: Path) -> float:
@@ -216,15 +191,13 @@ def _read(path: Path, kind: type[T]) -> T | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (*UNDECODABLE, ValueError) as error:
-        raise RolemeshError(
-            f"the file is damaged: {error}", where=str(path), remedy="remove the run's folder if it is of no use"
-        ) from error
+        raise RolemeshError(f"the file is damaged: {error}", where=str(path), remedy=DAMAGED) from error
 
 
 def _content(path: Path) -> bytes:
     """Return the content of the file.
 
-    Raises `FileNotFoundError`, `NotADirectoryError`, or `RolemeshError` with a remedy.
+    Raises `FileNotFoundError`, `NotADirectoryError`, or `UnreadableError`.
     """
     try:
         with open_regular(path) as file:
@@ -233,9 +206,3 @@ def _content(path: Path) -> bytes:
         raise
     except OSError as error:
         raise unreadable(path, error) from error
-
-
-def unreadable(path: Path, error: OSError) -> RolemeshError:
-    """Return the error of a file of a run that cannot be read, with a remedy."""
-    remedy = "look at its permissions, or remove the run's folder if it is of no use"
-    return RolemeshError(f"the file cannot be read: {error.strerror or error}", where=str(path), remedy=remedy)

@@ -19,11 +19,11 @@ import zmq
 
 from rolemesh.api.observer import Event, JobStatus, StepMetrics
 from rolemesh.errors import RolemeshError
-from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import CONTROL_FILE
 from rolemesh_dataplane.curve import connects_with
-from rolemesh_durable.runs import ControlFile
+from rolemesh_durable.runs import ControlFile, Run
 from rolemesh_processes.boot import boot_id
+from rolemesh_runtime.unreadable import DAMAGED
 
 __all__ = [
     "BEYOND",
@@ -104,7 +104,6 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 _decode_answer = msgspec.msgpack.Decoder(Update | Refused).decode
-_decode_control = msgspec.json.Decoder(ControlFile).decode
 
 
 class ControlClient:
@@ -115,12 +114,12 @@ class ControlClient:
     """
 
     def __init__(self, run_dir: str | Path, timeout_s: float = 5.0) -> None:
-        self._path = Path(run_dir, CONTROL_FILE)
+        self._run = Run(run_dir)
         self._timeout_s = timeout_s
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
         self._master: ControlFile | None = None
-        self._asked = 0
+        self._asked, self._heard = 0, False
 
     def watch(self, event: int = 0, step: int = -1, *, owner: bool = False) -> Update:
         """Return the news since event number `event` and step `step`: the first page of what the master remembers."""
@@ -174,6 +173,7 @@ class ControlClient:
             except zmq.Again:
                 continue
             if len(frames) == 2 and frames[0] == number:
+                self._heard = True
                 return _update(master, frames[1])
         raise MasterGoneError(
             f"the master of job {master.job} (pid {master.pid}) does not answer",
@@ -182,14 +182,18 @@ class ControlClient:
 
     def _connect(self) -> tuple[ControlFile, zmq.Socket[bytes]]:
         """Return a connection to the present master. A master that is only slow keeps its connection, because a new one
-        would be slow as well."""
+        would be slow as well. While a master answers, its address is not read again: the store may not answer."""
+        if self._socket is not None and self._master is not None and self._heard:
+            self._heard = False
+            return self._master, self._socket
         try:
-            with open_regular(self._path) as file:
-                master = _decode_control(file.read())
-        except (FileNotFoundError, NotADirectoryError):
-            raise MasterGoneError(f"no job runs in {self._path.parent}", where=str(self._path)) from None
-        except (OSError, msgspec.MsgspecError, ValueError) as error:
-            raise _unreadable(self._path, error, MasterGoneError if self._master else RolemeshError) from error
+            master = self._run.control()
+        except RolemeshError as error:
+            if self._master is None:
+                raise
+            raise MasterGoneError(error.what, where=error.where, remedy=error.remedy) from error
+        if master is None:
+            raise MasterGoneError(f"no job runs in {self._run.path}", where=str(self._run.path / CONTROL_FILE))
         if master != self._master:
             self._disconnect()
             self._master = master
@@ -202,7 +206,8 @@ class ControlClient:
                 _connect(socket, master)
             except zmq.ZMQError as error:
                 socket.close()
-                raise _unreadable(self._path, error) from error
+                where = str(self._run.path / CONTROL_FILE)
+                raise RolemeshError(f"the file is damaged: {error}", where=where, remedy=DAMAGED) from error
             self._socket = socket
         return master, self._socket
 
@@ -233,11 +238,3 @@ def _update(master: ControlFile, data: bytes) -> Update:
     if isinstance(answer, Refused):
         raise RefusedError(f"the master of job {master.job} refuses: {answer.why}")
     return answer
-
-
-def _unreadable(path: Path, error: Exception, kind: type[RolemeshError] = RolemeshError) -> RolemeshError:
-    return kind(
-        f"the file cannot be read: {error}",
-        where=str(path),
-        remedy="look at its permissions, or remove the run's folder if it is of no use",
-    )

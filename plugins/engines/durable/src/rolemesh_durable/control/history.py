@@ -18,7 +18,7 @@ from rolemesh_durable.control.client import BEYOND
 from rolemesh_durable.control.living import LivingRun
 from rolemesh_durable.journal.line_file import last_line
 from rolemesh_durable.journal.paging import PAGE, pages, start_after
-from rolemesh_durable.runs import unreadable
+from rolemesh_runtime.unreadable import unreadable
 
 __all__ = ["events", "lines", "newest_event", "newest_step"]
 

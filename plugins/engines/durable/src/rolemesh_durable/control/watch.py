@@ -10,7 +10,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from rolemesh_durable.control import history
 from rolemesh_durable.control.client import BEYOND, ControlClient, MasterGoneError, Update
 from rolemesh_durable.control.living import LivingRun
 from rolemesh_runtime.background import Background, Teller
+from rolemesh_runtime.looking import Looking
 
 __all__ = ["ANSWER_S", "DRAIN_S", "PATIENCE_S", "Relay", "follow"]
 
@@ -31,6 +32,8 @@ DRAIN_S = 60.0
 """Maximum seconds after the job's end for observers to receive the remaining news."""
 PATIENCE_S = 10.0
 """Seconds of silence after which a master is given up."""
+SILENT_S = 10.0
+"""Seconds after which a run's folder that does not answer is reported."""
 
 
 class Relay(Protocol):
@@ -111,31 +114,45 @@ class _Session:
         self._observers = observers
         self._owner = owner
         self._latest = latest
-        self._ended = False
+        self._ended = self._warned = False
         self._client = ControlClient(run.path, ANSWER_S)
         self._event, self._step = (0, -1) if latest is None else (BEYOND, BEYOND)
 
     def run_until_end(self, interval_s: float, patience_s: float, alive: Callable[[], bool]) -> dict[str, Any] | None:
         """Ask, pass on and wait, until there is a result or the master is given up."""
         patience = _Patience(patience_s, alive)
-        while (result := self._run.result()) is None and not patience.over:
-            behind = False
-            try:
-                update = self._client.watch(self._event, self._step, owner=self._owner)
-            except MasterGoneError:
-                patience.silent()
-            else:
-                patience.answered()
-                behind = self._take(update)
-            if not behind:
-                time.sleep(interval_s)
-        if result is not None:
-            self._finish(result)
-        return result
+        with closing(Looking(self._run.result, interval_s)) as ending:
+            ending.look_again(ANSWER_S)
+            while ending.found is None and not patience.over:
+                behind = False
+                try:
+                    update = self._client.watch(self._event, self._step, owner=self._owner)
+                except MasterGoneError:
+                    patience.silent()
+                else:
+                    patience.answered()
+                    behind = self._take(update)
+                self._warn(ending)
+                if not behind:
+                    ending.wait(interval_s)
+            ending.look_again(ANSWER_S)
+        if ending.found is not None:
+            self._finish(ending.found)
+        elif ending.error is not None:
+            raise ending.error
+        return ending.found
 
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
+
+    def _warn(self, ending: Looking[dict[str, Any]]) -> None:
+        """Warn once of a folder that cannot be read: the job may go on, so this goes on, too."""
+        late = f"{self._run.path} has not answered for {SILENT_S:g} s" if ending.silent_s > SILENT_S else ""
+        trouble = str(ending.error or late)
+        if trouble and not self._warned:
+            log.warning("%s; the result is looked for until the folder can be read", trouble)
+        self._warned = self._warned or bool(trouble)
 
     def _take(self, update: Update) -> bool:
         """Pass a page of news on. Return whether more are ready."""
@@ -166,7 +183,8 @@ class _Session:
         lines = [line for line in update.lines if line.step > self._step]
         if not lines and update.step > self._step:
             # The master remembers the latest only.
-            lines = next(history.lines(self._run, self._step), lines)
+            with suppress(RolemeshError):  # they cannot be read now, and are asked for again
+                lines = next(history.lines(self._run, self._step), lines)
         self._pass_on(lines)
 
     def _finish(self, result: dict[str, Any]) -> None:
@@ -177,8 +195,8 @@ class _Session:
         with suppress(RolemeshError):  # the result is known: that the last events cannot be shown must not hide it
             for events in history.events(self._run, self._event):
                 self._tell(events)
-        for lines in history.lines(self._run, self._step):
-            self._pass_on(lines)
+            for lines in history.lines(self._run, self._step):
+                self._pass_on(lines)
         self._observers.broadcast("job_ended", result=result)
 
     def _settle(self) -> None:

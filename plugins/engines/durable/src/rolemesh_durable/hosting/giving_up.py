@@ -12,6 +12,7 @@ from rolemesh_durable.master.reserve import wait_and_write
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.snapshot_plan import known
 from rolemesh_durable.runs import Run
+from rolemesh_runtime.unreadable import when_readable
 
 __all__ = ["give_up"]
 
@@ -19,7 +20,7 @@ __all__ = ["give_up"]
 def give_up(config: MasterConfig, why: str) -> None:
     """Write ``result.json`` of a job that was running. For a job that never began, its driver does that."""
     run_dir = Path(config.job.run_dir)
-    control = Run(run_dir).control()
+    control = when_readable(Run(run_dir).control)
     if control is not None and control.job_id == config.job.job_id:
         result: dict[str, Any] = {
             "name": config.job.name,

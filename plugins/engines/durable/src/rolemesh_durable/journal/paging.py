@@ -11,7 +11,7 @@ from typing import BinaryIO
 import msgspec
 
 from rolemesh.runs.jsonl import UNDECODABLE, open_regular
-from rolemesh_durable.runs import unreadable
+from rolemesh_runtime.unreadable import unreadable
 
 __all__ = ["PAGE", "PAGE_BYTES", "pages", "start_after"]
 

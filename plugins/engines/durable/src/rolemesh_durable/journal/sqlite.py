@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from rolemesh_durable.stores import JournalDamagedError, Numbered, StateError, StateUnavailableError, Store
+from rolemesh_runtime.unreadable import BROKEN
 
 __all__ = ["SQLITE_FILE", "SqliteStore"]
 
@@ -36,6 +37,8 @@ TABLES = (
     "CREATE TABLE IF NOT EXISTS rolemesh_records"
     " (job_id TEXT, seq INTEGER, data TEXT NOT NULL, PRIMARY KEY (job_id, seq)) WITHOUT ROWID",
 )
+CLOSING = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
+"""Errors after which a connection is of no use: the low bytes of their codes."""
 OLDER = ("rolemesh_jobs", "rolemesh_journals")
 """Tables in which older versions kept journals."""
 
@@ -60,7 +63,7 @@ class SqliteStore(Store):
         return f"sqlite:///{self.path}"
 
     def connect(self) -> None:
-        if self.path.exists():
+        if self._exists():
             with self._connection():
                 pass
 
@@ -120,12 +123,13 @@ class SqliteStore(Store):
             connection.rollback()
 
     def close(self) -> None:
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            with suppress(sqlite3.Error):
+                kept.close()
 
     def _one(self, select: str) -> str | None:
-        if not self.path.exists():
+        if not self._exists():
             return None
         with self._connection() as connection:
             tables = {name for (name,) in connection.cursor().execute("SELECT name FROM sqlite_master").fetchall()}
@@ -142,19 +146,27 @@ class SqliteStore(Store):
             found = connection.cursor().execute(select, (self.job_id,)).fetchone()
         return None if found is None else str(found[0])
 
+    def _exists(self) -> bool:
+        try:
+            return self.path.exists()
+        except OSError as error:
+            what = f"the journal cannot be reached: {error.strerror}"
+            raise StateUnavailableError(what, where=self.place, remedy=BROKEN) from error
+
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         """Yield the one connection. An error becomes a `StateError` with place and remedy.
 
-        SQLite frees its log when the last connection is closed, so the connection stays open. Only a connection that
-        was opened when nobody could write the file is closed, since it stays read-only.
+        SQLite frees its log when the last connection is closed, so the connection stays open. It is closed after an
+        error of the disk, since it may take what it missed for damage, and if it was opened when nobody could write the
+        file, since it stays read-only.
         """
         try:
             if self._kept is None:
                 self._kept = self._open()
             yield self._kept
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY:  # Python's own errors have none
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in CLOSING:  # Python's own errors have none
                 self.close()
             elif self._kept is not None:
                 with suppress(sqlite3.Error):

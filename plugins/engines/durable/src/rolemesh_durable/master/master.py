@@ -50,9 +50,11 @@ from rolemesh_durable.protocol.master.transitions import Transition
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.merge import LineAssembler
 from rolemesh_durable.protocol.snapshot_plan import known
-from rolemesh_durable.runs import Run, write_json
+from rolemesh_durable.runs import Run
 from rolemesh_processes.boot import boot_id
 from rolemesh_runtime.background import Background
+from rolemesh_runtime.json_file import write_json
+from rolemesh_runtime.unreadable import when_readable
 
 __all__ = ["Master"]
 
@@ -86,7 +88,7 @@ class Master:
         )
         self._keepalive = Keepalive(launcher)
         self._tasks = BackgroundTasks(config, launcher, self._plugins.strategies, self._put)
-        earlier = Run(self.run_dir).control()
+        earlier = when_readable(Run(self.run_dir).control)
         self._earlier = earlier if earlier is not None and earlier.job_id == config.job.job_id else None
         self._started = self._earlier.started if self._earlier is not None else time.time()
         listed = created(config.job.plugins.get("extensions", {}).values(), config.job.base)

@@ -11,7 +11,7 @@ from typing import Any
 
 from rolemesh.runs.run import RESULT_FILE
 from rolemesh_durable.master.writer import Writes
-from rolemesh_durable.runs import write_json
+from rolemesh_runtime.json_file import write_json
 
 __all__ = ["take", "wait_and_write", "write_result"]
 

@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
+SILENT_S = 10.0
+"""Seconds after which a write that has neither ended nor failed is reported."""
 LASTING = (errno.ENOENT, errno.ENOTDIR)
 """Errors that do not pass: a missing folder does not come back."""
 
@@ -80,9 +82,11 @@ class Writes:
 
     @property
     def warning(self) -> str:
-        """The write that is being repeated, since when and why; "" if there is none."""
-        warning = self._warning
-        return f"{warning[1]} (tried again for {time.monotonic() - warning[0]:.0f} s)" if warning is not None else ""
+        """The write that is being repeated, or that waits for a store: since when and why; "" if there is none."""
+        warning, current, now = self._warning, self._current, time.monotonic()
+        if warning is None and current is not None and now - current[1] > SILENT_S:
+            return f"{current[0].what} cannot be written: its store has not answered for {now - current[1]:.0f} s"
+        return f"{warning[1]} (tried again for {now - warning[0]:.0f} s)" if warning is not None else ""
 
     def take(self) -> bool:
         """Wait for the next write, and take it; return False if there will be none."""
@@ -113,6 +117,7 @@ class Writes:
         if self._warning is not None:
             log.warning("%s is written again, after %.1f s", write.what, time.monotonic() - since)
             self._warning = None
+        self._current = None
         self._done.put(lambda: write.then(result))
         return 0.0
 
