@@ -128,11 +128,11 @@ class Viewed:
         return ("running" if self.live() else "died") if said == "began" else said
 
     def begin(self) -> None:
-        """Begin to read before somebody asks."""
-        for each in (self._look, self._whole, self._lacks, self._ahead):
-            each.begin()
+        """Begin to read before somebody asks: first what each page needs, because the rest would slow that down."""
         with self.lock:
             self.facts.summary()
+        for each in (self._look, self._whole, self._lacks, self._ahead):
+            each.begin()
 
     def lacks_soon(self) -> str:
         """Return in words what of the run the viewer cannot read; "" for nothing, and as long as it is not known."""
