@@ -56,7 +56,7 @@ class OperatorSpec(msgspec.Struct, frozen=True):
 
 
 def operator(
-    *, returns: Partition | None = None, streaming: Streaming = False, **inputs: Partition
+    *bare: Any, returns: Partition | None = None, streaming: Streaming = False, **inputs: Partition
 ) -> Callable[[F], F]:
     """Declare a method as an operator: the partition of each parameter, and of the result (None: no
     result).
@@ -64,13 +64,15 @@ def operator(
     A generator function yields chunks. With `streaming`, each input from an edge is an iterator
     over the producers' chunks, one of each rank in turn. With ``"arrival"`` the chunks come in the
     order in which they arrive, so a slow rank does not delay the others. An ``async def`` method
-    runs to its end before the rank's next operator starts; it may have many calls under way.
+    runs to its end before the rank's next operator starts; it may have many calls under way. Raises
+    `TypeError` without parentheses (`bare`): partitions have no default.
     """
+    if bare:
+        raise TypeError("write @operator(), or with each input's partition: @operator(x=Split())")
 
     def mark(function: F) -> F:
-        function.__rolemesh_operator__ = operator_spec(  # type: ignore[attr-defined]
-            function, inputs=inputs, returns=returns, streaming=streaming
-        )
+        spec = operator_spec(function, inputs=inputs, returns=returns, streaming=streaming)
+        function.__rolemesh_operator__ = spec  # type: ignore[attr-defined]
         return function
 
     return mark

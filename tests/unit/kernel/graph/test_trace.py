@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rolemesh.api.partition import Broadcast, Partial, Partition, Sharded, Split
-from rolemesh.api.workload import OperatorSpec
+from rolemesh.api.workload import OperatorSpec, operator
 from rolemesh.errors import FlowError, Problems, RolemeshError
 from rolemesh.graph.checks import RoleShape
 from rolemesh.graph.flow import flow
@@ -265,3 +265,8 @@ def test_params_are_checked_against_the_flows_signature() -> None:
 def test_a_flow_cannot_be_called_like_a_function() -> None:
     with pytest.raises(FlowError, match="only describes a job"):
         flow(grpo)(object())
+
+
+def test_an_operator_without_parentheses_is_an_error_that_shows_how_to_write_it() -> None:
+    with pytest.raises(TypeError, match=r"write @operator\(\)"):
+        operator(lambda self, x: x)
