@@ -60,7 +60,7 @@ stopping = trainer.early_stopping_callback
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
 lr, wait = trainer.optimizers[0].param_groups[0]["lr"], (stopping.wait_count, float(stopping.best_score))
 end = (trainer.global_step, trainer.current_epoch, lr, wait, digest)
-print(f"rank {trainer.global_rank} ends after {end}", flush=True)
+print(f"rank {trainer.global_rank} ends after {end}\\n", end="", flush=True)
 """
 
 
