@@ -11,6 +11,7 @@ flow: flow.py:small
 steps: 2
 roles:
   a: { use: function, options: { target: "flow.py:make" } }
+engine: { use: {{ cookiecutter.name }}, options: { file: used.json } }
 """
 FLOW = """from rolemesh import Batch, flow
 
@@ -29,8 +30,7 @@ def small(job):
 def test_a_run_leaves_what_it_used(tmp_path: Path, body: str, code: int) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "flow.py").write_text(FLOW.replace("{body}", body))
-    run = ["run", str(tmp_path / "job.yaml"), "--engine", "{{ cookiecutter.name }}"]
-    assert main([*run, "--file", "used.json", "--runs-dir", str(tmp_path / "runs")]) == code
+    assert main(["run", str(tmp_path / "job.yaml"), "--runs-dir", str(tmp_path / "runs")]) == code
     used = json.loads((tmp_path / "runs" / "small" / "used.json").read_text())
     assert used["wall_s"] > 0
     assert used["peak_mb"] > 1
