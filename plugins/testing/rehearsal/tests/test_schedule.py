@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,25 @@ def test_the_only_node_with_ranks_is_lost_where_the_job_can_use_others() -> None
     assert next_fault(random.Random(1), "node", status(rank(0)), nodes_left=1) is None
 
 
+@pytest.mark.parametrize("target", ["agent:a0", "work/0"])
+def test_a_restart_for_another_reason_is_no_effect_of_a_failure_whose_order_was_lost(
+    tmp_path: Path, target: str
+) -> None:
+    fault = Fault("kill", target)
+    agents = tuple(AgentStatus("a0", "n0", pid, "up") for pid in (7, 8))
+    before = replace(status(rank(0)), agents=agents[:1])
+    now = replace(status(rank(0, generation=1)), agents=agents[1:])
+    injector = Injector(Rehearsal(kills=1), tmp_path)
+    injector._pending = [_Pending(fault, before, moments(Rehearsal(kills=1), 9)[0], time.monotonic())]
+    injector._settle(now)
+    assert injector.injected == []
+
+    event = {"kind": "injected", "data": {"kind": "kill", "target": target.removeprefix("agent:")}}
+    (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n")
+    injector._settle(now)
+    assert injector.injected == [fault]
+
+
 @pytest.mark.parametrize(
     ("target", "kind", "data"),
     [
@@ -124,7 +144,8 @@ def test_a_failure_that_hit_just_before_the_job_was_interrupted_counts(
 ) -> None:
     injector = Injector(Rehearsal(kills=3), tmp_path)
     injector._pending = [_Pending(Fault("kill", target), status(), moments(Rehearsal(kills=1), 9)[0], 0.0)]
-    injected, hit = {"kind": "injected", "data": {"kind": "kill", "target": target}}, {"kind": kind, "data": data}
+    ordered = {"kind": "kill", "target": target.removeprefix("agent:")}
+    injected, hit = {"kind": "injected", "data": ordered}, {"kind": kind, "data": data}
     assert not is_told(Fault("kill", target), [hit, injected]), "it failed before"
     lines = [json.dumps(event) for event in (injected, hit)]
     (tmp_path / "events.jsonl").write_text("\n".join(lines) + '\n{"kind": "fai')
@@ -154,6 +175,7 @@ def test_a_failure_has_time_to_show_until_ranks_have_restarted(tmp_path: Path) -
     injector._pending = [_Pending(Fault("kill", "work/0"), waiting, moments(Rehearsal(kills=1), 9)[0], 0.0)]
     injector._settle(waiting)
     assert [each.fault.target for each in injector._pending] == ["work/0"]
+    (tmp_path / "events.jsonl").write_text('{"kind": "injected", "data": {"kind": "kill", "target": "work/0"}}\n')
     injector._settle(status(rank(0, generation=1)))
     assert injector.injected == [Fault("kill", "work/0")]
 

@@ -31,6 +31,7 @@ from rolemesh_durable.api.jobs import (
 )
 from rolemesh_rehearsal.schedule import (
     AGAIN_S,
+    KILLING,
     Fault,
     Moment,
     Passing,
@@ -43,6 +44,8 @@ from rolemesh_rehearsal.schedule import (
     may_appear,
     moments,
     next_fault,
+    order_of,
+    orders,
     progress,
     why_none,
 )
@@ -88,6 +91,8 @@ class _Pending(NamedTuple):
     since: float
     deaths: int = 0
     """The number of the target's children that had been killed before."""
+    orders: int = 0
+    """The number of failures of this kind and target that a master had carried out before."""
 
     def limit_s(self, now: JobStatus) -> float:
         """Return how many seconds the injector waits for it."""
@@ -127,7 +132,7 @@ class Injector:
         """The targets that were not hit, and why."""
         self._rngs: dict[int, random.Random] = {}
         """A generator for each moment: how often one is drawn again changes no other."""
-        self._deaths = _Deaths(run_dir / EVENTS_FILE)
+        self._told = _Told(run_dir / EVENTS_FILE)
         self._thread = threading.Thread(target=self._run, name="chaos", daemon=True)
 
     def start(self) -> None:
@@ -256,7 +261,7 @@ class Injector:
 
     def _ask(self, fault: Fault, moment: Moment, status: JobStatus) -> bool:
         """Ask the master for a failure. Return False if its target has ended since, or is being started again."""
-        deaths = self._deaths.of(fault)
+        deaths, orders = self._told.deaths(fault), self._told.orders(fault)
         with suppress(MasterGoneError):  # the master itself was meant, or it has died of the failure before
             try:
                 self._master.ask(InjectFault(*fault))
@@ -264,7 +269,7 @@ class Injector:
                 return False
         if fault.kind == "stall":
             threading.Thread(target=self._stall_store, name="stall", daemon=True).start()
-        self._pending.append(_Pending(fault, status, moment, time.monotonic(), deaths))
+        self._pending.append(_Pending(fault, status, moment, time.monotonic(), deaths, orders))
         return True
 
     def _stall_store(self) -> None:
@@ -288,7 +293,7 @@ class Injector:
         if is_recovering(status):  # a failure of what waits for its restart shows after the restart
             before = [each._replace(since=now) for each in before]
         for each in before:
-            if has_hit(each.fault, each.before, status) or self._deaths.of(each.fault) > each.deaths:
+            if self._shows(each, status):
                 self.injected.append(each.fault)
             elif is_lost(each.fault, each.before, status):
                 self._children.append(each.moment)
@@ -297,6 +302,16 @@ class Injector:
             elif each.fault.kind != "raise" or not self._ask(each.fault._replace(kind="kill"), each.moment, status):
                 self._missed.append(each.moment)
         self._children = [moment for moment in self._children if not self._try(moment, status)]
+
+    def _shows(self, each: _Pending, status: JobStatus) -> bool:
+        """Return whether a failure has taken effect.
+
+        A master that died may have lost the order, and its target may have been restarted for another reason. So an
+        event must report that a master has carried the order out.
+        """
+        if each.fault.kind in KILLING and self._told.orders(each.fault) == each.orders:
+            return False
+        return has_hit(each.fault, each.before, status) or self._told.deaths(each.fault) > each.deaths
 
     @property
     def _faults(self) -> list[Fault]:
@@ -323,23 +338,32 @@ class Injector:
         return status
 
 
-class _Deaths:
-    """Counts the children that were killed, as the job's events tell. Reads each event once."""
+class _Told:
+    """Counts what the job's events report of failures. Reads each event once."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._read = path, 0
         self._killed: Counter[str] = Counter()
+        self._orders: Counter[tuple[str, str]] = Counter()
 
-    def of(self, fault: Fault) -> int:
+    def deaths(self, fault: Fault) -> int:
         """Return how many children of the target of a fault `child` have been killed; 0 for another fault."""
-        if fault.kind != "child":
-            return 0
+        self._look()
+        return self._killed[fault.target] if fault.kind == "child" else 0
+
+    def orders(self, fault: Fault) -> int:
+        """Return how many failures of this kind and target a master has carried out."""
+        self._look()
+        return self._orders[order_of(fault)]
+
+    def _look(self) -> None:
         with suppress(OSError), self._path.open("rb") as file:
             file.seek(self._read)
             whole = file.read().rpartition(b"\n")[0]  # the last line may not be whole
             self._read += len(whole) + bool(whole)
-            self._killed += children_killed(_events(whole))
-        return self._killed[fault.target]
+            events = _events(whole)
+            self._killed += children_killed(events)
+            self._orders += orders(events)
 
 
 def _events(text: bytes) -> list[dict[str, Any]]:

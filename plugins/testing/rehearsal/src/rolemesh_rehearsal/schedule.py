@@ -27,6 +27,8 @@ __all__ = [
     "may_appear",
     "moments",
     "next_fault",
+    "order_of",
+    "orders",
     "progress",
     "why_none",
 ]
@@ -195,9 +197,23 @@ def why_none(target: str, status: JobStatus, nodes_left: int | None = None) -> s
 
 def is_told(fault: Fault, events: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the events of an ended job show the effect of a failure that no status could show."""
-    asked = {"kind": fault.kind, "target": fault.target}
-    at = [n for n, event in enumerate(events) if event["kind"] == "injected" and event["data"] == asked]
+    at = [n for n, event in enumerate(events) if order_in(event) == order_of(fault)]
     return bool(at) and any(fault.target in _failed(event, fault.kind) for event in events[at[-1] :])
+
+
+def order_of(fault: Fault) -> tuple[str, str]:
+    """Return kind and target as the event ``injected`` of this failure has them: it names an agent without a prefix."""
+    return fault.kind, fault.target.removeprefix("agent:")
+
+
+def order_in(event: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return kind and target of an event ``injected``; None for another event."""
+    return (event["data"]["kind"], event["data"]["target"]) if event["kind"] == "injected" else None
+
+
+def orders(events: Iterable[Mapping[str, Any]]) -> Counter[tuple[str, str]]:
+    """Return how many failures of each kind and target the master has carried out, as events report them."""
+    return Counter(order for event in events if (order := order_in(event)) is not None)
 
 
 def children_killed(events: Iterable[Mapping[str, Any]]) -> Counter[str]:
