@@ -207,22 +207,18 @@ class Storage:
                 self._nested -= 1
 
     def settle(self) -> None:
-        """No more faults: within some turns all that has happened is copied, and a new checkpoint is complete."""
+        """No more faults: within some turns all is copied, a new checkpoint is complete, and no warning is left."""
         self.files.full.clear()
         self.files.refuses = self.files.slow = 0.0
         began = max(rank.step for rank in self.ranks)
         for _ in range(3000):
             self.step(faults=False)
-            if self.covered > began and all(self._copied(rank) > began for rank in self.ranks):
+            warnings = [why for agent in self.agents.values() if (why := agent.persister.warning)]
+            if self.covered > began and all(self._copied(rank) > began for rank in self.ranks) and not warnings:
                 break
         else:
-            self.fail(
-                "nothing wedges",
-                f"checkpoint {self.covered}, copies {[self._copied(r) for r in self.ranks]} of {began}",
-            )
-        for agent in self.agents.values():
-            if why := agent.persister.warning:
-                self.fail("nothing wedges", why)
+            copies = [self._copied(rank) for rank in self.ranks]
+            self.fail("nothing wedges", f"checkpoint {self.covered}, copies {copies} of {began}, warnings {warnings}")
         self.look()
 
     # --------------------------------------------------------------------------------------------------------- ranks
