@@ -149,10 +149,9 @@ class _Session:
     def _warn(self, ending: Looking[dict[str, Any]]) -> None:
         """Warn once of a folder that cannot be read: the job may go on, so this goes on, too."""
         late = f"{self._run.path} has not answered for {SILENT_S:g} s" if ending.silent_s > SILENT_S else ""
-        trouble = str(ending.error or late)
-        if trouble and not self._warned:
+        if not self._warned and (trouble := str(ending.error or late)):
+            self._warned = True
             log.warning("%s; the result is looked for until the folder can be read", trouble)
-        self._warned = self._warned or bool(trouble)
 
     def _take(self, update: Update) -> bool:
         """Pass a page of news on. Return whether more are ready."""

@@ -54,6 +54,7 @@ from rolemesh_durable.runs import Run
 from rolemesh_processes.boot import boot_id
 from rolemesh_runtime.background import Background
 from rolemesh_runtime.json_file import write_json
+from rolemesh_runtime.steady import steady_time
 from rolemesh_runtime.unreadable import when_readable
 
 __all__ = ["Master"]
@@ -90,7 +91,7 @@ class Master:
         self._tasks = BackgroundTasks(config, launcher, self._plugins.strategies, self._put)
         earlier = when_readable(Run(self.run_dir).control)
         self._earlier = earlier if earlier is not None and earlier.job_id == config.job.job_id else None
-        self._started = self._earlier.started if self._earlier is not None else time.time()
+        self._started = self._earlier.started if self._earlier is not None else steady_time()
         listed = created(config.job.plugins.get("extensions", {}).values(), config.job.base)
         strangers = [listed.instance(name) for name in listed.names]
         self._extensions = (*MASTER_EXTENSIONS, *(each.in_master for each in strangers))
@@ -234,7 +235,7 @@ class Master:
     def _turn(self) -> None:
         if self._writer.busy or self._over:
             return  # no effect leaves before its records are durable
-        events = [*self._inbox.take(), *self._until.events(time.time() - self._started)]
+        events = [*self._inbox.take(), *self._until.events(steady_time() - self._started)]
         for event in events:
             if isinstance(event, e.Published):
                 self._lines.written(event.step)
@@ -325,10 +326,10 @@ class Master:
         stopping = threading.Thread(target=self._launcher.stop, name="stop")
         stopping.start()
         self._serve(until=lambda: not stopping.is_alive())
-        ended, found = time.time(), list[Kept | None]()
+        ended, lasted, found = time.time(), steady_time() - self._started, list[Kept | None]()
         self._files.submit("snapshots", partial(settle, self.run_dir, self.config, self._machine.state), found.append)
         self._serve(until=lambda: bool(found), limit_s=DRAIN_S)
-        result = result_of(self._machine, self.config, self._journal.history.account, ended - self._started, *found[:1])
+        result = result_of(self._machine, self.config, self._journal.history.account, lasted, *found[:1])
         self._publication.add(self._lines.ended(self._machine.state.committed, wall=ended))
         self._publication.close()
         self._serve(until=lambda: self._publication.wait(0), limit_s=DRAIN_S)
