@@ -39,6 +39,7 @@ from rolemesh_runtime.digest import digest
 from rolemesh_runtime.earlier import size_of
 from rolemesh_runtime.metrics import LineBuilder, Metrics
 from rolemesh_runtime.operator_failure import OperatorFailed, cause_of, summarize, user_traceback
+from rolemesh_runtime.steady import steady_time
 
 READ = {"name", "flow", "steps", "until", "seed", "params", "roles", "metrics", "observers", "plugins", "engine"}
 """Keys of the job file that this engine reads."""
@@ -158,7 +159,7 @@ class InlineRun(RunHandle):
         return self._result
 
     def _run(self) -> dict[str, Any]:
-        self._started = time.time()
+        self._started = steady_time()
         write_job_file(self.run_dir, self._job.dump())
         import_paths(self._job.base)
         labels = tuple(op.label for op in self._graph.ops)
@@ -236,7 +237,7 @@ class InlineRun(RunHandle):
     def _step_done(self, step: int) -> None:
         self._finished = step
         until = self._spec.until
-        if until.max_s and time.time() >= self._started + until.max_s and self._steps is not None:
+        if until.max_s and steady_time() >= self._started + until.max_s and self._steps is not None:
             self._steps.reason = self._steps.reason or f"{until.max_s:g} s have passed"
         self._observers.broadcast("status", status=self.status())
         if self._stopped:
@@ -281,7 +282,7 @@ class InlineRun(RunHandle):
             "steps": spec.steps,
             "reason": reason,
             "committed_steps": self._finished + 1,
-            "wall_s": round(time.time() - self._started, 3),
+            "wall_s": round(steady_time() - self._started, 3),
             "state_sha256": digests,
             "produced_bytes": self._produced,
             "plugins": self._selection.versions(),
