@@ -34,7 +34,7 @@ demo: ## GRPO on a real model: SmolLM2-135M learns to reverse words, in some min
 
 # In more processes than a small machine has cores, since most of the time is waiting. Engines that hand a KV cache over
 # spin while they wait, so nothing runs beside them. At the end it says where the minutes went; with BUDGET=MINUTES it fails if they were more.
-test: install ## the whole test suite, each behaviour once: about 20 minutes on two cores
+test: install ## the whole test suite, each behaviour once: about 25 minutes on two cores
 	rm -f $(MINUTES); failed=0; \
 	$(PYTEST) -n $(PROCESSES) --no-loadscope-reorder $(BESIDE) || failed=1; \
 	$(PYTEST) $(SPINS) || failed=1; \
