@@ -6,6 +6,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -86,5 +87,49 @@ def test_a_disk_that_is_full_for_longer_than_a_lease_costs_nothing_though_a_mast
     ended_well(job, process)
     assert launched(job) == []
     assert of_kind(job, "agent_lost", "rolled_back") == []
+    state = digest({"total": total(STEPS), "calls": STEPS})
+    assert job.result()["state_sha256"]["sink"] == sha256(state.encode()).hexdigest()
+
+
+@pytest.fixture
+def fail(tmp_path: Path) -> Iterator[Callable[[str], object]]:
+    """`fail(FAULT)`: let the file system with the runs of the job ``squares`` fail, see `tests.e2e.broken_store`."""
+    pytest.importorskip("mfusepy", reason="needs the package mfusepy, and Debian's fuse3")
+    folder, shown, faults = tmp_path / "squares" / "runs", tmp_path / "shown", tmp_path / "faults"
+    folder.mkdir(parents=True)
+    shown.mkdir()
+    faults.write_text("")
+    command = [sys.executable, "-m", "tests.e2e.broken_store", str(shown), str(folder), str(faults)]
+    process = subprocess.Popen(command)
+    try:
+        until(lambda: os.path.ismount(folder), 30, "the file system is there")
+        yield faults.write_text
+    finally:
+        faults.write_text("")
+        subprocess.run(["umount", "-l", folder], check=True)
+        process.wait(30)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("killed", [False, True], ids=["", "the master dies meanwhile"])
+@pytest.mark.parametrize("fault", ["EIO", "ESTALE", "EROFS", "ENOSPC", "SILENT"])
+def test_a_folder_that_fails_for_longer_than_a_lease_ends_no_job(
+    fail: Callable[[str], object], make_job: Make, fault: str, killed: bool
+) -> None:
+    job = make_job(extra=LADDER)
+    process = job.start(*SLOW, f"engine.options.lease_s={LEASE_S}")
+    before = job.running(10)
+    fail(fault)
+    if killed:
+        os.kill(before.master_pid, signal.SIGKILL)
+    time.sleep(1.5 * LEASE_S)
+    fail("")
+    again = job.running(20)
+    ended_well(job, process)
+    # Where nobody answers, the supervisor cannot tell the agents that a master is coming: they end, and start again.
+    if not (killed and fault == "SILENT"):
+        assert pids(again) == pids(before)
+        assert launched(job) == []
+        assert of_kind(job, "agent_lost", "rolled_back") == []
     state = digest({"total": total(STEPS), "calls": STEPS})
     assert job.result()["state_sha256"]["sink"] == sha256(state.encode()).hexdigest()
