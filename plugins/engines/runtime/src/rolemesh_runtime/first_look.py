@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from rolemesh.errors import RolemeshError
+from rolemesh_runtime.beside import Beside
 
 __all__ = ["LIMIT_S", "first_look"]
 
@@ -16,26 +16,11 @@ T = TypeVar("T")
 
 
 def first_look(where: str, look: Callable[[], T]) -> T:
-    """Return what `look` returns, and raise what it raises. Raises `RolemeshError` if it takes more than `LIMIT_S`.
-
-    A thread that waits for a store cannot be ended. It is a daemon, so the process can end.
-    """
-    found: list[T] = []
-    raised: list[BaseException] = []
-
-    def go() -> None:
-        try:
-            found.append(look())
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=go, daemon=True, name="first look")
-    thread.start()
-    thread.join(LIMIT_S)
-    if raised:
-        raise raised[0]
-    if not found:
+    """Return what `look` returns, and raise what it raises. Raises `RolemeshError` if it takes more than `LIMIT_S`."""
+    looking = Beside(look, "first look")
+    looking.thread.join(LIMIT_S)
+    if looking.thread.is_alive():
         what = f"the folder of the run has not answered for {LIMIT_S:g} s"
         remedy = "look whether its file system is mounted and its server answers, and then try again"
         raise RolemeshError(what, where=where, remedy=remedy)
-    return found[0]
+    return looking.outcome()

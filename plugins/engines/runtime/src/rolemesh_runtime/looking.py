@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from rolemesh.errors import RolemeshError
-
 __all__ = ["Looking"]
 
 T = TypeVar("T")
@@ -23,7 +21,7 @@ class Looking(Generic[T]):
     def __init__(self, look: Callable[[], T | None], every_s: float) -> None:
         self.found: T | None = None
         """The value that `look` has returned."""
-        self.error: RolemeshError | None = None
+        self.error: Exception | None = None
         """The error of the last look; None if it found nothing."""
         self._look, self._every_s = look, every_s
         self._closed = threading.Event()
@@ -58,7 +56,7 @@ class Looking(Generic[T]):
             found, error = None, None
             try:
                 found = self._look()
-            except RolemeshError as raised:
+            except Exception as raised:  # the caller decides what to do about it
                 error = raised
             with self._changed:
                 self.found, self.error, self._ended = found, error, self._begun

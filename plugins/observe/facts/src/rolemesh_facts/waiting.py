@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rolemesh.errors import RolemeshError
+from rolemesh_runtime.beside import Beside
 from rolemesh_runtime.first_look import LIMIT_S
 
 __all__ = ["answered"]
@@ -30,21 +31,11 @@ def answered(
 ) -> T:
     """Return what `work` returns, and raise what it raises. Lines on stderr tell where it is, unless it is `quiet`.
 
-    Raises `RolemeshError` if it makes no progress for `LIMIT_S`, or once `over` returns true. It works in a thread that
-    cannot be ended while it waits for a store. It is a daemon, so the process can end.
+    Raises `RolemeshError` if it makes no progress for `LIMIT_S`, or once `over` returns true.
     """
-    found: list[T] = []
-    raised: list[BaseException] = []
-
-    def go() -> None:
-        try:
-            found.append(work())
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=go, daemon=True, name="answer")
     began = moved = time.monotonic()
-    thread.start()
+    working = Beside(work, "answer")
+    thread = working.thread
     cpu, told = _Cpu(thread), _Told(folder, began, quiet)
     try:
         while thread.is_alive():
@@ -61,9 +52,7 @@ def answered(
                 )
     finally:
         told.clear()
-    if raised:
-        raise raised[0]
-    return found[0]
+    return working.outcome()
 
 
 class _Cpu:
