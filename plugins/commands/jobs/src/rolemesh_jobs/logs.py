@@ -6,6 +6,7 @@ import codecs
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,8 @@ POLL_S = 0.1
 BLOCK = 1 << 16
 LONGEST = 1 << 20
 ALIVE_EVERY_S = 1.0
+MARK = 64
+"""Number of bytes that a file which has only grown still has."""
 PATIENCE_S = 0.2
 """Seconds to wait for the end of a line before its beginning is shown."""
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta", "bright_yellow")
@@ -85,10 +88,15 @@ def log_files(run: LivingRun, who: str | None) -> dict[str, Path]:
 
 
 class Tail:
-    """Reads the lines that were added to a file since the last call."""
+    """Reads the lines that were added to a file since the last call. As ``tail -F`` it begins again after a truncation
+    (logrotate's ``copytruncate``), and goes on in a new file of the name once it has read the old one."""
 
     def __init__(self, path: Path, last: int | None = None) -> None:
+        self._path = path
         self._file = open_regular(path)
+        self._at = 0
+        self._seen = b""
+        """The last bytes before `_at`. After a truncation the file has others there."""
         self._rest = b""
         self._since = 0.0
         """Time at which `_rest` was read."""
@@ -100,7 +108,7 @@ class Tail:
 
         At most a block is held in memory, so a line longer than several blocks comes in pieces.
         """
-        while data := self._file.read(BLOCK):
+        while data := self._read():
             *whole, self._rest = (self._rest + data).split(b"\n")
             yield from map(_text, whole)
             if len(self._rest) > LONGEST:
@@ -116,7 +124,7 @@ class Tail:
         With `rest` the text after the last newline counts as a line.
         """
         now = time.monotonic()
-        while data := self._file.read(BLOCK):
+        while data := self._read():
             *whole, left = (self._rest + data).split(b"\n")
             for line in whole:
                 yield Piece(_text(line), True)
@@ -130,6 +138,34 @@ class Tail:
         elif self._rest and now >= self._since + PATIENCE_S and (text := self._partial()):
             yield Piece(text, False)
 
+    def _read(self) -> bytes:
+        """Return the next bytes, at most a block. A file that begins again also begins a line."""
+        again = self._bytes(self._at - len(self._seen), len(self._seen)) != self._seen
+        data = b"" if again else self._bytes(self._at, BLOCK)
+        if not again and not data and self._is_replaced():
+            with suppress(OSError):
+                file = open_regular(self._path)
+                self._file.close()
+                self._file, again = file, True
+        if again:
+            ended = not self._seen or self._seen.endswith(b"\n")
+            self._at, self._seen = 0, b""
+            return self._read() if ended else b"\n"
+        self._at += len(data)
+        self._seen = (self._seen + data)[-MARK:]
+        return data
+
+    def _bytes(self, at: int, size: int) -> bytes:
+        return os.pread(self._file.fileno(), size, at)
+
+    def _is_replaced(self) -> bool:
+        """Return whether another file has the name now, and content."""
+        try:
+            now = self._path.stat()
+        except OSError:
+            return False
+        return now.st_size > 0 and not os.path.samestat(now, os.fstat(self._file.fileno()))
+
     def _partial(self) -> str:
         """Take the incomplete line as far as it is valid, without an incomplete character at its end."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -142,19 +178,19 @@ class Tail:
         self._file.close()
 
     def _skip(self, last: int) -> None:
-        """Seek to the start of the last `last` lines, without reading the file from its beginning."""
-        position, data = self._file.seek(0, os.SEEK_END), b""
+        """Begin at the start of the last `last` lines, without reading the file from its beginning."""
+        position, data = os.fstat(self._file.fileno()).st_size, b""
         while position and data.count(b"\n") <= last:
             size = min(BLOCK, position)
             position -= size
-            self._file.seek(position)
-            data = self._file.read(size) + data
+            data = self._bytes(position, size) + data
         at = len(data) - data.endswith(b"\n")
         for _ in range(last):
             at = data.rfind(b"\n", 0, at)
             if at < 0:
                 break
-        self._file.seek(position + (at + 1 if last else len(data)))
+        begin = at + 1 if last else len(data)
+        self._at, self._seen = position + begin, data[max(0, begin - MARK) : begin]
 
 
 def _text(line: bytes) -> str:
