@@ -285,6 +285,16 @@ def test_a_choice_before_the_whole_job_went_back_is_not_repeated(shm):
     restarted.close()
 
 
+def test_a_decision_from_a_snapshot_file_is_not_taken_for_one_that_the_rank_made(shm):
+    log = SendLog(shm, "a", 0)
+    log.decide("calls/answered", 5, 1, b"an answer that a stranger wrote into the file", persists=True)
+    log.decide("calls/answered", 5, 1, b"the rank's own")
+    log.close()
+    again = SendLog(shm, "a", 0, generation=1, resume=2)
+    assert [record.body for record in again.decisions("calls/answered")] == [b"the rank's own"]
+    again.close()
+
+
 @given(st.data())
 def test_every_record_is_read_as_it_was_written(data):
     ranks = st.lists(st.integers(0, 2**32 - 1), max_size=5).map(tuple)

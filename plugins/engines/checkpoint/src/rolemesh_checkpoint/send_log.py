@@ -186,8 +186,13 @@ class SendLog:
         self._append(RecordKind.DECISION, step, hold, data)
 
     def decisions(self, scope: str) -> list[LogRecord]:
-        """Return the decisions about `scope` of former generations in this timeline, in order."""
-        return [record for record in self.ours if record.kind == RecordKind.DECISION and record.scope == scope]
+        """Return the decisions about `scope` that former generations made in this timeline, in order.
+
+        Those that persisted snapshots have are not among them: they may come from a file that another user wrote, and
+        readers of decisions may unpickle.
+        """
+        found = [record for record in self.ours if record.kind == RecordKind.DECISION and not record.persists]
+        return [record for record in found if record.scope == scope]
 
     def take_found(self) -> tuple[Sequence[LogRecord], list[LogRecord]]:
         """Return `ours` and `found`, once: the log keeps neither."""

@@ -8,7 +8,6 @@ from rolemesh.api.rank_ref import RankRef
 from rolemesh.graph.logical import LogicalGraph
 from rolemesh_checkpoint import disk, in_flight
 from rolemesh_checkpoint.layout import SnapshotError
-from rolemesh_checkpoint.log_kinds import RecordKind
 from rolemesh_dataplane.codec import unpickles
 
 __all__ = ["TRUST_FLAG", "read_edges", "written_by"]
@@ -35,11 +34,13 @@ def read_edges(
 ) -> list[in_flight.InFlight]:
     """Return the records of the file `name` of the checkpoint in `folder`, which `producer` had sent.
 
-    Raises `SnapshotError` for a damaged file and, unless it is `trusted`, for one with a pickled object.
+    Raises `SnapshotError` for a damaged file and, unless it is `trusted`, for one with a pickled object: any header
+    that asks for one, whatever the kind of its record. Decisions have no header, and who unpickles decisions takes none
+    of a file (`SendLog.decisions`).
     """
     records = in_flight.read(folder / name)
     for record in () if trusted else records:
-        if record.kind == RecordKind.CHUNK and unpickles(record.header):
+        if record.header and unpickles(record.header):
             edge = graph.edges[record.edge] if 0 <= record.edge < len(graph.edges) else None
             way = f"for {edge.param!r} of {graph.ops[edge.dst].label}" if edge is not None else f"on edge {record.edge}"
             raise SnapshotError(
