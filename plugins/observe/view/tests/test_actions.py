@@ -14,6 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rolemesh_view import application
+from rolemesh_view.guard import Access
 from rolemesh_view.viewed import Runs
 
 TOKEN = "a-token"
@@ -92,7 +93,9 @@ def event(folder: Path, kind: str) -> dict[str, object]:
 @pytest.mark.soak
 def test_a_profile_and_the_stacks_of_a_rank_come_with_an_event_that_says_who_asked(run: Path) -> None:
     client = TestClient(
-        application(Runs(run.parent, run), TOKEN), "http://127.0.0.1", headers={"authorization": f"Bearer {TOKEN}"}
+        application(Runs(run.parent, run), Access(TOKEN)),
+        "http://127.0.0.1",
+        headers={"authorization": f"Bearer {TOKEN}"},
     )
 
     def act(**given: str) -> str:

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from rolemesh_runtime.lock import RunLock, lock_file
 from rolemesh_view import application
+from rolemesh_view.guard import Access
 from rolemesh_view.last_write import QUIET_S, LastWrite
 from rolemesh_view.pages import PAGES
 from rolemesh_view.viewed import Runs
@@ -47,7 +48,9 @@ def stamp(path: Path, time: float) -> None:
 
 @pytest.fixture
 def client(run: Path) -> TestClient:
-    return TestClient(application(Runs(run.parent), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"})
+    return TestClient(
+        application(Runs(run.parent), Access("t")), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+    )
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, 0.0, 3600.0])

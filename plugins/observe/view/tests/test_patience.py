@@ -15,6 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from rolemesh_view import application, patience, server
+from rolemesh_view.guard import Access
 from rolemesh_view.viewed import Runs, Viewed
 
 
@@ -46,7 +47,7 @@ def test_a_store_that_does_not_answer_holds_up_its_run_only(
     for name in ("one", "other"):
         shutil.copytree(seen, tmp_path / name, ignore=shutil.ignore_patterns("snapshots", "state.sqlite", "logs"))
     runs = Runs(tmp_path)
-    client = TestClient(application(runs, "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"})
+    client = TestClient(application(runs, Access("t")), "http://127.0.0.1", headers={"authorization": "Bearer t"})
     silent = runs.find("other")
     assert silent is not None
     with held(silent):
@@ -80,7 +81,9 @@ def test_a_folder_that_does_not_answer_before_the_first_listing_is_named_and_the
         return is_file(path)
 
     monkeypatch.setattr(Path, "is_file", slow)
-    client = TestClient(application(Runs(tmp_path), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"})
+    client = TestClient(
+        application(Runs(tmp_path), Access("t")), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+    )
     rows = r'<a href="/run/(.*?)/flow">.*?<span class="state ">(.*?)</span>'
     try:
         for limit_s in (10.0, 0.3):

@@ -17,6 +17,7 @@ from rolemesh_recorder.rows import Row, rows_folder
 from rolemesh_view import application, row_index
 from rolemesh_view.entries import Entry, entry_of, missing_policy, ratio_of
 from rolemesh_view.groups import groups_of, steps_of, why_reward
+from rolemesh_view.guard import Access
 from rolemesh_view.viewed import Runs
 
 REWARDS = {0: (1.0, 1.0, 1.0), 1: (0.0, 1.0, 0.5), 2: (1.0, math.nan, math.inf)}
@@ -48,7 +49,9 @@ def client(tmp_path: Path) -> TestClient:
     lines = [msgspec.json.encode(row) for step in (3, 4) for row in rows(step)]
     (folder / "000000.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     return TestClient(
-        application(Runs(tmp_path, tmp_path / "run"), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+        application(Runs(tmp_path, tmp_path / "run"), Access("t")),
+        "http://127.0.0.1",
+        headers={"authorization": "Bearer t"},
     )
 
 

@@ -17,6 +17,7 @@ from rolemesh_recorder.lines import Account, FlowEdge, FlowFile, FlowOp, Head, S
 from rolemesh_recorder.rows import Row
 from rolemesh_runtime.lock import RunLock, lock_file
 from rolemesh_view import application
+from rolemesh_view.guard import Access
 from rolemesh_view.pages import PAGES, changing
 from rolemesh_view.viewed import Runs
 
@@ -91,7 +92,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.fixture(scope="module")
 def client(runs: Runs) -> TestClient:
-    return TestClient(application(runs, TOKEN), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"})
+    return TestClient(application(runs, Access(TOKEN)), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"})
 
 
 PATHS = ["/", *(f"/run/{run}/{page}" for run in ("ended", "killed", "damaged") for page in PAGES)]
@@ -112,7 +113,7 @@ def test_a_page_shows_texts_of_a_run_as_text_and_names_no_other_machine(client: 
     "path", ["/", "/live", "/run/ended/live", "/run/ended/data/lanes", "/static/style.css", "/nowhere"]
 )
 def test_a_request_without_the_token_is_refused(runs: Runs, path: str) -> None:
-    client = TestClient(application(runs, TOKEN), ADDRESS)
+    client = TestClient(application(runs, Access(TOKEN)), ADDRESS)
     for given in ("", "?token=wrong"):
         answer = client.get(path + given)
         assert (answer.status_code, "ended" in answer.text) == (401, False)
@@ -136,7 +137,7 @@ def test_a_request_without_the_token_is_refused(runs: Runs, path: str) -> None:
 def test_a_foreign_host_name_and_a_form_of_another_site_are_refused(
     runs: Runs, method: str, headers: dict[str, str], status: int
 ) -> None:
-    client = TestClient(application(runs, TOKEN, hosts=["jobs.example"]), ADDRESS)
+    client = TestClient(application(runs, Access(TOKEN), hosts=["jobs.example"]), ADDRESS)
     form = {"do": "stop", "sure": "yes", "token": TOKEN} if method == "POST" else None
     answer = client.request(
         method, "/run/killed/act?do=stop", headers={"authorization": f"Bearer {TOKEN}"} | headers, data=form
@@ -147,10 +148,28 @@ def test_a_foreign_host_name_and_a_form_of_another_site_are_refused(
 
 
 def test_the_link_with_the_token_leads_to_the_page_without_it(runs: Runs) -> None:
-    client = TestClient(application(runs, TOKEN), ADDRESS)
+    client = TestClient(application(runs, Access(TOKEN)), ADDRESS)
     page = client.get(f"/run/ended/rows?token={TOKEN}&step=3")
     assert (page.status_code, page.url.path, page.url.query) == (200, "/run/ended/rows", b"step=3")
     assert client.get("/").status_code == 200
+
+
+def test_a_link_opens_one_browser_and_no_page_shows_its_secrets(runs: Runs) -> None:
+    access = Access(TOKEN)
+    used: list[str] = []
+    token = access.link(lambda: used.append("once"))
+    app = application(runs, access)
+    first, other = TestClient(app, ADDRESS), TestClient(app, ADDRESS)
+    assert [first.get(f"/?token={token}").status_code for _ in range(2)] == [200, 200]  # the second by its cookie
+    assert other.get(f"/?token={token}").status_code == 401
+    assert other.get("/", headers={"authorization": f"Bearer {token}"}).status_code == 401
+    assert used == ["once"]
+    question = first.get("/run/killed/act?do=stop").text
+    assert access.form in question
+    assert access.cookie not in question
+    for stolen in (access.form, access.cookie):
+        assert other.get("/", headers={"authorization": f"Bearer {stolen}"}).status_code == 401
+        assert other.get(f"/?token={stolen}").status_code == 401
 
 
 def test_the_lanes_have_the_pieces_of_a_window_and_the_ways_of_values(client: TestClient) -> None:
@@ -216,7 +235,7 @@ def test_lists_of_a_living_run_are_made_again_only_when_there_is_something_new(t
     lock = RunLock(lock_file(folder))
     assert lock.share()
     runs = Runs(tmp_path)
-    client = TestClient(application(runs, TOKEN), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"})
+    client = TestClient(application(runs, Access(TOKEN)), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"})
     run = runs.find("run")
     assert run is not None
     for page, query in (("events", {"kind": "failure"}), ("placement", {}), ("failures", {}), ("rows", {"step": "3"})):
@@ -242,7 +261,9 @@ def test_the_page_of_a_recovery_has_its_events_also_if_the_clock_has_stepped_mea
             for number, kind in enumerate(("rank_up", "recovered", "rank_done"), 10):
                 event = {"seq": number, "epoch": 1, "time": T / 1e6 + step_s, "kind": kind, "data": {"number": 1}}
                 file.write(json.dumps(event) + "\n")
-        client = TestClient(application(Runs(tmp_path), TOKEN), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"})
+        client = TestClient(
+            application(Runs(tmp_path), Access(TOKEN)), ADDRESS, headers={"authorization": f"Bearer {TOKEN}"}
+        )
         page = client.get("/run/run/failure?number=1").text
         kinds = re.findall(r'<td class="time">.*?</td><td>(.*?)</td>', page)
         assert {"recovery_planned", "rank_up", "recovered"} <= set(kinds)
@@ -275,7 +296,9 @@ def test_the_page_of_logs_opens_with_a_log_that_has_text(tmp_path: Path) -> None
     (run / "run.json").write_text("{}")
     for name, text in (("a-0", ""), ("b-0", "here"), ("master", "")):
         (run / "logs" / f"{name}.log").write_text(text)
-    client = TestClient(application(Runs(tmp_path), "t"), "http://127.0.0.1", headers={"authorization": "Bearer t"})
+    client = TestClient(
+        application(Runs(tmp_path), Access("t")), "http://127.0.0.1", headers={"authorization": "Bearer t"}
+    )
     assert re.search("<h2>b-0.log</h2><pre [^>]*>here</pre>", client.get("/run/run/logs").text)
     (run / "logs" / "master.log").write_text("there")
     assert "<h2>master.log</h2>" in client.get("/run/run/logs").text

@@ -66,11 +66,11 @@ class Viewer:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()
+        self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
 
     def page(self) -> str:
         """Return the page of the flow."""
-        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-        with opener.open(self.address, timeout=30) as answer:
+        with self._opener.open(self.address, timeout=30) as answer:
             text: str = answer.read().decode()
         return text
 

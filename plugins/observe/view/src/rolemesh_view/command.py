@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import html
 import logging
-import secrets
 import socket
 import sys
+import tempfile
 import threading
 import webbrowser
 from pathlib import Path
@@ -20,6 +21,7 @@ from rolemesh.cli.arguments import RunsDir
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import runs_folder
 from rolemesh_facts.finding import readable_run
+from rolemesh_view.guard import Access
 from rolemesh_view.live import Live
 from rolemesh_view.server import application, compile_templates
 from rolemesh_view.viewed import Runs
@@ -59,8 +61,8 @@ def command(
     """Serve web pages about a job, or about all jobs of the runs folder, until Ctrl-C.
 
     The pages show running jobs, jobs that were killed, and folders that were copied from elsewhere. They ask nothing of
-    a job's master, and fetch nothing from other machines. Without the token of the printed address, the server
-    refuses each request, and so it does for a host name that is not its own.
+    a job's master, and fetch nothing from other machines. The server refuses requests without the token of the
+    printed address, and host names that are not its own. Each address opens one browser; then a new one is printed.
 
     Exit code: 0 after Ctrl-C, 2 if there is no such job or the address cannot be used.
 
@@ -75,26 +77,50 @@ def command(
     folder = runs_folder(runs_dir)
     chosen = readable_run(job, folder) if job else None
     listening = _listen(host, port)
-    token = secrets.token_urlsafe(24)
     bound = listening.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
     path = f"/run/{quote(_name(chosen), safe='')}/flow" if chosen else "/"
-    address = f"http://{shown}:{bound}{path}?token={token}"
-    typer.echo(f"{address}\nCtrl-C ends the viewer, not the job", err=False)
-    if open_:
-        webbrowser.open(address)
+    access, address = Access(), f"http://{shown}:{bound}{path}"
+    _print_address(access, address)
+    typer.echo("Ctrl-C ends the viewer, not the job")
+    leading = _open_browser(access, address) if open_ else None
     live, hosts, runs = Live(), [host, socket.gethostname(), *(allow_host or ())], Runs(folder, chosen)
     threading.Thread(target=compile_templates, daemon=True, name="templates").start()
     if chosen:
         threading.Thread(target=_begin, args=(runs,), daemon=True, name="begin").start()
-    app = application(runs, token, cookie=f"rolemesh-view-{bound}", hosts=hosts, live=live)
+    app = application(runs, access, cookie=f"rolemesh-view-{bound}", hosts=hosts, live=live)
     gc.set_threshold(*COLLECT)
     logging.getLogger("rolemesh.runs.jsonl").addFilter(_Once())
     sys.setswitchinterval(SWITCH_S)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_S
     )
-    _Server(config, live).run(sockets=[listening])
+    try:
+        _Server(config, live).run(sockets=[listening])
+    finally:
+        if leading is not None:
+            leading.unlink(missing_ok=True)
+
+
+def _print_address(access: Access, address: str) -> None:
+    """Print an address that opens one browser, and another one when that is done."""
+    typer.echo(f"{address}?token={access.link(lambda: _print_address(access, address))}")
+
+
+def _open_browser(access: Access, address: str) -> Path:
+    """Open the browser with a private file that leads to `address`, and return the file.
+
+    All users of the machine can read the arguments of a browser in the list of processes, so no token may stand there.
+    """
+    handle, name = tempfile.mkstemp(prefix="rolemesh-view-", suffix=".html")  # of mode 0600
+    path = Path(name)
+    target = html.escape(f"{address}?token={access.link(lambda: path.unlink(missing_ok=True))}")
+    with open(handle, "w", encoding="utf-8") as file:
+        file.write(
+            f'<!doctype html><meta http-equiv="refresh" content="0;url={target}"><a href="{target}">rolemesh view</a>'
+        )
+    webbrowser.open(path.as_uri())
+    return path
 
 
 def _begin(runs: Runs) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rolemesh_view.text import shown
 
-__all__ = ["Guard"]
+__all__ = ["Access", "Guard"]
 
 HEADERS: Final = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -27,15 +27,50 @@ HEADERS: Final = {
 }
 
 
+class Access:
+    """The secrets of one viewer.
+
+    A link with a token opens the viewer once, so a token in a list of processes or in a history is of no use later. The
+    browser gets a cookie instead. Forms have a secret of their own, so a page shows neither token nor cookie.
+    `tokens`: those of links that exist from the beginning.
+    """
+
+    def __init__(self, *tokens: str) -> None:
+        self.cookie, self.form = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        self._links: dict[str, Callable[[], object]] = {token: lambda: None for token in tokens}
+
+    def link(self, used: Callable[[], object]) -> str:
+        """Return the token of a new link; `used` runs when somebody opens it."""
+        token = secrets.token_urlsafe(24)
+        self._links[token] = used
+        return token
+
+    def admits(self, token: str) -> bool:
+        """Whether `token` belongs to a link that nobody has used."""
+        return any(same(token, each) for each in self._links)
+
+    def use(self, token: str) -> bool:
+        """Take the token of a link; False if it is none, or was used before."""
+        if not self.admits(token):
+            return False
+        self._links.pop(token)()
+        return True
+
+
+def same(given: str, secret: str) -> bool:
+    """Compare in a time that says nothing about `secret`."""
+    return secrets.compare_digest(given.encode(errors="replace"), secret.encode())
+
+
 class Guard:
-    """Refuses requests without the token (401). A link with ``?token=`` sets a cookie and leads to the bare address.
+    """Refuses requests without a secret of `access` (401). A link's token sets a cookie and leads to the bare address.
 
     It refuses host names that are not in `hosts` (421): a foreign site may let its own name lead to this machine (DNS
     rebinding). Addresses and ``localhost`` are always right. It refuses forms from other sites (403).
     """
 
-    def __init__(self, app: ASGIApp, token: str, cookie: str, hosts: Collection[str] = ()) -> None:
-        self._app, self._token, self._cookie = app, token, cookie
+    def __init__(self, app: ASGIApp, access: Access, cookie: str, hosts: Collection[str] = ()) -> None:
+        self._app, self._access, self._cookie = app, access, cookie
         self._hosts = {"localhost", *map(str.lower, hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,23 +100,24 @@ class Guard:
         own = origin is None or origin.partition("://")[2] == host or self._is_named(_name(origin))
         if scope["method"] not in ("GET", "HEAD") and not own:
             return PlainTextResponse("403: the form is not one of the viewer's own pages\n", 403)
+        inside = same(cookie_parser(headers.get("cookie", "")).get(self._cookie, ""), self._access.cookie)
         given = query.get("token", "")
-        if given and self._is_token(given):
+        if given and (inside or (scope["method"] == "GET" and self._access.use(given))):
             rest = "&".join(
                 part for part in scope["query_string"].decode("latin-1").split("&") if not part.startswith("token=")
             )
             path = scope.get("raw_path", b"/").decode("latin-1").partition("?")[0]
             response = RedirectResponse(f"/{path.lstrip('/')}{'?' + rest if rest else ''}", 303)
-            response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+            # "lax": a browser that comes from the private file of `rolemesh view` sends a strict cookie to no redirect.
+            response.set_cookie(self._cookie, self._access.cookie, httponly=True, samesite="lax")
             return response
-        if self._is_token(cookie_parser(headers.get("cookie", "")).get(self._cookie, "")):
+        if inside or self._access.admits(headers.get("authorization", "").removeprefix("Bearer ")):
             return None
-        if self._is_token(headers.get("authorization", "").removeprefix("Bearer ")):
-            return None
-        return PlainTextResponse("401: open the address that `rolemesh view` has printed; it has the token\n", 401)
-
-    def _is_token(self, given: str) -> bool:
-        return secrets.compare_digest(given.encode(), self._token.encode())
+        return PlainTextResponse(
+            "401: open the newest address that `rolemesh view` has printed. Each address opens the viewer once. If "
+            "somebody else has used yours, end the viewer and start it again.\n",
+            401,
+        )
 
     def _is_named(self, name: str) -> bool:
         return name in self._hosts - {"localhost"}

@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 from rolemesh_facts import palette
 from rolemesh_view import data, pages, text
 from rolemesh_view.actions import QUESTIONS, act
-from rolemesh_view.guard import Guard
+from rolemesh_view.guard import Access, Guard, same
 from rolemesh_view.live import Live, Parts
 from rolemesh_view.patience import LIMIT_S, Silent, Stuck, in_turn, within
 from rolemesh_view.text import shown
@@ -34,13 +34,13 @@ Page = Callable[[Viewed, Any], dict[str, Any]]
 
 
 def application(
-    runs: Runs, token: str, *, cookie: str = "rolemesh-view", hosts: Collection[str] = (), live: Live | None = None
+    runs: Runs, access: Access, *, cookie: str = "rolemesh-view", hosts: Collection[str] = (), live: Live | None = None
 ) -> Starlette:
-    """Return the application that shows `runs` to those who have `token`. `live` can end its streams.
+    """Return the application that shows `runs` to those whom `access` admits. `live` can end its streams.
 
     `hosts`: names for which it answers, besides ``localhost`` and addresses.
     """
-    show = _Show(runs, token, live or Live())
+    show = _Show(runs, access, live or Live())
     routes = [
         Route("/", show.jobs),
         Route("/live", show.live_jobs),
@@ -53,7 +53,7 @@ def application(
         Route("/run/{name}", show.first),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token, cookie=cookie, hosts=hosts)])
+    return Starlette(routes=routes, middleware=[Middleware(Guard, access=access, cookie=cookie, hosts=hosts)])
 
 
 @cache
@@ -77,8 +77,8 @@ def compile_templates() -> None:
 class _Show:
     """Answers requests. Functions that read files run in threads, and for a limited time."""
 
-    def __init__(self, runs: Runs, token: str, streams: Live) -> None:
-        self._runs, self._token, self._streams = runs, token, streams
+    def __init__(self, runs: Runs, access: Access, streams: Live) -> None:
+        self._runs, self._access, self._streams = runs, access, streams
         self._templates = templates()
         self._stuck: Stuck = {}
 
@@ -197,14 +197,16 @@ class _Show:
         if query.get("do") not in QUESTIONS:
             raise HTTPException(404, "there is no such action")
         given = {key: value for key, value in query.items() if key in GIVEN}
-        context = {"question": QUESTIONS[query["do"]], "given": given, "token": self._token}
+        context = {"question": QUESTIONS[query["do"]], "given": given, "token": self._access.form}
         return self._html("act", title="Confirm", **pages.frame(run, "act", {}), **context)
 
     async def act(self, request: Request) -> Response:
         run = self._run(request)
         async with request.form() as form:
             given = {key: value for key, value in form.items() if isinstance(value, str)}
-        if given.get("token") != self._token or given.get("sure") != "yes":
+        token = given.get("token", "")
+        own = same(token, self._access.form) or self._access.admits(token)
+        if not own or given.get("sure") != "yes":
             return PlainTextResponse("403: an action needs the token and a confirmation\n", 403)
         said = await run_in_threadpool(act, run, given.get("do", ""), given)
         return self._html("said", title="Asked", **pages.frame(run, "act", {}), said=said)
