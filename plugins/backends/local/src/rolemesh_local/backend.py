@@ -66,7 +66,7 @@ class LocalBackend(Backend):
         log = run_dir / LOGS_DIR / "master.log"
         with log.open("ab") as out:
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-m", "rolemesh_local", bundle.job.job_id],
+                [sys.executable, "-P", "-m", "rolemesh_local", bundle.job.job_id],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=out,

@@ -293,7 +293,7 @@ def in_background(job: Prepared, run_dir: Path, options: Any, say: Say) -> RunHa
     if not isinstance(job.source, Path):
         what = "a job that is no file cannot go on without this process on a Ray that this process starts"
         raise JobFileError(what, remedy="give the address of a Ray that is there, or use the backend local")
-    command = [sys.executable, "-m", "rolemesh.cli", "run", str(job.source), *job.overrides]
+    command = [sys.executable, "-P", "-m", "rolemesh.cli", "run", str(job.source), *job.overrides]
     command += ["--runs-dir", str(run_dir.parent)]
     if options.resume is not None:
         command += ["--resume", options.resume]

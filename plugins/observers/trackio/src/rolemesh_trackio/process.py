@@ -27,7 +27,7 @@ class Child:
         self._log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rolemesh_trackio.child"],
+                [sys.executable, "-P", "-m", "rolemesh_trackio.child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,

@@ -142,7 +142,7 @@ def _install(python: str, environment: Environment, constraints: Path, lock: int
     # killed, so is pip, which holds the lock: the agent's next incarnation begins from scratch.
     this = os.getpid()
     pip = subprocess.Popen(
-        [python, "-m", "pip", "install", *options, "-r", "/dev/stdin"],
+        [python, "-P", "-m", "pip", "install", *options, "-r", "/dev/stdin"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -206,7 +206,7 @@ def main() -> None:
         folder = Path(python).parents[1]
         os.environ["VIRTUAL_ENV"] = str(folder)
         os.environ["PATH"] = os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", os.defpath)])
-    os.execv(python, [python, "-m", "rolemesh_durable.agent.zygote", *sys.argv[1:]])
+    os.execv(python, [python, "-P", "-m", "rolemesh_durable.agent.zygote", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

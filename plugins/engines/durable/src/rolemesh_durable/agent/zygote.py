@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
+from rolemesh.api.import_ref import import_paths
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.kinds.installed import distribution
 from rolemesh_durable.protocol.refs import StartRef
@@ -149,6 +150,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     folder, alone_s = sys.argv[3], float(sys.argv[4])
     pass_over(signal.SIGINT)
+    import_paths(".")  # a preload may be the job's own
     gc.disable()  # nothing of what is imported goes again: looking it through takes a fifth of the time
     for module in sys.argv[5:]:
         try:

@@ -327,7 +327,7 @@ class ZygotePool:
             with theirs, _output(self._logs / "zygote.log") as log:
                 process = subprocess.Popen(
                     [
-                        *(sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())),
+                        *(sys.executable, "-P", "-m", module, str(theirs.fileno()), str(os.getpid())),
                         *(str(self._tmp), str(self._alone_s), *preload),
                     ],
                     pass_fds=[theirs.fileno()],

@@ -92,7 +92,7 @@ class NodeChecks(AgentPart):
             begins = log.tell()
             try:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "rolemesh_durable.extensions.checks.agent", str(write)],
+                    [sys.executable, "-P", "-m", "rolemesh_durable.extensions.checks.agent", str(write)],
                     stdin=subprocess.PIPE, stdout=log, stderr=log, env=self._environ, pass_fds=[write],
                     start_new_session=True,
                 )  # fmt: skip
