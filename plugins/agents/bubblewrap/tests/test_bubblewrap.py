@@ -53,6 +53,15 @@ def test_a_command_cannot_change_the_machine(sandbox: BubblewrapSandbox, command
     assert sandbox.run(command).code != 0
 
 
+def test_a_command_cannot_take_the_status_from_the_process_above_it(sandbox: BubblewrapSandbox) -> None:
+    steal = (
+        "import ctypes, os, time; got = ctypes.CDLL(None).syscall(438, os.pidfd_open(1), 9, 0)\n"  # pidfd_getfd
+        "if got >= 0: os.write(got, b'0'); time.sleep(1)\n"
+        "os._exit(3)"
+    )
+    assert sandbox.run(["python", "-c", steal]).code == 3
+
+
 def test_nothing_is_left_unenforced(sandbox: BubblewrapSandbox) -> None:
     assert sandbox.unenforced() == ()
 

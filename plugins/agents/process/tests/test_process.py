@@ -18,6 +18,42 @@ from rolemesh_testing import SandboxConformance
 DEBIAN = "/usr/bin/python3"
 """An interpreter that every user may run."""
 
+STEAL = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+for pid in (1, os.getppid()):
+    got = libc.syscall(438, os.pidfd_open(pid), 9, 0)  # pidfd_getfd
+    if got >= 0:
+        os.write(got, b"0")
+        time.sleep(1)
+os._exit(3)
+"""
+KEEP = """
+import os, time
+held = []
+for name in "abc":
+    held.append(open(name, "wb"))
+    os.unlink(name)
+    held[-1].write(b"z" * 12_000_000)
+    held[-1].flush()
+time.sleep(9)
+"""
+MEMORY = """
+import os, time
+held = [os.memfd_create("m") for _ in range(40)]
+for each in held:
+    os.write(each, b"z" * 10_000_000)
+time.sleep(9)
+"""
+ISOLATED = """
+import ctypes, socket
+print(ctypes.CDLL(None).syscall(248, b"user", b"name", b"value", ctypes.c_size_t(5), -3))  # add_key
+try:
+    print(socket.socket(socket.AF_VSOCK))
+except OSError as error:
+    print(error.strerror)
+"""
+
 
 class TestProcess(SandboxConformance):
     plugin = "process"
@@ -56,6 +92,17 @@ def plain(tmp_path: Path) -> Iterator[ProcessSandbox]:
     made = opened(tmp_path / "folder", isolation="none", python=DEBIAN if os.getuid() == 0 else "")
     yield made
     made.close()
+
+
+@pytest.mark.parametrize("which", ["sandbox", "plain"])
+def test_a_command_cannot_take_its_status_keys_of_the_user_or_room_that_nobody_counts(
+    request: pytest.FixtureRequest, which: str
+) -> None:
+    made: ProcessSandbox = request.getfixturevalue(which)
+    assert made.run([made.python, "-c", STEAL]).code == 3
+    assert made.run([made.python, "-c", ISOLATED]).output == "-1\nPermission denied\n"
+    assert made.run([made.python, "-c", KEEP]).ended == "disk_mb"
+    assert made.run([made.python, "-c", MEMORY]).ended == "memory_mb"
 
 
 def test_in_namespaces_nothing_is_left_unenforced(sandbox: ProcessSandbox) -> None:

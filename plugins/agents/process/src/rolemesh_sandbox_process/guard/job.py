@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rolemesh_sandbox_process.guard.output import Output
 from rolemesh_sandbox_process.guard.spawn import HELPERS, start
-from rolemesh_sandbox_process.guard.watch import descendants, folder_size, resident
+from rolemesh_sandbox_process.guard.watch import descendants, folder_size, resident, unnamed
 
 __all__ = ["End", "Job", "OwnerGoneError"]
 
@@ -136,7 +136,7 @@ class Job:
         if told.startswith(b"!"):
             return End(None, error=told[1:].decode(errors="replace"))
         if told:
-            return End(int(told))
+            return End(int(told)) if told.removeprefix(b"-").isdigit() else End(None, error=f"the status {told[:40]!r}")
         _, status = os.waitpid(self.pid, 0)  # the process above the command was killed
         return End(os.waitstatus_to_exitcode(status))
 
@@ -148,11 +148,15 @@ class Job:
         memory = int(self.limits["memory_mb"] * 1e6)
         if any(resident(pid) > memory for pid in found):
             return "memory_mb"
-        return self._too_large() if disk else ""
+        if not disk:
+            return ""
+        on_disk, elsewhere = unnamed(found, self.folders)
+        return "memory_mb" if elsewhere > memory else self._too_large(on_disk)
 
-    def _too_large(self) -> str:
+    def _too_large(self, more: int = 0) -> str:
+        """Return the limit of the folder if it is exceeded, together with `more` bytes."""
         limit = int(self.limits["disk_mb"] * 1e6)
-        return "disk_mb" if sum(folder_size(each, limit) for each in self.folders) > limit else ""
+        return "disk_mb" if more + sum(folder_size(each, limit) for each in self.folders) > limit else ""
 
 
 def _take(pipe: int, kept: Output, *, everything: bool = False) -> bool:

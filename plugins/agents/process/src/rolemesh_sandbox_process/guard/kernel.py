@@ -6,7 +6,17 @@ import ctypes
 import os
 from typing import Final
 
-__all__ = ["CLONE", "die_with", "drop_capabilities", "mount", "no_new_privileges", "read_only", "subreaper", "unshare"]
+__all__ = [
+    "CLONE",
+    "die_with",
+    "drop_capabilities",
+    "mount",
+    "no_new_privileges",
+    "read_only",
+    "subreaper",
+    "unshare",
+    "untraceable",
+]
 
 CLONE: Final = {
     "user": 0x10000000,
@@ -17,7 +27,7 @@ CLONE: Final = {
     "uts": 0x04000000,
 }
 """Flags of unshare(2), by the namespace that they make."""
-_PDEATHSIG, _CAPBSET_DROP, _SUBREAPER, _NO_NEW_PRIVS, _AMBIENT, _AMBIENT_CLEAR = 1, 24, 36, 38, 47, 4
+_PDEATHSIG, _DUMPABLE, _CAPBSET_DROP, _SUBREAPER, _NO_NEW_PRIVS, _AMBIENT, _AMBIENT_CLEAR = 1, 4, 24, 36, 38, 47, 4
 _MOUNT_SETATTR, _AT_RECURSIVE, _RDONLY, _AT_FDCWD = 442, 0x8000, 1, -100
 _CAPABILITIES = 64
 
@@ -61,6 +71,11 @@ def die_with(parent: int) -> None:
 def subreaper() -> None:
     """Become the parent of all descendants whose own parent ends."""
     _prctl(_SUBREAPER, 1)
+
+
+def untraceable() -> None:
+    """Forbid other processes of this user to trace this one, or to take its descriptors, until it starts a program."""
+    _prctl(_DUMPABLE, 0)
 
 
 def no_new_privileges() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, NoReturn
 
-from rolemesh_sandbox_process.guard.kernel import die_with, drop_capabilities, no_new_privileges, subreaper
+from rolemesh_sandbox_process.guard.kernel import die_with, drop_capabilities, no_new_privileges, subreaper, untraceable
 from rolemesh_sandbox_process.guard.namespaces import enter, loopback, prepare
 from rolemesh_sandbox_process.guard.seccomp import restrict
 
@@ -95,8 +95,10 @@ def _begin(setup: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
 def _supervise(setup: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
     """Start the command, wait for its end, and report it.
 
-    If this is the first process of a namespace, its end kills all others there.
+    If this is the first process of a namespace, its end kills all others there. Commands of the same user cannot trace
+    it, nor take the descriptor of its status (pidfd_getfd(2)). A command that starts can be traced again.
     """
+    untraceable()
     mine = os.getpid()
     if setup["port"]:
         _listen(setup["port"])
@@ -139,8 +141,7 @@ def _execute(setup: Mapping[str, Any], command: Sequence[str], parent: int) -> N
         no_new_privileges()
         if setup["isolation"] == "namespaces":
             drop_capabilities()
-        if setup["isolation"] == "none":
-            restrict(network=setup["limits"]["network"])
+        restrict(network=setup["limits"]["network"], namespaces=setup["isolation"] != "none")
         _default_signals()
         os.set_inheritable(STATUS, False)
     except BaseException as error:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
-__all__ = ["children", "descendants", "folder_size", "resident"]
+__all__ = ["children", "descendants", "folder_size", "resident", "unnamed"]
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _ENTRY = 4096
@@ -65,6 +67,40 @@ def folder_size(path: str, enough: int) -> int:
             if nested:
                 pending.append(entry.path)
     return size
+
+
+def unnamed(pids: Iterable[int], paths: Iterable[str]) -> tuple[int, int]:
+    """Return the bytes of files without a name: on the file systems of `paths`, and of open ones elsewhere (in memory).
+
+    Each file counts once. A file on disk that is mapped and closed counts with the size of its mapping.
+    """
+    devices, pids = {os.stat(path).st_dev for path in paths}, list(pids)
+    found = {key: size for pid in pids for key, size in _mapped(pid) if key[0] in devices}
+    found |= {key: size for pid in pids for key, size in _opened(pid)}
+    disk = sum(size for (device, _), size in found.items() if device in devices)
+    return disk, sum(found.values()) - disk
+
+
+def _opened(pid: int) -> Iterator[tuple[tuple[int, int], int]]:
+    """Device, inode and bytes of each open file of a process that has no name."""
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                about = os.stat(f"/proc/{pid}/fd/{name}")
+                if not about.st_nlink and stat.S_ISREG(about.st_mode):
+                    yield (about.st_dev, about.st_ino), about.st_blocks * 512
+
+
+def _mapped(pid: int) -> Iterator[tuple[tuple[int, int], int]]:
+    """Device, inode and size of each mapping of a file that has no name."""
+    with suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.endswith(" (deleted)\n"):
+                range_, _, _, device, inode, _ = line.split(maxsplit=5)
+                (first, last), (major, minor) = (
+                    (int(each, 16) for each in pair.split(mark)) for pair, mark in ((range_, "-"), (device, ":"))
+                )
+                yield (os.makedev(major, minor), int(inode)), last - first
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
