@@ -6,13 +6,14 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import os
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from rolemesh.api import files
 from rolemesh.errors import nearest
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def find_module(name: str) -> ModuleSpec | None:
         found = f"{found}.{part}"
         folders = list(spec.submodule_search_locations)
         try:
-            spec = PathFinder.find_spec(found, folders)
+            finders = (finder.find_spec(found, folders) for finder in sys.meta_path)
+            spec = next(filter(None, finders), None)
         except KeyError:  # a folder without __init__.py, in a package that is not imported
             spec = ModuleSpec(found, None, is_package=True)
         if spec is not None and spec.origin is None:
@@ -44,14 +46,12 @@ def find_module(name: str) -> ModuleSpec | None:
     return spec
 
 
-def source_file(spec: ModuleSpec) -> Path | None:
-    """Return the module's file; None for a module without Python source."""
-    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
-
-
-def parsed(source: Path) -> ast.Module:
-    """Return the syntax tree of this file. Raises the errors of reading and parsing."""
-    return ast.parse(source.read_text(encoding="utf-8"), str(source))
+def parsed(spec: ModuleSpec) -> ast.Module | None:
+    """Return the syntax tree of this module's source, which its loader finds in a file, a zip or
+    elsewhere; None without Python source. Raises the errors of reading and parsing."""
+    read = getattr(spec.loader, "get_source", None) if spec.origin else None
+    source = read(spec.name) if read else None
+    return None if source is None else ast.parse(source, str(spec.origin))
 
 
 def top_level_names(tree: ast.Module) -> set[str]:
@@ -76,11 +76,22 @@ def top_level_names(tree: ast.Module) -> set[str]:
     return names
 
 
+OWN: list[str] = []
+"""Folders of the job's own code, which `import_paths` added to ``sys.path``."""
+
+
 def import_paths(base: str | Path) -> None:
-    """Put the job file's folder and the working directory in front of ``sys.path`` (once)."""
-    for path in (str(Path.cwd()), str(Path(base).resolve())):
+    """Add the job file's folder and the working directory to ``sys.path`` (once), after all that is
+    installed."""
+    files.base = str(Path(base).resolve())
+    _on_path(Path(files.base), Path.cwd())
+
+
+def _on_path(*folders: Path) -> None:
+    for path in map(str, folders):
         if path not in sys.path:
-            sys.path.insert(0, path)
+            sys.path.append(path)
+            OWN.append(path)
 
 
 class ImportRef(str):
@@ -104,72 +115,46 @@ class ImportRef(str):
     def __reduce__(self) -> tuple[object, ...]:
         return (ImportRef, (str(self), self.base))
 
-    def source(self) -> Path | None:
-        """The file that defines the module, or None for one without Python source. Raises
+    def spec(self) -> ModuleSpec:
+        """The specification of the module, whose name is the same in all processes of a job. Raises
         `ValueError`."""
         if not self.module or not self.attr:
             raise ValueError(
                 f"{str(self)!r} is not an import string 'module:name' or 'file.py:name'"
             )
-        if self.module.endswith(".py"):
-            path = Path(self.base, self.module)
-            if not path.is_file():
-                raise ValueError(f"{str(self)!r} does not resolve: there is no file {path}")
-            return path
-        import_paths(self.base)
-        spec = find_module(self.module)
-        if spec is None:
-            raise ValueError(f"{str(self)!r} does not resolve: no module named {self.module!r}")
-        return source_file(spec)
+        folder = Path(self.base).resolve()
+        if not self.module.endswith(".py"):
+            _on_path(folder, Path.cwd())
+            if (spec := find_module(self.module)) is None:
+                raise ValueError(f"{str(self)!r} does not resolve: no module named {self.module!r}")
+            return spec
+        path = Path(os.path.abspath(folder / self.module))
+        if not path.is_file():
+            raise ValueError(f"{str(self)!r} does not resolve: there is no file {path}")
+        files.base = files.base or str(folder)
+        _on_path(path.parent, path.resolve().parent)
+        name = files.name_of(path, Path(files.base) if Path(self.module).is_absolute() else folder)
+        return importlib.util.spec_from_file_location(name, path) or ModuleSpec(name, None)
 
     def check(self) -> None:
         """Raise `ValueError` unless the module exists and defines the name at its top level.
 
         Raises `SyntaxError` if the source is not valid Python.
         """
-        source = self.source()
-        if source is None:
+        if (tree := parsed(spec := self.spec())) is None:
             return
-        names = top_level_names(parsed(source))
+        names = top_level_names(tree)
         head = self.attr.partition(".")[0]
         if not {head, "*", "__getattr__"} & names:
             public = [name for name in names if not name.startswith("_")]
             raise ValueError(
-                f"{str(self)!r} does not resolve: {source.name} has no {head!r}; "
+                f"{str(self)!r} does not resolve: {Path(str(spec.origin)).name} has no {head!r}; "
                 f"{nearest(head, public)}"
             )
 
     def resolve(self) -> Any:
         """Import the module and return the object. Raises the errors of the import."""
-        self.source()
-        return attrgetter(self.attr)(self._import())
-
-    def _import(self) -> ModuleType:
-        if not self.module.endswith(".py"):
-            return importlib.import_module(self.module)
-        path = Path(self.base, self.module).resolve()
-        import_paths(path.parent)
-        loaded = sys.modules.get(path.stem)
-        if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-            return loaded
-        name = (
-            path.stem
-            if loaded is None and path.stem.isidentifier()
-            else f"_rolemesh_file_{abs(hash(str(path)))}"
-        )
-        if name in sys.modules:
-            return sys.modules[name]
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-        return module
+        return attrgetter(self.attr)(importlib.import_module(self.spec().name))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -55,8 +55,7 @@ def fixed(
 
 
 def _plan(extra: Sequence[PlanOption], values: Mapping[str, Any]) -> None:
-    job = values["job"]
-    nodes = values["nodes"]
+    job, nodes = values["job"], values["nodes"]
     given = list(values["overrides"] or ())
     cluster = parse_nodes(nodes) if nodes else this_machine()
     for option in extra:
@@ -72,38 +71,26 @@ def _plan(extra: Sequence[PlanOption], values: Mapping[str, Any]) -> None:
     if values["as_json"]:
         print_json(told)
     else:
-        _show(
-            told,
-            Console(
-                highlight=False,
-                width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH,
-            ),
-        )
+        width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
+        _show(told, Console(highlight=False, width=width))
         print(*texts, sep="\n", end="\n" if texts else "")
     check_placed(plan, prepared.job)
 
 
 def _show(told: Mapping[str, Any], console: Console) -> None:
     """Print the tables of a plan that `rolemesh.job.explain` has put into words."""
-    roles = told["roles"]
-    edges = told["edges"]
+    roles, edges = told["roles"], told["edges"]
     ranks = sum(role["world_size"] for role in roles.values())
     console.print(
         f"[bold]{told['job']}[/]: flow {told['flow']}; steps: {told['steps'] or 'no end'}, "
         f"roles: {len(roles)}, ranks: {ranks}, edges: {len(edges)}\n"
     )
     for title, header, rows in _tables(told):
-        table = Table(
-            title=title, title_justify="left", title_style="bold", box=None, pad_edge=False
-        )
-        table.padding = (0, 2, 0, 0)
+        look: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "pad_edge": False}
+        table = Table(title=title, box=None, padding=(0, 2, 0, 0), **look)
         for name in header:
-            table.add_column(
-                name,
-                header_style="dim",
-                overflow="fold",
-                justify="right" if name in NUMBERS else "left",
-            )
+            side: Any = "right" if name in NUMBERS else "left"
+            table.add_column(name, header_style="dim", overflow="fold", justify=side)
         for row in rows:
             table.add_row(*(escape(str(cell)) for cell in row))
         if table.rows:
@@ -117,16 +104,11 @@ def _tables(
     told: Mapping[str, Any],
 ) -> Iterator[tuple[str, Sequence[str], Iterable[Sequence[object]]]]:
     """Yield title, header and rows of each table."""
-    roles = told["roles"]
-    nodes = told["nodes"]
-    bundles = told["bundles"]
+    roles, nodes, bundles = told["roles"], told["nodes"], told["bundles"]
     uses = {name: (role["use"], role["world_size"]) for name, role in roles.items()}
     calls = [(op["label"], *uses[op["role"]], _runs(op), op["where"]) for op in told["operators"]]
-    yield (
-        "Operators, in the flow's order",
-        ("operator", "role's plugin", "ranks", "runs", "written at"),
-        calls,
-    )
+    header: Sequence[str] = ("operator", "role's plugin", "ranks", "runs", "written at")
+    yield "Operators, in the flow's order", header, calls
     header = ("from → to (parameter)", "partition → partition", "route", "lag", "credits", "window")
     yield "Edges", header, map(_edge, told["edges"])
     yield "Ranks", ("ranks", "node", "slot", "cpu", "GPUs", "decided by"), _rank_rows(told)
@@ -139,19 +121,11 @@ def _tables(
 
 
 def _edge(edge: Mapping[str, Any]) -> Sequence[object]:
-    ends = (
-        f"{edge['from']} → {edge['to']}({edge['param']})",
-        f"{edge['from_partition']} → {edge['to_partition']}",
-    )
+    ends = f"{edge['from']} → {edge['to']}({edge['param']})"
+    partitions = f"{edge['from_partition']} → {edge['to_partition']}"
     lag = f"≤ {edge['lag']}" if edge["newest"] else edge["lag"]
-    window = edge["window"]
-    return (
-        *ends,
-        edge["route"],
-        lag,
-        edge["credits"] or "auto",
-        window if edge["credits"] else f"{window}+",
-    )
+    window = f"{edge['window']}{'' if edge['credits'] else '+'}"
+    return ends, partitions, edge["route"], lag, edge["credits"] or "auto", window
 
 
 def _runs(op: Mapping[str, Any]) -> str:

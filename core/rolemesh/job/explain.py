@@ -27,32 +27,20 @@ def explain(prepared: Prepared, plan: PlacementPlan, cluster: ClusterView) -> di
     roles = {name: _role(job, name, role) for name, role in job.spec.roles.items()}
     activity = Activity(graph)
     order = list(roles)
-    placed: list[dict[str, Any]] = []
-    for assignment in sorted(plan.assignments, key=lambda a: (order.index(a.role), a.rank)):
-        slot = plan.slots[assignment.slot]
-        placed.append(
-            msgspec.to_builtins(assignment)
-            | {"node": slot.node, "gpus": [index for index, _ in slot.gpus]}
-        )
-    result: dict[str, Any] = {
-        "job": job.spec.name,
-        "flow": graph.name,
-        "steps": job.spec.steps,
-        "roles": roles,
-    }
-    result["operators"] = [_operator(op, activity) for op in graph.ops]
-    result["edges"] = [_edge(edge, graph, job.spec.roles) for edge in graph.edges]
-    result |= {
-        "ranks": placed,
-        "slots": plan.slots,
-        "nodes": cluster.nodes,
-        "bundles": plan.bundles(),
-    }
-    result |= {
-        "unplaced": plan.unplaced,
-        "constraints": [constraint.told() for constraint in plan.constraints],
-    }
-    plain: dict[str, Any] = msgspec.to_builtins(result, enc_hook=str)
+    placed = [
+        msgspec.to_builtins(each)
+        | {
+            "node": plan.slots[each.slot].node,
+            "gpus": [gpu for gpu, _ in plan.slots[each.slot].gpus],
+        }
+        for each in sorted(plan.assignments, key=lambda a: (order.index(a.role), a.rank))
+    ]
+    told: dict[str, Any] = {"job": job.spec.name, "flow": graph.name, "steps": job.spec.steps}
+    told |= {"roles": roles, "operators": [_operator(op, activity) for op in graph.ops]}
+    told |= {"edges": [_edge(edge, graph, job.spec.roles) for edge in graph.edges], "ranks": placed}
+    told |= {"slots": plan.slots, "nodes": cluster.nodes, "bundles": plan.bundles()}
+    told |= {"unplaced": plan.unplaced, "constraints": [each.told() for each in plan.constraints]}
+    plain: dict[str, Any] = msgspec.to_builtins(told, enc_hook=str)
     return plain
 
 
@@ -74,20 +62,12 @@ def _role(job: JobFile, name: str, role: RoleSpec) -> dict[str, Any]:
 
 
 def _edge(edge: Edge, graph: LogicalGraph, roles: Mapping[str, RoleSpec]) -> dict[str, Any]:
-    src = graph.ops[edge.src]
-    dst = graph.ops[edge.dst]
-    m = roles[src.role].world_size
-    n = roles[dst.role].world_size
+    src, dst = graph.ops[edge.src], graph.ops[edge.dst]
+    m, n = roles[src.role].world_size, roles[dst.role].world_size
     path = route(edge.src_partition, m, edge.dst_partition, n)
-    made = declared(edge.src_partition)
-    wanted = edge.dst_partition
-    partitions = {"from_partition": describe(made), "to_partition": describe(wanted)}
+    told = {"from": src.label, "to": dst.label}
+    told["from_partition"] = describe(declared(edge.src_partition))
+    told["to_partition"] = describe(edge.dst_partition)
+    told["route"] = f"{path.kind} {m}→{n}"
     messages = sum(len(path.sources(consumer)) for consumer in range(n))
-    told = {
-        "from": src.label,
-        "to": dst.label,
-        **partitions,
-        "route": f"{path.kind} {m}→{n}",
-        "messages": messages,
-    }
-    return told | {name: getattr(edge, name) for name in EDGE}
+    return told | {"messages": messages} | {name: getattr(edge, name) for name in EDGE}

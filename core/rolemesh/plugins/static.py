@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import msgspec
 
-from rolemesh.api.import_ref import find_module, parsed, source_file, top_level_names
+from rolemesh.api.import_ref import find_module, parsed, top_level_names
 from rolemesh.plugins.discovery import PluginRecord
 
 
@@ -31,12 +31,9 @@ def attribute(record: PluginRecord, name: str) -> str:
     none."""
     module, _, attr = record.target.partition(":")
     spec = find_module(module)
-    with suppress(OSError, SyntaxError, UnicodeDecodeError):
-        body = (
-            parsed(source).body
-            if spec is not None and (source := source_file(spec)) is not None
-            else []
-        )
+    with suppress(OSError, SyntaxError, ImportError, UnicodeDecodeError):
+        tree = parsed(spec) if spec is not None else None
+        body = tree.body if tree is not None else []
         classes = (node for node in body if isinstance(node, ast.ClassDef) and node.name == attr)
         for node in next((found.body for found in classes), []):
             match node:
@@ -52,18 +49,17 @@ def _error(record: PluginRecord) -> str:
     spec = find_module(module)
     if spec is None:
         return f"ModuleNotFoundError: No module named {module!r}"
-    source = source_file(spec)
-    if source is None:
-        return ""
     try:
-        tree = parsed(source)
+        tree = parsed(spec)
     except SyntaxError as error:
-        return f"SyntaxError: {error.msg} ({source}:{error.lineno})"
-    except (OSError, UnicodeDecodeError) as error:
+        return f"SyntaxError: {error.msg} ({spec.origin}:{error.lineno})"
+    except (OSError, ImportError, UnicodeDecodeError) as error:
         return f"{type(error).__name__}: {error}"
+    if tree is None:
+        return ""
     for name, line in _imports(tree):
         if find_module(name) is None:
-            return f"ModuleNotFoundError: No module named {name!r} ({source}:{line})"
+            return f"ModuleNotFoundError: No module named {name!r} ({spec.origin}:{line})"
     head = attr.partition(".")[0]
     if not {head, "*", "__getattr__"} & top_level_names(tree) and not _dynamic(tree):
         return f"AttributeError: module {module!r} has no attribute {head!r}"
