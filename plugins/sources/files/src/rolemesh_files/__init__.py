@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_files.matching import matching
-from rolemesh_files.tail import FilePosition, Tail, find, rotated
+from rolemesh_files.tail import HEAD_BYTES, FilePosition, Tail, find, opened, rotated
 from rolemesh_sources import Reader, Records, Source, SourceError
 
 __all__ = ["FilesOptions", "FilesSource"]
@@ -71,54 +71,103 @@ class FilesSource(Source):
     def _look(self) -> None:
         self._looked = time.monotonic()
         self._names = matching(self._folder, self._pattern)
+        for partition, tail in self._tails.items():
+            if not tail.is_at(self._folder / partition):
+                self._check_renamed(partition, tail.place(0))
 
     def read(self, partition: str, offset: Any, max_rows: int) -> Records:
         """See `Source.read`. An offset is a `FilePosition`, as a list."""
         place = msgspec.convert(offset, FilePosition) if offset is not None else FilePosition()
         path = self._folder / partition
-        tail = self._tails.pop(partition, None)
-        if tail is None or not tail.has(place):
-            if tail is not None:
-                tail.close()
-            if (tail := find(path, place)) is None:
-                return self._gone(path, place, offset)
+        if (tail := self._tail(partition, path, place)) is None:
+            return self._gone(path, place)
         self._tails[partition] = tail  # the one that was used last is the last
         if len(self._tails) > Tail.MOST:
             self._tails.pop(next(iter(self._tails))).close()
         left = tail.is_left(path)
         lines, at = tail.lines(place.at, max_rows, whole=left or self._over())
         if left and at == place.at:
-            return self._next(partition, path)
-        rows = [row for number, line in lines if (row := self._row(path, number, line)) is not None]
+            return self._next(partition, path, place, max_rows)
+        return self._records(tail, lines, at)
+
+    def _tail(self, partition: str, path: Path, place: FilePosition) -> Tail | None:
+        """Return the file with this place, which may have been renamed, removed or copied since the last read."""
+        known = self._tails.pop(partition, None)
+        if known is not None and not known.has(place):
+            known.close()
+            known = None
+        if known is not None and known.is_at(path):
+            return known
+        found = find(path, place)
+        if found is None or (found.path != path and not (known and known.is_at(found.path))):
+            self._check_renamed(partition, place)
+        if known is None or (found is not None and place.at):
+            known, found = found, known
+        if found is not None:
+            found.close()
+        return known
+
+    def _records(self, tail: Tail, lines: list[tuple[int, bytes]], at: int) -> Records:
+        rows = [row for number, line in lines if (row := self._row(tail.path, number, line)) is not None]
         return Records(rows, msgspec.to_builtins(tail.place(at)))
 
-    def _next(self, partition: str, path: Path) -> Records:
-        """The file was read to its end and replaced: return the file that was started after it, if there is one."""
-        tail = self._tails.pop(partition)
-        later = tail.later(path)
-        tail.close()
-        if not later:
+    def _next(self, partition: str, path: Path, place: FilePosition, max_rows: int) -> Records:
+        """The file was read to its end and replaced: read the file that was started after it, if there is one. Until
+        that has a line, the place stays in the old file, since only what was read identifies a file."""
+        tail = self._tails[partition]
+        if not (later := tail.later(path)):
+            if path.exists():
+                return self._gone(path, place)
             _LOG.info("%s is read and has been removed", path)
+            self._tails.pop(partition).close()
             return Records((), None)
-        return Records((), msgspec.to_builtins(FilePosition(later[0].st_ino)))
+        new = find(path, FilePosition(later[0].st_ino))
+        if new is None:
+            return Records((), msgspec.to_builtins(place))
+        if tail.removed and new.is_before(place):
+            new.close()
+            return self._gone(path, place)
+        lines, at = new.lines(0, max_rows, whole=new.is_left(path) or self._over())
+        if not at:
+            new.close()
+            return Records((), msgspec.to_builtins(place))
+        tail.close()
+        self._tails[partition] = new
+        return self._records(new, lines, at)
 
-    def _gone(self, path: Path, place: FilePosition, offset: Any) -> Records:
+    def _check_renamed(self, partition: str, place: FilePosition) -> None:
+        """Raise `SourceError` if the partition's file now is another partition, which would be read again."""
+        for name in matching(self._folder, self._pattern) if place.inode else ():
+            path = self._folder / name
+            if name != partition and (tail := opened(path, place, copied=place.at >= HEAD_BYTES)) is not None:
+                tail.close()
+                what = f"it has what was read as {partition}, so its records would be read twice"
+                remedy = f"rename it to {partition}, or to a name that path: {self.options.path} does not match"
+                raise SourceError(what, where=str(path), remedy=remedy)
+
+    def _gone(self, path: Path, place: FilePosition) -> Records:
         """No file has this place: return where to continue, or raise `SourceError`."""
-        try:
-            inode = path.stat().st_ino
-        except FileNotFoundError:
-            if offset is None:
+        tail = opened(path, FilePosition())
+        if tail is None:
+            if not place.inode:
                 return Records((), None)
+            if not self._folder.is_dir():
+                remedy = "mount or restore it; its files would be read again otherwise"
+                raise SourceError("the folder of the files is gone", where=str(self._folder), remedy=remedy)
             if not rotated(path):
                 _LOG.info("%s is not there any more, of which %d bytes were read", path, place.at)
                 return Records((), None)
-            inode = 0
         what = f"what followed byte {place.at} is gone: the file was truncated or replaced, and no other has it"
         if not self.options.skip:
             remedy = "rotate files by renaming them within their folder, or set skip: true to go on with what is there"
             raise SourceError(what, where=str(path), remedy=remedy)
         _LOG.warning("%s: %s", path, what)
-        return Records((), msgspec.to_builtins(FilePosition(inode)) if inode else None)
+        if tail is None:
+            return Records((), None)
+        at = tail.size if tail.is_before(place) else 0
+        place = tail.place(at)
+        tail.close()
+        return Records((), msgspec.to_builtins(place))
 
     def _row(self, path: Path, number: int, line: bytes) -> dict[str, Any] | None:
         if not line.strip():

@@ -1,8 +1,7 @@
 """A file that another process writes: its lines from a place on, and the new location of that place after a rotation.
 
-A file is identified by its inode and by its first bytes, as far as they were read. A renamed file keeps the inode. A
-file that is copied and truncated (logrotate's ``copytruncate``) has the same first bytes in the copy. A reused inode
-has other first bytes.
+A file is identified by what was read of it: its first bytes, and those before the place. So a copy is the same file,
+and a reused inode is another one. The inode only tells a renamed file from its copies.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ import msgspec
 
 from rolemesh_sources import SourceError
 
-__all__ = ["FilePosition", "Tail", "find", "rotated"]
+__all__ = ["HEAD_BYTES", "FilePosition", "Tail", "find", "opened", "rotated"]
 
 HEAD_BYTES = 256
+"""Number of bytes at the beginning, and of those before a place, that identify a file."""
 CHUNK = 64 << 10
 MOST_BYTES = 16 << 20
 """Maximum length of a line in bytes."""
@@ -29,11 +29,12 @@ MOST_BYTES = 16 << 20
 
 class FilePosition(msgspec.Struct, frozen=True, array_like=True):
     """Byte `at` of the file with this inode, whose first bytes have the crc32 `head`. These are `HEAD_BYTES`, or those
-    before `at`. Inode 0 matches any file."""
+    before `at`. The bytes right before `at`, as many, have the crc32 `last`; 0: unknown. Inode 0 matches any file."""
 
     inode: int = 0
     at: int = 0
     head: int = 0
+    last: int = 0
 
 
 class Tail:
@@ -45,7 +46,7 @@ class Tail:
     def __init__(self, path: Path) -> None:
         """Open the file. Raises `OSError`."""
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._path, self._inode = path, os.fstat(self._fd).st_ino
+        self.path, self._inode = path, os.fstat(self._fd).st_ino
         self._head = 0, 0
 
     def close(self) -> None:
@@ -59,13 +60,19 @@ class Tail:
 
     def place(self, at: int) -> FilePosition:
         """Return the place of byte `at`."""
-        return FilePosition(self._inode, at, self._head_of(at))
+        return FilePosition(self._inode, at, self._head_of(at), self._last_of(at))
 
     def has(self, place: FilePosition, *, copied: bool = False) -> bool:
         """Return whether the place is in this file; with `copied` also if this file is a copy of the place's file."""
         if place.inode not in (0, self._inode) and not (copied and place.at):
             return False
-        return self.size >= place.at and self._head_of(place.at, again=True) == place.head
+        if self.size < place.at or self._head_of(place.at, again=True) != place.head:
+            return False
+        return place.last in (0, self._last_of(place.at))
+
+    def is_before(self, place: FilePosition) -> bool:
+        """Return whether this is the place's file without its end: it begins alike, and ends before the place."""
+        return HEAD_BYTES <= self.size < place.at and self._head_of(self.size, again=True) == place.head
 
     def _head_of(self, at: int, *, again: bool = False) -> int:
         size = min(at, HEAD_BYTES)
@@ -73,15 +80,27 @@ class Tail:
             self._head = size, crc32(os.pread(self._fd, size, 0))
         return self._head[1]
 
+    def _last_of(self, at: int) -> int:
+        size = min(at, HEAD_BYTES)
+        return crc32(os.pread(self._fd, size, at - size))
+
+    @property
+    def removed(self) -> bool:
+        """Return whether the file has no name."""
+        return not os.fstat(self._fd).st_nlink
+
+    def is_at(self, path: Path) -> bool:
+        """Return whether this file has the name `path`."""
+        try:
+            return path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
+
     def is_left(self, path: Path) -> bool:
         """Return whether the writer has moved on to another file of the name `path`, or has removed this one."""
-        try:
-            if path.stat().st_ino == self._inode:
-                return False
-        except FileNotFoundError:
-            if not os.fstat(self._fd).st_nlink:
-                return True
-        return bool(self.later(path))
+        if self.is_at(path):
+            return False
+        return _size(path) != 0 if self.removed else bool(self.later(path))
 
     def later(self, path: Path) -> list[os.stat_result]:
         """Return the files that were written after this one, in the order of their last write: later rotated files, and
@@ -109,7 +128,7 @@ class Tail:
                 break
             if size > MOST_BYTES:
                 what, remedy = f"the line at byte {at} is longer than {MOST_BYTES} bytes", "is this a file of lines?"
-                raise SourceError(what, where=str(self._path), remedy=remedy)
+                raise SourceError(what, where=str(self.path), remedy=remedy)
             size *= 4
         begins, found = at, []
         for line in lines:
@@ -119,14 +138,19 @@ class Tail:
 
 
 def find(path: Path, place: FilePosition) -> Tail | None:
-    """Return the file that has the place: the one at `path`, or a renamed or copied one in its folder."""
-    if (tail := _opened(path, place)) is not None or not place.inode:
+    """Return the file that has the place: the one at `path`, a renamed one in its folder, or a copy at `path` or of a
+    rotated file."""
+    if (tail := opened(path, place)) is not None or not place.inode:
         return tail
     beside = _beside(path)
+    rotated_names = [name for name in beside if _is_rotated(name, path)]
     renamed = ((name, False) for name, stat in beside.items() if stat.st_ino == place.inode)
-    copies = ((name, True) for name in beside if _is_rotated(name, path))
-    found = (_opened(path.with_name(name), place, copied=copied) for name, copied in chain(renamed, copies))
-    return next(filter(None, found), None)
+    copies = ((name, True) for name in (path.name, *rotated_names))
+    found = (opened(path.with_name(name), place, copied=copied) for name, copied in chain(renamed, copies))
+    tail = next(filter(None, found), None)
+    if tail is None and not place.at and not rotated_names:  # nothing was read of it
+        return opened(path, FilePosition())
+    return tail
 
 
 def _beside(path: Path) -> dict[str, os.stat_result]:
@@ -151,12 +175,20 @@ def _is_rotated(name: str, path: Path) -> bool:
     return re.match(re.escape(path.name) + "[-._~]", name) is not None
 
 
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
 def rotated(path: Path) -> bool:
     """Return whether there are rotated versions of the file at `path`."""
     return any(_is_rotated(name, path) for name in _beside(path))
 
 
-def _opened(path: Path, place: FilePosition, *, copied: bool = False) -> Tail | None:
+def opened(path: Path, place: FilePosition, *, copied: bool = False) -> Tail | None:
+    """Return the file at `path` if it has the place; see `Tail.has`. Raises `SourceError` if nobody may read it."""
     try:
         tail = Tail(path)
     except FileNotFoundError:
