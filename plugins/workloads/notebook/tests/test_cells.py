@@ -14,6 +14,7 @@ from rolemesh_notebook import cell
 
 CELLS = [
     """
+import dataclasses
 import json
 import rolemesh
 from pydantic import BaseModel, Field
@@ -25,6 +26,10 @@ FACTOR = 3
     """
 def tripled(x):
     return x * FACTOR
+
+@dataclasses.dataclass
+class Made:
+    number: int
 
 class Options(BaseModel, extra="forbid"):
     scale: int = Field(default=2, ge=1)
@@ -43,7 +48,7 @@ class Maker(Base):
     @operator(returns=Broadcast())
     def make(self):
         self.made += 1
-        return tripled(self.made) * self.ctx.options.scale
+        return [Made(tripled(self.made) * self.ctx.options.scale)]
 
     def snapshot(self):
         return {"made": self.made}
@@ -56,7 +61,7 @@ class Judge:
         self.ctx = ctx
 
     def reward(self, x):
-        self.ctx.metric(reward=tripled(x))
+        self.ctx.metric(reward=tripled(x[0].number))
 
 @rolemesh.flow
 def flow(job):
@@ -70,11 +75,22 @@ def built(scale):
 
 results = [built(5).run(engine=engine)["status"] for engine in ("inline", "durable")]
 lines = [json.loads(line) for line in open("runs/cells/metrics.jsonl")]
+own = Maker.make.__globals__ is globals()
 try:
     built(0).validate()
 except rolemesh.RolemeshError as error:
     refused = str(error)
-open("told.json", "w").write(json.dumps([results, [line["reward"] for line in lines], refused]))
+""",
+    """
+FACTOR = 10
+
+def tripled(x):
+    return x + FACTOR
+""",
+    """
+built(5).run(engine="inline")
+changed = [json.loads(line)["reward"] for line in open("runs/cells/metrics.jsonl")]
+open("told.json", "w").write(json.dumps([results, [line["reward"] for line in lines], refused, own, changed]))
 """,
 ]
 SHELL = """
@@ -89,10 +105,12 @@ def test_cells_are_roles_in_this_process_and_in_ranks_of_their_own(tmp_path: Pat
     command = [sys.executable, "-c", SHELL]  # as IPython runs cells: their module is __main__, and in no file
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    results, rewards, refused = json.loads((tmp_path / "told.json").read_text())
+    results, rewards, refused, own, changed = json.loads((tmp_path / "told.json").read_text())
     assert results == ["done", "done"]
     assert rewards == [45.0, 90.0, 135.0]
     assert "roles.maker.options.scale" in refused
+    assert own, "a job has changed the notebook's class"
+    assert changed == [65.0, 70.0, 75.0]
     assert {path.suffix for path in (tmp_path / "rolemesh_cells").iterdir()} <= {".py", ""}
 
 

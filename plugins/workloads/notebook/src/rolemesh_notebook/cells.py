@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import inspect
+import io
 import os
+import pickle
 import sys
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +19,24 @@ import cloudpickle
 
 from rolemesh.errors import OptionsError
 
-__all__ = ["FOLDER", "cell"]
+__all__ = ["FOLDER", "cell", "unpickled"]
 
 FOLDER = "rolemesh_cells"
 """Name of the folder for the files, below the job's base."""
 MODULE = '''"""{name} of {module}, as rolemesh_notebook.cell found it. Made by a machine; needs Python {python}."""
 
-from base64 import b64decode
-from pickle import loads
+from rolemesh_notebook.cells import unpickled
 
-{name} = loads(
-    b64decode(
+{name} = unpickled(
+    __name__,
 {lines}
-    )
 )
 '''
+TRACKED = ("_make_skeleton_class", "_make_skeleton_enum")
+"""Functions by which cloudpickle makes classes. The argument before their last one is the class's id."""
+MAKERS = (*TRACKED, "_make_function")
+_classes: dict[str, Any] = {}
+"""The classes that this process has unpickled, by cloudpickle's id of the class in the notebook."""
 
 
 def cell(code: type[Any] | Callable[..., Any], base: str | Path = ".") -> str:
@@ -57,6 +63,7 @@ def cell(code: type[Any] | Callable[..., Any], base: str | Path = ".") -> str:
         remedy = "open files, connections and locks in setup(), not at the top of a cell"
         what = f"{name} uses something that cannot be pickled: {type(error).__name__}: {error}"
         raise OptionsError(what, where=where, remedy=remedy) from error
+    _classes.clear()  # what the notebook runs next are copies of its classes as they are now
     file = Path(FOLDER, f"{name.replace('.', '_')}_{hashlib.blake2b(data, digest_size=6).hexdigest()}.py")
     _write(Path(base, file), _module(code.__name__, module, data))
     return f"{file}:{code.__name__}"
@@ -65,9 +72,45 @@ def cell(code: type[Any] | Callable[..., Any], base: str | Path = ".") -> str:
 def _module(name: str, module: str, data: bytes) -> str:
     lines = textwrap.wrap(base64.b64encode(data).decode(), 100)
     python = ".".join(map(str, sys.version_info[:2]))
-    return MODULE.format(
-        name=name, module=module, python=python, lines="\n".join(f"        {line!r}" for line in lines)
-    )
+    return MODULE.format(name=name, module=module, python=python, lines="\n".join(f"    {line!r}" for line in lines))
+
+
+def unpickled(module: str, data: str) -> Any:
+    """Return the class or function in a file that `cell` wrote. `module` is the file's module, `data` is in base64.
+
+    The classes of the notebook that it uses are copies: those that the notebook has stay as they are. They belong to
+    the module, so that any rank can unpickle their objects. Files with the same class share one copy.
+    """
+    unpickler = _Unpickler(base64.b64decode(data))
+    found = unpickler.load()
+    for made in unpickler.made:
+        if made.__module__ == "__main__":
+            made.__module__ = module
+            if "." not in made.__qualname__:
+                setattr(sys.modules[module], made.__qualname__, made)
+    return found
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes new classes. By itself, cloudpickle changes the class in the process that pickled it."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self.made: list[Any] = []
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        return partial(self._make, found) if module == cloudpickle.cloudpickle.__name__ and name in MAKERS else found
+
+    def _make(self, maker: Callable[..., Any], *args: Any) -> Any:
+        tracked = maker.__name__ in TRACKED
+        made = _classes.get(args[-2]) if tracked else None
+        if made is None:
+            made = maker(*args[:-2], None, args[-1]) if tracked else maker(*args)
+        if tracked:
+            _classes[args[-2]] = made
+        self.made.append(made)
+        return made
 
 
 def _write(path: Path, text: str) -> None:
