@@ -68,10 +68,13 @@ class Box:
     def __init__(self, ctx, die=()):
         self.ctx, self.die, self.count = ctx, list(die), 0
         self.out = open(f"run-{ctx.rank}-{ctx.generation}", "a", buffering=1)
+        ctx.warn("in setup")
 
     @service(recorded=RECORDED)
     def square(self, x):
         print("square", x, file=self.out)
+        self.ctx.count(squares=1)
+        self.ctx.record(**{f"square {x}": self.ctx.called_by.step})
         return x * x
 
     @service(concurrency=4, recorded=RECORDED)
@@ -79,6 +82,7 @@ class Box:
         print("twice", x, file=self.out)
         await asyncio.sleep(0.001)
         self.count += 1
+        self.ctx.metric(doubled=1 + self.ctx.called_by.step)
         if self.count == (self.die or [0, 0, 0])[2]:
             dies(self.ctx, self.die)
         return 2 * x
@@ -143,6 +147,21 @@ def all_calls() -> set[str]:
     return {f"square {x}" for x in numbers} | {f"twice {x * x}" for x in numbers}
 
 
+def every_report_counts_once(job: Job) -> None:
+    """Services report for the steps of their callers, and the callees' own reports are there, too."""
+    lines, answered = job.metrics(), CALLERS * EACH
+    for line in lines:
+        steps = range(line["step"] - line["steps"] + 1, line["step"] + 1)
+        assert line["operators"]["box.square"] == {"squares": answered * len(steps)}, line
+        assert line["operators"]["box.twice"] == {"doubled": 1 + sum(steps) / len(steps)}, line
+        told = {name: step for name, step in line["records"].items() if name.startswith("square ")}
+        assert len(told) == answered * len(steps)
+        assert set(told.values()) == set(steps)
+        assert line["roles"]["box"]["computing_s"] > 0
+    warned = {name for line in lines for name in line["records"] if name.startswith("warning ")}
+    assert warned == {f"warning box/{rank} #1" for rank in range(CALLEES)}
+
+
 @pytest.mark.parametrize(
     ("die", "who"),
     [
@@ -162,6 +181,7 @@ def test_every_call_is_answered_and_none_is_run_twice_in_one_life(job: Job, die:
     undisturbed = job.cli("run", "job.yaml", "--engine=inline")
     assert undisturbed.returncode == 0, undisturbed.stderr
     digests = job.result()["state_sha256"]
+    every_report_counts_once(job)
     for path in job.folder.glob("run-*"):
         path.unlink()
     ended = job.run(*given)
@@ -173,6 +193,7 @@ def test_every_call_is_answered_and_none_is_run_twice_in_one_life(job: Job, die:
     found = runs(job)
     assert not {life: calls for life, counted in found.items() if (calls := counted - Counter(counted.keys()))}
     assert set().union(*found.values()) == all_calls()
+    every_report_counts_once(job)
     if who in ("", "agent"):
         assert sum(found.values(), Counter[str]()).total() == len(all_calls()), (
             "the callees live, so they know them all"
@@ -272,6 +293,8 @@ class Box:
         assert self.ctx.called_by == CalledBy("agent", 0, step, session), self.ctx.called_by
         ran = self.sessions.setdefault(session, [])
         ran.append(step)
+        if step == 11:
+            self.ctx.finish("enough")
         if step == 6 and len(ran) == 3 and not os.path.exists("killed"):
             open("killed", "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -292,11 +315,12 @@ def test_a_session_stays_with_its_rank_and_its_caller_gets_an_error_if_it_is_los
     (job.folder / "called_flow.py").write_text(SESSION_FLOW)
     text = JOB.replace(f", kwargs: {{each: {EACH}}}", "").replace(f"world_size: {CALLERS}", "world_size: 1")
     (job.folder / "job.yaml").write_text("\n".join(line for line in text.splitlines() if "sink:" not in line))
-    ended = job.run("steps=12")
+    ended = job.run("steps=5000", "metrics.every=1")
     assert ended.returncode == 0, ended.stdout
     lines = job.metrics()
-    assert [line["told"] for line in lines] == [5] * 12
-    assert [line["lost"] for line in lines] == [0] * 6 + [1] * 6
+    assert [line["told"] for line in lines[:12]] == [5] * 12
+    assert [line["lost"] for line in lines[:12]] == [0] * 6 + [1] * 6
+    assert (job.result()["reason"], len(lines) < 5000) == ("box/0: enough", True)
     assert "is lost: its rank has started again" in lines[6]["records"]["lost"]
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 from zlib import crc32
 
@@ -17,6 +20,7 @@ from rolemesh.graph.logical import LogicalGraph, OpCall
 from rolemesh_inline.isolation import Isolated
 from rolemesh_runtime.breaches import ServiceBreach, is_breach
 from rolemesh_runtime.operator_failure import summarize, user_traceback
+from rolemesh_runtime.served import Served, count_here
 
 ENGINE = str(Path(__file__).parent) + "/"
 """The folder of this engine: tracebacks for users leave its frames out."""
@@ -42,6 +46,10 @@ class InlineCalls:
         self._contexts = contexts
         self._places: dict[tuple[RankRef, str], asyncio.Semaphore] = {}
         self._next = 0
+        self._running = Counter[RankRef]()
+        self._since: dict[RankRef, float] = {}
+        self.served_s: dict[RankRef, float] = {}
+        """The seconds in which each rank ran at least one call of this rank. The engine takes them."""
         self.op: OpCall | None = None
 
     async def call(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
@@ -56,9 +64,10 @@ class InlineCalls:
         name = f"{ref}.{method}"
         place = self._places.setdefault((ref, method), asyncio.Semaphore(spec.concurrency))
         late = asyncio.timeout(limit)
+        served = Served()
         try:
             async with late, place:
-                with self._contexts[ref].serving(by):
+                with self._contexts[ref].serving(by), served.inside(), self._timed(ref):
                     found = getattr(self._workloads[ref], method)(*given)
                     return Isolated(await found if inspect.isawaitable(found) else found).value()
         except Exception as error:
@@ -71,6 +80,21 @@ class InlineCalls:
                 raise ServiceBreach(what, kind="misbehaved", where=where, remedy=error.remedy) from error
             text = f"{summarize(error)}\n{user_traceback(error, ENGINE)}".rstrip()
             raise CallError(f"{name} has raised {text}", where=where) from error
+        finally:
+            count_here(self._ctx, f"{role}.{method}", served.take())
+
+    @contextmanager
+    def _timed(self, ref: RankRef) -> Iterator[None]:
+        """Count the time inside, once for calls that run at the same time."""
+        if not self._running[ref]:
+            self._since[ref] = perf_counter()
+        self._running[ref] += 1
+        try:
+            yield
+        finally:
+            self._running[ref] -= 1
+            if not self._running[ref]:
+                self.served_s[ref] = self.served_s.get(ref, 0.0) + perf_counter() - self._since[ref]
 
     def call_and_wait(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
         """See `RankContext.call_and_wait`."""

@@ -39,6 +39,7 @@ from rolemesh_runtime.digest import digest
 from rolemesh_runtime.earlier import size_of
 from rolemesh_runtime.metrics import LineBuilder, Metrics
 from rolemesh_runtime.operator_failure import OperatorFailed, cause_of, summarize, user_traceback
+from rolemesh_runtime.served import ServingPort
 from rolemesh_runtime.steady import steady_time
 
 READ = {"name", "flow", "steps", "until", "seed", "params", "roles", "metrics", "observers", "plugins", "engine"}
@@ -210,7 +211,7 @@ class InlineRun(RunHandle):
                 self._where = (name, rank, "setup")
                 os.environ.update({**selected.cls.process(selected.options)[1], **role.runtime_env.env_vars})
                 me: dict[str, Any] = {"role": name, "rank": rank, "local_rank": rank, **sizes}
-                port = LocalPort()
+                port = ServingPort()
                 ctx = RankContext[Any](options=selected.options, port=port, **job, **me)
                 workload: Workload = selected.cls()
                 workload.setup(ctx)

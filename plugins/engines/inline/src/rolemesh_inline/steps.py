@@ -111,6 +111,8 @@ class InlineSteps:
         if (step + 1) % self._every == 0 or step + 1 == self._steps or self.reason:
             parts: dict[str, list[Metrics]] = {}
             for ref, line in self._lines.items():
+                if not self._graph.of_role(ref.role):
+                    collect(self._ports[ref], ref.role, line)  # what it reports outside of calls
                 parts.setdefault(ref.role, []).append(replace(line, step=step, steps=step - self._reported))
             self._reported = step
             self._begin_lines()
@@ -146,6 +148,10 @@ class InlineSteps:
             chunks = list(result) if chunked else [result]
             line.times[0] += perf_counter() - began
             collect(self._ports[key], op.label, line)
+            if key in self._calls:
+                for ref, seconds in self._calls[key].served_s.items():
+                    self._lines[ref].times[0] += seconds
+                self._calls[key].served_s.clear()
             if chunked and by_demand(op.returns) is None:
                 check_yielded(len(chunks))
             wanted = [edge for edge in self._graph.outputs(op.id) if self._activity.consumed(edge, step, self._steps)]

@@ -11,6 +11,7 @@ import msgspec
 
 from rolemesh.api.observer import RoleTimes, StepMetrics
 from rolemesh.graph.logical import LogicalGraph
+from rolemesh_runtime.served import split_name
 
 if TYPE_CHECKING:
     from rolemesh.api.port import LocalPort
@@ -80,11 +81,15 @@ class LineBuilder:
     def __init__(self, graph: LogicalGraph, world_sizes: Mapping[str, int]) -> None:
         self._scales = {role: 1e6 / size for role, size in world_sizes.items()}
         """Role → factor that converts seconds over all its ranks to microseconds per rank."""
-        self._labels = labels = [op.label for op in graph.ops]
+        labels = [op.label for op in graph.ops]
         self._calls: dict[tuple[str, str], list[str]] = {}
-        """The calls of each operator, in the order of the flow."""
+        """The calls of each operator, in the order of the flow, then the services, then the roles that only serve."""
         for op in graph.ops:
             self._calls.setdefault((op.role, op.operator), []).append(op.label)
+        services = [(role, name) for role, found in graph.services.items() for name in found]
+        self._calls |= {(role, name): [f"{role}.{name}"] for role, name in services}
+        self._calls |= {(role, ""): [role] for role in graph.services if not graph.of_role(role)}
+        self._labels = list(dict.fromkeys([*labels, *(label for each in self._calls.values() for label in each)]))
         self._lags = {f"{labels[e.src]} → {labels[e.dst]}": float(e.lag) for e in graph.edges if e.lag and not e.newest}
 
     def build(self, found: Mapping[str, Sequence[Metrics]], wall: float) -> StepMetrics:
@@ -99,8 +104,17 @@ class LineBuilder:
             scale = self._scales[role]
             roles[role] = RoleTimes(int(a * scale + 0.5) / 1e6, int(b * scale + 0.5) / 1e6, int(c * scale + 0.5) / 1e6)
             said += [part] if part.means or part.sums or part.records else []
-        means = {label: numbers for one in said for label, numbers in one.means.items()}
-        sums = {label: numbers for one in said for label, numbers in one.sums.items()}
+        means: dict[str, dict[str, list[float]]] = {}
+        sums: dict[str, dict[str, float]] = {}
+        for one in said:
+            for label, pairs in one.means.items():
+                for name, pair in pairs.items():
+                    at, own = split_name(name, label)
+                    _add_means(means.setdefault(at, {}), {own: pair})
+            for label, amounts in one.sums.items():
+                for name, amount in amounts.items():
+                    at, own = split_name(name, label)
+                    _add_sums(sums.setdefault(at, {}), {own: amount})
         records = {name: record for one in said for name, record in one.records.items()}
         operators = dict[str, dict[str, float]]()
         values = dict[str, float]()

@@ -258,15 +258,14 @@ class Life:
         for relaid in self._hooks.relaid:
             relaid(dict(sizes))
 
-    def _trusts(self, folder: str) -> bool:
-        """Return True if the rank may unpickle this snapshot's objects: it is the job's own, or a person allowed it."""
-        job = self._start.job
-        return job.trust_pickles or written_by(job.job_id, folder)
-
     def _origin(self, folder: str) -> OriginFiles:
-        """Return the persisted snapshot in `folder`, as this rank sees it."""
+        """Return the persisted snapshot in `folder`, as this rank sees it.
+
+        The rank may unpickle its objects if it is the job's own, or a person allowed it.
+        """
         launch, job = self._start.launch, self._start.job
-        return OriginFiles(folder, job.graph, launch.rank, launch.world_size, trusted=self._trusts(folder))
+        trusted = job.trust_pickles or written_by(job.job_id, folder)
+        return OriginFiles(folder, job.graph, launch.rank, launch.world_size, trusted=trusted)
 
     def _reread(self, folder: str, step: int, edges: Collection[int]) -> None:
         """Restore the inputs of `edges` after the layout changed at `step`."""

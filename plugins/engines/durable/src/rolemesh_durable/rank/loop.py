@@ -96,9 +96,9 @@ class Loop:
 
     def repeat(self, resume: int) -> None:
         """Repeat the calls that restore a stateless rank to step `resume`; drop their reports."""
-        if self._machine.repeat(resume):
-            self._port.clear()
-            self._meter.restart()
+        with self._port.without_reports():
+            if self._machine.repeat(resume):
+                self._meter.restart()
 
     def run(self, start: int = 0) -> int:
         """Run from step `start` to the last, as grants come. Return the last finished step.
@@ -153,6 +153,7 @@ class Loop:
                 self._fail_waiting()
             except RuntimeError as error:
                 raise OperatorFailed("its services", self._ctx.step, error) from error
+        self._tell_finish()
         soon = self._meter.idle()
         if self._boundary is not None and self._boundary.owed >= 0:
             soon = self._settle(self._boundary) or soon

@@ -37,7 +37,7 @@ from rolemesh_durable.rank.endpoint import Endpoint
 from rolemesh_durable.rank.generators import seed_generators
 from rolemesh_durable.rank.life import Life
 from rolemesh_durable.rank.mail import EndpointMail
-from rolemesh_durable.rank.port import EnginePort
+from rolemesh_durable.rank.port import EnginePort, port_of
 from rolemesh_durable.rank.said import Said
 from rolemesh_durable.rank.services import Extending, RankPlace
 from rolemesh_durable.rank.signals import on_sigterm
@@ -182,6 +182,8 @@ class _Rank:
                 life.close()
         finally:
             workload.teardown()
+        if lost := port_of(ctx).reported():
+            ctx.log.warning("no line of metrics.jsonl follows, so it lacks these reports: %s", ", ".join(lost))
         self.over = True
         self._say(m.RankEnds(*launch.start))
         return 0

@@ -112,10 +112,6 @@ class Meter:
         self.busy += ns
         self.ended = ended
 
-    def waited(self, ns: int) -> None:
-        """Count `ns` as time in which the rank waited."""
-        self.waiting += ns
-
     def attend(self, spent: Callable[[int, int, int, int], None]) -> None:
         """Call ``spent(phase, edge, began, ended)`` for each span: see `Span`."""
         self._spent = spent

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from rolemesh.api.port import LocalPort, Report
-from rolemesh.api.service import Caller
+from rolemesh.api.port import Report
 from rolemesh.api.workload import RankContext
 from rolemesh_durable.rank.call_sequence import CallSequence
+from rolemesh_runtime.served import ServingPort
 
 __all__ = ["EnginePort", "port_of"]
 
 
-class EnginePort(LocalPort):
+class EnginePort(ServingPort):
     """The port of a rank. The parts of the rank that serve a workload register here."""
 
     _wait: Callable[[], None] | None = None
@@ -23,10 +23,6 @@ class EnginePort(LocalPort):
         self._by_step: dict[int, dict[int, Report]] = {}
         """The reports that have an item, by step and item; step -1: made outside of tasks, in the present step."""
         super().__init__()
-
-    def carry(self, caller: Caller) -> None:
-        """Let `caller` carry out the calls of the workload from now on."""
-        self.caller = caller
 
     def observe(self, on_progress: Callable[[int, int], bool]) -> None:
         """Let `on_progress(done, total)` answer `RankContext.progress` from now on."""

@@ -40,6 +40,7 @@ from rolemesh_durable.rank.call_sequence import CallSequence
 from rolemesh_durable.rank.frames import CREDIT, CREDITS
 from rolemesh_durable.rank.port import port_of
 from rolemesh_durable.rank.services import Rank
+from rolemesh_runtime.served import count_here
 
 __all__ = ["Calling"]
 
@@ -51,7 +52,7 @@ class Calling:
 
     def __init__(self, rank: Rank) -> None:
         graph, role = rank.job.graph, rank.ctx.role
-        self._graph = graph
+        self._graph, self._ctx = graph, rank.ctx
         self._ways = {way.callee: way for way in ways(graph) if way.caller == role}
         self._holds = {op.id: hold_of_call(op, rank.job.activity, rank.job.unrepeated) for op in graph.of_role(role)}
         """The steps for which each operator call may ask again: see `states.hold_of_call`."""
@@ -71,7 +72,7 @@ class Calling:
         for way in self._ways.values():
             rank.endpoint.register_consumer(way.answers, self)
         rank.tasks.loop.on_block(self._blocks)
-        port_of(rank.ctx).carry(self)
+        port_of(rank.ctx).caller = self
 
     # ------------------------------------------------------------------------------------------- what the rank tells
 
@@ -145,7 +146,7 @@ class Calling:
             self._late(waiting, limit)
         finally:
             self._close(waiting)
-        return waiting.value()
+        return self._value(waiting)
 
     def call_and_wait(self, role: str, method: str, args: tuple[Any, ...], session: str, timeout: float | None) -> Any:
         """See `RankContext.call_and_wait`."""
@@ -156,7 +157,7 @@ class Calling:
             self._wait(waiting, limit)
         finally:
             self._close(waiting)
-        return waiting.value()
+        return self._value(waiting)
 
     def session(self, role: str) -> str:
         """See `RankContext.session`."""
@@ -248,6 +249,12 @@ class Calling:
             words = Request(call.key, GIVE_UP, waiting.step + waiting.hold, -1, b"")
             self._endpoint.sender(call.role, call.rank).send(self._frame(words, (), call.role, waiting.step))
         self._leave()
+
+    def _value(self, waiting: Waiting) -> Any:
+        """Count what the service has reported, in the item and step of the caller, and return its result."""
+        if waiting.answer is not None:
+            count_here(self._ctx, f"{waiting.role}.{waiting.method}", waiting.answer[0].reports)
+        return waiting.value()
 
     def _wait(self, waiting: Waiting, limit: float | None) -> None:
         endpoint, fields = self._endpoint, self._fields

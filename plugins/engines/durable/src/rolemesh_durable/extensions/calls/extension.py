@@ -104,6 +104,8 @@ class RankCalls(RankExtension):
             self._calling.finished(step)
         if self._serving is not None and (self._only_called or held):
             self._serving.follow(step)
+        if self._only_called:
+            self._rank.meter.collect(self._rank.ctx.role)  # what it reports outside of calls
 
     def idle(self) -> bool:
         """Run the calls that have come."""
@@ -116,7 +118,10 @@ class RankCalls(RankExtension):
         """Let services that are coroutines go on, if there are any."""
         if not self._open or self._running or not self._tasks.busy or self._tasks.here():
             return False
-        self._tasks.loop.wait(wait_ms)
+        if self._serving is None:
+            self._tasks.loop.wait(wait_ms)
+        else:
+            self._serving.wait(wait_ms)
         return True
 
     def close(self) -> None:
@@ -131,7 +136,7 @@ class RankCalls(RankExtension):
         before = {name: page[name] for name in (status.OP, status.EDGE, status.PHASE)}
         self._open = True
         try:
-            serving.follow(self._rank.ctx.step)
+            serving.follow(self._rank.ctx.step, in_operator=True)
         finally:
             self._open = False
             page[status.SINCE_NS] = monotonic_ns()

@@ -10,6 +10,7 @@ import msgspec
 
 from rolemesh_dataplane.codec import Buffer, flat_buffers, flatten, unflatten
 from rolemesh_dataplane.payload import DATA, HEAD, INLINE
+from rolemesh_runtime.served import Report
 
 __all__ = [
     "ANSWER",
@@ -55,11 +56,12 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The fields of an answer. `value` is its header."""
+    """The fields of an answer. `value` is its header; `reports` are what the service has reported."""
 
     key: Key
     kind: Annotated[int, msgspec.Meta(ge=ANSWER, le=BREACH)]
     value: bytes
+    reports: Sequence[Report] = ()
 
 
 _pack = msgspec.msgpack.Encoder().encode

@@ -34,6 +34,7 @@ from rolemesh_durable.rank.arrived import Arrived
 from rolemesh_durable.rank.services import Rank
 from rolemesh_runtime.breaches import is_breach
 from rolemesh_runtime.operator_failure import summarize, user_traceback
+from rolemesh_runtime.served import Served, count_here
 
 __all__ = ["Serving"]
 
@@ -52,7 +53,7 @@ class Serving:
     def __init__(self, rank: Rank) -> None:
         job, role = rank.job, rank.ctx.role
         ends = [way for way in ways(job.graph) if way.callee == role]
-        self._ctx, self._span = rank.ctx, rank.meter.span
+        self._ctx, self._meter = rank.ctx, rank.meter
         self._endpoint, self._fields, self._tasks = rank.endpoint, rank.status_page.fields, rank.tasks
         services = job.graph.services[role]
         self._methods = {name: getattr(rank.workload, name) for name in services}
@@ -68,7 +69,11 @@ class Serving:
             once=frozenset(name for name, spec in services.items() if not spec.repeatable),
         )
         self._running: dict[_Known, asyncio.Task[None]] = {}
+        self._reports: dict[_Known, Served] = {}
+        """The reports of the calls that run, so far."""
         self._looked, self._following = 0, False
+        self._in_operator = False
+        """True if an operator waits for the callers: its time includes theirs."""
         for way in ends:
             port = _Port(self, way.caller)
             rank.endpoint.register_consumer(way.asks, port)
@@ -91,18 +96,18 @@ class Serving:
         """Note that no rank goes back to a step before this one."""
         self._state.committed(step)
 
-    def follow(self, step: int) -> None:
+    def follow(self, step: int, *, in_operator: bool = False) -> None:
         """Answer until all callers have finished `step`. Raises `Stopping`."""
         state, fields, endpoint = self._state, self._fields, self._endpoint
         if state.finished >= step:
             return
         fields[status.OP] = fields[status.EDGE] = -1
-        self._following = True
+        self._following, self._in_operator = True, in_operator
         while state.finished < step:
             self._shows()
             endpoint.wait()
-        self._following = False
         self._shows_next(status.IDLE)
+        self._following = self._in_operator = False
 
     def _shows(self) -> None:
         """Show on the status page if a call runs here, or the rank waits for its callers."""
@@ -112,9 +117,34 @@ class Serving:
 
     def _shows_next(self, phase: int) -> None:
         fields, now = self._fields, monotonic_ns()
-        if (before := fields[status.PHASE]) in (status.SERVING, status.FOLLOWING):
-            self._span(before, -1, fields[status.SINCE_NS], now)
+        before, since = fields[status.PHASE], fields[status.SINCE_NS]
+        if before == status.SERVING:
+            self._served(since, now, status.FOLLOWING)
+        elif before == status.FOLLOWING:
+            self._meter.span(before, -1, since, now)
         fields[status.PHASE], fields[status.SINCE_NS] = phase, now
+
+    def _served(self, began: int, ended: int, instead: int) -> None:
+        """Count the time as computing, and no longer as a wait in phase `instead`.
+
+        A coroutine that waits counts the time of its operator, with the calls that the rank answers meanwhile.
+        """
+        meter, ns = self._meter, ended - began
+        meter.span(status.SERVING, -1, began, ended)
+        if self._in_operator or instead in (status.COMPUTING, status.CALLING):
+            return
+        meter.computing += ns
+        if instead == status.WAITING:
+            meter.waiting -= ns
+        elif instead == status.BLOCKED:
+            meter.blocked -= ns
+
+    def wait(self, wait_ms: int) -> None:
+        """Let calls that are coroutines go on, and count the time in which there are any."""
+        began, phase, runs = monotonic_ns(), self._fields[status.PHASE], bool(self._running)
+        self._tasks.loop.wait(wait_ms)
+        if runs and phase != status.SERVING:
+            self._served(began, monotonic_ns(), phase)
 
     def serve(self) -> None:
         """Run the waiting calls. Raises `Stopping`."""
@@ -140,9 +170,10 @@ class Serving:
         began = monotonic_ns()
         fields[status.PHASE], fields[status.SINCE_NS] = status.SERVING, began
         fields[status.CALLS] += 1
+        served = self._reports[known] = Served()
         try:
             arguments = decode(words.arguments, buffers)
-            with self._ctx.serving(CalledBy(*known.caller, known.step, words.session)):
+            with self._ctx.serving(CalledBy(*known.caller, known.step, words.session)), served.inside():
                 result = self._methods[known.method](*arguments)
                 if known.method in self._async:
                     task = self._running[known] = self._tasks.loop.spawn(self._finish(known, result))
@@ -152,7 +183,7 @@ class Serving:
         except Exception as error:
             self._raised(known, error)
         if before[0] != status.SERVING:
-            self._span(status.SERVING, -1, began, monotonic_ns())
+            self._served(began, monotonic_ns(), before[0])
         fields[status.PHASE], fields[status.SINCE_NS] = before
 
     async def _finish(self, known: _Known, result: Coroutine[Any, Any, Any]) -> None:
@@ -190,7 +221,12 @@ class Serving:
 
     def _done(self, known: _Known, kind: int, header: bytes, buffers: Sequence[Buffer]) -> None:
         site, way = self._endpoint.site, self._ways[known.caller[0]]
-        words = Answer(known.key, kind, header)
+        served = self._reports.pop(known, None)
+        reports = served.take() if served is not None else ()
+        if known.given_up:  # nobody receives the answer
+            count_here(self._ctx, f"{site.role}.{known.method}", reports)
+            reports = ()
+        words = Answer(known.key, kind, header, reports)
         frame = frame_of(words, buffers, way.answers, site.rank, site.generation, known.step)
         if self._state.done(known, frame, len(frame)):
             self._send(known)

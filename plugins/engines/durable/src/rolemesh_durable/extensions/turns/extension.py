@@ -87,7 +87,7 @@ class RankTurns(RankExtension):
         if out is not None:
             out.await_credits(step)
         self._admission.take()
-        self._meter.waited(self._admission.spent())
+        self._meter.waiting += self._admission.spent()
 
     def before_snapshot(self) -> None:
         """Take a turn: the state may have left the devices."""
@@ -108,4 +108,4 @@ class RankTurns(RankExtension):
 
     def _next(self, position: int) -> None:
         self._admission.next(position)
-        self._meter.waited(self._admission.spent())
+        self._meter.waiting += self._admission.spent()
