@@ -1194,6 +1194,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
     Mutation("a waiting rank still owes its snapshot", "no deadlock", "room",
              method(SnapshotTaker, "settle", lambda original: lambda self: None)),
+    Mutation("a rank owes its snapshot after an operator", "the state is the undisturbed run's", "room calm",
+             method(SnapshotTaker, "calls", lambda original: lambda self: None)),
     Mutation("a rank takes a snapshot without its group", "no deadlock", "room group",
              method(Barrier, "heard", _takes_it_alone)),
     Mutation("a group begins a step before it knows its snapshot", "no deadlock", "room group",

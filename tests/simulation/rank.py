@@ -626,7 +626,7 @@ class SimRank:
         if self.taker is not None:
             if self.taker.told:
                 self.taker.settle()
-            self.taker.owed = -1
+            self.taker.calls()
         self.at(COMPUTING)
         self.sleep(factor * world.between(0.001, world.scenario.pace) + world.scenario.slow.get((op.id, step), 0.0))
         if self.injected:
@@ -667,6 +667,7 @@ class SimRank:
         out, count = self.ports.outputs.get(op.id), len(chunks_of(value))
         if out is None:
             return
+        self.settle()  # memory may be short, and a rank that waits for it takes the snapshot that it owes
         if count == 1 and value.h % 2:
             out.put(step, Chunk(value, 0))
         else:
@@ -698,7 +699,7 @@ class SimRank:
         SimWaits(self).until(there, phase, edge)
 
     def settle(self) -> None:
-        """The rank waits, and no operator has run since the last step."""
+        """The rank waits: between two steps, or for memory after an operator."""
         if self.taker is not None and self.taker.owed >= 0:
             self.taker.settle()
 

@@ -3,6 +3,7 @@
 import os
 import resource
 import subprocess
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from tests.unit.engine.rank.flows import STATEFUL
 
 from rolemesh.api.partition import Split
 from rolemesh.graph.logical import Edge, LogicalGraph, OpCall
+from rolemesh_durable.protocol.owing import WAITED_S
 from rolemesh_durable.protocol.rank.page import BLOCKED
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
 from rolemesh_durable.rank import shortage
+from rolemesh_runtime.digest import digest
 
 MB = 1 << 20
 
@@ -152,4 +155,31 @@ def test_a_rank_fails_clearly_where_memory_stays_full(village, monkeypatch):
         fill(job.shm / "somebody-elses")
         with pytest.raises(AssertionError, match="give /dev/shm more room"):
             job.done()
+        job.close()
+
+
+def test_a_rank_that_waits_for_memory_after_an_operator_takes_no_snapshot_of_the_step_before(village):
+    plan = SnapshotPlan(enabled=True, every_s=3600, persist_every=10_000)
+    job = village(pair(credits=100), two(840, data=0.001), stateful=STATEFUL, steps=2000, snapshots=plan)
+    with small(job.shm, 24):
+        job.start()
+        page, theirs = job.ranks["data", 0].status_page, job.shm / "somebody-elses"
+
+        def owes():
+            """The rank has left out the snapshot of its last step, and waits for memory in the next one."""
+            at = page.read()
+            if not at.short:
+                fill(theirs)
+            elif time.monotonic_ns() - at.since_ns > 2 * WAITED_S * 1e9:
+                if at.snapshot < at.finished:
+                    return True
+                theirs.unlink()  # the rank has just taken one
+                job.finished("data", at.finished + 3)
+            return False
+
+        job.finished("data", 20)
+        job.until(owes)
+        job.kill(("data", 0))
+        theirs.unlink()
+        assert job.done()["data", 0] == digest({"at": 2000 * 6})
         job.close()
