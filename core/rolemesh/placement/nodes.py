@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rolemesh.api.cluster import ClusterView, NodeView
@@ -77,10 +79,40 @@ def _number(key: str, text: str, where: str) -> float:
 
 
 def this_machine() -> ClusterView:
-    """Return one node with this machine's cores and memory, and with the GPUs that ``/dev/nvidia*``
-    shows."""
+    """Return one node with the cores and the memory that this process may use, and with the GPUs
+    that ``/dev/nvidia*`` shows."""
     gpus = len([p for p in Path("/dev").glob("nvidia[0-9]*") if p.name[6:].isdigit()])
-    memory = {"memory_gb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**8 / 10}
-    return ClusterView(
-        (NodeView("local", "127.0.0.1", float(len(os.sched_getaffinity(0))), gpus, memory),)
-    )
+    memory = {"memory_gb": memory_limit() // 10**8 / 10}
+    return ClusterView((NodeView("local", "127.0.0.1", cpu_limit(), gpus, memory),))
+
+
+def memory_limit() -> float:
+    """Return the bytes of memory that this process may use: the least of the machine's memory and
+    the limits of its control groups."""
+    limits = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
+    for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
+        limits += [numbers[0] for numbers in group_limits(name)]
+    return min(limits)
+
+
+def cpu_limit() -> float:
+    """Return the cores that this process may use: the least of those that it may run on and the
+    quotas of its control groups."""
+    quotas = [*group_limits("cpu.max"), *group_limits("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+    cores = [quota / period for quota, period in quotas if quota > 0]
+    return min([float(len(os.sched_getaffinity(0))), *cores])
+
+
+def group_limits(*names: str) -> Iterator[list[float]]:
+    """Yield the numbers in these files of each control group of this process, of version 1 and 2,
+    from its own group up to the root. A group that lacks a file or sets no limit is left out."""
+    groups = Path("/proc/self/cgroup")
+    for line in groups.read_text().splitlines() if groups.exists() else ():
+        _, controllers, group = line.split(":", 2)
+        if {"", names[0].partition(".")[0]} & {*controllers.split(",")}:
+            roots = [controllers] if controllers else ["", "unified"]
+            for own in (Path(f"/sys/fs/cgroup/{root}/{group}") for root in roots):
+                for folder in (own, *own.parents):
+                    with suppress(OSError, ValueError):
+                        texts = [(folder / name).read_text().split() for name in names]
+                        yield [float(number) for text in texts for number in text]
