@@ -134,15 +134,15 @@ class RankContext(Generic[O]):
         """For engines: a service that `by` calls runs inside, tasks that begin there included."""
         return _within(self._called_by, by)
 
-    def metric(self, **values: float) -> None:
+    def metric(self, /, **values: float) -> None:
         """Report quantities (loss, reward) to average over calls, ranks and steps."""
         self.port.metric(values, self._item.get())
 
-    def count(self, **values: float) -> None:
+    def count(self, /, **values: float) -> None:
         """Report quantities (tokens, samples) to add up over calls, ranks and steps."""
         self.port.count(values, self._item.get())
 
-    def record(self, **values: Any) -> None:
+    def record(self, /, **values: Any) -> None:
         """Attach JSON values (example answers, tables) to the step's line in ``metrics.jsonl``.
 
         Raises `TypeError` for a value that JSON cannot express.

@@ -20,7 +20,7 @@ from rolemesh.api.observer import Event, RoleTimes, StepMetrics
 
 log = logging.getLogger("rolemesh.runs.jsonl")
 
-RESERVED = ("step", "steps", "time", "operators", "roles", "staleness", "records")
+RESERVED = ("step", "steps", "time", "values", "operators", "roles", "staleness", "records")
 
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Errors of `msgspec` for damaged bytes: no JSON or another type, no UTF-8, brackets too deep."""
@@ -39,8 +39,9 @@ def metrics_line(line: StepMetrics) -> Numbered:
     """Return a line of ``metrics.jsonl``.
 
     It has ``step`` (from 0), ``steps``, ``time``, ``operators``, ``roles``, ``staleness`` and
-    ``records``. Every value also stands at the top level (``"reward": 0.5``), unless it has the
-    name of one of these keys. NaN and infinity become null.
+    ``records``. Every value stands at the top level (``"reward": 0.5``). If it has the name of
+    one of these keys, it is in ``values`` (``"values": {"time": 0.5}``). NaN and infinity become
+    null.
     """
     try:  # of quick steps there are many lines, most of them without values
         return line.step, _encoded(_flat(line)) if line.values else _encoded(line).replace(
@@ -53,12 +54,11 @@ def metrics_line(line: StepMetrics) -> Numbered:
 
 
 def _flat(line: StepMetrics) -> dict[str, Any]:
-    values = {name: value for name, value in line.values.items() if name not in RESERVED}
-    return (
-        {name: getattr(line, name) for name in RESERVED[:3]}
-        | values
-        | {n: getattr(line, n) for n in RESERVED[3:]}
-    )
+    plain = {name: value for name, value in line.values.items() if name not in RESERVED}
+    taken = {name: line.values[name] for name in RESERVED if name in line.values}
+    first = {name: getattr(line, name) for name in RESERVED[:3]}
+    rest = {name: getattr(line, name) for name in RESERVED[4:]}
+    return first | plain | ({"values": taken} if taken else {}) | rest
 
 
 def read_metrics(path: Path, after: int = -1, start: int = 0) -> Iterator[StepMetrics]:
@@ -115,7 +115,8 @@ def _line(raw: bytes) -> StepMetrics:
     with suppress(msgspec.ValidationError):
         return StepMetrics(*msgspec.structs.astuple(msgspec.json.decode(raw, type=_Bare)))
     line = msgspec.json.decode(raw, type=dict[str, Any])
-    values = _numbers({name: value for name, value in line.items() if name not in RESERVED})
+    plain = {name: value for name, value in line.items() if name not in RESERVED}
+    values = _numbers(plain | line.get("values", {}))
     operators = {label: _numbers(metrics) for label, metrics in line["operators"].items()}
     roles = {role: RoleTimes(**times) for role, times in line["roles"].items()}
     staleness = _numbers(line["staleness"])

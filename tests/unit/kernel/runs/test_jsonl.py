@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rolemesh.api.observer import Event, RoleTimes, StepMetrics
-from rolemesh.runs.jsonl import event_line, metrics_line, read_metrics
+from rolemesh.runs.jsonl import RESERVED, event_line, metrics_line, read_metrics
 from rolemesh_durable.journal.line_file import LineFile, last_line
 
 
@@ -60,13 +60,17 @@ def test_a_line_per_step_has_every_value_at_its_top_level(tmp_path: Path) -> Non
     assert (second["step"], second["reward"]) == (1, 0.5)
 
 
-def test_a_metric_never_replaces_a_field_of_the_line() -> None:
-    values = {"step": 99.0, "staleness": 7.0, "time": -1.0}
-    _, encoded = metrics_line(StepMetrics(3, 1, 103.0, values, {"a.b": values}, {}, {"a → b": 1.0}))
+def test_a_metric_may_have_the_name_of_a_field_of_the_line(tmp_path: Path) -> None:
+    values = {name: n + 0.5 for n, name in enumerate((*RESERVED, "self", "", "loss", 'a"b,{', "größe ✓"))}
+    told = StepMetrics(3, 1, 103.0, values, {"a.b": values}, {}, {"a → b": 1.0}, {"values": {}, "text": "x"})
+    metrics_file(tmp_path).append([metrics_line(told), metrics_line(StepMetrics(4, 1, 104.0, {"time": math.nan}))])
 
-    written = json.loads(encoded)
+    written = lines_of(tmp_path / "metrics.jsonl")[0]
     assert (written["step"], written["time"], written["staleness"]) == (3, 103.0, {"a → b": 1.0})
-    assert written["operators"] == {"a.b": values}
+    assert written["values"] == {name: values[name] for name in RESERVED}
+    read, other = read_metrics(tmp_path / "metrics.jsonl")
+    assert read == told
+    assert math.isnan(other.values["time"])
 
 
 def test_an_event_is_one_line_whatever_is_in_it() -> None:
