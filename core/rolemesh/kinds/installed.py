@@ -14,6 +14,7 @@ from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
 from typing import NamedTuple
 
+from rolemesh.api.import_ref import OWN
 from rolemesh.errors import PluginError
 
 INTACT, DOUBTFUL, UNUSABLE = range(3)
@@ -43,7 +44,7 @@ def normalized(distribution: str) -> str:
 def distribution(name: str) -> Distribution:
     """Return the installed distribution `name`. Raises `PluginError` if it is missing or only
     leftovers of it exist."""
-    if best := _best([*Distribution.discover(name=name)])[0]:
+    if best := _best([*Distribution.discover(name=name, path=_installed())])[0]:
         return best.distribution
     raise PluginError(f"{name} is not installed", kind="missing", remedy=how_to_install(name))
 
@@ -59,7 +60,7 @@ def entry_points() -> tuple[EntryPoint, ...]:
     The metadata are read again only if ``sys.path`` or the time of change of a folder on it differs
     from the last call, as after an installation.
     """
-    return _entry_points(tuple((each, _changed_ns(each)) for each in sys.path))
+    return _entry_points(tuple((each, _changed_ns(each)) for each in _installed()))
 
 
 @lru_cache(maxsize=1)
@@ -101,11 +102,8 @@ def leftovers(of: str = "") -> list[PluginError]:
                 f"{each.why or 'a newer one is beside it'}{then}"
             )
             again = "" if best or renamed else f" && pip install {name}"
-            left.append(
-                PluginError(
-                    what, where=str(each.path), remedy=f"rm -r {shlex.quote(str(each.path))}{again}"
-                )
-            )
+            remedy = f"rm -r {shlex.quote(str(each.path))}{again}"
+            left.append(PluginError(what, where=str(each.path), remedy=remedy))
     return left
 
 
@@ -114,22 +112,24 @@ def how_to_install(name: str, requirement: str = "") -> str:
     command first removes the leftovers, and names them."""
     left = leftovers(normalized(name))
     remove = "".join(f"rm -r {shlex.quote(each.where or '')} && " for each in left)
-    return "; ".join(
-        [
-            f"{remove}pip install {requirement or name}",
-            *(f"{each.where}: {each.what}" for each in left),
-        ]
-    )
+    told = (f"{each.where}: {each.what}" for each in left)
+    return "; ".join([f"{remove}pip install {requirement or name}", *told])
 
 
 def _by_name() -> dict[str, list[Distribution]]:
     """Return the distributions on ``sys.path`` by name, each list in the order of the path."""
     found: dict[str, list[Distribution]] = {}
-    for each in Distribution.discover():
+    for each in Distribution.discover(path=_installed()):
         named = re.fullmatch(r"(.+?)(-[^-]*(-py[^-]*)?)?\.(dist|egg)-info", _path(each).name)
         name = named[1] if named else each.metadata["Name"] or "?"
         found.setdefault(normalized(name), []).append(each)
     return found
+
+
+def _installed() -> list[str]:
+    """Return ``sys.path`` without the folders of the job's own code, where anybody may have put
+    metadata."""
+    return [each for each in sys.path if each not in OWN]
 
 
 def _path(found: Distribution) -> Path:
@@ -162,12 +162,8 @@ def _judged(found: Distribution, thorough: bool) -> _Found:
         return _Found(found, path, UNUSABLE, f"it cannot be read ({type(error).__name__}: {error})")
     named = re.search(r"^Name: *\S.*?^Version: *(\S+)", text, re.MULTILINE | re.DOTALL)
     if named is None or path.name[0] in RENAMED:
-        return _Found(
-            found,
-            path,
-            UNUSABLE,
-            "pip was about to delete it" if named else "its METADATA cannot be read",
-        )
+        why = "pip was about to delete it" if named else "its METADATA cannot be read"
+        return _Found(found, path, UNUSABLE, why)
     listed = [row[0] for row in csv.reader((record or "").splitlines()) if row and thorough]
     sources = (str(found.locate_file(each)) for each in listed if not each.endswith(".pyc"))
     missing = next((each for each in sources if not os.access(each, os.R_OK)), "")

@@ -90,10 +90,11 @@ def resolve(
     """
     module, _, name = reference.partition(":")
     if name and module.endswith(".py"):
-        return PluginRecord(kind, reference, "", "", f"{Path(base, module).resolve()}:{name}")
-    import_paths(base)
-    if name and not any(record.is_called(reference) for record in records) and find_module(module):
-        return PluginRecord(kind, reference, "", "", reference)
+        return PluginRecord(kind, reference, "", "", f"{Path(base).resolve() / module}:{name}")
+    if name and not any(record.is_called(reference) for record in records):
+        import_paths(base)
+        if find_module(module):
+            return PluginRecord(kind, reference, "", "", reference)
     return find(kind, reference, records, where)
 
 
@@ -125,11 +126,8 @@ def discover(
                 records[records.index(record)] = msgspec.structs.replace(
                     record, status="duplicate", error=error
                 )
-    return tuple(
-        sorted(
-            records, key=lambda record: (order.index(record.kind), record.name, record.distribution)
-        )
-    )
+    records.sort(key=lambda each: (order.index(each.kind), each.name, each.distribution))
+    return tuple(records)
 
 
 def _offering(records: Iterable[PluginRecord]) -> str:
@@ -208,23 +206,16 @@ def _unknown(
     installed = sorted(
         {record.name for record in records if record.kind == kind and record.status != "disabled"}
     )
-    if other := next(
-        (record for record in records if record.name == name and record.kind != kind), None
-    ):
-        hint = f"{name!r} is a {kind_named(other.kind).singular}"
-    elif offering := [
-        each.distribution for each in records if (each.kind, each.name) == (kind, name)
-    ]:
-        hint = f"{name!r} is offered by {', '.join(offering)}"
+    named = [each for each in records if each.name == name]
+    if others := [each.kind for each in named if each.kind != kind]:
+        hint = f"{name!r} is a {kind_named(others[0]).singular}"
+    elif named:
+        hint = f"{name!r} is offered by {', '.join(each.distribution for each in named)}"
     elif hint := how_to_get(kind, name):
         pass
     elif not (hint := did_you_mean(name, {*installed, *offered(kind)})):
-        hint = "; ".join(
-            [
-                "write file.py:Class for your own, or pip install what offers it",
-                *map(str, leftovers()),
-            ]
-        )
+        hint = "write file.py:Class for your own, or pip install what offers it"
+        hint = "; ".join([hint, *map(str, leftovers())])
     remedy = f"{hint}; installed: {', '.join(installed) or 'none'}"
     what = f"there is no {said.singular} {reference!r}"
     return PluginError(what, kind="missing", where=where, remedy=remedy)

@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rolemesh.api.import_ref import import_paths
 from rolemesh.errors import (
     JobFileError,
     OptionsError,
@@ -93,7 +92,6 @@ def select(
     Raises `PluginError`, `OptionsError`, or `Problems` with all of them, each with its place in the
     job file.
     """
-    import_paths(job.base)
     chooser = _Chooser(job, discover(environ=environ), admit)
     spec = job.spec
     choose = partial(chooser.choose, "workloads")

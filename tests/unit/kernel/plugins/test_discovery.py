@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rolemesh.api.import_ref import find_module
 from rolemesh.errors import PluginError
 from rolemesh.kinds import kinds
 from rolemesh.kinds.offered import how_to_get, offered
@@ -145,6 +146,27 @@ def test_a_class_of_the_jobs_own_is_a_file_or_a_module_and_has_no_distribution(
     assert (in_module.distribution, in_module.target) == ("", "own_parts.one:One")
     with pytest.raises(PluginError, match=r"there is no workload 'own_parts\.two:One'"):
         resolve("workloads", "own_parts.two:One", (), tmp_path)
+
+
+def test_nothing_beside_the_job_or_in_the_working_directory_is_taken_for_something_installed(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can write there would choose what runs (CWE-427; Jupyter: CVE-2022-39286)."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    install("real", "1.0", {"workloads": {"real": "of_real:One"}}, of_real="One = 1")
+    for folder in (base := tmp_path / "job", here := tmp_path / "here"):
+        (folder / "of_real").mkdir(parents=True)
+        (folder / "of_real/__init__.py").write_text("raise SystemExit('planted')")
+        (folder / "helper_of_job.py").write_text("")
+        info = folder / "planted-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[rolemesh.workloads]\nplanted = of_real:One\n")
+    monkeypatch.chdir(here)
+    resolve("workloads", "helper_of_job:One", (), base)  # from here on, both folders are on the path
+    assert find_module("of_real").origin == str(tmp_path / "site0/of_real.py")
+    assert find_module("helper_of_job").origin == str(base / "helper_of_job.py")
+    assert {"real", "planted"} & {record.name for record in discover(["workloads"])} == {"real"}
 
 
 def test_a_distribution_comes_before_a_module_of_its_name(install: Install, tmp_path: Path) -> None:
