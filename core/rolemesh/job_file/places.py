@@ -24,6 +24,9 @@ COMMAND_LINE = "command line"
 Path: TypeAlias = tuple[str | int, ...]
 """Path to a value, as in ``("failover", 0, "use")``."""
 
+MOST_VALUES = 100_000
+"""Maximum number of values in a document. An alias counts as what it stands for."""
+
 _RESOLVERS = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",
@@ -49,6 +52,7 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._seen: set[yaml.Node] = set()
+        self._left = MOST_VALUES
 
     def read(
         self,
@@ -64,6 +68,7 @@ class _Loader(yaml.SafeLoader):
             where = f"{places.file}:{node.start_mark.line + 1}: {dotted(path)}"
             raise JobFileError("an anchor contains itself", where=where, remedy="write it out")
         inside = (*inside, node)
+        self._count(1, node)
         places.lines[path] = f"{places.file}:{line}"
         if isinstance(node, yaml.ScalarNode):
             node.value = node.value.translate(_SHOW)
@@ -78,6 +83,16 @@ class _Loader(yaml.SafeLoader):
             for key, value in node.value:
                 name = parse_scalar(key.value) if key.style is None else key.value
                 yield from self.read(value, (*path, name), key.start_mark.line + 1, places, inside)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        self._count(len(node.value), node)
+
+    def _count(self, values: int, node: yaml.Node) -> None:
+        self._left -= values
+        if self._left < 0:
+            what = f"more than {MOST_VALUES} values, with those that anchors repeat"
+            raise yaml.MarkedYAMLError(problem=what, problem_mark=node.start_mark)
 
     def _wrong_keys(self, node: yaml.MappingNode, path: Path, file: str) -> Iterator[RolemeshError]:
         lines: dict[str, int] = {}
@@ -126,6 +141,7 @@ _REMEDIES = {
     "\\t": "indent with spaces; YAML does not allow tabs",
     "mapping values are not allowed": "put a value that contains ': ' in quotes",
     "alias": "define the anchor before it is used",
+    "more than": "move them into a file that an option names",
 }
 """Part of PyYAML's message → remedy."""
 _VARIABLE = re.compile(r"\$\{[^}\n\"']*\}")

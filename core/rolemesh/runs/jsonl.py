@@ -22,6 +22,9 @@ log = logging.getLogger("rolemesh.runs.jsonl")
 
 RESERVED = ("step", "steps", "time", "values", "operators", "roles", "staleness", "records")
 
+LINK = "it is a link, and a run's links are not followed"
+"""What is wrong with a link among the files of a run."""
+
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Errors of `msgspec` for damaged bytes: no JSON or another type, no UTF-8, brackets too deep."""
 
@@ -47,9 +50,8 @@ def metrics_line(line: StepMetrics) -> Numbered:
         return line.step, _encoded(_flat(line)) if line.values else _encoded(line).replace(
             b'"values":{},', b"", 1
         )
-    except (
-        Exception
-    ) as error:  # what prints as nothing, or is no text; the numbers are not lost for it
+    except Exception as error:
+        # What prints as nothing, or is no text. The numbers are not lost for it.
         return line.step, _encoded(_flat(line) | {"records": {"error": repr(error)}})
 
 
@@ -76,21 +78,25 @@ def read_metrics(path: Path, after: int = -1, start: int = 0) -> Iterator[StepMe
             try:
                 line = _line(raw)
             except Exception as error:  # a line may have anything
-                at = file.tell()
-                log.warning(
-                    "%s: the line that ends at byte %d is damaged, and passed over: %s",
-                    path,
-                    at,
-                    str(error)[:200],
-                )
+                what = f"the line that ends at byte {file.tell()} is damaged, and passed over"
+                log.warning("%s: %s: %s", path, what, str(error)[:200])
                 continue
             if line.step > after:
                 yield line
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading. Raises `OSError`, also for a pipe or a device, which could block."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def open_regular(path: str | Path, folder: int | None = None) -> BinaryIO:
+    """Open a file of a run for reading: a path, or a name in the folder of a descriptor.
+
+    Raises `OSError`, also for a link, which could lead out of the run, and for a pipe or a device,
+    which could block.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags, dir_fd=folder)
+    except OSError as error:
+        what = LINK if error.errno == errno.ELOOP else error.strerror
+        raise OSError(error.errno, what, str(path)) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))

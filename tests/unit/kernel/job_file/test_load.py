@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -248,6 +249,19 @@ def test_anchors_and_merge_keys_keep_their_places(job: Load, tmp_path: Path) -> 
 def test_an_anchor_that_contains_itself_is_refused(job: Load, tmp_path: Path) -> None:
     where, what, _ = only(job, tmp_path, JOB + "params: &p {a: *p}\n")
     assert (where, what) == ("job.yaml:11: params.a", "an anchor contains itself")
+
+
+@pytest.mark.parametrize(
+    "more", ["[*{0}, *{0}, *{0}, *{0}, *{0}, *{0}]", "{{<<: [*{0}, *{0}, *{0}, *{0}, *{0}, *{0}]}}"]
+)
+def test_anchors_that_multiply_values_are_refused_before_they_fill_the_memory(
+    job: Load, tmp_path: Path, more: str
+) -> None:
+    levels = "".join(f"  {b}: &{b} {more.format(a)}\n" for a, b in pairwise("abcdefghijkl"))
+    where, what, remedy = only(job, tmp_path, f"{JOB}params:\n  a: &a {{x: 1, y: 2}}\n{levels}")
+    assert what == "not valid YAML: more than 100000 values, with those that anchors repeat"
+    assert where.startswith("job.yaml:")
+    assert remedy == "move them into a file that an option names"
 
 
 def test_the_method_where_finds_file_line_and_command_line(job: Load, tmp_path: Path) -> None:

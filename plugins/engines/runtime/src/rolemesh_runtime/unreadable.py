@@ -16,7 +16,8 @@ __all__ = ["BROKEN", "DAMAGED", "UnreadableError", "unreadable", "when_readable"
 BROKEN = "look whether its file system is mounted and its server answers, and then try again"
 DAMAGED = "remove the run's folder if it is of no use"
 REMEDIES = {
-    0: "remove it, or copy the run without it",
+    **dict.fromkeys((0, errno.EINVAL, errno.EFBIG), "remove it, or copy the run without it"),
+    errno.ELOOP: "remove it, or put the file itself in its place",
     errno.EACCES: "look at its permissions",
     errno.EPERM: "look at its permissions",
     errno.ENAMETOOLONG: "give a shorter name",
