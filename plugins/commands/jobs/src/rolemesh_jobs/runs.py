@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import runs_folder
 from rolemesh_durable.api.jobs import LivingRun, find_run
 from rolemesh_runtime.first_look import first_look
+from rolemesh_runtime.user import user_name
 
 __all__ = ["find", "reason"]
 
@@ -31,4 +31,4 @@ def _found(job: str, folder: Path) -> LivingRun:
 
 def reason(verb: str) -> str:
     """The reason that the job's journal gives: the verb with its options, the user, and this process."""
-    return f"rolemesh {verb}, by {getpass.getuser()} (pid {os.getpid()})"
+    return f"rolemesh {verb}, by {user_name()} (pid {os.getpid()})"

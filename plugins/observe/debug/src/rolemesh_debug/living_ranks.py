@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from rolemesh.api.observer import JobStatus, RankStatus
 from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError, nearest
 from rolemesh_debug.process_facts import ProcessFacts, look
+from rolemesh_runtime.user import user_name
 
 __all__ = ["RankGoneError", "asked_by", "find_rank", "process_of"]
 
@@ -42,7 +42,7 @@ def process_of(status: JobStatus, rank: RankStatus) -> ProcessFacts:
 
 def asked_by(what: str) -> str:
     """Return the reason of a request, which says who asks. No other request has the same one."""
-    return f"{what}, by {getpass.getuser()} (pid {os.getpid()}, {time.time():.3f})"
+    return f"{what}, by {user_name()} (pid {os.getpid()}, {time.time():.3f})"
 
 
 def _is_ours(pid: int, title: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,7 +71,7 @@ class TrackioObserver(Tracker):
                 self._stop(5.0)
 
     def _start(self) -> Child:
-        folder = Path(self.options.folder).expanduser() if self.options.folder else self._folder / "trackio"
+        folder = Path(os.path.expanduser(self.options.folder)) if self.options.folder else self._folder / "trackio"
         child = Child(self._folder / "trackers" / "trackio.log", folder)
         try:
             child.ask(self._begin, self.options.timeout_s)

@@ -28,7 +28,7 @@ class Guard:
 
     def __init__(self, inside: Sequence[Path], target: str, wrote: list[str]) -> None:
         """`target` is the plugin, as ``module:Class``."""
-        self._allowed = tuple(Path(path).expanduser().resolve() for path in (*map(str, inside), *CACHES))
+        self._allowed = tuple(Path(os.path.expanduser(path)).resolve() for path in (*map(str, inside), *CACHES))
         # Asked for the first time in a process, `tempfile` tries the folder out by writing to it.
         self._temporary = Path(tempfile.gettempdir()).resolve()
         self._package, self._wrote = target.partition(":")[0].partition(".")[0], wrote

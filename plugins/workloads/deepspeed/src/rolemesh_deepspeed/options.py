@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -47,7 +48,7 @@ class DeepSpeedOptions(HuggingFaceOptions):
     def _of_a_file(cls, config: Any, info: ValidationInfo) -> Any:
         if not isinstance(config, (str, Path)):
             return config
-        path = Path((info.context or {}).get("base", "."), Path(config).expanduser())
+        path = Path((info.context or {}).get("base", "."), os.path.expanduser(config))
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -36,6 +37,13 @@ _SCHEDULED: dict[str, Any] = {"needs": ["frozen = false", "schedule != constant"
 _WSD: dict[str, Any] = {"needs": ["frozen = false", "schedule = wsd"]}
 
 
+_PACK: Any = Field(
+    None,
+    description="whether rows become one packed row with the common prefix computed once, or are padded; null: packed, "
+    "unless a measurement at the start shows that the model gives other results then",
+)
+
+
 class CausalLMOptions(BaseModel, extra="forbid"):
     """`loss_options` of ``rolemesh_training.losses:causal_lm``."""
 
@@ -51,11 +59,7 @@ class _Completions(BaseModel, extra="forbid"):
         description="the temperature of the sampled completions; null: that in their column `sampling`, or 1 (for "
         "`dpo` always 1)",
     )
-    pack: bool = Field(
-        True,
-        description="one packed row with the common prefix computed once; false: padded rows, for models whose "
-        "attention takes no 4-D mask",
-    )
+    pack: bool | None = _PACK
 
 
 class PolicyOptions(_Completions):
@@ -150,6 +154,7 @@ class ValueOptions(BaseModel, extra="forbid"):
     clip: float | None = Field(
         0.2, gt=0, description="a value may leave the old one (the column `values`) by this much; null: no clipping"
     )
+    pack: bool | None = _PACK
 
 
 class ClassificationOptions(BaseModel, extra="forbid"):
@@ -172,7 +177,7 @@ class LogprobsOptions(BaseModel, extra="forbid"):
         description="the temperature of the sampled completions; null: the loss's, or that in the rows' column "
         "`sampling`, or 1",
     )
-    pack: bool | None = Field(None, description="as `pack` of the loss grpo; null: the loss's, or true")
+    pack: bool | None = Field(None, description="as `pack` of the loss grpo; null: the loss's")
 
 
 class LoRAOptions(BaseModel, extra="forbid"):
@@ -307,6 +312,12 @@ class TrainerOptions(BaseModel, extra="forbid"):
         return self.dropout if self.dropout is not None else str(self.loss) not in _COMPARING
 
     @property
+    def measured(self) -> bool:
+        """Return whether the start measures what the model does with packed rows: a loss over completions, a loss of
+        the job's own, or a reference will ask for it."""
+        return self.frozen or str(self.loss) in _COMPARING or str(self.loss) not in LOSS_OPTIONS
+
+    @property
     def corrects(self) -> bool:
         """Return whether the loss is a policy loss of this package that multiplies by importance weights."""
         kind = loss_kind(self.loss)
@@ -410,10 +421,11 @@ class HuggingFaceOptions(TrainerOptions):
         return self.logprobs.temperature or of_loss
 
     @property
-    def packed(self) -> bool:
-        """Return whether `logprobs` packs the rows of a micro-batch into one."""
+    def packed(self) -> bool | None:
+        """Return whether `logprobs` and `values` pack the rows of a micro-batch into one; None: if the model allows
+        it."""
         own = self.logprobs.pack
-        return bool(own if own is not None else self.loss_options.get("pack", True))
+        return own if own is not None else self.loss_options.get("pack")
 
     @field_validator("model")
     @classmethod
@@ -424,7 +436,7 @@ class HuggingFaceOptions(TrainerOptions):
 def folder_of(model: str, info: ValidationInfo) -> str:
     """Return the folder's absolute path. A relative one starts at the job file."""
     base = (info.context or {}).get("base", ".")
-    return str(Path(base, Path(model).expanduser()).resolve())
+    return str(Path(base, os.path.expanduser(model)).resolve())
 
 
 def _explain(kind: type[BaseModel], error: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -54,7 +55,7 @@ class EngineOptions(BaseModel, extra="forbid"):
     @classmethod
     def _relative_to_job(cls, model: str, info: ValidationInfo) -> str:
         base = (info.context or {}).get("base", ".")
-        return str(Path(base, Path(model).expanduser()).resolve())
+        return str(Path(base, os.path.expanduser(model)).resolve())
 
 
 class VLLMOptions(EngineOptions):
