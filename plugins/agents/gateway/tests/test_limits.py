@@ -7,6 +7,7 @@ import gc
 import json
 import resource
 import tracemalloc
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -110,6 +111,63 @@ def test_a_body_that_is_no_json_object_is_refused(gateway, says, data):
         async with gateway(lambda messages: says("no")) as here, session(here.door) as client:
             answer = await client.post(f"{here.door.url}/v1/responses", data=data)
             assert (answer.status, (await answer.json())["error"]["type"]) == (400, "invalid_request_error")
+
+    asyncio.run(main())
+
+
+def test_a_body_of_many_small_objects_is_refused_before_it_is_read_and_a_long_text_with_braces_is_not(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
+            for content, status in (([{"a": []}] * 60_000, 413), ('{["x": \\"' * 60_000, 200)):
+                question = {"model": "m", "messages": [{"role": "user", "content": content}]}
+                async with client.post(f"{here.door.url}/v1/chat/completions", json=question) as answer:
+                    assert answer.status == status
+
+    asyncio.run(main())
+
+
+def test_long_bodies_that_do_not_end_hold_up_no_short_request_and_little_memory(gateway, says):
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
+            host, port = here.door.url.split("/")[2].split(":")
+            head = f"POST /{here.door.number}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nx-api-key: {here.door.key}\r\n"
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            opened = [await asyncio.open_connection(host, int(port)) for _ in range(40)]
+            for _, writer in opened:
+                writer.write(head.encode() + b"Content-Length: 7999999\r\n\r\n" + b" " * 5_000_000)
+            await until(here.door.large.locked)
+            async with client.post(f"{here.door.url}/v1/chat/completions", json=QUESTION) as answer:
+                assert answer.status == 200
+            for _, writer in opened:
+                writer.transport.abort()
+            long = {"model": "m", "messages": [{"role": "user", "content": "x" * 100_000}]}
+            async with client.post(f"{here.door.url}/v1/chat/completions", json=long) as answer:
+                assert answer.status == 200
+            # The client's own copies are here, too; without the limit there would be 200 MB more.
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 330_000
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_brings_no_right_key_is_closed_and_one_with_a_key_stays(gateway, says, monkeypatch):
+    monkeypatch.setattr(server, "HEAD_S", 0.2)
+    monkeypatch.setattr(server, "STRANGERS", 20)
+
+    async def main():
+        async with gateway(lambda messages: says("yes")) as here, session(here.door) as client:
+            async with client.get(f"{here.door.url}/v1/models") as answer:
+                assert answer.status == 200
+            host, port = here.door.url.split("/")[2].split(":")
+            opened = [await asyncio.open_connection(host, int(port)) for _ in range(40)]
+            for data, (reader, writer) in zip(
+                [b"", b"GET /1/v1/models HTTP/1.1\r\nHost: x\r\n\r\n"] * 20, opened, strict=True
+            ):
+                writer.write(data)
+                async with asyncio.timeout(10):
+                    with suppress(ConnectionResetError):
+                        await reader.read()
+                writer.close()
+            assert [each for each in here.door.connections if not each.is_closing()]
 
     asyncio.run(main())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from typing import Any
 
@@ -17,6 +18,11 @@ WINDOWS = {"gzip": 31, "deflate": 15}
 BARE = -15
 ESCAPES = (b"\\u003a", b"\\u003A")
 """Other forms of a colon in a text."""
+MOST_PARTS = 100_000
+"""Maximum number of objects, lists and keys of a body. More would hold up all conversations of the rank while they are
+read; a long conversation has some thousands."""
+TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+"""A text in JSON. The signs of objects in it count for nothing."""
 
 
 class Body:
@@ -42,6 +48,9 @@ class Body:
         """Return the JSON object of the whole body."""
         if self._encoding in WINDOWS and (self._undo is None or not self._undo.eof):
             raise _wrong("it ends too early")
+        if _parts(self._data) > MOST_PARTS and _parts(TEXT.sub(b"", self._data)) > MOST_PARTS:
+            reason = f"the body has more than {MOST_PARTS:,} objects, lists and keys; send fewer"
+            raise RefusedError(413, reason, code="request_too_large")
         try:
             body = msgspec.json.decode(self._data)
             _check_keys(self._data, body)
@@ -62,6 +71,10 @@ class Body:
         if self._undo.unused_data:
             raise _wrong("more follows its end")
         return found
+
+
+def _parts(data: bytes | bytearray) -> int:
+    return sum(map(data.count, (b"{", b"[", b":")))
 
 
 def _wrong(reason: str) -> RefusedError:

@@ -8,7 +8,9 @@ import hmac
 import math
 import secrets
 import socket
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import Context
 from typing import Any
 from weakref import WeakSet
@@ -44,11 +46,33 @@ PING_S = 3.0
 """Seconds of sampling after which a stream begins with a ping, and between pings. Clients may wait for 5 s only."""
 LAST_S = 0.05
 """Seconds before the last event of a stream, in which the gateway sees whether the client leaves in its middle."""
+HEAD_S = 10.0
+"""Seconds after which a connection is closed that has brought no request with a right key."""
+STRANGERS = 1024
+"""Number of connections in `HEAD_S` from which on the oldest ones without such a request are closed."""
+CONNECTIONS = 512
+"""Maximum number of open connections of a conversation."""
+SMALL, LARGE = 1 << 16, 8
+"""Bytes of a body that needs no room, and the number of longer ones that a conversation may have in work at the same
+time. The others wait, and nobody reads them meanwhile."""
+NOTED = 64
+"""Maximum number of parameters in the header that names those without effect."""
 PATHS = {"/chat/completions": CHAT, "/responses": RESPONSES, "/messages": MESSAGES}
 COUNTS = {"/messages/count_tokens": MESSAGES, "/responses/input_tokens": RESPONSES}
 """ "/v1" before a path is optional, and more than one is allowed: clients differ in what they add to a base URL."""
 OWN = {"/reward": "POST", "/call": "POST", "/start": "GET", "/models": "GET"}
 METHODS = {**dict.fromkeys([*PATHS, *COUNTS], "POST"), **OWN}
+
+
+class _Listening(msgspec.Struct):
+    """A server and the socket where it accepts connections."""
+
+    runner: web.AppRunner
+    accepting: asyncio.Server
+
+    async def cleanup(self) -> None:
+        self.accepting.close()
+        await self.runner.cleanup()
 
 
 class Door(msgspec.Struct, eq=False):
@@ -61,7 +85,8 @@ class Door(msgspec.Struct, eq=False):
     desk: Desk
     start: Start
     connections: WeakSet[asyncio.Transport] = msgspec.field(default_factory=WeakSet)
-    runner: web.AppRunner | None = None
+    large: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(LARGE))
+    runner: _Listening | None = None
     """The server of a socket that leads to this conversation only."""
     refused: int = 0
     """The number of requests that the gateway has refused."""
@@ -97,8 +122,12 @@ class Server:
         self._waiting = waiting
         self._doors: dict[str, Door] = {}
         self._opened = 0
-        self._runner: web.AppRunner | None = None
+        self._runner: _Listening | None = None
         self._stopping: set[asyncio.Task[None]] = set()
+        self._strangers: deque[tuple[float, Any]] = deque()
+        """The latest connections, the oldest first, with the time of their begin."""
+        self._known = WeakSet[asyncio.Transport]()
+        """Connections that have brought a right key."""
         self._socket: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._url = ""
@@ -155,7 +184,7 @@ class Server:
         self._runner = await self._serving(self._socket, None)
         self._url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
 
-    async def _serving(self, listener: socket.socket, only: Door | None) -> web.AppRunner:
+    async def _serving(self, listener: socket.socket, only: Door | None) -> _Listening:
         app = web.Application()
         answer = functools.partial(self._answer, only)
         app.router.add_route("*", "/{number:[^/]*}{path:.*}", answer, expect_handler=self._expected)
@@ -165,8 +194,34 @@ class Server:
             handle_signals=False, shutdown_timeout=CLOSE_S, auto_decompress=False,
         )  # fmt: skip
         await runner.setup()
-        await web.SockSite(runner, listener, backlog=4096).start()
-        return runner
+        return _Listening(runner, await asyncio.get_running_loop().create_server(
+            functools.partial(self._connected, runner), sock=listener, backlog=4096
+        ))  # fmt: skip
+
+    def _connected(self, runner: web.AppRunner) -> Any:
+        """Return the protocol of a new connection, which has little time to bring a right key."""
+        assert runner.server is not None
+        protocol, loop = runner.server(), asyncio.get_running_loop()
+        if not self._strangers:
+            loop.call_later(HEAD_S, self._sweep)
+        self._strangers.append((loop.time(), protocol))
+        while len(self._strangers) > STRANGERS:
+            self._leave()
+        return protocol
+
+    def _sweep(self) -> None:
+        """Close the connections whose time is over."""
+        loop = asyncio.get_running_loop()
+        while self._strangers and self._strangers[0][0] + HEAD_S <= loop.time():
+            self._leave()
+        if self._strangers:
+            loop.call_at(self._strangers[0][0] + HEAD_S, self._sweep)
+
+    def _leave(self) -> None:
+        """Close the oldest of the latest connections, unless it has brought a right key."""
+        transport = self._strangers.popleft()[1].transport
+        if transport is not None and transport not in self._known:
+            transport.abort()
 
     def _stop(self, door: Door) -> None:
         runner, door.runner = door.runner, None
@@ -190,9 +245,9 @@ class Server:
         path, anthropic = _form(request)
         try:
             door = self._door(request, only)
-            if request.transport is not None:
-                door.connections.add(request.transport)
-            return await self._route(request, door, path, anthropic)
+            self._note(request, door)
+            async with door.large if _is_large(request) else nullcontext():
+                return await self._route(request, door, path, anthropic)
         except RefusedError as error:
             meant = self._doors.get(request.match_info["number"])
             if meant is not None and only in (None, meant):
@@ -200,6 +255,19 @@ class Server:
                 if path in PATHS:
                     meant.missed = f"the gateway refused it: {error.reason}"
             return _refused(error, anthropic)
+
+    def _note(self, request: web.Request, door: Door) -> None:
+        transport = request.transport
+        if transport is None or transport in door.connections:
+            return
+        if (
+            len(door.connections) >= CONNECTIONS
+            and sum(not each.is_closing() for each in door.connections) >= CONNECTIONS
+        ):
+            reason = f"this conversation has {CONNECTIONS} open connections; close some, or use them again"
+            raise RefusedError(429, reason, retry=True)
+        self._known.add(transport)
+        door.connections.add(transport)
 
     def _door(self, request: web.Request, only: Door | None) -> Door:
         door = self._doors.get(request.match_info["number"])
@@ -338,6 +406,12 @@ def _form(request: web.Request) -> tuple[str, bool]:
     return path, "anthropic-version" in request.headers or path.startswith("/messages")
 
 
+def _is_large(request: web.Request) -> bool:
+    """Whether the body of a request may be long. Nobody knows before how long an encoded one becomes."""
+    encoded = request.headers.get("Content-Encoding", "").strip().lower() not in ("", "identity")
+    return request.body_exists and (encoded or request.content_length is None or request.content_length > SMALL)
+
+
 def _refused(error: RefusedError, anthropic: bool) -> web.Response:
     headers = {"x-should-retry": "true" if error.retry else "false"}
     return web.json_response(error_body(error, anthropic), status=error.status, headers=headers)
@@ -355,7 +429,7 @@ def _encoded(body: Mapping[str, Any], answer: Answer) -> web.Response:
 
 def _noted(answer: Answer) -> dict[str, str]:
     """Return the header that names the parameters without effect."""
-    names = [each[:64] for each in answer.ignored if each.isascii() and each.isprintable()]
+    names = [each[:64] for each in answer.ignored if each.isascii() and each.isprintable()][:NOTED]
     return {"x-rolemesh-ignored": ", ".join(names)} if names else {}
 
 
