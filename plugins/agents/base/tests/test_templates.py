@@ -145,8 +145,9 @@ def test_reasoning_that_the_template_strips_stays_as_it_was_sampled():
     ids = [*template.opening([ASK]), *turn, *template.increment(turn, [ASK])]
 
     assert "<think>\n2 and 3\n</think>\n\n5<|im_end|>" in tokenizer.decode(ids)
-    assert template.parse(turn).reasoning == "2 and 3"
-    assert template.parse(turn).content == "5"
+    assert template.parse(turn).content == "<think>\n2 and 3\n</think>\n\n5"
+    apart = Template(tokenizer, reasoning="apart").parse(turn)
+    assert (apart.reasoning, apart.content) == ("\n2 and 3\n", "\n\n5")
 
 
 def test_answers_of_one_turn_are_one_block():
@@ -249,5 +250,5 @@ def test_calls_that_the_template_writes_are_parsed(name):
 
     parsed = template.parse(turn, ADD)
 
-    assert list(parsed.calls) == calls, text
+    assert [ToolCall(call.name, call.arguments) for call in parsed.calls] == calls, text
     assert parsed.unparsed == ()

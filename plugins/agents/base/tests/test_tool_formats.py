@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given, settings
 from template_bench import template_of, tokenizer_of
 
-from rolemesh_agents import ToolCall
+from rolemesh_agents import Tool, ToolCall
 from rolemesh_agents.templates import FORMATS
 
 ADD = ToolCall("add", {"a": 1, "b": "two"})
+SCHEMAS = {"add": {"properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}}
+TOOLS = [Tool(name, "", {"type": "object", "properties": {}}) for name in ("add", "delete")]
+IDS = {"mistral": "call00000", "kimi": "functions.add:0"}
+"""The ids that the examples of two formats have; the others have none."""
 WRITTEN = {
     "hermes": '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": "two"}}\n</tool_call>',
     "llama3": '{"name": "add", "parameters": {"a": 1, "b": "two"}}',
@@ -56,17 +60,18 @@ def test_each_format_has_an_example():
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_call_is_parsed(name):
-    parsed = FORMATS[name].parse(WRITTEN[name], {})
+    parsed = FORMATS[name].parse(WRITTEN[name], SCHEMAS)
 
-    assert list(parsed.calls) == [ADD]
+    assert list(parsed.calls) == [ToolCall(ADD.name, ADD.arguments, IDS.get(name, ""))]
     assert (parsed.content, parsed.unparsed) == ("", ())
 
 
 @pytest.mark.parametrize("name", [name for name in WRITTEN if name not in ("llama3", "harmony")])
 def test_text_around_a_call_is_content(name):
-    parsed = FORMATS[name].parse(f"First.\n{WRITTEN[name]}", {})
+    parsed = FORMATS[name].parse(f" First.\n{WRITTEN[name]}\n", SCHEMAS)
 
-    assert (parsed.content, list(parsed.calls)) == ("First.", [ADD])
+    assert parsed.content == " First.\n"
+    assert [(call.name, call.arguments) for call in parsed.calls] == [(ADD.name, ADD.arguments)]
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -74,14 +79,15 @@ def test_a_call_that_is_cut_anywhere_is_no_other_call(name):
     text = WRITTEN[name]
 
     for length in range(len(text)):
-        assert list(FORMATS[name].parse(text[:length], {}).calls) in ([], [ADD])
+        calls = FORMATS[name].parse(text[:length], SCHEMAS).calls
+        assert [(call.name, call.arguments) for call in calls] in ([], [(ADD.name, ADD.arguments)])
 
 
 @pytest.mark.parametrize("bad", BAD)
 def test_a_bad_call_is_unparsed(bad):
     parsed = FORMATS["hermes"].parse(f"So: <tool_call>{BAD[bad]}</tool_call>", {})
 
-    assert (parsed.content, parsed.calls) == ("So:", ())
+    assert (parsed.content, parsed.calls) == ("So: ", ())
     assert len(parsed.unparsed) == 1
 
 
@@ -141,14 +147,15 @@ def test_a_turn_that_quotes_the_marks_of_a_call_as_plain_text_calls_nothing():
     quoted = [n for n in shown if tokenizer.decode([n]) and n not in tokenizer.added_tokens_decoder]
 
     assert start > 0
-    parsed = template.parse(quoted)
+    parsed = template.parse(quoted, TOOLS)
     assert (parsed.calls, parsed.unparsed) == ((), ())
     assert page in parsed.content
-    assert template.parse(tokenizer.encode(page, add_special_tokens=False)).calls == (ToolCall("delete", {}),)
+    assert template.parse(tokenizer.encode(page, add_special_tokens=False), TOOLS).calls == (ToolCall("delete", {}),)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "smollm2"])
 def test_reasoning_that_does_not_end_has_no_calls(name):
     turn = tokenizer_of(name).encode(f"<think>I could {WRITTEN['hermes']}", add_special_tokens=False)
 
-    assert template_of(name).parse(turn).calls == ()
+    parsed = template_of(name).parse(turn, TOOLS)
+    assert (parsed.calls, parsed.content) == ((), f"<think>I could {WRITTEN['hermes']}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rolemesh import RankContext
@@ -22,9 +24,10 @@ QUESTION = Start([{"role": "user", "content": "1 + 2 + 4?"}])
 Model = Callable[[Sequence[Message]], Turn]
 
 
-def turn(content: str, *calls: ToolCall, finish: str = "stop") -> Turn:
+def turn(content: str, *calls: ToolCall, finish: str = "stop", **about: Any) -> Turn:
     """A turn whose tokens are the bytes of its text."""
-    return Turn(content, calls, (), list(content.encode()), finish, 7)
+    text = content + "".join(json.dumps({"name": call.name, "arguments": call.arguments}) for call in calls)
+    return Turn(content, calls, (), list(content.encode()), finish, 7, text, **about)
 
 
 class ScriptedTalk:
@@ -53,6 +56,9 @@ class ScriptedTalk:
         if self.hang is not None:
             await self.hang.wait()
         found = self._model(self.samples[self._now])
+        for stop in params.get("stop", ()):
+            content, mark, _ = found.content.partition(stop)
+            found = msgspec.structs.replace(found, content=content, text=content, stop=mark or found.stop)
         self.params.append(params)
         self.samples[self._now].append({"role": "assistant", "content": found.content})
         return found

@@ -578,7 +578,7 @@ def test_a_client_whose_thread_is_not_kept_is_told_to_send_its_whole_history():
 
 def test_a_request_that_forbids_calls_gets_them_as_text_and_the_sample_goes_on(gateway, says):
     call = ToolCall("add", {"a": 1}, "c0")
-    text = 'Well. {"name":"add","arguments":{"a":1}}'
+    text = 'Well. {"name": "add", "arguments": {"a": 1}}'
 
     async def main():
         async with gateway(lambda given: says("Well. ", call)) as here:

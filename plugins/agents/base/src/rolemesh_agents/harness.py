@@ -19,11 +19,15 @@ __all__ = ["Conversation", "Harness", "Turn"]
 class Turn(msgspec.Struct, frozen=True):
     """One turn of the model, as sampled.
 
-    - `content`: the text without the calls of tools.
-    - `calls`: the calls that the turn asks for. `unparsed` has the text of a call that is not one.
+    - `content`: the text without the calls of tools, white space included, up to a text of `stop`.
+    - `calls`: the calls that the turn asks for; none if no tool was offered. `unparsed` has the text of a call that is
+      not one.
     - `ids`: the sampled tokens. They are what is trained; rolemesh never encodes `content` again.
     - `finish`: "stop", or "length" at the limit of the turn.
     - `prompt_tokens`: number of tokens before the turn.
+    - `text`: the content with the calls in it, as sampled.
+    - `reasoning`: the reasoning, if the agent's option `reasoning` or the model's format has it apart; see `Template`.
+    - `stop`: the text of the sampling parameter `stop` that ended the turn, or "".
     """
 
     content: str
@@ -32,6 +36,9 @@ class Turn(msgspec.Struct, frozen=True):
     ids: Sequence[int]
     finish: str
     prompt_tokens: int = 0
+    text: str = ""
+    reasoning: str = ""
+    stop: str = ""
 
 
 class Conversation(Protocol):
@@ -63,7 +70,11 @@ class Conversation(Protocol):
         """Give a turn without calls to the environment."""
 
     def append(self, messages: Sequence[Message]) -> None:
-        """Add messages of the user or of tools. Their tokens are those of the chat template, and are not trained."""
+        """Add messages of the user or of tools. Their tokens are those of the chat template, and are not trained.
+
+        An answer of a tool is for the call whose id is its `tool_call_id`. The model reads the answers in the order of
+        its calls.
+        """
 
     def withdraw(self) -> None:
         """Take back the messages that were appended since the model's last turn in this sample: it has not seen them.

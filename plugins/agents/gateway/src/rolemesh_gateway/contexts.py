@@ -14,6 +14,8 @@ from rolemesh_gateway.apis.content import joined
 
 __all__ = ["Begin", "Contexts", "Continue", "Repeat"]
 
+REASONED = "</think>"
+"""The end of reasoning that is a part of a turn's text."""
 APPENDED = ("user", "tool")
 """The roles of messages that may follow a turn of the model in the same sample."""
 
@@ -49,7 +51,8 @@ class Contexts:
     make them and no sampled token depends on them: white space at both ends of the text; null, missing and empty
     content; one text or its parts; the ids of calls, as long as each answer refers to the same call; the order of keys
     and the white space in arguments; ``developer`` for ``system``; all other keys of a message; the text of `stop` at
-    the end of a turn, which the API leaves out and some clients put back.
+    the end of a turn, which the API leaves out and some clients put back; the reasoning at the begin of a turn, up to
+    ``</think>``, which some clients leave out.
     """
 
     def __init__(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
@@ -94,7 +97,10 @@ class Contexts:
         mine.digests, mine.turn = [*self._digests_of(messages), told], number
         mine.first = mine.first or len(mine.digests) - 1
         self._turns.add(told)
-        mine.whole = _digests([{**answer, "content": answer["content"] + stop}])[0] if stop else told
+        text = answer["content"]
+        _, reasoned, rest = text.partition(REASONED)
+        others = [*([text + stop] if stop else ()), *([rest] if reasoned else ())]
+        mine.others = _digests([{**answer, "content": each} for each in others])
 
     def forget(self) -> None:
         """Forget the messages of the last request."""
@@ -130,14 +136,15 @@ class _Sample(msgspec.Struct):
     """The number of the turn at the end; None before the first turn."""
     first: int = 0
     """The place of the first turn; 0 before it."""
-    whole: bytes = b""
-    """The digest of the turn at the end, with the stop text."""
+    others: Sequence[bytes] = ()
+    """Digests of the turn at the end in other forms: with the stop text, and without its reasoning."""
 
 
 def _continues(sample: _Sample, given: Sequence[bytes], messages: Sequence[Message]) -> bool:
     size = len(sample.digests)
     same = list(given[:size]) == sample.digests
-    restored = sample.turn is not None and list(given[:size]) == [*sample.digests[:-1], sample.whole]
+    last = given[size - 1] if len(given) >= size else b""
+    restored = last in sample.others and list(given[: size - 1]) == sample.digests[:-1]
     if not (same or restored):
         return False
     new = messages[size:]

@@ -54,6 +54,8 @@ class Dialogue:
         """The last answers that requests may continue or read, by their ids."""
         self._seen: dict[str, tuple[ToolCall, Observation]] = {}
         """The last calls that the model had asked for, with what they returned, by the model's ids."""
+        self._last: dict[int, Answer] = {}
+        """The last answer in each sample."""
         self._sample = 0
         self.counts = Counts()
         self.reward: Reward | None = None
@@ -171,7 +173,7 @@ class Dialogue:
         """Sample the turn that answers a request with all these `messages`."""
         try:
             if isinstance(place, Continue):
-                self._continue(place)
+                self._continue(place, messages)
             else:
                 self._begin(messages, ask, place.reason)
             turn = await self._talk.sample(params)
@@ -185,14 +187,16 @@ class Dialogue:
                 raise _refusal(error) from error
             raise
         number = len(self._answers)
-        calls = turn.calls if ask.calls else ()
-        texts = () if ask.calls else map(_written, turn.calls)
-        content, stop = _cut("".join([turn.content, *turn.unparsed, *texts]), params.get("stop", ()))
+        # As vLLM's server: a turn with a call that nobody can read is a text.
+        called = ask.calls and not turn.unparsed
+        calls, content = (turn.calls, turn.content) if called else ((), turn.text or turn.content)
         finish = "length" if turn.finish == "length" else "calls" if calls else "stop"
-        answer = Answer(number, content, calls, finish, stop, turn.prompt_tokens, len(turn.ids), ignored)
+        counts = turn.prompt_tokens, len(turn.ids)
+        answer = Answer(number, content, calls, finish, turn.stop, *counts, ignored, turn.reasoning)
         self._answers.append(answer)
+        self._last[self._sample] = answer
         self.counts.turns += 1
-        self._contexts.answered(self._sample, messages, answer.as_message(), number, stop)
+        self._contexts.answered(self._sample, messages, answer.as_message(), number, turn.stop)
         if ask.kept_as:
             self._keep(ask, answer, messages[len(ask.lead) :])
         return answer
@@ -217,7 +221,7 @@ class Dialogue:
         place = self._contexts.place(messages, ask.tools)
         try:
             if isinstance(place, Continue):
-                return self._talk.count(place.new, None, place.sample)
+                return self._talk.count(self._named(place, messages), None, place.sample)
             return self._talk.count(messages, ask.tools)
         except AgentError as error:
             raise _refusal(error) from error
@@ -228,12 +232,21 @@ class Dialogue:
             if len(self.ignored) < NAMES:
                 self.ignored.add(name[:NAMES])
 
-    def _continue(self, place: Continue) -> None:
+    def _continue(self, place: Continue, messages: Sequence[Message]) -> None:
         if place.sample != self._sample:
             self._talk.resume(place.sample)
             self._sample = place.sample
         if place.new:
-            self._talk.append(place.new)
+            self._talk.append(self._named(place, messages))
+
+    def _named(self, place: Continue, messages: Sequence[Message]) -> list[Message]:
+        """Return the new messages with the model's ids of its calls: some clients give them others in the history."""
+        answer = self._last.get(place.sample)
+        before = messages[: len(messages) - len(place.new)][-1:]
+        told = [call.get("id") for each in before for call in each.get("tool_calls") or ()]
+        ids = dict(zip(told, (call.id for call in answer.calls), strict=False)) if answer is not None else {}
+        own = [ids.get(each.get("tool_call_id")) for each in place.new]
+        return [{**m, "tool_call_id": i} if i else m for m, i in zip(place.new, own, strict=True)]
 
     def _begin(self, messages: Sequence[Message], ask: Ask, reason: str) -> None:
         self._sample = self._talk.begin(messages, ask.tools)
@@ -270,17 +283,3 @@ def _refusal(error: AgentError) -> Exception:
 def _over() -> RefusedError:
     reason = "the conversation is over: a limit is reached, or the environment is done"
     return RefusedError(400, reason, code="conversation_over")
-
-
-def _written(call: ToolCall) -> str:
-    """Return a call as text, for a request that takes none."""
-    return msgspec.json.encode({"name": call.name, "arguments": call.arguments}).decode()
-
-
-def _cut(content: str, stops: Sequence[str]) -> tuple[str, str]:
-    """Return the content before the first stop text, and that text."""
-    found = [(place, stop) for stop in stops if stop and (place := content.find(stop)) >= 0]
-    if not found:
-        return content, ""
-    place, stop = min(found)
-    return content[:place], stop

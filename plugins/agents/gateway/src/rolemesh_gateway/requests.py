@@ -91,6 +91,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     - `number`: the turn's number in the conversation, from 0. Ids of answers are made of it.
     - `stop`: the text at which the content was cut, or "".
+    - `reasoning`: the reasoning, if the conversation has it apart from the content.
     - `finish`: "stop", "length" or "calls".
     - `ignored`: parameters of the request that had no effect.
     """
@@ -103,10 +104,13 @@ class Answer(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     ignored: Sequence[str] = ()
+    reasoning: str = ""
 
     def as_message(self) -> Message:
         """Return the turn as chat templates take it."""
         message: Message = {"role": "assistant", "content": self.content}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
         if self.calls:
             message["tool_calls"] = [
                 {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": dict(each.arguments)}}

@@ -14,6 +14,7 @@ from rolemesh_agents.contract import breach, messages_of, reward_of
 from rolemesh_agents.conversations.limits import ConversationLimits
 from rolemesh_agents.conversations.remote_episode import RemoteEpisode
 from rolemesh_agents.conversations.sampling import SampledTurn
+from rolemesh_agents.conversations.ties import tied
 from rolemesh_agents.conversations.tokens import ParsedTurn, TokenTemplate
 from rolemesh_agents.conversations.transcript import Transcript
 from rolemesh_agents.environment import Observation, Outcome, Reward, Start
@@ -40,6 +41,8 @@ class _Sample:
     def __init__(self, transcript: Transcript, tools: Sequence[Tool]) -> None:
         self.transcript, self.tools = transcript, tools
         self.pending: list[Message] = []
+        self.calls: Sequence[ToolCall] = ()
+        """The calls of the last turn."""
         self.turns = 0
         self.sampling = False
 
@@ -72,6 +75,8 @@ class Talk:
         self.turns = self.unparsed = 0
         self.engine_s = 0.0
         self.reward: Reward | None = None
+        self._ids: set[str] = set()
+        """The ids of all calls."""
         self._unheard: ParsedTurn | None = None
         """The last turn, if the episode is to hear it with the first of its calls."""
         self._episode, self._template, self._sampler = episode, template, sampler
@@ -123,10 +128,13 @@ class Talk:
             self._full(len(prompt), "the longest prompt of the rollout is shorter")
         self._note(now, added, sampled, given)
         ids = sampled.ids.tolist()
-        parsed = self._named(self._template.parse(ids, now.tools))
+        parsed = self._named(self._parsed(ids, now.tools, given))
+        now.calls = parsed.calls
         self._unheard = parsed if self._episode.hears else None
         transcript.messages.append(self._template.message(parsed))
-        return Turn(parsed.content, parsed.calls, parsed.unparsed, ids, sampled.finish, len(prompt))
+        text = parsed.content if parsed.text is None else parsed.text
+        told = parsed.content, parsed.calls, parsed.unparsed, ids, sampled.finish, len(prompt)
+        return Turn(*told, text, parsed.reasoning, parsed.stop)
 
     async def call(self, call: ToolCall) -> Observation:
         """See `Conversation.call`."""
@@ -155,7 +163,9 @@ class Talk:
             told = now.transcript.messages
             now.transcript = Transcript(self._opening(told, now.tools), told, now.transcript.name)
         else:
-            now.pending.extend(messages)
+            del now.transcript.messages[len(now.transcript.messages) - len(messages) - len(now.pending) :]
+            now.pending = tied([*now.pending, *messages], now.calls)
+            now.transcript.messages.extend(now.pending)
 
     def withdraw(self) -> None:
         """See `Conversation.withdraw`."""
@@ -184,7 +194,7 @@ class Talk:
         then = self._samples[sample]
         if not then.turns:
             return len(self._template.opening([*then.transcript.messages, *messages], then.tools))
-        added = self._template.increment(then.turn, [*then.pending, *messages], then.tools)
+        added = self._template.increment(then.turn, tied([*then.pending, *messages], then.calls), then.tools)
         return len(then.transcript) + len(added)
 
     def judge(self, reward: Reward) -> None:
@@ -278,12 +288,23 @@ class Talk:
         self.turns += 1
         self.engine_s += sampled.seconds
 
+    def _parsed(self, ids: Sequence[int], tools: Sequence[Tool], given: Mapping[str, Any]) -> ParsedTurn:
+        """Return the meaning of a turn that was sampled with the parameters `given`."""
+        if ids and ids[-1] in given["stop_token_ids"]:
+            ids = ids[:-1]
+        stop = given.get("stop") or ()
+        if not stop:
+            return self._template.parse(ids, tools)
+        stops = (stop,) if isinstance(stop, str) else stop
+        return self._template.parse(ids, tools, stops, given.get("min_tokens") or 0)
+
     def _named(self, parsed: ParsedTurn) -> ParsedTurn:
-        """Return a turn all of whose calls have an id."""
+        """Return a turn all of whose calls have an id that no other call of the conversation has."""
         self.unparsed += len(parsed.unparsed)
-        turn = self.turns - 1
-        named = [
-            call if call.id else msgspec.structs.replace(call, id=f"call{turn:03}{at:02}")
-            for at, call in enumerate(parsed.calls)
-        ]
+        named: list[ToolCall] = []
+        for at, call in enumerate(parsed.calls):
+            if not call.id or call.id in self._ids:
+                call = msgspec.structs.replace(call, id=f"call{self.turns - 1:03}{at:02}")
+            self._ids.add(call.id)
+            named.append(call)
         return msgspec.structs.replace(parsed, calls=named)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -20,7 +20,10 @@ from rolemesh_agents.templates.guard import HERE, Guard
 from rolemesh_agents.templates.rendering import Renderer, TemplateRefusedError
 from rolemesh_agents.templates.vocabulary import Vocabulary
 
-__all__ = ["Template", "load_template"]
+__all__ = ["Reasoning", "Template", "load_template"]
+
+Reasoning: TypeAlias = Literal["text", "apart"]
+"""The place of a turn's reasoning: in its text, or in a field of its own."""
 
 _DATE = datetime.date(2026, 1, 1)
 _USER: Message = {"role": "user", "content": "x"}
@@ -37,10 +40,15 @@ class Template:
     The text of users, tools and calls never becomes a control token. Messages of the system are the job's own: in them
     a text such as ``<think>`` means the token.
 
+    A turn is what was sampled. Nothing in it is a call if no tool was offered, and its white space stays.
+
     - `stop_token_ids`: further tokens that end a turn.
     - `form`: the name of the format of calls (`rolemesh_agents.templates.FORMATS`). None: found in the template.
     - `date`: the day that the template sees, always the same.
     - `variables`: variables of the template, such as ``{"enable_thinking": False}``.
+    - `reasoning`: "text": the reasoning of a turn, such as ``<think>…</think>``, stays in its content, as sampled.
+      "apart": it becomes `ParsedTurn.reasoning`. Reasoning between special tokens is always apart, because no text has
+      these: GPT-OSS, Gemma 4, Command A and Magistral.
 
     Raises `AgentError` if the tokenizer has no chat template, or if the template refuses a short conversation.
     """
@@ -53,6 +61,7 @@ class Template:
         form: str | None = None,
         date: datetime.date = _DATE,
         variables: Mapping[str, Any] | None = None,
+        reasoning: Reasoning = "text",
     ) -> None:
         source = _source(tokenizer)
         self._chosen: dict[tuple[Any, ...], int] = {}
@@ -70,6 +79,8 @@ class Template:
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys([*given, *closings[0], *closings[1], *headers]))
         """The tokens that end a turn. The engine has to stop at each of them."""
         self._stops = frozenset(self.stop_token_ids)
+        marks = self._vocabulary.unseen.search(self.form.reasoning[0])
+        self._apart = reasoning == "apart" or marks is not None
         self._opened = (
             self._renderer.text([_USER], prompt=True).rstrip().endswith(self.form.reasoning[0].strip() or "\0")
         )
@@ -108,7 +119,8 @@ class Template:
 
         - `turn`: if its end is missing, because a limit cut it, the result begins with this end.
         - `messages`: all messages of tools and users between the two turns. The answers of tools are in the order of
-          the turn's calls. An answer without `tool_call_id` gets one.
+          the turn's calls. An answer without `name` has that of the call at its place, and one without `tool_call_id`
+          gets one.
         - `tools`: the tools of the opening.
 
         Raises `TemplateRefusedError`.
@@ -127,22 +139,33 @@ class Template:
             return guard.encode(tail[place:])
         return guard.encode(tail, continued=True)
 
-    def parse(self, turn: Sequence[int], tools: Sequence[Tool] = ()) -> ParsedTurn:
+    def parse(
+        self, turn: Sequence[int], tools: Sequence[Tool] = (), stop: Sequence[str] = (), after: int = 0
+    ) -> ParsedTurn:
         """Return the text and the calls of a sampled turn. Nothing that a model can sample raises.
 
         The marks of a call count if they are the model's control tokens: a turn that quotes them as plain text, such as
-        the words of a web page, calls nothing. `tools` say which arguments are text, for formats without quotes.
+        the words of a web page, calls nothing. Without `tools`, nothing is a call, and special tokens are no text.
+        `tools` say which arguments are text, for formats without quotes. `stop` and `after`: see `TokenTemplate.parse`.
         """
         numbers = list(map(int, turn))
         while numbers and numbers[-1] in self._stops:
             numbers.pop()
         guard = Guard(self._vocabulary)
-        text = "".join(run if control else guard.hide(run) for run, control in self._vocabulary.text(numbers))
+        runs, found = self._vocabulary.cut(numbers, stop, after)
+        text = "".join(run if control else guard.hide(run) for run, control in runs)
         reasoning, rest = self._reasoning(text)
-        if rest is None:
-            return guard.show(ParsedTurn("", reasoning=reasoning))
-        parsed = self.form.parse(rest, {tool.name: tool.parameters for tool in tools})
-        return guard.show(msgspec.structs.replace(parsed, reasoning=reasoning or parsed.reasoning))
+        before = "" if self._apart else text[: len(text) - len(rest)]
+        said = self.form.plain(rest)
+        whole = self._vocabulary.unseen.sub("", before + said.content)
+        parsed = msgspec.structs.replace(said, content=whole)
+        if tools:
+            parsed = self.form.parse(rest, {tool.name: tool.parameters for tool in tools})
+            content = before + parsed.content
+            parsed = msgspec.structs.replace(parsed, content="" if parsed.calls and content.isspace() else content)
+        apart = reasoning if self._apart else ""
+        told = self._vocabulary.unseen.sub("", apart or parsed.reasoning)
+        return guard.show(msgspec.structs.replace(parsed, reasoning=told, text=whole, stop=found))
 
     def message(self, turn: ParsedTurn) -> Message:
         """Return the chat message of a turn, as templates take it: `content`, `tool_calls` and `reasoning_content`."""
@@ -154,20 +177,27 @@ class Template:
         guard = Guard(self._vocabulary)
         return guard.show(self._text(self._guarded(guard, messages), self._listed(guard, tools), prompt=prompt))
 
-    def _reasoning(self, text: str) -> tuple[str, str | None]:
-        """Return the reasoning, and the text after it: None if the reasoning does not end."""
+    def _reasoning(self, text: str) -> tuple[str, str]:
+        """Return the reasoning, and the text after it: none if the reasoning does not end."""
         opening, closing = self.form.reasoning
         begun = text.lstrip()
         if not opening or not (self._opened or begun.startswith(opening.strip())):
             return "", text
-        inside = begun.removeprefix(opening.strip())
-        found, mark, rest = inside.partition(closing)
-        return found.strip(), rest if mark else None
+        found, _, rest = begun.removeprefix(opening.strip()).partition(closing)
+        return found, rest
 
-    @staticmethod
-    def _guarded(guard: Guard, messages: Sequence[Message]) -> list[Message]:
-        """Hide imitations in all messages that others than the job write."""
-        return [dict(m) if m.get("role") in ("system", "developer") else guard.hide(dict(m)) for m in messages]
+    def _guarded(self, guard: Guard, messages: Sequence[Message]) -> list[Message]:
+        """Hide imitations in all messages that others than the job write. The reasoning of earlier turns is a key of
+        its own, so that the template knows it although its marks are hidden."""
+        found: list[Message] = []
+        for message in map(dict, messages):
+            content = message.get("content")
+            if message.get("role") == "assistant" and isinstance(content, str) and "reasoning_content" not in message:
+                reasoning, rest = self._reasoning(content) if self.form.reasoning[1] in content else ("", content)
+                if reasoning and self._vocabulary.marks.search(self.form.reasoning[1]):
+                    message |= {"content": rest, "reasoning_content": reasoning}
+            found.append(message if message.get("role") in ("system", "developer") else guard.hide(message))
+        return found
 
     @staticmethod
     def _listed(guard: Guard, tools: Sequence[Tool]) -> list[dict[str, Any]]:
@@ -269,12 +299,12 @@ class Template:
         return found
 
 
-def load_template(folder: Path | str) -> Template:
+def load_template(folder: Path | str, reasoning: Reasoning = "text") -> Template:
     """Return the template in a model's folder, with the defaults of `Template`.
 
     Raises `TemplateRefusedError` if the template writes no message of the user or of a tool after a turn.
     """
-    template = Template.load(folder)
+    template = Template.load(folder, reasoning=reasoning)
     for message in (_USER, {"role": "tool", "content": "x"}):
         template.increment((), [message])
     return template
@@ -283,17 +313,22 @@ def load_template(folder: Path | str) -> Template:
 def _answering(messages: Sequence[Message], calls: Sequence[ToolCall]) -> tuple[list[Message], list[ToolCall]]:
     """Return messages and the calls that those of tools answer, with the same ids and names.
 
-    An answer to no call, such as a text that could not be read, gets a made-up call.
+    An answer with a name is to the first such call that has none yet. One to no call, such as a text that could not be
+    read, gets a made-up call.
     """
     found: list[Message] = []
     answered: list[ToolCall] = []
+    left = list(calls)
     for message in messages:
         if message.get("role") == "tool":
-            place = len(answered)
-            call = calls[place] if place < len(calls) else ToolCall(message.get("name") or "unknown", {})
+            place, name = len(answered), message.get("name")
+            mine = next((each for each in left if name in (None, "", each.name)), None)
+            call = ToolCall(name or "unknown", {}) if mine is None else mine
+            if mine is not None:
+                left.remove(mine)
             number = message.get("tool_call_id") or f"none{place:05}"
             answered.append(ToolCall(call.name, call.arguments, number))
-            message = {**message, "tool_call_id": number, "name": message.get("name") or call.name}
+            message = {**message, "tool_call_id": number, "name": call.name}
         found.append(message)
     return found, answered
 

@@ -33,6 +33,9 @@ class Vocabulary:
         longest = sorted(self.control, key=len, reverse=True)
         self.marks: re.Pattern[str] = re.compile("|".join(map(re.escape, longest)) or r"(?!)")
         """A pattern that finds the text of control tokens."""
+        unseen = [re.escape(text) for text in longest if self.control[text] in self.special]
+        self.unseen: re.Pattern[str] = re.compile("|".join(unseen) or r"(?!)")
+        """A pattern that finds the text of special tokens, which a decoder leaves out."""
         tight = [t for t in control.values() if t.special and not (t.lstrip or t.rstrip or t.single_word)]
         preferred = [t.content for t in tight if t.content == tokenizer.eos_token] + [t.content for t in tight]
         self._anchor = preferred[0] if preferred else ""
@@ -64,6 +67,36 @@ class Vocabulary:
                 runs.append((self._texts[number], True))
                 start = place + 1
         return runs + self._run(numbers[start:])
+
+    def seen(self, numbers: Sequence[int]) -> str:
+        """Return the text of tokens without special ones, as an engine that looks for stop texts reads it."""
+        return "".join(text for text, control in self.text(numbers) if not self._hidden(text, control))
+
+    def cut(self, numbers: Sequence[int], stops: Sequence[str], after: int) -> tuple[list[tuple[str, bool]], str]:
+        """Return the runs of `text` before the first stop text that is complete, and this text, or "".
+
+        The first `after` tokens complete none. If several are complete at the same place, the first of `stops` counts,
+        as in vLLM's ``check_stop_strings``.
+        """
+        runs = self.text(numbers)
+        seen = "".join(text for text, control in runs if not self._hidden(text, control)) if stops else ""
+        least = len(self.seen(numbers[:after])) + 1 if stops and after > 0 else 1
+        found = [(seen.find(each, max(0, least - len(each))), each) for each in stops if each]
+        ends = [(place + len(each), at) for at, (place, each) in enumerate(found) if place >= 0]
+        if not ends:
+            return runs, ""
+        left, stop = found[min(ends)[1]]
+        kept = []
+        for text, control in runs:
+            if left <= 0:
+                break
+            hidden = self._hidden(text, control)
+            kept.append((text if hidden else text[:left], control))
+            left -= 0 if hidden else len(text)
+        return kept, stop
+
+    def _hidden(self, text: str, control: bool) -> bool:
+        return control and self.control[text] in self.special
 
     @cached_property
     def _texts(self) -> dict[int, str]:

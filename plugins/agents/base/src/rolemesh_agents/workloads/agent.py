@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,9 @@ class AgentWorkload(Workload):
         the agent call the rollout and the environment."""
         if options.template is None:
             check_model_folder(Path(job.job.base, options.model))
+        elif options.reasoning != "text":
+            what = "reasoning has no effect: the job's own template takes turns apart"
+            raise OptionsError(what, where="reasoning", remedy="leave it out, and let the code of template do this")
         if options.harness != DEFAULT_HARNESS:
             check_listed(job, "harnesses", options.harness, "harness")
             harness = job.selection.declared["harnesses", options.harness]
@@ -229,6 +232,9 @@ class AgentWorkload(Workload):
 
 
 def _load_template(options: AgentOptions, folder: Path) -> TokenTemplate:
-    load = options.template.resolve() if options.template is not None else None
-    made: TokenTemplate = (load or import_module("rolemesh_agents.templates").load_template)(folder)
-    return made
+    load: Callable[..., TokenTemplate]
+    if options.template is not None:
+        load = options.template.resolve()
+        return load(folder)
+    load = import_module("rolemesh_agents.templates").load_template
+    return load(folder, options.reasoning)

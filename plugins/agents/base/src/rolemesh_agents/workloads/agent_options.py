@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -60,6 +60,12 @@ class AgentOptions(BaseModel, extra="forbid"):
         None,
         description="code that is called with the model's folder and returns a `TokenTemplate`; null: the tokenizer's "
         "chat template",
+    )
+    reasoning: Literal["text", "apart"] = Field(
+        "text",
+        description="text: the reasoning of a turn, such as <think>…</think>, stays in the text that the environment "
+        "or the program gets; apart: it becomes `Turn.reasoning`, and a field of its own in each API. Reasoning "
+        "between special tokens, as of GPT-OSS and Gemma 4, is always apart",
     )
     deterministic: bool = Field(
         True,

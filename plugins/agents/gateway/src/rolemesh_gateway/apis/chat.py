@@ -47,7 +47,9 @@ REFUSED = {
 """Parameters that ask for something that the gateway does not have."""
 NOTED = ("logit_bias", "moderation", "reasoning_effort", "seed", "verbosity")
 """Parameters with an effect in the API, and none here."""
-MESSAGE_KEYS = read_keys("role", "content", "refusal", "tool_calls", "tool_call_id", "function_call")
+REASONING = ("reasoning", "reasoning_content")
+"""The reasoning of an answer, as vLLM's server names it, and as DeepSeek's API and older clients do."""
+MESSAGE_KEYS = read_keys("role", "content", "refusal", "tool_calls", "tool_call_id", "function_call", *REASONING)
 ANSWER_KEYS = MESSAGE_KEYS | {"name"}
 """Keys of a tool's answer. Its name is that of the call."""
 CALL_KEYS = read_keys("function")
@@ -132,6 +134,8 @@ def parse(body: Mapping[str, Any], again: bool = False) -> Ask:
 def answer(ask: Ask, given: Answer) -> dict[str, Any]:
     """Return the body of the answer."""
     message: dict[str, Any] = {"role": "assistant", "content": _content(given), "refusal": None, "annotations": []}
+    if given.reasoning:
+        message |= dict.fromkeys(REASONING, given.reasoning)
     if given.calls:
         message["tool_calls"] = [
             {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": dumped(each.arguments)}}
@@ -149,6 +153,8 @@ def events(ask: Ask, given: Answer) -> Iterator[tuple[str, Any]]:
         return "", {**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
 
     yield chunk({"role": "assistant", "content": "" if _content(given) is not None else None})
+    for piece in pieces(given.reasoning):
+        yield chunk(dict.fromkeys(REASONING, piece))
     for piece in pieces(_content(given) or ""):
         yield chunk({"content": piece})
     for number, each in enumerate(given.calls):
@@ -230,6 +236,8 @@ def _message(given: dict[str, Any], where: str) -> Message:
         reason = f"{where}.function_call: the gateway does not have it; send tool_calls"
         raise RefusedError(400, reason, param=f"{where}.function_call")
     message: Message = {"role": "assistant", "content": text or str(given.get("refusal") or "")}
+    if thought := next((text for name in REASONING if isinstance(text := given.get(name), str) and text), ""):
+        message["reasoning_content"] = thought
     if calls := given.get("tool_calls"):
         if not isinstance(calls, list):
             raise RefusedError(400, f"{where}.tool_calls: a list is required", param=f"{where}.tool_calls")

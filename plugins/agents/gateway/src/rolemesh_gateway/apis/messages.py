@@ -56,9 +56,9 @@ NOT_CACHED = {
 }
 """Counts that clients add up without a look whether they are there."""
 MESSAGE_KEYS = read_keys("role", "content")
-PART_KEYS = read_keys("text", "name", "input", "tool_use_id", "content")
+PART_KEYS = read_keys("text", "name", "input", "tool_use_id", "content", "thinking", "signature")
 TOOL_KEYS = read_keys("name", "description", "input_schema")
-IGNORED_PARTS = ("thinking", "redacted_thinking")
+IGNORED_PARTS = ("redacted_thinking",)
 
 
 class MessagesBody(msgspec.Struct):
@@ -136,6 +136,10 @@ def events(ask: Ask, given: Answer) -> Iterator[tuple[str, Any]]:
         if block["type"] == "text":
             yield event("content_block_start", index=number, content_block={"type": "text", "text": ""})
             deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
+        elif block["type"] == "thinking":
+            yield event("content_block_start", index=number, content_block={**block, "thinking": "", "signature": ""})
+            deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
+            deltas.append({"type": "signature_delta", "signature": block["signature"]})
         else:
             yield event("content_block_start", index=number, content_block={**block, "input": {}})
             deltas = [{"type": "input_json_delta", "partial_json": each} for each in pieces(dumped(block["input"]))]
@@ -167,7 +171,9 @@ def _stopped(given: Answer) -> dict[str, Any]:
 
 def _blocks(given: Answer) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
-    if given.content.strip() or not given.calls:
+    if given.reasoning:
+        blocks.append({"type": "thinking", "thinking": given.reasoning, "signature": f"rolemesh{given.number}"})
+    if given.content.strip() or (not given.calls and (given.content or not blocks)):
         blocks.append({"type": "text", "text": given.content})
     for each in given.calls:
         blocks.append({"type": "tool_use", "id": each.id, "name": each.name, "input": dict(each.arguments)})
@@ -229,7 +235,8 @@ def _messages(given: dict[str, Any], where: str) -> Iterator[Message]:
     parts = content if isinstance(content, list) else [{"type": "text", "text": text_of(content, where, turn)}]
     if not all(isinstance(each, dict) for each in parts):
         raise RefusedError(400, f"{where}: parts of a content must be objects", param=where)
-    texts = [each for each in parts if each.get("type") not in ("tool_use", "tool_result", *IGNORED_PARTS)]
+    others = ("tool_use", "tool_result", "thinking", *IGNORED_PARTS)
+    texts = [each for each in parts if each.get("type") not in others]
     if role == "user":
         results = [each for each in parts if each.get("type") == "tool_result"]
         if results != parts[: len(results)]:
@@ -243,6 +250,9 @@ def _messages(given: dict[str, Any], where: str) -> Iterator[Message]:
             yield {"role": "user", "content": text_of(texts, where)}
     elif role == "assistant":
         message: Message = {"role": "assistant", "content": text_of(texts, where, turn)}
+        thoughts = [str(each.get("thinking") or "") for each in parts if each.get("type") == "thinking"]
+        if any(thoughts):
+            message["reasoning_content"] = "".join(thoughts)
         uses = [each for each in parts if each.get("type") == "tool_use"]
         if uses:
             message["tool_calls"] = [

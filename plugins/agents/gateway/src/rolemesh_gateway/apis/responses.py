@@ -27,7 +27,7 @@ from rolemesh_gateway.apis.content import (
     unknown_of,
     wrong_tool,
 )
-from rolemesh_gateway.references import CALL, REFERENCE, TEXT
+from rolemesh_gateway.references import CALL, REASONING, REFERENCE, TEXT
 from rolemesh_gateway.requests import Answer, Ask, Kept, RefusedError
 
 __all__ = ["HARMLESS", "NOTED", "REFUSED", "ResponsesBody", "answer", "events", "items_of", "parse"]
@@ -157,6 +157,8 @@ def items_of(kept: Kept) -> list[dict[str, Any]]:
             told = {"type": "function_call_output", "call_id": message["tool_call_id"], "output": text}
             items.append({"id": f"fco_{number}_{len(items)}", **told, "status": "completed"})
             continue
+        if thought := message.get("reasoning_content"):
+            items.append(_thought(f"rs_{number}_{len(items)}", thought))
         if text or not message.get("tool_calls"):
             part: dict[str, Any] = {"type": "input_text", "text": text}
             if role == "assistant":
@@ -176,11 +178,11 @@ def _events(ask: Ask, given: Answer) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "response.in_progress", {"response": _response(ask, given, "in_progress", [])}
     for index, item in enumerate(_items(given)):
         place = {"item_id": item["id"], "output_index": index}
-        message = item["type"] == "message"
-        empty: dict[str, Any] = {"content": []} if message else {"arguments": ""}
+        call = item["type"] == "function_call"
+        empty: dict[str, Any] = {"arguments": ""} if call else {"content": []}
         begun = {**item, "status": "in_progress", **empty}
         yield "response.output_item.added", {"output_index": index, "item": begun}
-        yield from _text_events(item, place) if message else _call_events(item, place)
+        yield from _call_events(item, place) if call else _text_events(item, place)
         yield "response.output_item.done", {"output_index": index, "item": item}
     ended = answer(ask, given)
     yield f"response.{ended['status']}", {"response": ended}
@@ -189,10 +191,11 @@ def _events(ask: Ask, given: Answer) -> Iterator[tuple[str, dict[str, Any]]]:
 def _text_events(item: dict[str, Any], place: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     (part,) = item["content"]
     place = {**place, "content_index": 0}
+    kind, more = part["type"], {name: [] for name in ("logprobs",) if name in part}
     yield "response.content_part.added", {**place, "part": {**part, "text": ""}}
     for piece in pieces(part["text"]):
-        yield "response.output_text.delta", {**place, "delta": piece, "logprobs": []}
-    yield "response.output_text.done", {**place, "text": part["text"], "logprobs": []}
+        yield f"response.{kind}.delta", {**place, "delta": piece, **more}
+    yield f"response.{kind}.done", {**place, "text": part["text"], **more}
     yield "response.content_part.done", {**place, "part": part}
 
 
@@ -249,7 +252,9 @@ def _response(ask: Ask, given: Answer, status: str, items: list[Any]) -> dict[st
 def _items(given: Answer) -> list[dict[str, Any]]:
     status = "incomplete" if given.finish == "length" else "completed"
     items: list[dict[str, Any]] = []
-    if given.content.strip() or not given.calls:
+    if given.reasoning:
+        items.append(_thought(REASONING.format(given.number), given.reasoning) | {"status": status})
+    if given.content.strip() or (not given.calls and (given.content or not items)):
         part = {"type": "output_text", "text": given.content, "annotations": [], "logprobs": []}
         told = {"id": TEXT.format(given.number), "type": "message", "role": "assistant"}
         items.append({**told, "status": status, "content": [part]})
@@ -257,6 +262,12 @@ def _items(given: Answer) -> list[dict[str, Any]]:
         told = {"id": CALL.format(given.number, number), "type": "function_call", "call_id": each.id}
         items.append({**told, "name": each.name, "status": status, "arguments": dumped(each.arguments)})
     return items
+
+
+def _thought(name: str, text: str) -> dict[str, Any]:
+    """Return reasoning as an item."""
+    told = {"id": name, "type": "reasoning", "summary": [], "encrypted_content": None}
+    return {**told, "content": [{"type": "reasoning_text", "text": text}], "status": "completed"}
 
 
 def _tool(given: dict[str, Any], where: str) -> Tool:
@@ -268,7 +279,7 @@ def _tool(given: dict[str, Any], where: str) -> Tool:
 def _noted(item: dict[str, Any]) -> list[str]:
     """Return the keys of an item that have no effect here."""
     if item.get("type") == "reasoning":
-        return ["input[].reasoning"]
+        return [] if _thoughts(item) else ["input[].reasoning"]
     parts = [key for name in ("content", "output") for key in noted_parts(item.get(name), "input[]")]
     return noted_keys(item, "input[]", ITEM_KEYS) + parts
 
@@ -277,6 +288,7 @@ def _messages(given: str | list[dict[str, Any]]) -> list[Message]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     messages: list[Message] = []
+    thought = ""
     for number, item in enumerate(given):
         where = f"input[{number}]"
         # An item with an id and nothing else is a reference, too.
@@ -296,9 +308,22 @@ def _messages(given: str | list[dict[str, Any]]) -> list[Message]:
             messages.append({"role": "tool", "content": told, "tool_call_id": call_id})
         elif kind == "item_reference":
             messages.append({"role": "assistant", "content": "", REFERENCE: str(item.get("id") or "")})
-        elif kind != "reasoning":
+        elif kind == "reasoning":
+            thought = _thoughts(item)
+            continue
+        else:
             raise RefusedError(400, f"{where}: the gateway does not know items of type {kind!r}", param=where)
+        if thought and messages[-1]["role"] == "assistant":
+            messages[-1] = {**messages[-1], "reasoning_content": thought}
+        thought = ""
     return messages
+
+
+def _thoughts(item: Mapping[str, Any]) -> str:
+    """Return the text of an item of reasoning; "" if it has none that the model could read."""
+    parts = item.get("content")
+    texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _add(messages: list[Message], role: Any, text: str, where: str) -> None:

@@ -44,7 +44,14 @@ class Format(ABC):
 
     @abstractmethod
     def parse(self, text: str, schemas: Schemas) -> ParsedTurn:
-        """Take the text of a turn apart, control tokens included, without its last stop token."""
+        """Take the text of a turn apart, control tokens included, without its last stop token.
+
+        The content keeps all white space before the first call. White space between and after calls belongs to them.
+        """
+
+    def plain(self, text: str) -> ParsedTurn:
+        """Take the text of a turn apart whose model was offered no tools: nothing in it is a call."""
+        return ParsedTurn(text)
 
     def listing(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """Return what the system message says of tools, for templates that take none: the words of Hermes and Qwen."""
@@ -103,7 +110,8 @@ def blocks(
             start = end + len(closing) if closing and text.startswith(closing, end) else end
             unparsed.append(text[found:start])
     content.append(text[start:])
-    return ParsedTurn("".join(content).strip(), tuple(calls), tuple(unparsed))
+    outside = [content[0], *(each for each in content[1:] if each.strip())]
+    return ParsedTurn("".join(outside), tuple(calls), tuple(unparsed))
 
 
 def skipped(text: str, place: int) -> int:

@@ -10,7 +10,8 @@ from typing import Any
 from rolemesh_agents.actions import ToolCall
 from rolemesh_agents.conversations.tokens import ParsedTurn
 from rolemesh_agents.templates.formats.base import Format, Schemas, blocks
-from rolemesh_agents.templates.formats.strict import call_arguments, json_value, json_value_at
+from rolemesh_agents.templates.formats.schemas import argument_schema, typed
+from rolemesh_agents.templates.formats.strict import call_arguments, json_value_at
 
 __all__ = ["DeepSeek", "Glm", "Kimi", "QwenCoder"]
 
@@ -34,23 +35,11 @@ def _described(about: Mapping[str, Any]) -> str:
     return f"### {about['name']}\nDescription: {about['description']}\n\nParameters: {parameters}\n"
 
 
-def _typed(name: str, key: str, text: str, schemas: Schemas) -> Any:
-    """Return an argument that the model writes without quotes: text if the schema says so, or if it is no JSON."""
-    schema = schemas.get(name, {}).get("properties", {})
-    kind = schema.get(key, {}).get("type") if isinstance(schema, dict) and isinstance(schema.get(key), dict) else None
-    if kind == "string":
-        return text
-    try:
-        return json_value(text)
-    except ValueError:
-        lowered = text.strip().lower()
-        return {"true": True, "false": False, "none": None}.get(lowered, text)
-
-
 def _pairs(name: str, pairs: Sequence[tuple[str, str]], schemas: Schemas) -> ToolCall:
     if len({key for key, _ in pairs}) < len(pairs):
         raise ValueError("an argument occurs twice")
-    return ToolCall(name, {key: _typed(name, key, text, schemas) for key, text in pairs})
+    about = schemas.get(name, {})
+    return ToolCall(name, {key: typed(text, argument_schema(about, key), about) for key, text in pairs})
 
 
 class QwenCoder(Format):
@@ -113,7 +102,7 @@ class DeepSeek(Format):
 
     def parse(self, text: str, schemas: Schemas) -> ParsedTurn:
         """Take a turn apart."""
-        inner = re.sub(r"\s*<｜tool▁calls▁(begin|end)｜>", "", text)
+        inner = re.sub(r"<｜tool▁calls▁(begin|end)｜>", "", text)
         return blocks(inner, "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", self._read)
 
     def listing(self, tools: Sequence[Mapping[str, Any]]) -> str:
@@ -129,11 +118,14 @@ class DeepSeek(Format):
 
 
 class Kimi(Format):
-    """``<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}<|tool_call_end|>``: Kimi K2."""
+    """``<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}<|tool_call_end|>``: Kimi K2.
+
+    ``functions.name:0`` is the call's id, by which the template names the answer.
+    """
 
     name = "kimi"
     signs = ("<|tool_call_argument_begin|>",)
-    _head = re.compile(r"\s*(?:functions\.)?([^\s:<]+)(?::\d+)?\s*<\|tool_call_argument_begin\|>")
+    _head = re.compile(r"\s*((?:functions\.)?([^\s:<]+)(?::\d+)?)\s*<\|tool_call_argument_begin\|>")
 
     def parse(self, text: str, schemas: Schemas) -> ParsedTurn:
         """Take a turn apart."""
@@ -144,4 +136,4 @@ class Kimi(Format):
         if not (head := self._head.match(text, start)):
             raise ValueError("the call has no name")
         value, end = json_value_at(text, head.end())
-        return [ToolCall(head[1], call_arguments(value))], end
+        return [ToolCall(head[2], call_arguments(value), head[1] if ":" in head[1] else "")], end

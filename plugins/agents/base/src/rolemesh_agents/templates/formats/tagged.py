@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from rolemesh_agents.actions import ToolCall
 from rolemesh_agents.conversations.tokens import ParsedTurn
@@ -72,13 +75,21 @@ class Mistral(Format):
     signs = ("[TOOL_CALLS]",)
     reasoning = ("[THINK]", "[/THINK]")
     _head = re.compile(r"\s*([^\s\[\]{}]+?)(?:\[CALL_ID\]([^\[\]]*))?(?:\[ARGS\])?\s*(?=\{)")
+    _id = re.compile(r"[a-zA-Z0-9]{9}")
+    """The only ids that Mistral's templates take."""
 
     def parse(self, text: str, schemas: Schemas) -> ParsedTurn:
         """Take a turn apart."""
         return blocks(text, "[TOOL_CALLS]", "", self._read)
 
     def _read(self, text: str, start: int) -> tuple[Sequence[ToolCall], int]:
-        if not (head := self._head.match(text, start)):
-            return _listed(text, start)
-        value, end = json_value_at(text, head.end())
-        return [ToolCall(head[1], call_arguments(value))], end
+        if head := self._head.match(text, start):
+            value, end = json_value_at(text, head.end())
+            return [ToolCall(head[1], call_arguments(value), self._known(head[2]))], end
+        value, end = json_value_at(text, start)
+        listed = value if isinstance(value, list) else [value]
+        return [msgspec.structs.replace(call_of(each), id=self._known(each.get("id"))) for each in listed], end
+
+    def _known(self, number: Any) -> str:
+        """Return the id that the model has written: in its context, the answer refers to this one."""
+        return number if isinstance(number, str) and self._id.fullmatch(number) else ""

@@ -14,24 +14,31 @@ __all__ = ["Harmony", "Lfm2", "Llama3"]
 
 
 class Llama3(Format):
-    """A turn that is ``{"name": …, "parameters": …}``, or several with ``;`` between them: Llama 3.1 to 3.3."""
+    """A turn that is ``{"name": …, "parameters": …}``, or several with ``;`` between them: Llama 3.1 to 3.3.
+
+    A JSON answer without `parameters` or `arguments` is an answer.
+    """
 
     name = "llama3"
     signs = ("<|eot_id|>", '"parameters": ')
     _between = re.compile(r"[\s;]*")
     _begin = re.compile(r"\s*(?:<\|python_tag\|>\s*)?(?=\{\s*\"(?:name|type|function)\")")
+    _arguments = re.compile(r"\"(?:arguments|parameters)\"\s*:")
 
     def parse(self, text: str, schemas: Schemas) -> ParsedTurn:
         """Take a turn apart."""
-        if not (begin := self._begin.match(text)):
-            return ParsedTurn(text.strip())
+        if not (begin := self._begin.match(text)) or not self._arguments.search(text, begin.end()):
+            return ParsedTurn(text)
         calls, place = [], begin.end()
         while place < len(text):
             try:
                 value, end = json_value_at(text, place)
+                about = value.get("function", value) if isinstance(value, dict) else None
+                if not isinstance(about, dict) or about.keys().isdisjoint(("arguments", "parameters")):
+                    return ParsedTurn(text)
                 calls.append(call_of(value))
             except ValueError:
-                return ParsedTurn("", tuple(calls), (text[place:].strip(),))
+                return ParsedTurn("", tuple(calls), (text[place:],))
             between = self._between.match(text, end)
             place = between.end() if between else end
         return ParsedTurn("", tuple(calls))
@@ -73,6 +80,13 @@ class Harmony(Format):
 
     def parse(self, text: str, schemas: Schemas) -> ParsedTurn:
         """Take a turn apart. The channel ``analysis`` is the reasoning."""
+        return self._taken(text, True)
+
+    def plain(self, text: str) -> ParsedTurn:
+        """See `Format.plain`. A message to a tool is content."""
+        return self._taken(text, False)
+
+    def _taken(self, text: str, offered: bool) -> ParsedTurn:
         content: list[str] = []
         reasoning: list[str] = []
         calls: list[ToolCall] = []
@@ -81,6 +95,8 @@ class Harmony(Format):
             head, mark, body = piece.partition("<|message|>")
             if not mark:
                 content.append(piece if piece.strip() != "assistant" else "")
+            elif "to=" in head and not offered:
+                content.append(body)
             elif to := self._to.search(head):
                 try:
                     calls.append(call_of({"name": to[1], "arguments": json_value(body)}))
@@ -90,4 +106,4 @@ class Harmony(Format):
                 unparsed.append(piece)
             else:
                 (reasoning if "<|channel|>analysis" in head else content).append(body)
-        return ParsedTurn("".join(content).strip(), tuple(calls), tuple(unparsed), "\n".join(reasoning).strip())
+        return ParsedTurn("\n".join(filter(None, content)), tuple(calls), tuple(unparsed), "\n".join(reasoning))
