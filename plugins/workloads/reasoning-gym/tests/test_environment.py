@@ -106,7 +106,7 @@ def test_a_wrong_answer_is_told_until_the_attempts_are_used_up() -> None:
     assert [each.done for each in told] == [False, False, True]
     contents = [[message["content"] for message in each.messages] for each in told]
     assert contents == [["0: wrong, 2 left {{"], ["0: wrong, 1 left {{"], []]
-    assert episode.reward().parts == {"score": 0.0, "attempts": 3}
+    assert episode.reward().parts == {"score": 0.0, "attempts": 3, "unjudged": 0}
 
 
 def test_a_right_answer_ends_the_episode_and_later_attempts_are_worth_less() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from rolemesh.api.batch import Batch
 from rolemesh.api.workload import RankContext
 from rolemesh.errors import OptionsError, RolemeshError
-from rolemesh_reasoning_gym import ReasoningGymReward, RewardOptions
+from rolemesh_reasoning_gym import ReasoningGymReward, RewardOptions, verifiers
 from rolemesh_reasoning_gym.reward import group_advantages
 from rolemesh_reasoning_gym.tasks import make_dataset, verified
 
@@ -179,3 +180,47 @@ def test_a_verifier_that_fails_on_the_right_answer_is_an_error():
 def test_settings_that_a_config_class_cannot_check_are_refused(parts):
     with pytest.raises(OptionsError, match="the task 'composite' refuses this config"):
         ReasoningGymReward.check(RewardOptions(task="composite", config={"datasets": parts}), 1)
+
+
+def hostile(task: str, *texts: str) -> Batch:
+    entry = make_dataset(task, {}, seed=0, size=1)[0]
+    return Batch({"text": [t.format(entry["answer"]) for t in texts], "entry": [entry] * len(texts)})
+
+
+def test_an_answer_that_its_verifier_cannot_judge_is_wrong_and_costs_no_other_row(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    workload = reward(exact=True)
+    rows = hostile("spiral_matrix", "{}", "exit()", "[open('pwned', 'w')]", "__import__('os')._exit(0)", "{}")
+    assert workload.score(rows)["reward"].tolist() == [1, 0, 0, 0, 1]
+    assert not list(tmp_path.iterdir())
+    workload.teardown()
+
+
+def test_a_judgement_that_fails_is_counted_and_told(monkeypatch):
+    monkeypatch.setattr(verifiers, "make_dataset", lambda *_, **__: Dying())
+    workload = reward()
+    entry = {"question": "?", "answer": "2", "metadata": {"source_dataset": "x"}}
+    broken = {**entry, "answer": "die 3"}
+    batch = Batch({"text": ["2", "die 5", "die 6", "die 6"], "entry": [entry, entry, entry, broken]})
+    found = workload.score(batch | {"group": np.int64([0, 0, 0, 1])})
+    np.testing.assert_array_equal(found["reward"], np.float32([1, 0, 0, np.nan]))
+    assert workload.ctx.port.sums["answers_unjudged"] == 3
+    assert workload.ctx.port.means["reward"] == [1, 3]
+    told = "{}: its judgement has failed (it has ended its process with the exit status {})"
+    wrong, broken = "an answer counts as wrong", "an answer has no reward, since that of the right answer fails, too"
+    texts = [told.format(wrong, 5), told.format(wrong, 6), told.format(broken, 6)]
+    assert [*workload.ctx.port.records.values()] == texts
+    assert workload.advantages(found)["advantage"][3] == 0
+    workload.teardown()
+
+
+class Dying:
+    """A verifier that ends its process for some answers, as one that evaluates them may."""
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {"answer": "1"}
+
+    def score_answer(self, answer: str, entry: Any) -> float:
+        if answer.startswith("die"):
+            os._exit(int(answer[3:]))
+        return float(answer == entry["answer"])

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["children", "is_stopped", "start_time", "worked_s"]
+__all__ = ["children", "in_group", "is_stopped", "start_time", "worked_s"]
 
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -23,14 +23,12 @@ def start_time(pid: int) -> int:
 
 def children(pid: int) -> list[int]:
     """Return the pids of the living processes that the process (any thread) has started itself."""
-    found: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError, IndexError, ValueError):
-                fields = _fields(int(entry.name))
-                if int(fields[1]) == pid and fields[0] not in "ZX":
-                    found.append(int(entry.name))
-    return sorted(found)
+    return _living(1, pid)
+
+
+def in_group(group: int) -> list[int]:
+    """Return the pids of the living processes of the process group."""
+    return _living(2, group)
 
 
 def is_stopped(pid: int) -> bool:
@@ -48,6 +46,24 @@ def worked_s(pid: int) -> float:
         return used + int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) * 1e-9
     except (OSError, IndexError):
         return 0.0
+
+
+def _living(field: int, value: int) -> list[int]:
+    """Return the pids of the living processes for which this field after the name has this value."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError, IndexError, ValueError):
+                fields = _fields(int(entry.name))
+                if int(fields[field]) == value and fields[0] not in "ZX":
+                    found.append(int(entry.name))
+    return sorted(found)
+
+
+def activity(pid: int) -> tuple[float, bool]:
+    """Return the processor seconds of the process (all threads), and whether its first thread sleeps."""
+    fields = _fields(pid)
+    return sum(map(int, fields[11:13])) / TICKS_A_SECOND, fields[0] == "S"
 
 
 def _fields(pid: int) -> list[str]:

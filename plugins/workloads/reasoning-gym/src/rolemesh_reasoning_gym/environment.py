@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Callable
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -10,7 +12,8 @@ from pydantic import BaseModel, Field
 from rolemesh.errors import OptionsError
 from rolemesh_agents import AgentError, Environment, Episode, Outcome, Reward, Start, Task
 from rolemesh_reasoning_gym.data import SEED_SPACING
-from rolemesh_reasoning_gym.tasks import check_task, extracted, highest_level, leveled, make_dataset, verified
+from rolemesh_reasoning_gym.tasks import check_task, extracted, highest_level, leveled, make_dataset
+from rolemesh_reasoning_gym.verifiers import Answer, Unjudged, Verifiers
 
 __all__ = ["EnvironmentOptions", "ReasoningGymEnvironment"]
 
@@ -69,7 +72,9 @@ class ReasoningGymEnvironment(Environment):
             options.config if level is None else leveled(options.task, options.config, level) for level in self._levels
         ]
         """The task's settings for each of the levels."""
-        self._verifiers = [make_dataset(options.task, config, seed=0, size=1) for config in self._configs]
+        for config in self._configs:
+            make_dataset(options.task, config, seed=0, size=1)  # it may refuse the settings
+        self._verifiers = Verifiers(self._configs)
         self._held: dict[int, dict[str, int]] = {}
         """The held-out questions and their items, by the job's seed."""
 
@@ -104,13 +109,31 @@ class ReasoningGymEnvironment(Environment):
         """Return reasoning-gym's own dict of an item, at this place in the curriculum."""
         return dict(make_dataset(self.options.task, self._configs[place], seed=item, size=1)[0])
 
-    def score(self, entry: dict[str, Any], answer: str, place: int = 0) -> float:
-        """Return the verifier's score of an answer, from 0 to 1. Called by several threads."""
+    def score(
+        self, entry: dict[str, Any], answer: str, place: int = 0, tell: Callable[[Unjudged], None] = lambda _: None
+    ) -> float:
+        """Return the verifier's score of an answer, from 0 to 1. Called by several threads.
+
+        `tell` hears of an answer that cannot be judged, and scores 0. Raises `AgentError` if the right one cannot be
+        judged either.
+        """
         options = self.options
         text = extracted(answer, options.extract)
         if text is None:
             return 0.0
-        return verified(self._verifiers[place], entry, text.strip() if options.strip else text)
+        unjudged: list[Unjudged] = []
+        given = Answer(options.task, place, entry, text.strip() if options.strip else text)
+        (score,) = self._verifiers.scores([given], unjudged.append)
+        for each in unjudged:
+            if not each.wrong:
+                what = f"the verifier of {options.task} fails on the right answer, too ({each.reason})"
+                raise AgentError(what, remedy="leave such tasks out with `config`")
+            tell(each)
+        return score
+
+    def close(self) -> None:
+        """See `Environment.close`. End the workers that judge."""
+        self._verifiers.close()
 
     def _place(self, number: int) -> int:
         curriculum = self.options.curriculum
@@ -156,11 +179,13 @@ def _levels(options: EnvironmentOptions) -> list[int | None]:
 
 
 class Attempts(Episode):
-    """The attempts at one question. They are restored from a snapshot."""
+    """The attempts at one question. They are restored from a snapshot. Workers of the environment judge the answers."""
+
+    own_process = False
 
     def __init__(self, environment: ReasoningGymEnvironment) -> None:
         self._environment = environment
-        self._item = self._given = self._place = 0
+        self._item = self._given = self._place = self._unjudged = 0
         self._score = 0.0
         self._entry: dict[str, Any] = {}
 
@@ -179,7 +204,7 @@ class Attempts(Episode):
     def reply(self, content: str) -> Outcome:
         """See `Episode.reply`: an attempt. A right answer, or the last one, ends the episode."""
         options = self._environment.options
-        self._score = self._environment.score(self._entry, content, self._place)
+        self._score = self._environment.score(self._entry, content, self._place, self._tell)
         self._given += 1
         left = options.attempts - self._given
         if self._score >= 1 or not left:
@@ -190,14 +215,19 @@ class Attempts(Episode):
     def reward(self) -> Reward:
         """See `Episode.reward`. Without an answer it is 0."""
         value = self._score * self._environment.options.discount ** max(0, self._given - 1)
-        return Reward(value, {"score": self._score, "attempts": self._given}, success=self._score >= 1)
+        parts = {"score": self._score, "attempts": self._given, "unjudged": self._unjudged}
+        return Reward(value, parts, success=self._score >= 1)
+
+    def _tell(self, unjudged: Unjudged) -> None:
+        self._unjudged += 1
+        logging.getLogger(__name__).warning("an answer counts as wrong: its judgement failed (%s)", unjudged.reason)
 
     def snapshot(self) -> bytes:
         """See `Episode.snapshot`."""
-        return json.dumps([self._item, self._given, self._score, self._place]).encode()
+        return json.dumps([self._item, self._given, self._score, self._place, self._unjudged]).encode()
 
     def restore(self, state: bytes) -> None:
         """See `Episode.restore`."""
-        self._item, self._given, self._score, *place = json.loads(state)  # earlier versions had no curriculum
-        self._place = place[0] if place else 0
+        found = [*json.loads(state), 0, 0]  # earlier versions had no curriculum, and counted no failed judgements
+        self._item, self._given, self._score, self._place, self._unjudged = found[:5]
         self._entry = self._environment.entry(self._item, self._place)

@@ -13,11 +13,13 @@ from rolemesh.api.batch import Batch
 from rolemesh.api.partition import Broadcast, Split
 from rolemesh.api.workload import RankContext, Workload, operator
 from rolemesh.errors import RolemeshError
-from rolemesh_reasoning_gym.tasks import ENV, check_task, extracted, make_dataset, verified
+from rolemesh_reasoning_gym.tasks import ENV, check_task, extracted
+from rolemesh_reasoning_gym.verifiers import Answer, Unjudged, Verifiers
 
 __all__ = ["ReasoningGymReward", "RewardOptions", "group_advantages"]
 
 _SHOWN = 5  # answers per evaluation that are attached to the metrics
+_REASONS = 5  # different reasons of failed judgements that are told
 
 
 class RewardOptions(BaseModel, extra="forbid"):
@@ -61,20 +63,29 @@ class ReasoningGymReward(Workload):
         import reasoning_gym  # noqa: F401  (two seconds, better now than in the first step)
 
         self.ctx = ctx
-        self.datasets: dict[str, Any] = {}
+        self.verifiers = Verifiers([ctx.options.config])
+        self.verifiers.start()
+        self.told: set[Unjudged] = set()
         self.warned = False
+
+    def teardown(self) -> None:
+        """See `Workload.teardown`. End the workers."""
+        self.verifiers.close()
 
     @operator(samples=Split(), returns=Split())
     def score(self, samples: Batch) -> Batch:
-        """Add `reward` (float32, shape (rows,)) to each row. Needs `text` and `entry`."""
-        rewards = np.array(
-            [self._verify(t, e) for t, e in zip(samples["text"], samples["entry"], strict=True)], dtype=np.float32
-        )
+        """Add `reward` (float32, shape (rows,)) to each row. Needs `text` and `entry`.
+
+        Workers judge the answers, in at most 5 s and 1 GB each, and without any right but to compute. An answer that
+        its verifier cannot judge so is wrong: 0. If it cannot judge the right answer either, the reward is NaN, and
+        `advantages` leaves the row out. `answers_unjudged` counts both.
+        """
+        rewards = self._scores(samples)
         if self.ctx.options.exact:
-            rewards = (rewards >= 1).astype(np.float32)
-        for reward in rewards:
+            rewards = np.where(np.isnan(rewards), rewards, rewards >= 1)
+        for reward in rewards[~np.isnan(rewards)]:
             self.ctx.metric(reward=reward)
-        return samples | {"reward": rewards}
+        return samples | {"reward": rewards.astype(np.float32)}
 
     @operator(samples=Broadcast(), returns=Broadcast())
     def advantages(self, samples: Batch) -> Batch:
@@ -105,25 +116,32 @@ class ReasoningGymReward(Workload):
     @operator(samples=Split())
     def evaluate(self, samples: Batch) -> None:
         """Report `eval_accuracy`, the share of fully right answers, and the first few answers as `eval_answers`."""
-        shown = []
-        for row in range(samples.rows):
-            text, entry = samples["text"][row], samples["entry"][row]
-            correct = self._verify(text, entry) >= 1
-            self.ctx.metric(eval_accuracy=correct)
+        scores, shown = self._scores(samples), []
+        for score, text, entry in zip(scores, samples["text"], samples["entry"], strict=True):
+            correct = bool(score >= 1)
+            if not np.isnan(score):
+                self.ctx.metric(eval_accuracy=correct)
             shown.append({"question": entry["question"], "answer": entry["answer"], "text": text, "correct": correct})
         if self.ctx.rank == 0:
             self.ctx.record(eval_answers=shown[:_SHOWN])
 
-    def _verify(self, text: str, entry: dict[str, Any]) -> float:
-        options = self.ctx.options
-        found = extracted(text, options.extract)
-        if found is None:
-            return 0.0
-        answer = found.strip() if options.strip else found
-        task = options.task or entry["metadata"]["source_dataset"]
-        if task not in self.datasets:
-            self.datasets[task] = make_dataset(task, options.config, seed=0, size=1)
-        return verified(self.datasets[task], entry, answer)
+    def _scores(self, samples: Batch) -> NDArray[np.float64]:
+        options, answers = self.ctx.options, {}
+        for row, (text, entry) in enumerate(zip(samples["text"], samples["entry"], strict=True)):
+            if (found := extracted(text, options.extract)) is not None:
+                task = options.task or entry["metadata"]["source_dataset"]
+                answers[row] = Answer(task, 0, entry, found.strip() if options.strip else found)
+        scores = np.zeros(samples.rows)
+        if answers:
+            scores[list(answers)] = self.verifiers.scores(list(answers.values()), self._tell)
+        return scores
+
+    def _tell(self, unjudged: Unjudged) -> None:
+        self.ctx.count(answers_unjudged=1)
+        if unjudged not in self.told and len(self.told) < _REASONS:
+            self.told.add(unjudged)
+            how = "counts as wrong" if unjudged.wrong else "has no reward, since that of the right answer fails, too"
+            self.ctx.warn(f"an answer {how}: its judgement has failed ({unjudged.reason})")
 
 
 def group_advantages(

@@ -109,10 +109,12 @@ def verified(dataset: Any, entry: Mapping[str, Any], answer: str) -> float:
 
     Some verifiers raise an exception for a text that they cannot parse. Such an answer is wrong: it scores 0. If the
     verifier also fails on the right answer of the entry, the fault is its own, and its exception is raised.
+
+    The answer may do anything in this process, since some verifiers evaluate it. `Verifiers` calls this in others.
     """
     try:
         return float(dataset.score_answer(answer=answer, entry=entry))
-    except Exception:
+    except (Exception, SystemExit, KeyboardInterrupt):
         if isinstance(right := entry.get("answer"), str):
             dataset.score_answer(answer=right, entry=entry)
         return 0.0

@@ -1,0 +1,82 @@
+"""reasoning-gym's verifiers in worker processes: no answer can end, delay or change the role that judges it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from rolemesh_processes.judging import Failed, Judges, own_code
+from rolemesh_reasoning_gym.tasks import make_dataset, verified
+
+__all__ = ["Answer", "Unjudged", "Verifiers"]
+
+NAMES = re.compile(r"[^\W\d]|_")
+"""Characters of which every name has one. A text without them can be evaluated, and changes nothing."""
+
+
+class Answer(NamedTuple):
+    """The answer to a question. `place`: the number of the task's settings. `entry`: reasoning-gym's own dict."""
+
+    task: str
+    place: int
+    entry: Mapping[str, Any]
+    text: str
+
+
+class Unjudged(NamedTuple):
+    """Why the verifier could not judge an answer. `wrong`: it can judge the right one, so the answer scores 0. If not,
+    there is no score: the fault is the verifier's."""
+
+    reason: str
+    wrong: bool
+
+
+class Verifiers:
+    """Scores answers. It may be used by several threads at once."""
+
+    def __init__(self, configs: Sequence[Mapping[str, Any]]) -> None:
+        """`configs`: the settings of tasks, by `Answer.place`."""
+        self._configs = configs
+        self._datasets: dict[tuple[str, int], Any] = {}
+        self._judges = Judges(self._judge)
+
+    def start(self) -> None:
+        """Start a worker, so that the first answer needs not wait for it."""
+        self._judges.start()
+
+    def scores(self, answers: Sequence[Answer], tell: Callable[[Unjudged], None]) -> list[float]:
+        """Return the score of each answer, from 0 to 1. NaN: the verifier fails on the right answer, too.
+
+        `tell` hears of each answer that was not judged.
+        """
+        harmless = [NAMES.search(answer.text) is None for answer in answers]
+        found = self._judges.judge(answers, harmless)
+        failed = [at for at, score in enumerate(found) if isinstance(score, Failed)]
+        rights = [(*answers[at][:3], answers[at].entry.get("answer")) for at in failed]
+        for at, right in zip(failed, self._judges.judge(rights) if failed else (), strict=True):
+            wrong = not isinstance(right, Failed)
+            tell(Unjudged(found[at].reason, wrong))
+            found[at] = 0.0 if wrong else float("nan")
+        return list(map(float, found))
+
+    def close(self) -> None:
+        """End the workers."""
+        self._judges.close()
+
+    def _judge(self, task: str, place: int, entry: Mapping[str, Any], text: str | None) -> float:
+        """Score one answer, in a worker. None, where the entry has no text as its answer, is judged at once."""
+        if not isinstance(text, str):
+            return 0.0
+        if (task, place) not in self._datasets:
+            self._datasets[task, place] = _warmed(make_dataset(task, self._configs[place], seed=0, size=1))
+        return verified(self._datasets[task, place], entry, text)
+
+
+def _warmed(dataset: Any) -> Any:
+    """Return a dataset whose verifier has judged an answer of its own, and so has loaded what it needs."""
+    with own_code(), suppress(Exception):
+        own = dataset[0]
+        dataset.score_answer(answer=own["answer"], entry=own)
+    return dataset
