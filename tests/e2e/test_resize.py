@@ -58,6 +58,10 @@ def test_a_role_gets_more_and_fewer_ranks_and_the_others_keep_their_processes(ma
     assert job.result()["state_sha256"] == calm.result()["state_sha256"]
     assert job.metrics()[-1]["reward"] == calm.metrics()[-1]["reward"]
     assert json.loads((job.run_dir / "run.json").read_text())["roles"]["work"] == 3
+    plan = json.loads((job.run_dir / "plan.json").read_text())
+    assert [each["rank"] for each in plan["ranks"] if each["role"] == "work"] == [0, 1, 2]
+    assert (plan["roles"]["work"]["world_size"], plan["after_step"] >= 0) == (3, True)
+    assert {each["route"].split()[-1] for each in plan["edges"]} == {"1→3", "3→1"}
     assert {event["data"]["plan"]["level"] for event in of_kind(job, "recovery_planned")} == {"resize"}
 
 

@@ -118,7 +118,7 @@ def _pre(failure: Mapping[str, Any]) -> str:
 
 
 def placement_section(plan: Mapping[str, Any]) -> str:
-    """Return where each rank was at the start."""
+    """Return the present place of each rank, or the last one."""
     ranks = [each for each in _list(plan, "ranks") if isinstance(each, dict)]
     if not ranks:
         return "<p>There is no plan.</p>"

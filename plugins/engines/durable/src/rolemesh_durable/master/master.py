@@ -50,10 +50,11 @@ from rolemesh_durable.protocol.master.transitions import Transition
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.merge import LineAssembler
 from rolemesh_durable.protocol.snapshot_plan import known
-from rolemesh_durable.runs import Run
+from rolemesh_durable.runs import PLAN_FILE, Run
 from rolemesh_processes.boot import boot_id
 from rolemesh_runtime.background import Background
 from rolemesh_runtime.json_file import write_json
+from rolemesh_runtime.plan_file import renew_plan
 from rolemesh_runtime.steady import steady_time
 from rolemesh_runtime.unreadable import when_readable
 
@@ -178,10 +179,7 @@ class Master:
             self._started = begun
             published = max(found.published, self.config.origin_step)
             self._lines = LineAssembler(self.config.job.graph, self.config.job.world_sizes, published)
-            if self._machine.state.layout.number:
-                self._relaid()
-            self._tasks.relaid(self._machine.state)
-            self._lines.moved(self._machine.state.homes)
+            self._moved(resized=bool(self._machine.state.layout.number))
             self._files.submit("until", partial(self._until.look_back, self.run_dir, published))
         self._announce(found)
         self._in_control = True
@@ -259,11 +257,8 @@ class Master:
     def _release(self, events: list[Event], effects: list[e.Effect]) -> None:
         """Release the effects of a turn, which is durable now."""
         self._publication.add(events)
-        if any(event.kind == "layout_changed" for event in events):
-            self._relaid()
-        if any(event.kind in ("replanned", "layout_changed") for event in events):
-            self._tasks.relaid(self._machine.state)
-            self._lines.moved(self._machine.state.homes)
+        if not (kinds := {event.kind for event in events}).isdisjoint(("replanned", "layout_changed")):
+            self._moved(resized="layout_changed" in kinds)
         for effect in effects:
             match effect:
                 case e.ToAgent(agent, incarnation, message):
@@ -291,11 +286,17 @@ class Master:
                 case e.ExtensionEffect():
                     self._carries[type(effect)](effect)
 
-    def _relaid(self) -> None:
-        """Update the files and lines to the job's new world sizes."""
-        self._lines.resized(sizes := self._machine.state.sizes)
-        self._run = run = msgspec.structs.replace(self._run, roles=sizes)
-        self._files.submit(RUN_FILE, lambda: write_json(self.run_dir / RUN_FILE, run))
+    def _moved(self, *, resized: bool) -> None:
+        """Update the files, the lines and the searches for places to the present plan; `resized`: and world sizes."""
+        state = self._machine.state
+        if resized:
+            self._lines.resized(state.sizes)
+            self._run = msgspec.structs.replace(self._run, roles=state.sizes)
+            self._files.submit(RUN_FILE, partial(write_json, self.run_dir / RUN_FILE, self._run))
+        now = state.plan, state.sizes, self.config.job.graph, state.layout.step
+        self._files.submit(PLAN_FILE, partial(renew_plan, self.run_dir / PLAN_FILE, *now))
+        self._tasks.relaid(state)
+        self._lines.moved(state.homes)
 
     def _publish(self, agent: str, metrics: tuple[m.Metrics, ...]) -> None:
         now, committed, hold = self._machine.now, self._machine.state.committed, self._publication.full
