@@ -11,8 +11,9 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -23,7 +24,7 @@ log = logging.getLogger("rolemesh.runs.jsonl")
 RESERVED = ("step", "steps", "time", "values", "operators", "roles", "staleness", "records")
 
 LINK = "it is a link, and a run's links are not followed"
-"""What is wrong with a link among the files of a run."""
+"""The error of a link among the files of a run."""
 
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Errors of `msgspec` for damaged bytes: no JSON or another type, no UTF-8, brackets too deep."""
@@ -85,7 +86,7 @@ def read_metrics(path: Path, after: int = -1, start: int = 0) -> Iterator[StepMe
                 yield line
 
 
-def open_regular(path: str | Path, folder: int | None = None) -> BinaryIO:
+def open_regular(path: str | Path, folder: int | None = None) -> BufferedReader:
     """Open a file of a run for reading: a path, or a name in the folder of a descriptor.
 
     Raises `OSError`, also for a link, which could lead out of the run, and for a pipe or a device,

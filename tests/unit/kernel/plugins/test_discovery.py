@@ -151,7 +151,7 @@ def test_a_class_of_the_jobs_own_is_a_file_or_a_module_and_has_no_distribution(
 def test_nothing_beside_the_job_or_in_the_working_directory_is_taken_for_something_installed(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever can write there would choose what runs (CWE-427; Jupyter: CVE-2022-39286)."""
+    """A user who writes there must not choose what runs (CWE-427; Jupyter: CVE-2022-39286)."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     install("real", "1.0", {"workloads": {"real": "of_real:One"}}, of_real="One = 1")
     for folder in (base := tmp_path / "job", here := tmp_path / "here"):

@@ -27,6 +27,7 @@ from rolemesh_checkpoint.layout import SnapshotError
 from rolemesh_checkpoint.memory import MemorySnapshot
 from rolemesh_checkpoint.reading import StateFile, map_file
 from rolemesh_checkpoint.reshard import reshard
+from rolemesh_runtime.run_files import content_in, names_in, open_in
 
 __all__ = [
     "MANIFEST",
@@ -42,7 +43,9 @@ __all__ = [
     "load",
     "newest_complete",
     "newest_intact",
+    "place",
     "prune",
+    "ranks_with",
     "read_manifest",
     "snapshots_folder",
     "state_file",
@@ -58,7 +61,9 @@ FORMAT = 1
 
 NO_LOG = -1
 """Position in the log of a state whose rank kept no log."""
-_STEP = re.compile(r"step-(\d+)")
+_STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})")
+MOST_RANKS = 1_000_000
+"""Maximum world size in a manifest, because a loop over the ranks must end."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,13 +140,27 @@ def edges_file(role: str, rank: int, world_size: int) -> str:
 
 def has_log(folder: Path, manifest: Manifest) -> bool:
     """Return whether the ranks of the checkpoint in `folder` kept a log, so that it has all values in flight."""
-    ranks = [(role, rank, size) for role, size in manifest.world_sizes.items() for rank in range(size)]
-    return not any(found.log == NO_LOG for rank in ranks if (found := _open(folder, *rank)) is not None)
+    ranks = [(role, rank) for role in manifest.world_sizes for rank in ranks_with(manifest, role, "safetensors")]
+    return not any(_open(folder, manifest, *each).log == NO_LOG for each in ranks)
 
 
 def has_state(manifest: Manifest, role: str) -> bool:
     """Return whether ranks of `role` have stored a state."""
     return any(name.startswith(f"{role}/") and name.endswith(".safetensors") for name in manifest.files)
+
+
+def ranks_with(manifest: Manifest, role: str, kind: str) -> list[int]:
+    """Return the ranks of `role` that have a file of this kind, ``safetensors`` or ``edges``."""
+    parts = re.compile(rf"{re.escape(role)}/rank-(0|[1-9][0-9]*)-of-{manifest.world_sizes[role]}\.{kind}")
+    return sorted(int(found[1]) for found in map(parts.fullmatch, manifest.files) if found)
+
+
+def place(folder: str | Path, name: str) -> tuple[Path, *tuple[str, ...]]:
+    """Return the file `name` of the checkpoint in `folder` for `rolemesh_runtime.run_files`: the run's folder, and the
+    names below it."""
+    folder = Path(folder).absolute()
+    names = *folder.parts[-2:], *name.split("/")
+    return folder.parents[1], *names
 
 
 def attempt_file(name: str, attempt: str) -> str:
@@ -212,7 +231,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     """Return the manifest of the checkpoint in `folder`. Raises `SnapshotError` if it is missing or damaged."""
     path = Path(folder) / MANIFEST
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(content_in(*place(folder, MANIFEST)), type=Manifest)
     except FileNotFoundError as error:
         raise SnapshotError(
             "the checkpoint has no manifest: it was never finished", where=str(folder), remedy=_OTHER
@@ -225,6 +244,10 @@ def read_manifest(folder: str | Path) -> Manifest:
         )
     if _sealed(manifest).sha256 != manifest.sha256:
         raise SnapshotError("the manifest is damaged: its checksum is another", where=str(path), remedy=_OTHER)
+    for role, size in manifest.world_sizes.items():
+        if "/" in role or role[:1] in ("", ".") or not 0 <= size <= MOST_RANKS:
+            what = f"the manifest is damaged: no job has a role {role!r} of {size} ranks"
+            raise SnapshotError(what, where=str(path), remedy=_OTHER)
     return manifest
 
 
@@ -236,11 +259,17 @@ def find_checkpoints(run_dir: str | Path) -> list[DiskCheckpoint]:
     manifests."""
     found = []
     folder = snapshots_folder(run_dir)
-    for path in folder.iterdir() if folder.is_dir() else ():
-        match = _STEP.fullmatch(path.name)
-        if match is None or not path.is_dir():
+    try:
+        names = names_in(run_dir, folder.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        what, remedy = f"the snapshots cannot be read: {error.strerror}", "make it a folder that this user may read"
+        raise SnapshotError(what, where=str(folder), remedy=remedy) from error
+    for match in filter(None, map(_STEP.fullmatch, names)):
+        path, step = folder / match[0], int(match[1])
+        if not path.is_dir():
             continue
-        step = int(match[1])
         try:
             manifest = read_manifest(path)
         except SnapshotError as error:
@@ -264,7 +293,7 @@ def verify(folder: str | Path) -> list[Problem]:
     problems = []
     for name, (size, sha256) in sorted(manifest.files.items()):
         try:
-            with open(folder / name, "rb") as file:
+            with open_in(*place(folder, name)) as file:
                 present = os.fstat(file.fileno()).st_size
                 if present != size:
                     problems.append(Problem(name, f"it has {present} bytes, not {size}"))
@@ -351,10 +380,13 @@ def load(
     all old ranks agree on it, and is left out otherwise. Raises `SnapshotError`.
     """
     folder = Path(origin)
-    old = _world_size(folder, read_manifest(folder), role)
+    manifest = read_manifest(folder)
+    old = _world_size(folder, manifest, role)
     if old == world_size:
-        found = _open(folder, role, rank, old)
-        return MemorySnapshot(None, -1) if found is None else MemorySnapshot(found.state(), found.log)
+        if state_file(role, rank, old) not in manifest.files:
+            return MemorySnapshot(None, -1)
+        found = _open(folder, manifest, role, rank)
+        return MemorySnapshot(found.state(), found.log)
     every = states(folder, role)
     if not every:
         return MemorySnapshot(None, -1)
@@ -372,9 +404,9 @@ def states(origin: str | Path, role: str) -> list[State]:
     """Return the states of the old ranks of `role`, in rank order; empty for a stateless role. Raises
     `SnapshotError`."""
     folder = Path(origin)
-    old = _world_size(folder, read_manifest(folder), role)
-    found = [_open(folder, role, rank, old) for rank in range(old)]
-    return [each.state() for each in found if each is not None]
+    manifest = read_manifest(folder)
+    _world_size(folder, manifest, role)
+    return [_open(folder, manifest, role, rank).state() for rank in ranks_with(manifest, role, "safetensors")]
 
 
 def _world_size(folder: Path, manifest: Manifest, role: str) -> int:
@@ -384,19 +416,15 @@ def _world_size(folder: Path, manifest: Manifest, role: str) -> int:
     return manifest.world_sizes[role]
 
 
-def _open(folder: Path, role: str, rank: int, world_size: int) -> StateFile | None:
-    name = state_file(role, rank, world_size)
-    manifest = read_manifest(folder)
-    if name not in manifest.files:
-        return None
+def _open(folder: Path, manifest: Manifest, role: str, rank: int) -> StateFile:
+    name = state_file(role, rank, manifest.world_sizes[role])
     try:
-        mapped = map_file(folder / name)
+        mapped = map_file(*place(folder, name))
     except (OSError, ValueError) as error:
         raise SnapshotError(f"the state cannot be read: {error}", where=str(folder / name), remedy=_OTHER) from error
     if len(mapped) != manifest.files[name][0]:
-        raise SnapshotError(
-            f"the file has {len(mapped)} bytes, not {manifest.files[name][0]}", where=str(folder / name)
-        )
+        what = f"the file has {len(mapped)} bytes, not {manifest.files[name][0]}"
+        raise SnapshotError(what, where=str(folder / name))
     return StateFile(mapped, str(folder / name))
 
 

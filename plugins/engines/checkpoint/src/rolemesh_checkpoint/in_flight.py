@@ -143,10 +143,11 @@ def write(out: Callable[[Buffer], Any], records: Iterable[LogRecord], directory:
             put(buffer)
 
 
-def read(path: Path) -> list[InFlight]:
-    """Return the records of a file. Raises `SnapshotError`."""
+def read(folder: Path, *names: str) -> list[InFlight]:
+    """Return the records of a file, which is named as for `map_file`. Raises `SnapshotError`."""
+    path = Path(folder, *names)
     try:
-        data = memoryview(map_file(path)).toreadonly()
+        data = memoryview(map_file(folder, *names)).toreadonly()
     except (OSError, ValueError) as error:
         raise SnapshotError(f"the send log cannot be read: {error}", where=str(path)) from error
     found = []

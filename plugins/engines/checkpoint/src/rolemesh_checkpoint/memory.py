@@ -80,7 +80,7 @@ class MemorySnapshots:
             return MemorySnapshot(None, entry.log)
         path = self._path(entry.slot)
         try:
-            mapped = map_file(path)
+            mapped = map_file(path.parent, path.name)
         except (OSError, ValueError) as error:
             raise SnapshotError(f"the snapshot of step {step} cannot be read: {error}", where=str(path)) from error
         self._lent[entry.slot] = weakref.ref(mapped)

@@ -6,7 +6,6 @@ import base64
 import json
 import math
 import mmap
-import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from rolemesh.api.batch import Batch, Ragged, Shard
 from rolemesh.api.workload import State
 from rolemesh_checkpoint.layout import NUMPY_DTYPES, TORCH_DTYPES, SnapshotError, Tree
+from rolemesh_runtime.run_files import open_in
 
 __all__ = ["StateFile", "map_file"]
 
@@ -24,16 +24,14 @@ _ITEMSIZES = {name: dtype.itemsize for dtype, name in NUMPY_DTYPES.items()}
 _ITEMSIZES |= {"BF16": 2, "F8_E4M3": 1, "F8_E4M3FNUZ": 1, "F8_E5M2": 1, "F8_E5M2FNUZ": 1}
 
 
-def map_file(path: Path) -> mmap.mmap:
-    """Return a private map of a file. Writes stay in this process, and the map outlives the file's name.
+def map_file(folder: str | Path, *names: str) -> mmap.mmap:
+    """Return a private map of a file in a run's folder, or in another one (see `rolemesh_runtime.run_files`).
 
-    Raises `OSError`.
+    Writes stay in this process, and the map outlives the file's name. Raises `OSError`, and `ValueError` for an empty
+    file.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    finally:
-        os.close(fd)
+    with open_in(folder, *names) as file:
+        return mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
 
 class StateFile:

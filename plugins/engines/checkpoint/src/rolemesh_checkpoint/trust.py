@@ -38,7 +38,7 @@ def read_edges(
     that asks for one, whatever the kind of its record. Decisions have no header, and who unpickles decisions takes none
     of a file (`SendLog.decisions`).
     """
-    records = in_flight.read(folder / name)
+    records = in_flight.read(*disk.place(folder, name))
     for record in () if trusted else records:
         if record.header and unpickles(record.header):
             edge = graph.edges[record.edge] if 0 <= record.edge < len(graph.edges) else None

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import stat
 from errno import EFBIG, EINVAL, ELOOP
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from rolemesh.runs.jsonl import LINK, open_regular
 
@@ -23,7 +23,7 @@ MOST_BYTES = 1 << 28
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
-def open_in(run_dir: str | Path, *names: str) -> BinaryIO:
+def open_in(run_dir: str | Path, *names: str) -> BufferedReader:
     """Open a file of the run for reading: ``open_in(run_dir, "logs", "trainer-0.log")``.
 
     Raises `OSError`, also for a link, a pipe, a device, or a name that is a path.

@@ -114,9 +114,9 @@ def check_pickles(found: disk.DiskCheckpoint, graph: LogicalGraph, *, trusted: b
     """Raise `SnapshotError` if the snapshot has pickled objects and is not `trusted`. Ranks check it again."""
     assert found.manifest is not None
     for role, size in found.manifest.world_sizes.items():
-        for rank in range(size):
-            name = disk.edges_file(role, rank, size)
-            if not trusted and name in found.manifest.files:
+        for rank in disk.ranks_with(found.manifest, role, "edges"):
+            if not trusted:
+                name = disk.edges_file(role, rank, size)
                 try:
                     read_edges(found.path, name, RankRef(role, rank), graph, trusted=False)
                 except SnapshotError as error:
