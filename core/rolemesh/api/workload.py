@@ -146,8 +146,7 @@ def _balanced(
             )
         return returns
     param, shared = found[0]
-    others = [p for p, _ in found[1:]]
-    others += [p for p, each in inputs.items() if not isinstance(each, (Balanced, Broadcast))]
+    others = [p for p, each in inputs.items() if p != param and not isinstance(each, Broadcast)]
     wrong = ""
     if others:
         wrong = f"{others[0]!r} goes with one balanced input only as Broadcast()"
@@ -183,6 +182,10 @@ class Workload:
     lockstep: ClassVar[bool] = True
     """True: all ranks of a collective group begin an operator together. False: each rank begins it
     when it gets there."""
+    own_signals: ClassVar[bool] = False
+    """True: the ranks' own code handles signals. When the job stops, the agent sends all of them the
+    signal at once, and they have the whole ``stop_grace_s``. False: only a rank that takes longer
+    than half of it gets SIGTERM."""
     preload: ClassVar[Sequence[str]] = ()
     """Modules that the zygote imports before it forks ranks. They must not start threads or use a
     GPU."""

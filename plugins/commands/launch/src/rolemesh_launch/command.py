@@ -29,6 +29,7 @@ from rolemesh_launch.flags import (
     node_range,
     processes,
     script_file,
+    signal_numbers,
     std,
     without_effect,
 )
@@ -36,6 +37,7 @@ from rolemesh_launch.job import job_of
 from rolemesh_launch.program import How
 from rolemesh_launch.remedies import with_own_remedies
 from rolemesh_launch.resuming import Note, decided, left_by
+from rolemesh_launch.signals import STOPPING, caught
 from rolemesh_launch.watching import Printing, finish, say
 from rolemesh_launch.writes import Written, written
 from rolemesh_runtime.claim import is_run
@@ -118,7 +120,7 @@ def launch(
     run_path: Annotated[bool, _flag("run-path", "Not needed: SCRIPT runs in a process that is up.")] = False,
     shutdown_timeout: Annotated[
         float, _flag("shutdown-timeout", "Seconds that the script has to end after SIGTERM.", min=0.1)
-    ] = 5.0,
+    ] = 30.0,
     rdzv_backend: Annotated[str, _flag("rdzv-backend", "Not needed: processes meet through rolemesh.")] = "",
     rdzv_endpoint: Annotated[str, _flag("rdzv-endpoint", "Not needed.")] = "",
     rdzv_conf: Annotated[str, _flag("rdzv-conf", "Not needed.")] = "",
@@ -129,7 +131,14 @@ def launch(
     monitor_interval: Annotated[str, _flag("monitor-interval", "Not needed: deaths are seen at once.")] = "",
     start_method: Annotated[str, _flag("start-method", "Not needed: processes are forked.")] = "",
     event_log_handler: Annotated[str, _flag("event-log-handler", "Is ignored: see rolemesh events.")] = "",
-    signals_to_handle: Annotated[str, _flag("signals-to-handle", "Is ignored.")] = "",
+    signals_to_handle: Annotated[
+        str,
+        _flag(
+            "signals-to-handle",
+            "Signals of the command that reach the processes and stop the job.",
+            show_default=",".join(number.name for number in STOPPING),
+        ),
+    ] = "",
     duplicate_stdout_filters: Annotated[str, _flag("duplicate-stdout-filters", "Is refused.")] = "",
     duplicate_stderr_filters: Annotated[str, _flag("duplicate-stderr-filters", "Is refused.")] = "",
     logs_specs: Annotated[str, _flag("logs-specs", "Is refused.")] = "",
@@ -167,8 +176,8 @@ def launch(
     """Run an unchanged training script, with torchrun's flags.
 
     The script finds the environment that torchrun would give it. Its processes restart within a fraction of a second.
-    All other verbs, such as status, logs and events, work with the job's name. Ctrl-C and SIGTERM end the job, and give
-    the script's own SIGTERM handler time.
+    All other verbs, such as status, logs and events, work with the job's name. Ctrl-C, SIGTERM and other signals reach
+    all processes of the script at once, and end the job. The processes have time to save their state.
 
     Exit code: 0 done, 1 the script failed, 2 nothing was started, 130 interrupted.
 
@@ -184,7 +193,7 @@ def launch(
         "rdzv-backend": rdzv_backend, "rdzv-endpoint": rdzv_endpoint, "rdzv-conf": rdzv_conf, "node-rank": node_rank,
         "master-addr": master_addr, "master-port": master_port, "local-addr": local_addr,
         "monitor-interval": monitor_interval, "start-method": start_method, "event-log-handler": event_log_handler,
-        "signals-to-handle": signals_to_handle, "duplicate-stdout-filters": duplicate_stdout_filters,
+        "duplicate-stdout-filters": duplicate_stdout_filters,
         "duplicate-stderr-filters": duplicate_stderr_filters, "logs-specs": logs_specs, "numa-binding": numa_binding,
         "virtual-local-rank": "1" if virtual_local_rank else "",
     }  # fmt: skip
@@ -201,6 +210,8 @@ def launch(
         say(text)
     if module and no_python:
         raise JobFileError("a module needs Python", where="--no-python", remedy="leave -m or --no-python out")
+    signals = signal_numbers(signals_to_handle) if signals_to_handle else STOPPING
+    told = {"TORCHELASTIC_SIGNALS_TO_HANDLE": signals_to_handle} if signals_to_handle else {}
     target, *arguments = script
     cluster = this_machine()
     machine = cluster.nodes[0]
@@ -232,7 +243,8 @@ def launch(
         role_name=role,
         hang_after_s=hang_after or None,
         threads=per_node == 1 and "OMP_NUM_THREADS" not in {**os.environ, **early.variables},
-        environment={name: os.environ.get(name, one_thread.get(name)) for name in (*OWN_VARIABLES, *early.variables)},
+        environment={name: os.environ.get(name, one_thread.get(name)) for name in (*OWN_VARIABLES, *early.variables)}
+        | told,
         early=early.variables,
         preload=early.known,
         grace_s=shutdown_timeout,
@@ -260,8 +272,9 @@ def launch(
         chosen["resume"] = going_on.reference
     options = options_for(engine, chosen, "rolemesh launch", "see rolemesh launch --help")
     printing = Printing(std(tee, "--tee"), std(redirects, "--redirects"), role, per_node, _ranks(local_ranks_filter))
-    run = JobRun(prepared, engine, options, runs, say, detached=detach, finish=finish(printing, note))
-    raise typer.Exit(run.run())
+    with caught(signals) as came:
+        run = JobRun(prepared, engine, options, runs, say, detached=detach, finish=finish(printing, note, came))
+        raise typer.Exit(run.run())
 
 
 launch.context_settings = {"allow_interspersed_args": False}  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -24,7 +25,7 @@ __all__ = [
     "keeps_state",
     "node_range",
 ]
-__all__ += ["processes", "script_file", "std", "without_effect"]
+__all__ += ["processes", "script_file", "signal_numbers", "std", "without_effect"]
 
 RESTARTS = 3
 """Default of ``--max-restarts`` for a script that keeps its state with `track`; for others 0, as torchrun's."""
@@ -36,7 +37,6 @@ IGNORED = {
     "deaths are seen at once": ("monitor-interval",),
     "processes are forked from one that has imported torch": ("start-method",),
     "what happens is in the job's events": ("event-log-handler",),
-    "SIGTERM reaches the script, whatever ends the command": ("signals-to-handle",),
 }  # fmt: skip
 """Reason → flags of torchrun that have no effect for this reason."""
 REFUSED = {
@@ -80,7 +80,7 @@ class Asked:
     environment: Mapping[str, str | None] = field(default_factory=dict)
     early: Mapping[str, str] = field(default_factory=dict)
     preload: bool = True
-    grace_s: float = 5.0
+    grace_s: float = 30.0
     name: str = "script"
     overrides: tuple[str, ...] = field(default=())
 
@@ -166,6 +166,16 @@ def std(text: str, flag: str) -> Std:
         raise JobFileError(f"{text!r} names no streams", where=flag, remedy="write 3, or 0:1,1:2")
     pairs = [part.split(":") for part in text.split(",")]
     return Std(ranks=tuple((int(rank), int(what)) for rank, what in pairs))
+
+
+def signal_numbers(text: str) -> list[int]:
+    """Parse ``--signals-to-handle``: ``SIGTERM,SIGUSR1``. Raises `JobFileError`."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
+            remedy = "write names, such as SIGTERM,SIGUSR1"
+            raise JobFileError(f"{name!r} is no signal to handle", where="--signals-to-handle", remedy=remedy)
+    return [signal.Signals[name] for name in names]
 
 
 def imported(source: bytes) -> set[str]:

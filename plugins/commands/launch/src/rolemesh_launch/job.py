@@ -38,8 +38,7 @@ def job_of(asked: Asked, folder: Path) -> Job:
     of_engine: dict[str, Any] = {"hang": {"after_s": asked.hang_after_s}}
     if asked.keeps_state and not asked.max_restarts:
         of_engine["snapshots"] = {"enabled": True}  # for --resume
-    if asked.grace_s != Asked.grace_s:
-        of_engine["stop_grace_s"] = asked.grace_s
+    of_engine["stop_grace_s"] = asked.grace_s
     if asked.max_restarts or elastic:
         counted = {"use": "standard", "options": {"max_restarts": asked.max_restarts, "repeats": None}}
         more["diagnosers"] = [counted]

@@ -11,9 +11,11 @@ import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 
 from rolemesh_processes.ending import awaited, end_program, flush_files
+from rolemesh_processes.guard import MARKER
 
 __all__ = ["after_import", "as_python_ends", "as_python_starts"]
 
@@ -27,8 +29,8 @@ def as_python_starts(folder: str | os.PathLike[str]) -> None:
     `folder` is that of the job file. It and the working directory leave ``sys.path``, unless ``PYTHONPATH`` has them; a
     data folder ``datasets``, for example, must not hide the package of that name. rolemesh's handlers leave the root
     logger, because they would disable the script's ``logging.basicConfig``. Random generators get a new seed, because
-    all ranks are forked from one process with the same state. SIGINT raises `KeyboardInterrupt`, unless the process
-    inherited it as ignored.
+    all ranks are forked from one process with the same state. SIGINT raises `KeyboardInterrupt`, and SIGTERM ends the
+    process, unless the command ignores them. ``breakpoint()`` starts a debugger.
     """
     kept = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     ours = {os.path.abspath(folder), os.getcwd()}
@@ -42,10 +44,20 @@ def as_python_starts(folder: str | os.PathLike[str]) -> None:
     root.setLevel(logging.WARNING)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if MARKER in os.environ:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if _ignores(os.getppid(), signal.SIGTERM) else signal.SIG_DFL)
+    sys.breakpointhook = sys.__breakpointhook__
     if (torch := sys.modules.get("torch")) is not None:
         torch.seed()
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
+
+
+def _ignores(pid: int, number: signal.Signals) -> bool:
+    """Return whether a process ignores a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
+    return bool(int(mask, 16) & 1 << number - 1)
 
 
 def after_import(name: str, do: Callable[[ModuleType], object]) -> None:

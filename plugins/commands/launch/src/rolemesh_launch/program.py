@@ -1,13 +1,16 @@
 """The script, run in this process as ``__main__``, with pauses.
 
-It runs in a greenlet of the rank's main thread. So it may pause in the middle of a call and continue later, and signal
-handlers, ``torch`` and forks of worker processes see an ordinary main thread.
+It runs in a greenlet of the rank's main thread. So it may pause in the middle of a call and continue later, and
+``torch`` and forks of worker processes see an ordinary main thread. Signals that come while it pauses wait for it, so
+its handlers run in its own code only.
 """
 
 from __future__ import annotations
 
+import builtins
 import importlib.machinery
 import os
+import pkgutil
 import runpy
 import signal
 import subprocess
@@ -16,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -24,8 +28,10 @@ from greenlet import getcurrent, greenlet
 
 from rolemesh.errors import RolemeshError
 from rolemesh_launch.process import as_python_ends
+from rolemesh_launch.signals import STOPPING, Held
+from rolemesh_processes.signals import handle_unless_ignored, pass_over
 
-__all__ = ["How", "Program", "ProgramExit", "of_script"]
+__all__ = ["How", "Program", "ProgramExit", "trim"]
 
 How: TypeAlias = Literal["path", "module", "executable"]
 
@@ -50,30 +56,37 @@ class Program:
         ]
         self._target, self._how, self._arguments = target, how, list(arguments)
         self._greenlet = greenlet(self._run)
-        self._signal: signal.Signals | None = None
+        self._held = Held()
         self._pid, self._thread, self._code = os.getpid(), threading.get_ident(), 0
         self._away = threading.Event()
+        self.ending = False
+        """True if the job stops."""
         self.ended = False
+        self.dismissed = False
+        """True if the job stopped after the script's end."""
         self.left = False
         """True if the script left with ``os._exit`` or ``exec``. None of its code runs any more, not even at exit."""
 
     def go(self) -> None:
         """Start or continue the script. Raises the errors of the script, and `ProgramExit`."""
-        if not self.ended:
-            self._greenlet.switch()
-        if self.left:
-            self._away.set()
-            _raise_for(self._code, "what it became by exec")
+        try:
+            if not self.ended:
+                self._greenlet.switch()
+            if self.left:
+                self._away.set()
+                _raise_for(self._code, "what it became by exec")
+        finally:
+            if self.ended:
+                for number in STOPPING:
+                    handle_unless_ignored(number, self._dismiss)
 
-    @property
-    def ending(self) -> bool:
-        """True if the script was requested to end."""
-        return self._signal is not None
+    def _dismiss(self, *_: object) -> None:
+        self.dismissed = True
 
     @property
     def here(self) -> bool:
         """Return whether the caller is the script, in the thread that may `pause`."""
-        return getcurrent() is self._greenlet and self._signal is None and not self.forked
+        return getcurrent() is self._greenlet and not self.ending and not self.forked
 
     @property
     def forked(self) -> bool:
@@ -82,13 +95,13 @@ class Program:
 
     def pause(self) -> None:
         """Called by the script: stop here until the next `go`."""
+        self._held.hold()
         self._greenlet.parent.switch()
-        if self._signal is not None:
-            os.kill(os.getpid(), self._signal)
+        self._held.release()
 
-    def end(self, number: signal.Signals) -> None:
-        """Deliver this signal to the script where it paused. It then runs to its end without further pauses."""
-        self._signal = number
+    def end(self) -> None:
+        """Let the script run to its end without further pauses, if it has begun."""
+        self.ending = True
         if self._greenlet and not self.ended:
             self.go()
 
@@ -115,7 +128,7 @@ class Program:
         except BaseException as error:
             if not isinstance(error, Exception | KeyboardInterrupt) and not self.forked:
                 raise  # the rank is being stopped
-            error.__traceback__ = of_script(error.__traceback__)
+            error.__traceback__ = _of_script(error.__traceback__)
             if self.forked or sys.excepthook is not sys.__excepthook__:
                 sys.excepthook(type(error), error, error.__traceback__)
             return 1, error
@@ -163,21 +176,29 @@ class Program:
             time.sleep(LEAVE_S)
 
     def _path(self) -> None:
-        path = self._target
-        sys.argv = [path, *self._arguments]
+        main, path = self._begin(self._target), os.path.join(os.getcwd(), self._target)
+        if pkgutil.get_importer(path) is not None:  # a folder or an archive with a `__main__`
+            sys.path.insert(0, path)
+            runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+            return
         sys.path.insert(0, str(Path(path).resolve().parent))
-        main = ModuleType("__main__")
-        main.__dict__.update(__file__=os.path.join(os.getcwd(), path), __cached__=None, __builtins__=__builtins__)
+        main.__dict__.update(__file__=path, __cached__=None)
         main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
-        sys.modules["__main__"] = main
-        exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)
+        # As CPython does it: an absolute path, and none of this file's own flags, such as its annotations.
+        exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), main.__dict__)
 
     def _module(self) -> None:
-        sys.argv = [self._target, *self._arguments]
+        self._begin("-m", self._target)
         sys.path.insert(0, os.getcwd())
-        sys.modules["__main__"] = main = ModuleType("__main__")
-        main.__dict__.update(__builtins__=__builtins__)
         runpy._run_module_as_main(self._target)  # type: ignore[attr-defined]
+
+    def _begin(self, *command: str) -> ModuleType:
+        """Set `sys.argv`, `sys.orig_argv` and ``__main__`` as ``python -u COMMAND ARGUMENTS`` has them."""
+        sys.argv = [*command, *self._arguments]
+        sys.orig_argv = [sys.executable, "-u", *sys.argv]
+        sys.modules["__main__"] = main = ModuleType("__main__")
+        main.__dict__.update(__builtins__=builtins, __annotations__={})
+        return main
 
     def _executable(self) -> None:
         _raise_for(_ended([self._target, *self._arguments]), self._target)
@@ -185,14 +206,21 @@ class Program:
 
 def _ended(arguments: Sequence[str], env: Any = None, executable: str | None = None) -> int:
     """Run this program and return its exit code, negative if a signal ended it. Raises `OSError` if it cannot be
-    run."""
-    process = subprocess.Popen(arguments, executable=executable, env=env, close_fds=executable is None)
-    try:
-        return process.wait()
-    except BaseException:
-        process.terminate()
-        process.wait()
-        raise
+    run.
+
+    The program gets the signals that stop the job, too. This process waits for what it makes of them.
+    """
+    with ExitStack() as after:
+        for number in STOPPING:
+            after.callback(signal.signal, number, signal.getsignal(number))
+            pass_over(number)
+        process = subprocess.Popen(arguments, executable=executable, env=env, close_fds=executable is None)
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
 
 
 def _raise_for(code: int, who: str) -> None:
@@ -203,7 +231,12 @@ def _raise_for(code: int, who: str) -> None:
         raise ProgramExit(f"{who} has ended with exit code {code}")
 
 
-def of_script(trace: TracebackType | None) -> TracebackType | None:
+def trim(error: BaseException) -> None:
+    """Leave only the script's own part of the traceback of an error."""
+    error.__traceback__ = None if isinstance(error, ProgramExit) else _of_script(error.__traceback__)
+
+
+def _of_script(trace: TracebackType | None) -> TracebackType | None:
     """Return the part of a traceback that begins with the script, as if Python had been started with it."""
     begin = trace
     while begin is not None and begin.tb_frame.f_code.co_filename.startswith(_NOT_THE_SCRIPT):

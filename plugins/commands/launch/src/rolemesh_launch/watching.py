@@ -6,8 +6,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -19,13 +20,12 @@ from rolemesh.job.engine import RunHandle
 from rolemesh.job.run import JobRun
 from rolemesh.runs.run import EVENTS_FILE
 from rolemesh_console.sentences import sentence
-from rolemesh_durable.api.jobs import LivingRun
+from rolemesh_durable.api.jobs import ANSWER_S, ControlClient, LivingRun, MasterGoneError, SignalJob
 from rolemesh_jobs.interleaving import Interleaving
 from rolemesh_jobs.logs import Tail, log_files
 from rolemesh_launch.flags import Std
 from rolemesh_launch.job import ROLE
 from rolemesh_launch.resuming import Note
-from rolemesh_processes.signals import handle_unless_ignored
 
 __all__ = ["Printing", "finish", "say"]
 
@@ -104,14 +104,17 @@ def say(text: str) -> None:
     print(f"rolemesh: {text}", file=sys.stderr)
 
 
-def finish(printing: Printing, note: Note) -> Callable[[JobRun, RunHandle], int]:
+def finish(printing: Printing, note: Note, came: Sequence[int]) -> Callable[[JobRun, RunHandle], int]:
     """Return a function that waits for the end of a script, prints it, and returns the exit code. The run keeps `note`.
-    Raises `JobFailedError`."""
+
+    `came`: the signals that the command has got. The first one stops the job, and the workers get it; see
+    `rolemesh_launch.signals.caught`. Raises `JobFailedError`.
+    """
 
     def wait(run: JobRun, handle: RunHandle) -> int:
         name = run.job.job.spec.name
-        note.write(run.run_dir)
         if run.detached:
+            note.write(run.run_dir)
             handle.leave()
             say(f"job {name} is running; rolemesh attach {name}, rolemesh logs {name} -f, rolemesh stop {name}")
             return EXIT_DONE
@@ -119,18 +122,22 @@ def finish(printing: Printing, note: Note) -> Callable[[JobRun, RunHandle], int]
 
         def interrupted() -> None:
             asked.set()
-            say("stopping (Ctrl-C again to leave at once) …")
-            threading.Thread(target=handle.stop, args=("the command was interrupted",), daemon=True).start()
+            number = signal.Signals(came[0])
+            say(f"stopping with {number.name} (Ctrl-C again to leave at once) …")
+            threading.Thread(target=_stop, args=(run.run_dir, number), daemon=True).start()
 
         console = _Console(LivingRun(run.run_dir), printing)
-        console.start()
         began = time.monotonic()
         try:
-            with ExitStack() as after:
-                for number in (signal.SIGTERM, signal.SIGHUP):
-                    after.callback(signal.signal, number, signal.getsignal(number))
-                    handle_unless_ignored(number, signal.default_int_handler)
+            try:
+                note.write(run.run_dir)
+                console.start()
                 result = handle.wait(interrupted)
+            except KeyboardInterrupt:
+                if asked.is_set():
+                    return EXIT_INTERRUPTED
+                interrupted()
+                result = handle.wait()
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
         finally:
@@ -146,3 +153,14 @@ def finish(printing: Printing, note: Note) -> Callable[[JobRun, RunHandle], int]
         return EXIT_INTERRUPTED if asked.is_set() and result["status"] != "done" else int(result["exit_code"])
 
     return wait
+
+
+def _stop(run_dir: Path, number: signal.Signals) -> None:
+    """Stop the job with this signal. A master may be about to restart."""
+    with ControlClient(run_dir, ANSWER_S) as client:
+        while LivingRun(run_dir).result() is None:
+            try:
+                client.ask(SignalJob(number, f"the command got {number.name}"))
+                return
+            except MasterGoneError:
+                time.sleep(POLL_S)

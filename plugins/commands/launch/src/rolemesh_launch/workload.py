@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 import tempfile
@@ -22,14 +21,13 @@ from rolemesh.api.workload import Rendezvous
 from rolemesh_launch import tracking
 from rolemesh_launch.environment import Worker, variables
 from rolemesh_launch.process import after_import, as_python_starts
-from rolemesh_launch.program import Program, ProgramExit, of_script
+from rolemesh_launch.program import Program, trim
 from rolemesh_launch.rounds import LOOK_S, Rounds
 from rolemesh_launch.states import Blocks, generators, set_generators
+from rolemesh_processes.guard import MARKER
 
 __all__ = ["Script", "ScriptOptions"]
 
-MARKER = "ROLEMESH_JOB"
-"""Environment variable that every process of a rank has."""
 MEET_S = 300.0
 POLL_S = 0.05
 
@@ -70,6 +68,7 @@ class Script(Workload):
     api_version = 1
     group = "collective"
     lockstep = False
+    own_signals = True
     preload = ("torch", "torch.distributed", "torch._dynamo")
 
     @classmethod
@@ -122,7 +121,6 @@ class Script(Workload):
             if "torch" in sys.modules:
                 sys.modules["torch"].set_num_threads(max(1, len(os.sched_getaffinity(0))))
         self._program = Program(options.target, options.how, self._arguments(options.arguments))
-        self._sigterm = signal.getsignal(signal.SIGTERM)
         self._own_process = MARKER in os.environ
         # Torch reads variables when it is imported, which the script may do after it has set them.
         after_import("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(self._stepped))
@@ -177,7 +175,7 @@ class Script(Workload):
             try:
                 program.go()
             except BaseException as error:
-                error.__traceback__ = None if isinstance(error, ProgramExit) else of_script(error.__traceback__)
+                trim(error)
                 raise
             if program.ended:
                 self._over = True
@@ -189,10 +187,11 @@ class Script(Workload):
         self._rounds.next()
 
     def _wait_for_others(self) -> None:
-        """The script of this rank has ended: wait until the others have ended, or are about to take their next step."""
+        """The script of this rank has ended: wait until the others have ended, or are about to take their next step, or
+        the job stops."""
         rounds = self._rounds
         try:
-            while not (over := rounds.all_ended()) and not rounds.all_here():
+            while not (over := rounds.all_ended()) and not rounds.all_here() and not self._program.dismissed:
                 time.sleep(POLL_S)
         except RuntimeError:  # rank 0 has ended, and so does the job: it is being stopped, or has failed
             return
@@ -252,17 +251,17 @@ class Script(Workload):
         self._left = state
 
     def teardown(self) -> None:
-        """See `Workload.teardown`: a script with a SIGTERM handler gets the signal and runs to its end. As under
-        torchrun, SIGTERM kills any other script without running exit handlers."""
+        """See `Workload.teardown`: the script runs to its end. The agent sends it the signal that stops the job, and as
+        under torchrun this kills a script without a handler, without running exit handlers."""
         program = self._program
-        if program.ended:
-            if program.left and self._own_process:
-                os._exit(0)
-        elif signal.getsignal(signal.SIGTERM) is not self._sigterm:
-            program.end(signal.SIGTERM)
-        elif self._own_process:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
+        if program.left and self._own_process:
+            os._exit(0)
+        if self._own_process:
+            try:
+                program.end()
+            except BaseException as error:
+                trim(error)
+                raise
 
     def _stepped(self, *_: object) -> None:
         """Count a step of an optimizer."""

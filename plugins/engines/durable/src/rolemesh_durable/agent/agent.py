@@ -226,7 +226,7 @@ class Agent:
             case e.Kill():
                 if not self._zygotes.kill(effect.start):
                     self._gone(Death(effect.start, exit_code=0))
-            case e.Terminate(patience_s=patience_s):
+            case e.Terminate(role=role, patience_s=patience_s) if role not in self.config.job.own_signals:
                 self._status_pages.stopping(effect.ref, patience_s)
                 self._zygotes.terminate(effect.start)
             case e.RankDied(role, rank):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rolemesh_durable.extensions.relayout.requests import DrainNode as DrainNode
     from rolemesh_durable.extensions.relayout.requests import ResizeJob as ResizeJob
     from rolemesh_durable.extensions.relayout.requests import ResizeRequest as ResizeRequest
+    from rolemesh_durable.extensions.signals.requests import SignalJob as SignalJob
     from rolemesh_durable.options import options_in as options_in
     from rolemesh_durable.protocol.failures import FaultKind as FaultKind
     from rolemesh_durable.runs import SCRIPT_RUNS as SCRIPT_RUNS
@@ -43,6 +44,7 @@ _HOMES = {
     "extensions.rehearsal.requests": "InjectFault Release",
     "extensions.relayout.requests": "DrainNode ResizeJob ResizeRequest",
     "extensions.rehearsal.faults": "LASTING_S",
+    "extensions.signals.requests": "SignalJob",
     "options": "options_in",
     "protocol.failures": "FaultKind",
     "runs": "SCRIPT_RUNS ControlFile Run find_run list_runs",

@@ -6,9 +6,10 @@ from rolemesh_durable.extensions.checks.agent import NodeChecks
 from rolemesh_durable.extensions.hangs.agent import StackTaker
 from rolemesh_durable.extensions.rehearsal.agent import AgentInjector
 from rolemesh_durable.extensions.replicas.agent import NodeCopies
+from rolemesh_durable.extensions.signals.agent import Signaller
 from rolemesh_durable.extensions.turns.agent import TurnPages
 from rolemesh_durable.protocol.agent.part import AgentPart
 
 __all__ = ["AGENT_PARTS"]
 
-AGENT_PARTS: tuple[type[AgentPart], ...] = (TurnPages, NodeChecks, StackTaker, AgentInjector, NodeCopies)
+AGENT_PARTS: tuple[type[AgentPart], ...] = (TurnPages, NodeChecks, StackTaker, AgentInjector, NodeCopies, Signaller)

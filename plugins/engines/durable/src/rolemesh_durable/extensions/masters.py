@@ -12,6 +12,7 @@ from rolemesh_durable.extensions.relayout.draining import Draining
 from rolemesh_durable.extensions.relayout.resizing import Resizing
 from rolemesh_durable.extensions.replicas.master import Ring
 from rolemesh_durable.extensions.scaling.master import Scaling
+from rolemesh_durable.extensions.signals.master import Signals
 from rolemesh_durable.extensions.stragglers.master import Stragglers
 from rolemesh_durable.protocol.master import transitions
 from rolemesh_durable.protocol.master.extension import MasterExtension
@@ -27,6 +28,7 @@ MASTER_EXTENSIONS: tuple[type[MasterExtension], ...] = (
     Stragglers,
     Rehearsal,
     Ring,
+    Signals,
 )
 
 _RECORDS = [record for each in MASTER_EXTENSIONS for record in each.records]

@@ -6,7 +6,8 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+from rolemesh_processes.facts import children
 
 __all__ = ["on_sigterm"]
 
@@ -25,7 +26,7 @@ def on_sigterm(expected: Callable[[], int], stop: Callable[[], None]) -> None:
 
     def handle(*_: object) -> None:
         if until := expected():
-            while _has_children() and time.monotonic_ns() < until:
+            while children(os.getpid()) and time.monotonic_ns() < until:
                 time.sleep(LOOK_S)
             stop()
         elif inherited is not signal.SIG_IGN:
@@ -38,18 +39,3 @@ def on_sigterm(expected: Callable[[], int], stop: Callable[[], None]) -> None:
 
     signal.signal(signal.SIGTERM, handle)
     os.register_at_fork(after_in_child=forget)
-
-
-def _has_children() -> bool:
-    """Return True if a child process of this one is alive."""
-    pids = [pid for path in Path("/proc/self/task").glob("*/children") for pid in _read(path).split()]
-    return any(
-        _read(Path("/proc", pid, "stat")).rpartition(")")[2].split()[:1] not in ([], ["Z"], ["X"]) for pid in pids
-    )
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
