@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
+from mlflow.utils.validation import _validate_metric_name
 
 from rolemesh.api.observer import Event, RunInfo, StepMetrics
 from rolemesh_mlflow import MlflowObserver, MlflowOptions
@@ -56,7 +57,20 @@ def test_two_masters_log_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [("eval/größe x", "eval/größe x"), ("..", "__"), ("../x", "___x"), ("a|b", "a_b"), ("a//b", "a__b")],
+    [
+        ("eval/größe x", "eval/größe x"),
+        ("..", "__-"),
+        ("../x", "___x-"),
+        ("a|b", "a_b-"),
+        ("a//b", "a__b-"),
+        ("acc@1", "acc_1-"),
+    ],
 )
 def test_names_become_such_as_mlflow_allows(name: str, found: str) -> None:
-    assert allowed(name) == found
+    _validate_metric_name(allowed(name))
+    assert allowed(name).startswith(found)
+
+
+def test_no_two_names_become_one() -> None:
+    names = ["acc@1", "acc%1", "acc_1", "a/b", "a//b", "a__b", "x" * 300, "x" * 301, "x" * 240, "", "_", ".", "/"]
+    assert len({allowed(name) for name in names}) == len(names)

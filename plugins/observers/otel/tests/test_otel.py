@@ -73,12 +73,15 @@ def line(step: int, **values: float) -> StepMetrics:
 def test_a_collector_gets_points_and_records(collector: Collector, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("name: grpo\n")
     observer = started(collector, tmp_path)
-    observer.steps_finished((line(1, reward=0.5), line(2, größe=math.nan)))
+    own = StepMetrics(3, 1, 3.0, {"step": 7.0})
+    observer.steps_finished((line(1, reward=0.5), line(2, größe=math.nan, gr__e=1.0), own))
     observer.event(Event(1, 1, 1.0, "recovered", {"number": 2, "restarted": ["a/0"], "seconds": 0.7, "at": 3.0}))
     found = collector.points()
     assert found["rolemesh.reward"] == [(10**9, 0.5)]
-    assert math.isnan(found["rolemesh.gr__e"][0][1])
-    assert found["rolemesh.step"] == [(10**9, 1), (2 * 10**9, 2)]
+    assert math.isnan(found["rolemesh.gr__e-5bd3a989"][0][1])
+    assert [value for _, value in found["rolemesh.gr__e"]] == [1.0]
+    assert len(found) == 5, "a metric of the name step is not the gauge of the steps"
+    assert found["rolemesh.step"] == [(10**9, 1), (2 * 10**9, 2), (3 * 10**9, 3)]
     bodies = [body for path, _, body in collector.accepted if path == "/v1/logs"]
     records = [
         r for b in bodies for r in ExportLogsServiceRequest.FromString(b).resource_logs[0].scope_logs[0].log_records

@@ -136,6 +136,16 @@ def test_numbers_have_names_of_their_own_and_patterns_choose(tmp_path: Path) -> 
     assert math.isnan(flat(found, ["x"]).values["x"])
 
 
+def test_no_two_numbers_get_one_name() -> None:
+    names = ["x" * 300, "x" * 301, "x" * 200, "", "_", "time/a/waiting_s", "staleness/a>b", "a.run/loss", "loss", "größe"]
+    operators = {"a.run": {"loss": 1.0}, "b.run": {"loss": 3.0}}
+    own = StepMetrics(0, 1, 0.0, dict.fromkeys(names, 9.0), operators, {"a": RoleTimes(1.0, 2.0, 3.0)}, {"a>b": 1.0})
+    found = flat(own, ["*"]).values
+    assert len(found) == len(names) + 2 + 3 + 1
+    assert found["time/a/waiting_s"] == 9.0
+    assert found["rolemesh/time/a/waiting_s"] == 2.0
+
+
 def test_the_configuration_is_the_job_file_without_secrets(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(
         "roles: {a: {options: {lr: 0.1, max_tokens: 8, tokenizer: t}, env: {HF_TOKEN: hf_x}}}\n"

@@ -67,7 +67,7 @@ def test_importing_the_plugin_imports_no_wandb() -> None:
 def test_two_masters_log_one_run(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("name: grpo\nroles: {a: {env: {HF_TOKEN: hf_x}}}\n")
     first = started(tmp_path)
-    first.steps_finished((line(0, reward=0.25), line(1, reward=math.nan)))
+    first.steps_finished((line(0, reward=0.25, _step=7.0, status=3.0), line(1, reward=math.nan)))
     first.event(Event(1, 1, 1.7e9, "recovered", {"number": 2, "restarted": ["a/0"], "seconds": 0.7, "at": 3.0}))
     first.steps_finished((line(2, reward=0.5),))
     first.job_ended({"status": "interrupted"})
@@ -80,6 +80,7 @@ def test_two_masters_log_one_run(tmp_path: Path) -> None:
     assert [step for each in rows for step, _ in each] == [0, 1, 2, 3]
     assert math.isnan(rows[0][1][1])
     assert history(found[0])[2]["events/recovered"] == 1
+    assert 7.0 in history(found[0])[0].values(), "a metric of the name _step is not the number of the step"
     (begun,) = {(r.run.run_id, r.run.display_name, tuple(r.run.tags)) for each in found for r in each if r.run.run_id}
     assert begun[1:] == ("grpo", ("t",))
     assert b"hf_x" not in b"".join(file.read_bytes() for file in files)

@@ -12,7 +12,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeL
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from rolemesh_tracking import Line, Note
+from rolemesh_tracking import Line, Note, distinct
 
 __all__ = ["log_records", "metric_name", "metrics"]
 
@@ -22,8 +22,11 @@ _ALARMING = re.compile(r"fail|lost|died|hang|exhausted|rolled_back|warning|damag
 
 
 def metric_name(name: str) -> str:
-    """Return the name of the gauge of a metric: ``rolemesh.NAME``, with ``_`` for what OpenTelemetry does not allow."""
-    return f"rolemesh.{_OTHER.sub('_', name)}"
+    """Return the name of the gauge of a metric: ``rolemesh.NAME``, with ``_`` for what OpenTelemetry does not allow.
+
+    A changed name ends as `distinct` says. So does ``step``, which is the gauge of the steps.
+    """
+    return f"rolemesh.{distinct(name, _OTHER.sub('_', name) if name != 'step' else 'step_')}"
 
 
 def metrics(resource: Mapping[str, object], lines: Sequence[Line]) -> ExportMetricsServiceRequest:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from rolemesh.api.observer import Event, StepMetrics
 from rolemesh_console.sentences import sentence
+from rolemesh_tracking.names import distinct
 
 __all__ = ["Line", "Note", "flat", "note"]
 
@@ -51,13 +52,15 @@ def flat(line: StepMetrics, patterns: Sequence[str]) -> Line:
     - ``time/ROLE/computing_s``, ``waiting_s`` and ``blocked_s``: the times of a role.
     - ``staleness/EDGE``: the lag of an edge.
 
-    An infinite value becomes NaN, as in ``metrics.jsonl``. Values that are no numbers are left out.
+    An infinite value becomes NaN, as in ``metrics.jsonl``. Values that are no numbers are left out. If a workload's own
+    metric has one of the last three names, ours gets ``rolemesh/`` before it.
     """
     found = {}
     for name, value in _named(line):
         number = _number(value)
-        if name and number is not None and any(fnmatchcase(name, pattern) for pattern in patterns):
-            found[name[:NAME_CHARACTERS]] = number
+        if number is not None and any(fnmatchcase(name, pattern) for pattern in patterns):
+            key = distinct(name, name[:NAME_CHARACTERS] or "_")
+            found[key if key not in found else f"rolemesh/{key}"] = number
     return Line(line.step, line.time, found)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from rolemesh_tracking import Line, Note
+from rolemesh_tracking import Line, Note, distinct
 
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
@@ -77,7 +77,8 @@ class Session:
             self._counts[name] = self._counts.get(name, 0) + 1
             self._run.summary[f"{name}/last"] = f"after step {note.step}: {note.text}"
         for line in lines:
-            self._run.log({**line.values, **self._counts}, step=line.step, commit=True)
+            values = {_accepted(name): value for name, value in line.values.items()}
+            self._run.log({**self._counts, **values}, step=line.step, commit=True)
 
     def finish(self, status: str) -> None:
         """Send what waits, and end the run."""
@@ -87,6 +88,11 @@ class Session:
                 self._run.finish(exit_code=_EXIT_CODES.get(status, 1))
             finally:
                 _ended(self._identity)
+
+
+def _accepted(name: str) -> str:
+    """Return the name of a metric; names that begin with ``_`` are the client's own, such as ``_step``."""
+    return distinct(name, f"metric{name}" if name.startswith("_") else name)
 
 
 def _ended(identity: str) -> None:
