@@ -14,14 +14,17 @@ import msgspec
 
 from rolemesh.api.observer import RunInfo
 from rolemesh.errors import EXIT_FAILED, EXIT_NOT_STARTED, RolemeshError, nearest, raise_all
-from rolemesh.runs.jsonl import UNDECODABLE, open_regular
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh.runs.run import CONTROL_FILE, JOB_FILE, RESULT_FILE, RUN_FILE, RUNS_ENV
 from rolemesh_dataplane.transports import TransportKeys
+from rolemesh_runtime.run_files import MOST_BYTES, content_in
 from rolemesh_runtime.unreadable import DAMAGED, UnreadableError, unreadable
 
 __all__ = ["PLAN_FILE", "ControlFile", "ForeignRunError", "Run", "UnknownRunError", "find_run", "list_runs"]
 
 PLAN_FILE = "plan.json"
+MOST_JOB_BYTES = 8 << 20
+"""Maximum size in bytes of a run's ``job.yaml``."""
 SCRIPT_RUNS = ".rolemesh"
 """Folder of the runs of scripts, beside the runs folder: scripts have results of their own in ``runs``."""
 
@@ -96,7 +99,7 @@ class Run:
 
         path = self.path / JOB_FILE
         try:
-            data, places = parse_yaml(_content(path).decode(errors="replace"), str(path))
+            data, places = parse_yaml(_content(path, MOST_JOB_BYTES).decode(errors="replace"), str(path))
         except (FileNotFoundError, NotADirectoryError):
             return default
         expansion = Expansion(os.environ, places)
@@ -194,14 +197,13 @@ def _read(path: Path, kind: type[T]) -> T | None:
         raise RolemeshError(f"the file is damaged: {error}", where=str(path), remedy=DAMAGED) from error
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path, most: int = MOST_BYTES) -> bytes:
     """Return the content of the file.
 
     Raises `FileNotFoundError`, `NotADirectoryError`, or `UnreadableError`.
     """
     try:
-        with open_regular(path) as file:
-            return file.read()
+        return content_in(path.parent, path.name, most=most)
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:

@@ -18,9 +18,10 @@ from typing import Any
 import msgspec
 
 from rolemesh.errors import NameInUseError
-from rolemesh.runs.jsonl import UNDECODABLE, open_regular
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh.runs.run import CONTROL_FILE, LOGS_DIR, RESULT_FILE, RUN_FILE, RUNS_ENV
 from rolemesh_runtime.lock import PROBE_S, RunLock, UnlockableError, lock_file, unwritable
+from rolemesh_runtime.run_files import content_in
 
 MARK_FILE = ".rolemesh"
 """Name of the empty file in each run's folder that marks it as made by rolemesh."""
@@ -90,7 +91,6 @@ def speaker(run_dir: Path) -> str:
 def _said(path: Path) -> dict[str, Any]:
     """Return the content of a JSON file; empty if it cannot be read."""
     try:
-        with open_regular(path) as file:
-            return msgspec.json.decode(file.read(), type=dict[str, Any])
+        return msgspec.json.decode(content_in(path.parent, path.name), type=dict[str, Any])
     except (OSError, *UNDECODABLE):
         return {}

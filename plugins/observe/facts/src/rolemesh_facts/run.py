@@ -26,6 +26,7 @@ from rolemesh_facts.time_use import EdgeUse, Use, by_role, edge_uses, reached_st
 from rolemesh_recorder.lines import FlowFile, Line, Stretch
 from rolemesh_recorder.reading import kept_rows, read_flow, read_record, record_ends, recorded_ranks
 from rolemesh_recorder.rows import Row
+from rolemesh_runtime.run_files import content_in, names_in
 
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ class RunFacts:
     def job_file(self) -> str:
         """Return the text of ``job.yaml``."""
         try:
-            return _content(self.path / JOB_FILE).decode(errors="replace")
+            return content_in(self.path, JOB_FILE).decode(errors="replace")
         except OSError:
             return ""
 
@@ -164,8 +165,11 @@ class RunFacts:
 
     def logs(self) -> list[Path]:
         """Return the logs of ranks."""
-        folder = self.path / LOGS_DIR
-        return sorted(folder.glob("*.log")) if folder.is_dir() else []
+        with suppress(OSError):
+            return [
+                self.path / LOGS_DIR / each for each in sorted(names_in(self.path, LOGS_DIR)) if each.endswith(".log")
+            ]
+        return []
 
     # ---------------------------------------------------------------------------------------------- questions
 
@@ -340,13 +344,8 @@ def _last_line_end(path: Path, start: int) -> int:
     return begin + found + 1 if found >= 0 else start
 
 
-def _content(path: Path) -> bytes:
-    with open_regular(path) as file:
-        return file.read()
-
-
 def _json(path: Path, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(_content(path), type=kind)
+        return msgspec.json.decode(content_in(path.parent, path.name), type=kind)
     except (OSError, *UNDECODABLE):
         return None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
-from rolemesh.runs.jsonl import open_regular
 from rolemesh_recorder.coarsening import coarsened
-from rolemesh_recorder.lines import Head, Line, decode_lines, encode
+from rolemesh_recorder.lines import RECORD_DIR, Head, Line, decode_lines, encode
+from rolemesh_runtime.run_files import names_in, open_in
 
-__all__ = ["Parts", "part_files", "read_part"]
+__all__ = ["Parts", "open_recorded", "part_files", "read_part"]
 
 PARTS = 8
 """Number of parts of a record, of equal maximum size."""
@@ -71,7 +72,7 @@ class Parts:
 def part_files(folder: Path) -> list[Path]:
     """Return the parts of a rank's record in the order of time; empty if there is none."""
     try:
-        names = os.listdir(folder)  # a job may have ten thousand such folders, for which Path.glob takes seconds
+        names = names_in(*_place(folder))  # a job may have ten thousand such folders, for which Path.glob takes seconds
     except OSError:
         return []
     return [folder / name for name in sorted(names) if name.endswith(".jsonl") and name[:-6].isdigit()]
@@ -79,13 +80,26 @@ def part_files(folder: Path) -> list[Path]:
 
 def read_part(path: Path) -> Iterator[Line]:
     """Yield the lines of a part. Damaged ones, and an incomplete last one, are left out. Raises `OSError`."""
-    with open_regular(path) as file:
+    with open_recorded(path) as file:
         yield from decode_lines(_complete(file.readline()))  # many callers want the first line only
         while data := file.read(READ_BYTES):
             data += file.readline()
             yield from decode_lines(_complete(data))
             if not data.endswith(b"\n"):
                 break  # what the rank adds meanwhile begins within a line
+
+
+def open_recorded(path: Path) -> BinaryIO:
+    """Open a file of the record for reading. No link from the folder of the record on is followed. Raises `OSError`."""
+    return open_in(*_place(path))
+
+
+def _place(path: Path) -> tuple[Path, *tuple[str, ...]]:
+    """Return the run's folder and the names below it. A folder of another name stands for a run's folder itself."""
+    parts = path.parts
+    at = max((at for at, part in enumerate(parts) if part == RECORD_DIR), default=len(parts) - 1)
+    names = parts[at:]
+    return Path(*parts[:at]), *names
 
 
 def _complete(data: bytes) -> bytes:

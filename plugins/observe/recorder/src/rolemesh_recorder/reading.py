@@ -10,10 +10,11 @@ from pathlib import Path
 import msgspec
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh.runs.jsonl import UNDECODABLE, open_regular
+from rolemesh.runs.jsonl import UNDECODABLE
 from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR, Account, FlowFile, Head, Line, decode, rank_folder
-from rolemesh_recorder.parts import part_files, read_part
+from rolemesh_recorder.parts import open_recorded, part_files, read_part
 from rolemesh_recorder.rows import ROWS_DIR, Row
+from rolemesh_runtime.run_files import content_in, names_in
 
 __all__ = [
     "decode_row",
@@ -37,15 +38,14 @@ TAIL_BYTES = 32_768
 def read_flow(run_dir: Path) -> FlowFile | None:
     """Return the job's flow; None if the recorder has not written it, or wrote another version."""
     try:
-        with open_regular(run_dir / RECORD_DIR / FLOW_FILE) as file:
-            return msgspec.json.decode(file.read(), type=FlowFile)
+        return msgspec.json.decode(content_in(run_dir, RECORD_DIR, FLOW_FILE), type=FlowFile)
     except (OSError, *UNDECODABLE):
         return None
 
 
 def recorded_ranks(run_dir: Path) -> list[RankRef]:
     """Return the ranks that have a record, by role and number."""
-    return sorted(_ranks(run_dir / RECORD_DIR))
+    return sorted(_ranks(run_dir, RECORD_DIR))
 
 
 def read_record(run_dir: Path, role: str, rank: int, after: int = 0) -> Iterator[Line]:
@@ -65,7 +65,7 @@ def read_accounts(run_dir: Path, role: str, rank: int, after: int = 0) -> Iterat
     """Yield only the accounts of `read_record`. This is several times as fast, because other lines are not decoded."""
     for path in _parts(run_dir, role, rank, after):
         try:
-            with open_regular(path) as file:
+            with open_recorded(path) as file:
                 for raw in file:
                     if raw.startswith(ACCOUNT) and raw.endswith(b"\n"):
                         line = decode(raw)
@@ -111,7 +111,7 @@ def record_ends(run_dir: Path, role: str, rank: int) -> tuple[int, int]:
         for path in files[:1]:
             begin = next((line.t for line in read_part(path)), begin)
         for path in files[-1:]:
-            with open_regular(path) as file:
+            with open_recorded(path) as file:
                 file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
                 tail = file.read(TAIL_BYTES)
             for raw in reversed(tail.split(b"\n")[:-1]):
@@ -143,7 +143,7 @@ def latest_lines(run_dir: Path, role: str, rank: int, after: int) -> list[Line]:
 
 def _end_of(path: Path, after: int) -> tuple[list[Line], bool]:
     """Return the lines of a part since the account that covers `after`, and whether the part has such an account."""
-    with open_regular(path) as file:
+    with open_recorded(path) as file:
         size, wanted = file.seek(0, 2), TAIL_BYTES // 4
         while True:
             wanted = min(size, 2 * wanted)
@@ -168,9 +168,8 @@ def _begin_of(raws: Sequence[bytes], after: int) -> int | None:
 
 def kept_files(run_dir: Path) -> Iterator[tuple[RankRef, Path]]:
     """Yield the files of kept rows of all ranks, rank by rank, the oldest first."""
-    folder = run_dir / RECORD_DIR / ROWS_DIR
-    for ref in sorted(_ranks(folder)):
-        for path in part_files(folder / f"{ref.role}-{ref.rank}"):
+    for ref in sorted(_ranks(run_dir, RECORD_DIR, ROWS_DIR)):
+        for path in part_files(run_dir / RECORD_DIR / ROWS_DIR / f"{ref.role}-{ref.rank}"):
             yield ref, path
 
 
@@ -179,7 +178,7 @@ def read_rows(path: Path, after: int = 0) -> Iterator[tuple[int, int, Row | None
 
     `after`: where to begin, in bytes. Raises `OSError`.
     """
-    with open_regular(path) as file:
+    with open_recorded(path) as file:
         file.seek(after)
         for raw in file:
             if raw.endswith(b"\n"):
@@ -204,18 +203,18 @@ def decode_row(line: bytes) -> Row | None:
         return None
 
 
-def _ranks(folder: Path) -> Iterator[RankRef]:
+def _ranks(run_dir: Path, *names: str) -> Iterator[RankRef]:
     with suppress(OSError):
-        for path in folder.iterdir():
-            role, _, number = path.name.rpartition("-")
-            if role and number.isdigit():
+        for name in names_in(run_dir, *names):
+            role, _, number = name.rpartition("-")
+            if role and number.isdecimal():
                 yield RankRef(role, int(number))
 
 
 def _begin(path: Path) -> int:
     """Return the time of a part's first line with content; 0 if it cannot be read."""
     try:
-        with open_regular(path) as file:
+        with open_recorded(path) as file:
             lines = (decode(raw) for raw in file if raw.endswith(b"\n"))  # the part's other lines stay as they are
             return next((line.t for line in lines if line is not None and not isinstance(line, Head)), 0)
     except OSError:

@@ -7,7 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from rolemesh.runs.jsonl import open_regular
+from rolemesh.runs.run import LOGS_DIR
+from rolemesh_runtime.run_files import open_in
 
 __all__ = ["Hit", "search", "tail"]
 
@@ -27,7 +28,7 @@ class Hit(NamedTuple):
 def tail(path: Path, size: int = TAIL_BYTES) -> str:
     """Return the last bytes of a log as text, from the begin of a line; "" if it cannot be read."""
     try:
-        with open_regular(path) as file:
+        with open_in(path.parents[1], LOGS_DIR, path.name) as file:
             end = file.seek(0, 2)
             file.seek(max(0, end - size))
             data = file.read(size)
@@ -45,7 +46,7 @@ def search(paths: Iterable[Path], text: str, most: int = 500) -> list[Hit]:
 
 def _hits(path: Path, text: str) -> Iterator[Hit]:
     try:
-        with open_regular(path) as file:
+        with open_in(path.parents[1], LOGS_DIR, path.name) as file:
             file.seek(max(0, file.seek(0, 2) - SEARCH_BYTES))
             while raw := file.readline(LONGEST):
                 line = raw.decode(errors="replace").rstrip("\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rolemesh.api.rank_ref import RankRef
-from rolemesh.runs.jsonl import open_regular
+from rolemesh_recorder.parts import open_recorded
 from rolemesh_recorder.reading import decode_row, kept_files, read_rows
 from rolemesh_recorder.rows import Row
 from rolemesh_view.entries import Entry, entry_of
@@ -60,7 +60,7 @@ class RowIndex:
     def read(self, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Row]]:
         """Yield the rows of `entries` with all their columns, without those whose file is gone."""
         for path, found in groupby(entries, key=lambda entry: entry.place[0]):
-            with suppress(OSError), open_regular(path) as file:
+            with suppress(OSError), open_recorded(path) as file:
                 for entry in found:
                     file.seek(entry.place[1])
                     row = decode_row(file.readline())
