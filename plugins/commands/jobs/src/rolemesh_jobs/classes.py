@@ -1,12 +1,18 @@
-"""Resolve the classes and options that a run's job file names, in the same way as when the job started."""
+"""Resolve the classes and options that a run's job file names, in the same way as when the job started.
+
+A run that another user could have written chooses no code: only installed plugins are imported, and no option of it
+names a function.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
+from rolemesh.api.import_ref import ImportRef
 from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.job_file.model import Use
 from rolemesh.plugins.discovery import PluginRecord, discover, resolve
@@ -43,12 +49,12 @@ class Resolver:
         """
         where = f"{self._run.path / JOB_FILE}: {key}"
         base = self._base_of(use.use)
+        if ":" in use.use and not any(each.is_called(use.use) for each in self._records):
+            self._require_own(use.use)  # before a look for the module: its parents might be imported
         record = resolve(kind, use.use, self._records, base, where)
-        if not record.distribution:
-            self._run.require_own(f"{use.use}, which is code of the job's own, is not imported", writers=0o002)
         try:
             cls = load(record, where)
-            return Resolved(record, cls, cls.Options.model_validate(use.options, context={"base": str(base)}))
+            options = cls.Options.model_validate(use.options, context={"base": str(base)})
         except ValidationError as error:
             told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
             raise PluginError(
@@ -58,6 +64,12 @@ class Resolver:
             remedy = _as_before(base) if not record.distribution else error.remedy
             kind = error.kind if isinstance(error, PluginError) else "broken"
             raise PluginError(error.what, kind=kind, where=error.where or where, remedy=remedy) from error
+        for code in import_refs(options):
+            self._require_own(code)
+        return Resolved(record, cls, options)
+
+    def _require_own(self, code: str) -> None:
+        self._run.require_own(f"{code}, which is code of the job's own, is not imported", writers=0o002)
 
     def _base_of(self, reference: str) -> Path:
         """Return the first existing folder that paths may be relative to. For a class in a file, the first that has the
@@ -67,6 +79,18 @@ class Resolver:
         file = reference.partition(":")[0]
         has_it = (folder for folder in folders if file.endswith(".py") and Path(folder, file).is_file())
         return next(has_it, folders[0])
+
+
+def import_refs(value: Any) -> Iterator[ImportRef]:
+    """Yield the names of code in options."""
+    if isinstance(value, ImportRef):
+        yield value
+    elif isinstance(value, BaseModel):
+        yield from import_refs(dict(value))
+    elif isinstance(value, Mapping):
+        yield from (ref for each in value.items() for part in each for ref in import_refs(part))
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from (ref for each in value for ref in import_refs(each))
 
 
 def _as_before(base: Path) -> str:
