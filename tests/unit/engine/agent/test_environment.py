@@ -45,6 +45,25 @@ def test_an_environment_has_its_own_packages_and_all_that_is_installed_here(tmp_
     ]
 
 
+def test_pip_looks_where_its_settings_say_and_installs_into_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels, away = write_wheel(tmp_path, "1.0").parent, tmp_path / "away"
+    (tmp_path / "pip.conf").write_text(
+        f"[global]\nfind-links = {wheels}\nprefix = {away}\n[install]\nuser = true\ntarget = {away}\nroot = {away}\n"
+    )
+    settings = {"CONFIG_FILE": tmp_path / "pip.conf", "TARGET": away, "USER": 1, "PREFIX": away, "DRY_RUN": 1}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"PIP_{name}", str(value))
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    monkeypatch.setenv("PYTHONINSPECT", "1")
+    python = interpreter(Environment(("tiny==1.0",)), silent)
+    monkeypatch.delenv("PYTHONINSPECT")
+    assert said_by(python, "import tiny; print(tiny.__file__)").startswith(str(Path(python).parents[1]))
+    assert not away.exists()
+
+
 def test_its_own_version_goes_before_the_one_that_is_installed_here(tmp_path: Path) -> None:
     python = interpreter(Environment((str(write_wheel(tmp_path, "0.0.1", "humanfriendly-of-nobody")),)), silent)
     assert said_by(python, "import humanfriendly_of_nobody as m; print(m.VERSION)") == "0.0.1"

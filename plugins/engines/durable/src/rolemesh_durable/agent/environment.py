@@ -19,9 +19,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import time
 import venv
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -33,6 +31,7 @@ from rolemesh_durable.agent import zygote
 from rolemesh_durable.protocol.job import Environment
 from rolemesh_processes import parcels
 from rolemesh_processes.beginning import die_with_parent
+from rolemesh_processes.installing import install
 from rolemesh_processes.signals import pass_over
 
 __all__ = ["cache_folder", "interpreter"]
@@ -41,8 +40,6 @@ CACHE = "ROLEMESH_CACHE"
 """Environment variable of the agent with the folder for environments."""
 MADE = ".made"
 """File that marks an environment as complete."""
-LAST_LINES = 12
-PROGRESS_S = 5.0
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -61,21 +58,20 @@ def interpreter(environment: Environment, say: Callable[[str], None]) -> str:
     if not environment.pip:
         return sys.executable
     parents = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
-    cache = cache_folder(os.environ) / "environments"
-    folder = cache / _key(environment, parents)
-    python = folder / "bin" / "python"
-    if not (folder / MADE).exists():
-        try:
-            cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    cache = Path("~", ".cache")
+    try:
+        cache = cache_folder(os.environ) / "environments"
+        folder = cache / _key(environment, parents)
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not (folder / MADE).exists():
             with _locked(folder.with_suffix(".lock"), say) as lock:
                 if not (folder / MADE).exists():
                     _make(folder, environment, parents, lock, say)
-        except OSError as error:
-            raise BackendError(
-                f"an environment cannot be kept in {cache}: {error.strerror or error}",
-                remedy=f"set {CACHE} to a folder that this user can write to, where agents are started",
-            ) from error
-    return str(python)
+    except (OSError, RuntimeError) as error:  # the second if the user has no home
+        what = f"an environment cannot be kept in {cache}: {getattr(error, 'strerror', None) or error}"
+        remedy = f"set {CACHE} to a folder that this user can write to, where agents are started"
+        raise BackendError(what, remedy=remedy) from error
+    return str(folder / "bin" / "python")
 
 
 def _key(environment: Environment, parents: list[str]) -> str:
@@ -107,10 +103,9 @@ def _locked(path: Path, say: Callable[[str], None]) -> Iterator[int]:
 
 def _has_pip() -> bool:
     """Return whether pip is installed. It is not imported, because setuptools would then change distutils."""
-    try:
+    with contextlib.suppress(PluginError):
         return bool(version("pip"))
-    except PluginError:
-        return False
+    return False
 
 
 def _make(folder: Path, environment: Environment, parents: list[str], lock: int, say: Callable[[str], None]) -> None:
@@ -128,47 +123,11 @@ def _make(folder: Path, environment: Environment, parents: list[str], lock: int,
     constraints = folder / "constraints.txt"
     constraints.write_text(f"rolemesh=={version('rolemesh')}\n")
     try:
-        _install(str(folder / "bin" / "python"), environment, constraints, lock, say)
+        install(str(folder / "bin" / "python"), environment.pip, constraints, lock, say)
     except BackendError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     (folder / MADE).touch()
-
-
-def _install(python: str, environment: Environment, constraints: Path, lock: int, say: Callable[[str], None]) -> None:
-    say("pip installs what its role needs")
-    options = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off", "--constraint", str(constraints)]
-    # Requirements may hold credentials, which neither a command line nor a file would keep. Should this process be
-    # killed, so is pip, which holds the lock: the agent's next incarnation begins from scratch.
-    this = os.getpid()
-    pip = subprocess.Popen(
-        [python, "-P", "-m", "pip", "install", *options, "-r", "/dev/stdin"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        pass_fds=[lock],
-        preexec_fn=lambda: die_with_parent(this),
-        text=True,
-    )
-    assert pip.stdin is not None
-    assert pip.stdout is not None
-    pip.stdin.write("\n".join(environment.pip) + "\n")
-    pip.stdin.close()
-    last: deque[str] = deque(maxlen=LAST_LINES)
-    said = time.monotonic()
-    for line in pip.stdout:
-        print(line, end="", flush=True)
-        if line.strip():
-            last.append(line.rstrip())
-        if time.monotonic() - said > PROGRESS_S:
-            said = time.monotonic()
-            say(f"pip: {line.strip()}")
-    if (code := pip.wait()) != 0:
-        raise BackendError(
-            "\n".join([f"pip ended with exit code {code}", *(f"| {line}" for line in last)]),
-            remedy="correct the requirement, or where pip looks (env_vars: {PIP_INDEX_URL: …}); all that pip printed "
-            "is in the job's logs/zygote.log",
-        )
 
 
 def _enter(folder: str) -> None:
@@ -204,6 +163,7 @@ def main() -> None:
         return
     if environment.pip:
         folder = Path(python).parents[1]
+        os.environ.pop("PYTHONHOME", None)  # as activating an environment does
         os.environ["VIRTUAL_ENV"] = str(folder)
         os.environ["PATH"] = os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", os.defpath)])
     os.execv(python, [python, "-P", "-m", "rolemesh_durable.agent.zygote", *sys.argv[1:]])
