@@ -15,5 +15,5 @@ pytestmark = pytest.mark.soak
 class TestConformance(ObserverConformance):
     plugin = "mlflow"
     options = {"tracking_uri": "http://127.0.0.1:9", "interval_s": 0}
-    bad_options = ({"experiment": ""}, {"tags": ["x"]})
+    bad_options = ({"experiment": "x" * 501}, {"tags": ["x"]})
     examples = 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from rolemesh.api.observer import Event, RunInfo, StepMetrics
 from rolemesh_otel import OtelObserver, OtelOptions
+from rolemesh_otel.variables import target
 
 
 class Collector(ThreadingHTTPServer):
@@ -40,6 +42,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers["Content-Encoding"] == "gzip":
+            body = gzip.decompress(body)
         if self.server.status == 200:
             self.server.accepted.append((self.path, self.headers["X-Key"], body))
         self.send_response(self.server.status)
@@ -109,3 +113,37 @@ def test_a_message_that_a_collector_cannot_read_is_not_repeated(
     observer.steps_finished((line(1, reward=0.5),))
     assert collector.points()["rolemesh.step"] == [(10**9, 1)]
     assert "the tracker otel leaves out metrics" in caplog.text
+
+
+def test_the_variables_of_opentelemetry_hold_without_options(
+    collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"http://127.0.0.1:{collector.server_port}"
+    told = {
+        "EXPORTER_OTLP_ENDPOINT": f"{url}/base/",
+        "EXPORTER_OTLP_METRICS_ENDPOINT": f"{url}/v1/metrics",
+        "EXPORTER_OTLP_HEADERS": "X-Key=a",
+        "EXPORTER_OTLP_METRICS_HEADERS": "X-Key=b%20c",
+        "EXPORTER_OTLP_COMPRESSION": "gzip",
+        "SERVICE_NAME": "mine",
+        "RESOURCE_ATTRIBUTES": "team=t,service.name=no",
+    }
+    for name, value in told.items():
+        monkeypatch.setenv(f"OTEL_{name}", value)
+    observer = OtelObserver(OtelOptions(interval_s=0))
+    observer.job_started(RunInfo("grpo", str(tmp_path), 4, {}, ()))
+    observer.steps_finished((line(1, reward=0.5),))
+    observer.event(Event(1, 1, 1.0, "recovered", {"number": 2, "restarted": ["a/0"], "seconds": 0.7, "at": 3.0}))
+    assert [(path, key) for path, key, _ in collector.accepted] == [("/v1/metrics", "b c"), ("/base/v1/logs", "a")]
+    [found] = ExportMetricsServiceRequest.FromString(collector.accepted[0][2]).resource_metrics
+    attributes = {pair.key: pair.value.string_value for pair in found.resource.attributes}
+    assert (attributes["service.name"], attributes["team"]) == ("mine", "t")
+
+
+def test_variables_for_one_signal_win_and_some_switch_it_off() -> None:
+    both = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3000", "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": "500"}
+    assert [each.timeout_s for s in ("metrics", "logs") if (each := target(s, both, "http://c"))] == [3.0, 0.5]
+    off = {"OTEL_SDK_DISABLED": "true"}, {"OTEL_LOGS_EXPORTER": "none"}
+    assert [target("logs", each, "http://c") for each in off] == [None, None]
+    with pytest.raises(ValueError, match="grpc, and this observer speaks http/protobuf only"):
+        target("logs", {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "http://c")

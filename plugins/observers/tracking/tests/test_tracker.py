@@ -137,7 +137,18 @@ def test_numbers_have_names_of_their_own_and_patterns_choose(tmp_path: Path) -> 
 
 
 def test_no_two_numbers_get_one_name() -> None:
-    names = ["x" * 300, "x" * 301, "x" * 200, "", "_", "time/a/waiting_s", "staleness/a>b", "a.run/loss", "loss", "größe"]
+    names = [
+        "x" * 300,
+        "x" * 301,
+        "x" * 200,
+        "",
+        "_",
+        "time/a/waiting_s",
+        "staleness/a>b",
+        "a.run/loss",
+        "loss",
+        "größe",
+    ]
     operators = {"a.run": {"loss": 1.0}, "b.run": {"loss": 3.0}}
     own = StepMetrics(0, 1, 0.0, dict.fromkeys(names, 9.0), operators, {"a": RoleTimes(1.0, 2.0, 3.0)}, {"a>b": 1.0})
     found = flat(own, ["*"]).values

@@ -84,3 +84,37 @@ def test_two_masters_log_one_run(tmp_path: Path) -> None:
     (begun,) = {(r.run.run_id, r.run.display_name, tuple(r.run.tags)) for each in found for r in each if r.run.run_id}
     assert begun[1:] == ("grpo", ("t",))
     assert b"hf_x" not in b"".join(file.read_bytes() for file in files)
+
+
+@pytest.mark.soak
+def test_the_clients_variables_hold_unless_an_option_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"MODE": "offline", "PROJECT": "p", "NAME": "n", "TAGS": "x,y", "RUN_ID": "abc", "RUN_GROUP": "g"}
+    for name, value in (told | {"ENTITY": "e", "DIR": str(tmp_path / "elsewhere")}).items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    (tmp_path / "elsewhere").mkdir()
+    for options in ({}, {"project": "q", "run": "m", "tags": ["z"], "entity": "f", "group": "h"}):
+        observer = WandbObserver(WandbOptions(interval_s=0, **options))
+        observer.job_started(RunInfo("grpo", str(tmp_path / (options.get("run", "run"))), 4, {}, ()))
+        observer.steps_finished((line(0, reward=0.25),))
+        observer.job_ended({"status": "done"})
+    files = sorted(tmp_path.glob("elsewhere/wandb/offline-run-*/run-abc.wandb"), key=lambda file: file.stat().st_mtime)
+    found = [next(r.run for r in records(file) if r.HasField("run")) for file in files]
+    assert [(r.project, r.display_name, list(r.tags), r.entity, r.run_group) for r in found] == [
+        ("p", "n", ["x", "y"], "e", "g"),
+        ("q", "m", ["z"], "f", "h"),
+    ]
+
+
+@pytest.mark.soak
+def test_a_disabled_client_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    observer = WandbObserver(WandbOptions(interval_s=0))
+    observer.job_started(RunInfo("grpo", str(tmp_path), 4, {}, ()))
+    observer.steps_finished((line(0, reward=0.25),))
+    observer.job_ended({"status": "done"})
+    assert [record.message for record in caplog.records if record.name.startswith("rolemesh")] == []
+    assert not (tmp_path / "wandb").exists()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.soak
 class TestConformance(ObserverConformance):
     plugin = "wandb"
     options = {"mode": "offline", "interval_s": 0}
-    bad_options = ({"mode": "disabled"}, {"project": ""})
+    bad_options = ({"mode": "disabled"}, {"timeout_s": 0})
     examples = 2
     simplify = False
 

@@ -34,8 +34,7 @@ class Session:
 
     def __init__(self, uri: str, experiment: str, artifacts: Path | None) -> None:
         self._client = MlflowClient(tracking_uri=uri)
-        found = self._client.get_experiment_by_name(experiment)
-        self._experiment = found.experiment_id if found else self._created(experiment, artifacts)
+        self._experiment = self._chosen(experiment, artifacts)
         self._id = ""
 
     def begin(self, name: str, config: Mapping[str, object], tags: Mapping[str, str]) -> str:
@@ -83,7 +82,14 @@ class Session:
         """End the run."""
         self._client.set_terminated(self._id, _STATUSES.get(status, "FAILED"))
 
-    def _created(self, experiment: str, artifacts: Path | None) -> str:
+    def _chosen(self, experiment: str, artifacts: Path | None) -> str:
+        """Return the id of an experiment. MLflow, too, takes the variable with the name before the one with the id."""
+        experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
+        if not experiment and (identity := os.environ.get("MLFLOW_EXPERIMENT_ID")):
+            return str(self._client.get_experiment(identity).experiment_id)
+        experiment = experiment or "rolemesh"
+        if (found := self._client.get_experiment_by_name(experiment)) is not None:
+            return str(found.experiment_id)
         location = artifacts.absolute().as_uri() if artifacts else None
         return str(self._client.create_experiment(experiment, artifact_location=location))
 

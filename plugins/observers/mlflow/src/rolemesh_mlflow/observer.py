@@ -25,7 +25,11 @@ class MlflowOptions(TrackerOptions):
         default="",
         description="Server or database; default: `MLFLOW_TRACKING_URI`, or the file `mlflow.db` in the run's folder.",
     )
-    experiment: str = Field(default="rolemesh", min_length=1, max_length=500, description="Experiment.")
+    experiment: str = Field(
+        default="",
+        max_length=500,
+        description="Experiment; default: `MLFLOW_EXPERIMENT_NAME` or `MLFLOW_EXPERIMENT_ID`, or `rolemesh`.",
+    )
     tags: dict[str, str] = Field(default_factory=dict, description="Tags of the run.")
 
 
@@ -44,8 +48,9 @@ class MlflowObserver(Tracker):
         uri = self.options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or database(folder / "mlflow.db")
         artifacts = folder / "mlflow-artifacts" if uri.startswith("sqlite:") else None
         self._session = Session(uri, self.options.experiment, artifacts)
-        if known.run and self._session.resume(known.run):
-            return known.run, -1
+        for each in (known.run, os.environ.get("MLFLOW_RUN_ID")):
+            if each and self._session.resume(each):
+                return each, -1
         return self._session.begin(self.name(run), self.config(run), self.options.tags), -1
 
     def send(self, lines: Sequence[Line], notes: Sequence[Note]) -> None:

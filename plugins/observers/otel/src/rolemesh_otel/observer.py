@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
-from urllib.parse import unquote
+from collections.abc import Sequence
 
 from pydantic import Field, SecretStr
 
 from rolemesh.api.observer import RunInfo
+from rolemesh_otel.variables import Signal, Target, resource_attributes, target
 from rolemesh_tracking import Cursor, Line, Note, Tracker, TrackerOptions
 
 __all__ = ["OtelObserver", "OtelOptions"]
@@ -23,12 +23,18 @@ class OtelOptions(TrackerOptions):
     endpoint: str = Field(
         default="",
         pattern=r"^(https?://.+)?$",
-        description=f"URL of the collector, without `/v1/metrics`; default: `OTEL_EXPORTER_OTLP_ENDPOINT`, or {LOCAL}.",
+        description="URL of the collector, without `/v1/metrics`; default: `OTEL_EXPORTER_OTLP_ENDPOINT` and its like, "
+        f"or {LOCAL}.",
     )
     headers: dict[str, SecretStr] = Field(
         default_factory=dict, description="HTTP headers, such as a key; default: `OTEL_EXPORTER_OTLP_HEADERS`."
     )
-    timeout_s: float = Field(default=10.0, gt=0, le=60, description="Seconds until a request counts as failed.")
+    timeout_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=60,
+        description="Seconds until a request counts as failed; default: `OTEL_EXPORTER_OTLP_TIMEOUT` (in ms), or 10.",
+    )
 
 
 class OtelObserver(Tracker):
@@ -40,12 +46,14 @@ class OtelObserver(Tracker):
     def open(self, run: RunInfo, known: Cursor) -> tuple[str, int]:
         """Choose an instance id. The first sending connects."""
         instance = known.run or secrets.token_hex(8)
-        self._resource = {
-            "service.name": self.name(run),
+        own = {
+            "service.name": run.name,
             "service.instance.id": instance,
             "rolemesh.run_dir": run.run_dir,
             "rolemesh.backend": run.backend,
         }
+        chosen = {"service.name": self.options.run} if self.options.run else {}
+        self._resource = own | resource_attributes(os.environ) | chosen
         self._config = {} if known.run else {f"rolemesh.job.{key}": value for key, value in self.config(run).items()}
         return instance, -1
 
@@ -54,20 +62,24 @@ class OtelObserver(Tracker):
         from rolemesh_otel.messages import log_records, metrics
         from rolemesh_otel.posting import post
 
-        base = self.options.endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or LOCAL
-        base, headers = base.rstrip("/"), self._headers()
-        if lines:
-            post(f"{base}/v1/metrics", metrics(self._resource, lines), headers, self.options.timeout_s)
-        if notes or self._config:
-            post(f"{base}/v1/logs", log_records(self._resource, notes, self._config), headers, self.options.timeout_s)
+        if lines and (target := self._target("metrics")):
+            post(target, metrics(self._resource, lines))
+        if (notes or self._config) and (target := self._target("logs")):
+            post(target, log_records(self._resource, notes, self._config))
             self._config = {}
 
     def close(self, status: str) -> None:
         """The protocol has no end."""
 
-    def _headers(self) -> Mapping[str, str]:
-        if self.options.headers:
-            return {name: value.get_secret_value() for name, value in self.options.headers.items()}
-        told = os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(",")
-        pairs = (each.partition("=") for each in told if "=" in each)
-        return {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+    def _target(self, signal: Signal) -> Target | None:
+        """Return where to send, by the options and, without them, by the variables of OpenTelemetry."""
+        options = self.options
+        variables = {n: v for n, v in os.environ.items() if not (options.endpoint and n.endswith("_PROTOCOL"))}
+        found = target(signal, variables, LOCAL)
+        if found is None:
+            return None
+        if options.endpoint:
+            found = found._replace(url=f"{options.endpoint.rstrip('/')}/v1/{signal}")
+        if options.headers:
+            found = found._replace(headers={name: value.get_secret_value() for name, value in options.headers.items()})
+        return found if options.timeout_s is None else found._replace(timeout_s=options.timeout_s)

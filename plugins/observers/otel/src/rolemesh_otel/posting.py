@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gzip
+import ssl
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from google.protobuf.message import Message
 
+from rolemesh_otel.variables import Target
 from rolemesh_tracking import Refused
 
 __all__ = ["post"]
@@ -16,17 +18,25 @@ REFUSES = (400, 413)
 """The statuses of a collector that cannot read a message. After all others, such as 401 and 503, it may be repaired."""
 
 
-def post(url: str, message: Message, headers: Mapping[str, str], timeout_s: float) -> None:
+def post(target: Target, message: Message) -> None:
     """Post, and return after the collector has answered.
 
     Raises OSError if it does not answer or is not ready, and `Refused` if it cannot read the message.
     """
-    body = message.SerializeToString()
-    request = Request(url, body, {"Content-Type": "application/x-protobuf", **headers}, method="POST")
+    body, headers = message.SerializeToString(), {"Content-Type": "application/x-protobuf", **target.headers}
+    if target.gzip:
+        body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
+    context = None
+    if target.certificate or target.client:
+        context = ssl.create_default_context(cafile=target.certificate or None)
+        if target.client:
+            context.load_cert_chain(target.client, target.key or None)
     try:
-        with urlopen(request, timeout=timeout_s) as answer:
+        with urlopen(
+            Request(target.url, body, headers, method="POST"), timeout=target.timeout_s, context=context
+        ) as answer:
             answer.read()
     except HTTPError as error:
         with error:
             what = Refused if error.code in REFUSES else OSError
-            raise what(f"{url} answers {error.code} {error.reason}") from None
+            raise what(f"{target.url} answers {error.code} {error.reason}") from None

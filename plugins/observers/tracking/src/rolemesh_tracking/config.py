@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import JOB_FILE
 
 __all__ = ["config"]
@@ -30,7 +31,8 @@ def config(run_dir: Path) -> dict[str, Plain]:
     names a secret, and a password in a URL, become ``***``.
     """
     try:
-        told = yaml.safe_load((run_dir / JOB_FILE).read_text(encoding="utf-8"))
+        with open_regular(run_dir / JOB_FILE) as file:
+            told = yaml.safe_load(file.read().decode())
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
         return {}
     found: dict[str, Plain] = {}

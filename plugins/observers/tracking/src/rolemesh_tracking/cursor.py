@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from rolemesh.runs.jsonl import UNDECODABLE
+from rolemesh.runs.jsonl import UNDECODABLE, open_regular
 from rolemesh.runs.run import write_json
 
 __all__ = ["FOLDER", "Cursor", "read_cursor", "write_cursor"]
@@ -31,7 +31,8 @@ class Cursor(msgspec.Struct):
 def read_cursor(path: Path) -> Cursor:
     """Return what the file says; the start if there is none, or a damaged one."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Cursor)
+        with open_regular(path) as file:
+            return msgspec.json.decode(file.read(), type=Cursor)
     except (OSError, *UNDECODABLE):
         return Cursor()
 

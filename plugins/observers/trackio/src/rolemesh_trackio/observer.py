@@ -27,10 +27,19 @@ class TrackioOptions(TrackerOptions):
     project: str = Field(default="rolemesh", pattern=r"^[\w.-]+$", description="Project.")
     group: str = Field(default="", description="Group of the run.")
     folder: str = Field(
-        default="", description="Trackio's folder on the master's machine; default: in the run's folder."
+        default="",
+        description="Trackio's folder on the master's machine; default: `TRACKIO_DIR`, or in the run's folder.",
     )
-    space: str = Field(default="", pattern=r"^([\w.-]+/)?[\w.-]*$", description="Space of Hugging Face to send to.")
-    server: str = Field(default="", pattern=r"^(https?://.+)?$", description="URL of a server of one's own.")
+    space: str = Field(
+        default="",
+        pattern=r"^([\w.-]+/)?[\w.-]*$",
+        description="Space of Hugging Face to send to; default: `TRACKIO_SPACE_ID`.",
+    )
+    server: str = Field(
+        default="",
+        pattern=r"^(https?://.+)?$",
+        description="URL of a server of one's own; default: `TRACKIO_SERVER_URL`.",
+    )
     timeout_s: float = Field(default=30.0, gt=0, le=60, description="Seconds until Trackio counts as away.")
 
 
@@ -71,8 +80,9 @@ class TrackioObserver(Tracker):
                 self._stop(5.0)
 
     def _start(self) -> Child:
-        folder = Path(os.path.expanduser(self.options.folder)) if self.options.folder else self._folder / "trackio"
-        child = Child(self._folder / "trackers" / "trackio.log", folder)
+        told = self.options.folder or os.environ.get("TRACKIO_DIR")
+        folder = Path(os.path.expanduser(told)) if told else self._folder / "trackio"
+        child = Child(self._folder / "trackers" / "trackio.log", folder, bool(self.options.server))
         try:
             child.ask(self._begin, self.options.timeout_s)
         except OSError:

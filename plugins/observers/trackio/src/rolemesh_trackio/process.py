@@ -16,14 +16,17 @@ __all__ = ["Child"]
 
 
 class Child:
-    """The process. Its output is in the file `log`, and `folder` is Trackio's, unless it is None.
+    """The process. Its output is in the file `log`, and `folder` is Trackio's. With `has_server`, the order names a
+    server, which Trackio would otherwise ignore beside the variable of a Space.
 
     It ends by itself when this process does. Raises OSError if it cannot be started.
     """
 
-    def __init__(self, log: Path, folder: Path | None) -> None:
+    def __init__(self, log: Path, folder: Path, has_server: bool = False) -> None:
         log.parent.mkdir(exist_ok=True)
-        variables = {**os.environ, **({"TRACKIO_DIR": str(folder)} if folder else {})}
+        variables = {**os.environ, "TRACKIO_DIR": str(folder)}
+        if has_server:
+            variables.pop("TRACKIO_SPACE_ID", None)
         self._log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -12,12 +13,25 @@ from rolemesh_tracking import Line, Note, distinct
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 import wandb
+from wandb.sdk import wandb_setup
 
 if TYPE_CHECKING:
     from rolemesh_wandb.observer import WandbOptions
 
 __all__ = ["Session"]
 
+SETTINGS = {
+    "init_timeout": 30.0,
+    "silent": True,
+    "symlink": False,
+    "console": "off",
+    "disable_git": True,
+    "disable_code": True,
+    "x_disable_stats": True,
+    "x_disable_meta": True,
+    "x_disable_machine_info": True,
+}
+"""Settings that hold unless a variable or a file of the client says otherwise."""
 _EXIT_CODES = {"done": 0, "interrupted": 130}
 _lock = Lock()
 _open: set[str] = set()
@@ -27,47 +41,42 @@ _open: set[str] = set()
 class Session:
     """A run. Raises `wandb.Error` if the service does not answer in time.
 
-    `newest` is the newest step that the service has: -1 for a new run, and offline, where nobody knows.
+    `known` is the run to continue, "" for a new one. `identity` is the run's. `newest` is the newest step that the
+    service has: -1 for a new run, and offline, where nobody knows.
     """
 
-    def __init__(
-        self, options: WandbOptions, folder: str, identity: str, name: str, config: Mapping[str, object]
-    ) -> None:
-        key = options.api_key.get_secret_value() if options.api_key else None
-        settings = wandb.Settings(
-            api_key=key,
-            init_timeout=options.timeout_s,
-            silent=True,
-            symlink=False,
-            console="off",
-            disable_git=True,
-            disable_code=True,
-            x_disable_stats=True,
-            x_disable_meta=True,
-            x_disable_machine_info=True,
-        )
+    def __init__(self, options: WandbOptions, folder: str, known: str, job: str, config: Mapping[str, object]) -> None:
         with _lock:
+            told = wandb_setup.singleton().settings
+            chosen = set(told.model_fields_set) | ({"disable_code"} if told.save_code is not None else set())
+            ours = {name: value for name, value in SETTINGS.items() if name not in chosen}
+            if options.timeout_s is not None:
+                ours["init_timeout"] = options.timeout_s
+            if options.api_key:
+                ours["api_key"] = options.api_key.get_secret_value()
+            self.identity = identity = known or told.run_id or secrets.token_hex(4)
             _open.add(identity)
             try:
                 self._run = wandb.init(
-                    project=options.project,
+                    project=options.project or told.project or "rolemesh",
                     entity=options.entity or None,
                     group=options.group or None,
-                    tags=options.tags,
+                    tags=options.tags or None,
                     mode=options.mode,
-                    name=name,
-                    dir=folder,
+                    name=options.run or told.run_name or job,
+                    dir=None if "root_dir" in chosen else folder,
                     id=identity,
-                    resume="allow",
+                    resume="allow" if known else told.resume or "allow",
                     reinit="create_new",
                     config=dict(config),
-                    settings=settings,
+                    settings=wandb.Settings(**ours),
                 )
             except BaseException:
                 _ended(identity)
                 raise
-        self._identity = identity
         self._counts: dict[str, int] = {}
+        self._metrics: set[str] = set()
+        """The names of metrics so far."""
         self.newest = self._run.step - 1
 
     def log(self, lines: Sequence[Line], notes: Sequence[Note]) -> None:
@@ -78,16 +87,18 @@ class Session:
             self._run.summary[f"{name}/last"] = f"after step {note.step}: {note.text}"
         for line in lines:
             values = {_accepted(name): value for name, value in line.values.items()}
+            self._metrics |= values.keys()
             self._run.log({**self._counts, **values}, step=line.step, commit=True)
 
     def finish(self, status: str) -> None:
         """Send what waits, and end the run."""
-        self._run.summary["status"] = status
+        if "status" not in self._metrics:
+            self._run.summary["status"] = status
         with _lock:
             try:
                 self._run.finish(exit_code=_EXIT_CODES.get(status, 1))
             finally:
-                _ended(self._identity)
+                _ended(self.identity)
 
 
 def _accepted(name: str) -> str:

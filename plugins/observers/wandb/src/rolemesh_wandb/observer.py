@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -20,21 +19,28 @@ __all__ = ["WandbObserver", "WandbOptions"]
 class WandbOptions(TrackerOptions):
     """Options of the observer `wandb`."""
 
-    project: str = Field(default="rolemesh", min_length=1, max_length=128, description="Project.")
-    entity: str = Field(default="", description="User or team; default: that of the key.")
-    group: str = Field(default="", description="Group of the run.")
-    tags: list[str] = Field(default_factory=list, description="Tags of the run.")
-    mode: Literal["online", "offline"] = Field(
-        default="online", description="offline: writes into the run's folder, for `wandb sync`."
+    project: str = Field(default="", max_length=128, description="Project; default: `WANDB_PROJECT`, or `rolemesh`.")
+    entity: str = Field(default="", description="User or team; default: `WANDB_ENTITY`, or that of the key.")
+    group: str = Field(default="", description="Group of the run; default: `WANDB_RUN_GROUP`.")
+    tags: list[str] = Field(default_factory=list, description="Tags of the run; default: `WANDB_TAGS`.")
+    mode: Literal["online", "offline"] | None = Field(
+        default=None,
+        description="offline: writes into the run's folder, for `wandb sync`; default: `WANDB_MODE`, or online.",
     )
     api_key: SecretStr | None = Field(
         default=None, description="Key; default: `WANDB_API_KEY`, or that of `wandb login` on the master's machine."
     )
-    timeout_s: float = Field(default=30.0, gt=0, le=60, description="Seconds until the service counts as away.")
+    timeout_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=60,
+        description="Seconds until the service counts as away; default: `WANDB_INIT_TIMEOUT`, or 30.",
+    )
 
 
 class WandbObserver(Tracker):
-    """Logs each step under its own number. A restarted master resumes the run.
+    """Logs each step under its own number. A restarted master resumes the run. The client's own variables hold
+    (``WANDB_…``), unless an option says otherwise.
 
     Once the run has begun, the client of Weights & Biases keeps what the service does not take, and sends it later.
     """
@@ -47,9 +53,8 @@ class WandbObserver(Tracker):
         """Begin or resume the run. Raises `wandb.Error` if the service does not answer."""
         from rolemesh_wandb.client import Session
 
-        identity = known.run or secrets.token_hex(4)
-        self._session = Session(self.options, run.run_dir, identity, self.name(run), self.config(run))
-        return identity, self._session.newest
+        self._session = Session(self.options, run.run_dir, known.run, run.name, self.config(run))
+        return self._session.identity, self._session.newest
 
     def send(self, lines: Sequence[Line], notes: Sequence[Note]) -> None:
         """Log the lines, and count the notes by kind at their steps."""
