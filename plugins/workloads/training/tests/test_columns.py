@@ -60,7 +60,7 @@ def test_padding_on_the_left_changes_nothing(model):
         ({"labels": LABELS, "loss_mask": MASK}, "the rows have 'labels' and 'loss_mask'"),
         ({"attention_mask": MASK[:, :4]}, "'attention_mask' has 4 entries for 5 tokens"),
         ({"attention_mask": np.array([[1] * 5, [1, 0, 1, 1, 1]])}, "leaves out tokens between others"),
-        ({"position_ids": IDS}, "'position_ids', which this loss does not read"),
+        ({"position_ids": IDS}, "'position_ids', which causal_lm does not read"),
     ],
 )
 def test_a_column_that_does_not_fit_is_refused(model, columns, message):

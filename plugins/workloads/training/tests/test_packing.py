@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
 
+from rolemesh.errors import RolemeshError
 from rolemesh_training import attention
 from rolemesh_training.packing import completion_logprobs, pack
 
@@ -162,11 +163,27 @@ def test_an_empty_prompt_is_refused(tiny_model, completion, packed):
         completion_logprobs(model, [[1], []], [[2], completion], CPU, packed=packed)
 
 
-def test_a_row_longer_than_the_sliding_window_is_refused(tiny_model):
-    model = AutoModelForCausalLM.from_pretrained(tiny_model)
-    model.config.sliding_window = 8
-    prompts, completions = rows("one prompt")
-    with pytest.raises(ValueError, match=r"sliding window of 8.*set loss_options\.pack to false"):
-        completion_logprobs(model, prompts, completions, CPU)
-    model.config.sliding_window = 100
-    assert np.isfinite(completion_logprobs(model, prompts, completions, CPU).detach().numpy()).all()
+def windowed(window: int) -> MistralForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = MistralConfig(vocab_size=61, num_key_value_heads=2, sliding_window=window, initializer_range=0.2, **sizes)
+    model = MistralForCausalLM(config).eval()
+    model.set_attn_implementation(attention.NAME)
+    return model
+
+
+def test_rows_longer_than_a_window_are_padded_and_shorter_ones_packed_into_a_longer_row():
+    model = windowed(20)
+    for end, packed in ((20, True), (24, False)):
+        prompts, completions = [[1, 2], [1, 2], [3, 4]], [[*range(2, end - 1)], [*range(7, end + 2)], [5]]
+        before = attention.packed_calls()
+        found = completion_logprobs(model, prompts, completions, CPU).detach()
+        wanted = row_by_row(model, prompts, completions).detach()
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        calls = attention.packed_calls() - before - (end == 20)  # the first time measures, too
+        assert calls == packed, "the packed row of short rows has more tokens than the window"
+
+
+def test_rows_longer_than_a_window_are_not_packed_even_if_asked():
+    with pytest.raises(RolemeshError, match=r"loss_options\.pack: .* row of 15 tokens is longer .* window of 14"):
+        completion_logprobs(windowed(14), *rows("one prompt"), CPU, packed=True)

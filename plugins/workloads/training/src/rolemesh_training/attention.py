@@ -15,12 +15,20 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-__all__ = ["BLOCK", "NAME", "argument", "packed_sdpa"]
+__all__ = ["BLOCK", "NAME", "argument", "packed_calls", "packed_sdpa"]
 
 NAME = "packed_sdpa"
 """Name for ``set_attn_implementation``."""
 BLOCK = 512
 """Number of tokens whose masks exist at the same time. The backward pass computes the masks again, so none is kept."""
+
+
+_calls = 0
+
+
+def packed_calls() -> int:
+    """Return how often a layer of a model has taken a packed row in this process."""
+    return _calls
 
 
 def argument(ends: torch.Tensor) -> torch.Tensor:
@@ -43,6 +51,8 @@ def packed_sdpa(
     """
     if attention_mask is None or attention_mask.dtype != torch.int64:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, **kwargs)
+    global _calls
+    _calls += 1
     ends = attention_mask[0, 0, 0]
 
     def attend(start: int, end: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,4 @@
-"""Read and check the columns of a batch for a loss: lengths, finite numbers, and the columns of a Hugging Face
-collator."""
+"""Read and check the columns of a batch for a loss: shapes, lengths, finite numbers, and those of collators."""
 
 from __future__ import annotations
 
@@ -11,14 +10,22 @@ from numpy.typing import NDArray
 
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.errors import RolemeshError
+from rolemesh_training.foreign import READS, REMEDIES
 from rolemesh_training.sampling import row_name
 
-__all__ = ["IGNORED", "every_finite", "refuse", "target_rows", "text_rows"]
+__all__ = ["IGNORED", "check_columns", "every_finite", "row_numbers", "target_rows", "text_rows", "token_ids"]
 
 IGNORED = -100
 """The label of a token that does not count."""
-_FOREIGN = ("position_ids", "token_type_ids")
-"""Columns of a Hugging Face collator that would change what a model computes."""
+_MASKS = ("loss_mask", "completion_mask", "assistant_masks")
+"""Columns with a number for each token, 0 for those that are no targets."""
+
+
+def check_columns(batch: Batch, step: str) -> None:
+    """Raise `RolemeshError` for a column of a collator that `step`, a loss or an operator, would not read."""
+    for name in batch:
+        if name in REMEDIES and name not in READS[step]:
+            raise RolemeshError(f"the rows have a column {name!r}, which {step} does not read", remedy=REMEDIES[name])
 
 
 def every_finite(batch: Batch, *names: str) -> None:
@@ -38,32 +45,52 @@ def every_finite(batch: Batch, *names: str) -> None:
         )
 
 
-def refuse(batch: Batch, *names: str) -> None:
-    """Raise `RolemeshError` if the batch has one of the columns `names`, which the loss would not read."""
-    for name in names:
-        if name in batch:
-            remedy = "leave the column out of the rows; a row has its own tokens only, and no padding"
-            raise RolemeshError(f"the rows have a column {name!r}, which this loss does not read", remedy=remedy)
+def row_numbers(batch: Batch, name: str) -> NDArray[np.float32]:
+    """Return a column with one finite number for each row: float32, (rows,). The shape (rows, 1) will do."""
+    every_finite(batch, name)
+    column = batch[name]
+    found = np.asarray([*column] if isinstance(column, Ragged) else column, dtype=np.float32)
+    if found.shape not in ((batch.rows,), (batch.rows, 1)):
+        raise RolemeshError(
+            f"the column {name!r} has the shape {found.shape} for {batch.rows} rows",
+            remedy=f"give one number of {name!r} for each row",
+        )
+    return found.reshape(batch.rows)
+
+
+def token_ids(batch: Batch, name: str, row: int) -> NDArray[np.int64]:
+    """Return the token ids of a row: int64, (tokens,). Raises `RolemeshError` for another shape, and for values that
+    are no ids."""
+    found = np.asarray(batch[name][row])
+    if found.ndim != 1 or (found.size and (found.dtype.kind not in "iu" or found.min() < 0)):
+        raise RolemeshError(
+            f"the column {name!r} has other values than token ids ({found.dtype}, shape {found.shape})",
+            where=row_name(batch, row),
+            remedy=f"give {name!r} as one sequence of integers for each row, 0 or more",
+        )
+    return found.astype(np.int64)
 
 
 def text_rows(batch: Batch) -> list[NDArray[np.int64]]:
     """Return the tokens of each row (int64), without padding."""
-    refuse(batch, *_FOREIGN)
-    rows = [np.asarray(row, dtype=np.int64) for row in batch["input_ids"]]
+    rows = [token_ids(batch, "input_ids", row) for row in range(batch.rows)]
     return rows if "attention_mask" not in batch else [row[part] for row, part in zip(rows, _parts(batch), strict=True)]
 
 
 def target_rows(batch: Batch) -> list[NDArray[np.int64]]:
-    """Return the target token of each position of each row (int64), `IGNORED` for positions that do not count."""
-    if "labels" in batch and "loss_mask" in batch:
-        raise RolemeshError("the rows have 'labels' and 'loss_mask'", remedy="give one of them")
-    ids = [np.asarray(row, dtype=np.int64) for row in batch["input_ids"]]
-    found = ids
+    """Return the target token of each position of each row (int64), `IGNORED` for positions that do not count.
+
+    Targets are `labels`, or the tokens that each mask of the batch counts.
+    """
+    masks = [name for name in _MASKS if name in batch]
+    if "labels" in batch and masks:
+        raise RolemeshError(f"the rows have 'labels' and {masks[0]!r}", remedy="give one of them")
+    found = [np.asarray(row, dtype=np.int64) for row in batch["input_ids"]]
     if "labels" in batch:
-        found = [np.asarray(row, dtype=np.int64) for row in _of_length(batch, "labels", ids)]
-    elif "loss_mask" in batch:
-        masks = _of_length(batch, "loss_mask", ids)
-        found = [np.where(np.asarray(mask) != 0, row, IGNORED) for row, mask in zip(ids, masks, strict=True)]
+        found = [np.asarray(row, dtype=np.int64) for row in _of_length(batch, "labels", found)]
+    for name in masks:
+        pairs = zip(found, _of_length(batch, name, found), strict=True)
+        found = [np.where(np.asarray(mask) != 0, row, IGNORED) for row, mask in pairs]
     parts = _parts(batch) if "attention_mask" in batch else [slice(None)] * batch.rows
     return [row[part] for row, part in zip(found, parts, strict=True)]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rolemesh.api.batch import Batch
 from rolemesh.errors import RolemeshError
-from rolemesh_training.columns import every_finite
+from rolemesh_training.columns import every_finite, token_ids
 from rolemesh_training.sampling import row_name
 
 __all__ = ["MASK", "Completions", "sampled_tokens"]
@@ -61,13 +61,13 @@ class Completions:
     def of(cls, batch: Batch, rows: NDArray[np.int64] | None = None) -> Completions:
         """Return the completions of `rows`; of all rows if None."""
         rows = np.arange(batch.rows) if rows is None else rows
-        ids = [np.asarray(batch["completion_ids"][row]) for row in rows]
+        ids = [token_ids(batch, "completion_ids", int(row)) for row in rows]
         return cls(batch, rows, ids, sampled_tokens(batch, rows))
 
     @property
     def prompts(self) -> list[NDArray[np.int64]]:
         """Return the prompt of each row."""
-        return [self.batch["prompt_ids"][row] for row in self.rows]
+        return [token_ids(self.batch, "prompt_ids", int(row)) for row in self.rows]
 
     @property
     def lengths(self) -> list[int]:
@@ -78,15 +78,19 @@ class Completions:
         """Return a column with a number for each completion token, of the sampled tokens only: float32, flat, row by
         row.
 
-        Raises `ValueError` for a row in which its length differs from the completion's, and `RolemeshError` for a
-        number that is not finite.
+        Entries of the shape (1,) will do. Raises `RolemeshError` for a row with another shape than its completion's,
+        and for a number that is not finite.
         """
         every_finite(self.batch, name)
         values = [np.asarray(self.batch[name][row], dtype=np.float32) for row in self.rows]
         for row, value, ids in zip(self.rows, values, self.ids, strict=True):
-            if len(value) != len(ids):
-                what = f"{name!r} has {len(value)} entries for {len(ids)} completion tokens"
-                raise ValueError(f"{row_name(self.batch, int(row))}: {what}")
+            if value.shape not in ((len(ids),), (len(ids), 1)):
+                raise RolemeshError(
+                    f"{name!r} has {value.size} entries for {len(ids)} completion tokens, in the shape {value.shape}",
+                    where=row_name(self.batch, int(row)),
+                    remedy=f"give one number of {name!r} for each token of 'completion_ids'",
+                )
+        values = [value.reshape(-1) for value in values]
         if self.sampled is not None:
             values = [value[mask] for value, mask in zip(values, self.sampled, strict=True)]
         return torch.from_numpy(np.concatenate(values)).to(device)

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from rolemesh.api.batch import Batch
 from rolemesh.errors import RolemeshError
-from rolemesh_training.columns import every_finite
+from rolemesh_training.columns import check_columns, row_numbers
 from rolemesh_training.completions import Completions
 from rolemesh_training.contract import LossContext, LossOutput
 from rolemesh_training.objective import importance_weights, objective, ratios
 from rolemesh_training.options import GRPOOptions, PolicyOptions
 from rolemesh_training.packing import completion_logprobs
+from rolemesh_training.router import counts_tokens, routers
 from rolemesh_training.sampling import OLD, REFERENCE, row_name, row_temperatures
 from rolemesh_training.sums import SQUARES, WEIGHTS
 
@@ -42,21 +43,22 @@ def grpo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
       and refuses rows that it cannot correct.
 
     The means are over all rows. With `kl_coef` every row is computed, because the KL penalty has a gradient in every
-    row. Without it, a row whose advantage is 0 has no gradient: the loss counts its tokens and does not compute it. If
-    no row of the micro-batch has an advantage, its weight is 0, and `probe_rows` of them are computed, so that the
-    metrics exist at every step.
+    row; so has a routers' loss (`rolemesh_training.router`). Without either, a row whose advantage is 0 has no
+    gradient: the loss counts its tokens and does not compute it. If no row of the micro-batch has an advantage, its
+    weight is 0, and `probe_rows` of them are computed, so that the metrics exist at every step.
     """
     options = GRPOOptions.model_validate(ctx.options)
-    every_finite(batch, "advantage")
-    advantages = np.asarray(batch["advantage"], dtype=np.float32)
-    live = np.arange(batch.rows) if options.kl_coef else np.flatnonzero(advantages)
+    check_columns(batch, "grpo")
+    advantages = row_numbers(batch, "advantage")
+    live = np.arange(batch.rows) if options.kl_coef or counts_tokens(model) else np.flatnonzero(advantages)
     rows = live if len(live) else np.arange(min(batch.rows, options.probe_rows))
     found = Completions.of(batch, rows)
     advantage = torch.from_numpy(np.repeat(advantages[rows], found.lengths)).to(ctx.device)
-    output = _policy(model, found, ctx, options, advantage)
+    with routers(model) as own:
+        output = _policy(model, found, ctx, options, advantage)
     counted = float(sum(Completions.of(batch).lengths)) if _over_tokens(options) else float(batch.rows)
     if len(live):
-        return LossOutput(output.total, counted, output.metrics)
+        return LossOutput(own.added(output.total, counted), counted, output.metrics)
     return LossOutput(output.total * 0.0, 0.0, output.metrics, besides=counted)
 
 
@@ -66,9 +68,12 @@ def ppo(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutput:
     Schulman et al., arXiv:1707.06347, equation 7. The columns are those of `grpo`, but `advantages` (ragged float32)
     has a value for each completion token, such as the result of `rolemesh_training.advantages.gae`.
     """
+    check_columns(batch, "ppo")
     found = Completions.of(batch)
     options = PolicyOptions.model_validate(ctx.options)
-    return _policy(model, found, ctx, options, found.column("advantages", ctx.device))
+    with routers(model) as own:
+        output = _policy(model, found, ctx, options, found.column("advantages", ctx.device))
+    return LossOutput(own.added(output.total, float(output.weight)), output.weight, output.metrics)
 
 
 def _policy(

@@ -21,13 +21,15 @@ from numpy.typing import NDArray
 from rolemesh.api.batch import Batch, Ragged, Shard, Shards
 from rolemesh.api.workload import RankContext, State
 from rolemesh.errors import RolemeshError
-from rolemesh_training.columns import text_rows
+from rolemesh_training.columns import check_columns, text_rows
 from rolemesh_training.completions import Completions
 from rolemesh_training.contract import LossContext, LossFunction, LossOutput
 from rolemesh_training.generators import generator_states, restore_generators, seed_generators
 from rolemesh_training.group import join
+from rolemesh_training.inputs import text_config
 from rolemesh_training.learning import OVERFLOW, WEIGHTLESS, ZERO, Learning, cause, facts, no_rate
 from rolemesh_training.lengths import TokenColumn, fitted, taken
+from rolemesh_training.measured import Fitness, fitness, remember, strictest
 from rolemesh_training.options import token_column
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
 from rolemesh_training.parking import Parking
@@ -63,9 +65,10 @@ class Trainer(ABC):
         self.parking = Parking(self.on_device())
         self._forwards = 0
         self._said: set[tuple[str, str]] = set()
-        config = getattr(self.model, "config", None)
-        config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        self._positions: int | None = getattr(config, "max_position_embeddings", None)
+        self._fit: Fitness | None = None
+        self._positions: int | None = getattr(text_config(self.model), "max_position_embeddings", None)
+        if self.options.measured:
+            self._measure()
         self.model.register_forward_pre_hook(self._count_forward)
         seed_generators(ctx.seed_for("rank", ctx.rank))
 
@@ -272,7 +275,9 @@ class Trainer(ABC):
 
     def logprobs(self, batch: Batch) -> Batch:
         """See `TrainerWorkload.logprobs`."""
+        check_columns(batch, "logprobs")
         batch = self._fitting(batch, "completion_ids", "logprobs")
+        self._measure()
         stated = self.options.sampled_at
         temperature = row_temperatures(batch, range(batch.rows), stated)
         return batch | {
@@ -285,14 +290,19 @@ class Trainer(ABC):
 
         def compute(part: Batch) -> torch.Tensor:
             found = Completions.of(part)
-            values = completion_values(self.model, found.prompts, found.ids, self.device, counted=found.sampled)
+            values = completion_values(
+                self.model, found.prompts, found.ids, self.device, packed=self.options.packed, counted=found.sampled
+            )
             return found.scattered(values)
 
+        check_columns(batch, "values")
         batch = self._fitting(batch, "completion_ids", "values")
+        self._measure()
         return batch | {"values": self._per_token(batch, compute)}
 
     def scores(self, batch: Batch) -> Batch:
         """See `TrainerWorkload.scores`."""
+        check_columns(batch, "scores")
         batch = self._fitting(batch, "input_ids", "scores")
         labels = int(self.model.config.num_labels)
         found = self._forward_only(batch, lambda part: row_scores(self.model, text_rows(part), self.device))
@@ -392,6 +402,29 @@ class Trainer(ABC):
             dist.destroy_process_group()
 
     # ------------------------------------------------------------------------------------------------------- the passes
+
+    def _measure(self) -> None:
+        """Find out, on all ranks at once, whether the model may pack rows. Say so if it may not.
+
+        Before the first update the weights are those of the options, so each start finds the same.
+        """
+        if self._fit or text_config(self.model) is None or getattr(self.options, "task", "") == "classification":
+            return
+        try:
+            with self.precision():
+                own = fitness(self.model, self.device)
+        finally:
+            self.release()
+        self._fit = strictest(self.group.gather(own))
+        remember(self.model, self._fit)
+        why, asked = self._fit.why, (self.options.loss_options.get("pack"), self.options.packed)
+        if why and True in asked:
+            raise self._fit.refused(why)
+        if why and None in asked and self.ctx.rank == 0:
+            self.ctx.warn(
+                f"rows of a {self._fit.kind} are padded and not packed: {why}; set pack in loss_options to false if "
+                "you want that without this warning"
+            )
 
     def _micro_batches(self, batch: Batch) -> deque[Batch]:
         """Return this rank's micro-batches."""
