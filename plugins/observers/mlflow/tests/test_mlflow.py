@@ -37,6 +37,7 @@ def test_importing_the_plugin_imports_no_mlflow() -> None:
 
 def test_two_masters_log_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "chosen by the variable")
     (tmp_path / "job.yaml").write_text("name: grpo\nroles: {a: {env: {HF_TOKEN: hf_x}}}\n")
     first = started(tmp_path)
     first.steps_finished((line(0, reward=0.25), line(1, reward=math.nan)))
@@ -45,7 +46,7 @@ def test_two_masters_log_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     second.steps_finished((line(1, reward=math.nan), line(2, reward=0.5)))
     second.job_ended({"status": "failed"})
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
-    [run] = client.search_runs([client.get_experiment_by_name("rolemesh").experiment_id])
+    [run] = client.search_runs([client.get_experiment_by_name("chosen by the variable").experiment_id])
     assert (run.info.run_name, run.info.status) == ("grpo", "FAILED")
     assert run.data.params == {"name": "grpo", "roles.a.env.HF_TOKEN": "***"}
     assert run.data.tags["team"] == "t"
