@@ -9,6 +9,28 @@ from typing import Any
 
 from rolemesh.errors import Problems, RolemeshError
 
+CONTROLS = {
+    code: ascii(chr(code))[1:-1]
+    for code in (
+        *range(9),
+        *range(11, 32),
+        *range(127, 160),
+        *range(8234, 8239),
+        *range(8294, 8298),
+    )
+}
+"""What stands for characters that steer a terminal or turn the direction of text."""
+
+
+def printable(text: str) -> str:
+    """Return a text of a job. What would steer a terminal becomes an escape such as ``\\x1b``."""
+    return text.translate(CONTROLS)
+
+
+def print_text(text: str, *, err: bool = False) -> None:
+    """Print `text` as `printable` returns it, at once; on stderr if `err`."""
+    print(printable(text), file=sys.stderr if err else sys.stdout, flush=True)
+
 
 def print_error(error: RolemeshError) -> None:
     """Print each problem on stderr: the place, the cause, and the remedy indented. Colours are used
@@ -18,9 +40,9 @@ def print_error(error: RolemeshError) -> None:
     )
     for each in error.errors if isinstance(error, Problems) else (error,):
         place = f"{each.where}: " if each.where else ""
-        print(f"{bold}error:{plain} {place}{each.what}", file=sys.stderr)
+        print(f"{bold}error:{plain} {printable(place + each.what)}", file=sys.stderr)
         if each.remedy:
-            print(f"{dim}  → {each.remedy}{plain}", file=sys.stderr)
+            print(f"{dim}  → {printable(each.remedy)}{plain}", file=sys.stderr)
 
 
 def error_records(error: RolemeshError) -> list[dict[str, str | None]]:
@@ -39,7 +61,7 @@ def print_json(value: Any) -> None:
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print aligned columns on stdout, unwrapped, so that other tools can cut and search them."""
-    lines = [tuple(header), *(tuple(row) for row in rows)]
+    lines = [tuple(header), *(tuple(map(printable, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
         print(

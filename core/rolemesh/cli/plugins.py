@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from rolemesh.cli.arguments import JsonFlag
-from rolemesh.cli.output import print_json, print_table
+from rolemesh.cli.output import print_json, print_table, print_text
 from rolemesh.errors import PluginError, nearest
 from rolemesh.kinds import kind_names
 from rolemesh.kinds.installed import leftovers
@@ -41,7 +41,7 @@ def list_plugins(
 
         records = [checked(record) for record in records]
     for left in leftovers():
-        typer.echo(f"warning: {left}", err=True)
+        print_text(f"warning: {left}", err=True)
     if as_json:
         print_json([msgspec.to_builtins(record) for record in records])
         return

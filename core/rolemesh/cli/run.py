@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -17,6 +16,7 @@ from pydantic import BaseModel
 from rolemesh.api.command import RunOption
 from rolemesh.api.failures import job_failed
 from rolemesh.cli.arguments import JobArgument, Overrides, RunsDir, chosen, with_options
+from rolemesh.cli.output import print_text
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, JobFileError, RolemeshError
 from rolemesh.job.engine import Engine, RunHandle
 from rolemesh.job.prepared import prepare
@@ -137,7 +137,7 @@ def _run(
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    print_text(text, err=True)
 
 
 def _finish(run: JobRun, handle: RunHandle) -> int:
@@ -170,9 +170,7 @@ def _finish(run: JobRun, handle: RunHandle) -> int:
         raise job_failed(result)
     if not run.job.selection.observers:
         of = f" of {result['steps']}" if result["steps"] else ""
+        done = f"{result['committed_steps']}{of} steps"
         why = f" ({result['reason']})" if result.get("reason") else ""
-        print(
-            f"{name} {result['status']}: {result['committed_steps']}{of} steps{why}, in "
-            f"{run.run_dir}"
-        )
+        print_text(f"{name} {result['status']}: {done}{why}, in {run.run_dir}")
     return EXIT_INTERRUPTED if asked and result["status"] != "done" else int(result["exit_code"])

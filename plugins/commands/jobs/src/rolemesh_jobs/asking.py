@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from rolemesh.api.observer import Event
-from rolemesh.cli.output import print_json
+from rolemesh.cli.output import print_json, print_text
 from rolemesh.errors import EXIT_FAILED
 from rolemesh_durable.api.jobs import LivingRun, MasterGoneError, Request, Run, ask
 from rolemesh_jobs.runs import find
@@ -47,7 +47,7 @@ def request(run: LivingRun, what: Request, *, wait: bool) -> Event | None:
 
 def say(run: Run, text: str) -> None:
     """Print a line about the job to stderr."""
-    typer.echo(f"{run.name}: {text}", err=True)
+    print_text(f"{run.name}: {text}", err=True)
 
 
 def tell(run: Run, told: Event | None, said: str, asked: Mapping[str, Any], *, as_json: bool, refused: bool) -> None:
@@ -60,8 +60,8 @@ def tell(run: Run, told: Event | None, said: str, asked: Mapping[str, Any], *, a
         data = {name: value for name, value in (told.data if told is not None else {}).items() if name != "at"}
         print_json({"job": run.name, "outcome": told.kind if told is not None else "ended", **asked} | data)
     elif told is None:
-        typer.echo(f"{run.name} has ended before", err=True)
+        print_text(f"{run.name} has ended before", err=True)
     else:
-        typer.echo(said, err=refused)
+        print_text(said, err=refused)
     if told is None:
         raise typer.Exit(EXIT_FAILED)

@@ -6,6 +6,7 @@ import typer
 
 from rolemesh.api.failures import job_failed
 from rolemesh.cli.arguments import JobName, RunsDir
+from rolemesh.cli.output import print_text
 from rolemesh.errors import RolemeshError
 from rolemesh.job_file.model import Use
 from rolemesh.plugins.manager import JobPlugins
@@ -45,13 +46,13 @@ def command(job: JobName, runs_dir: RunsDir = None) -> None:
     observers.broadcast("job_started", run=info)
     if max(newest_event(run), newest_step(run)) > LATEST:
         where = run.path / METRICS_FILE
-        typer.echo(
+        print_text(
             f"only the last {LATEST} events and steps; 'rolemesh events {run.name}' and {where} have all", err=True
         )
     try:
         result = follow(run.path, observers, owner=False, latest=LATEST, alive=lambda: is_held(run.path))
     except KeyboardInterrupt:
-        typer.echo(
+        print_text(
             f"\n{run.name} goes on: 'rolemesh attach {run.name}' shows it again, 'rolemesh stop {run.name}' ends it"
         )
         return
@@ -67,15 +68,24 @@ def command(job: JobName, runs_dir: RunsDir = None) -> None:
 
 
 def watchers(run: Run) -> JobPlugins:
-    """Return the observers of the job that run beside the user; the console if the job file has none."""
-    uses = [Use.model_validate(use) for use in run.job_value("observers", [])]
+    """Return the observers of the job that run beside the user; the console if the job file has none.
+
+    Of a run that another user could have written it is only the console: an observer acts in the name of this user.
+    """
+    try:
+        run.require_own("its observers do not watch, only the console does", writers=0o002)
+    except RolemeshError as error:
+        print_text(f"warning: {error}", err=True)
+        uses = []
+    else:
+        uses = [Use.model_validate(use) for use in run.job_value("observers", [])]
     info, plugins = run.info(), JobPlugins()
     resolver = Resolver(run, info.base if info is not None else "")
     for index, use in enumerate(uses):
         try:
             record, cls, options = resolver.find("observers", use, f"observers[{index}]")
         except RolemeshError as error:
-            typer.echo(f"warning: {error}\n  it does not watch; the others do", err=True)
+            print_text(f"warning: {error}\n  it does not watch; the others do", err=True)
             continue
         if cls.side == "driver":
             plugins.create(f"{record.name}#{index}", record, cls, options)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from rolemesh.cli.arguments import JsonFlag, RunsDir
-from rolemesh.cli.output import print_json, print_table
+from rolemesh.cli.output import print_json, print_table, print_text
 from rolemesh.errors import EXIT_DONE, EXIT_FAILED, EXIT_NOT_STARTED, PluginError, RolemeshError
 from rolemesh.graph.flow import place_of_error
 from rolemesh.job_file.model import Use
@@ -52,7 +52,7 @@ def list_(where: Where, step: Step = None, as_json: JsonFlag = False, runs_dir: 
         rows = [(f"{each.step}", *_described(each), str(each.path)) for each in checkpoints]
         print_table(("step", "state", "ranks", "size", "folder"), rows)
     else:
-        typer.echo(
+        print_text(
             f"no snapshots of {where} on disk; engine.options.snapshots.persist_every=N writes one every N steps"
         )
 
@@ -74,15 +74,15 @@ def verify(where: Where, step: Step = None, as_json: JsonFlag = False, runs_dir:
         raise typer.Exit(EXIT_FAILED if damaged else EXIT_DONE)
     for each, problems in found:
         if each.manifest is None:
-            typer.echo(f"step {each.step}: does not count: {each.warning}")
+            print_text(f"step {each.step}: does not count: {each.warning}")
             continue
-        typer.echo(f"step {each.step}: {'damaged' if problems else f'intact ({len(each.manifest.files)} files)'}")
+        print_text(f"step {each.step}: {'damaged' if problems else f'intact ({len(each.manifest.files)} files)'}")
         for problem in problems:
-            typer.echo(f"  {problem.file}: {problem.what}")
+            print_text(f"  {problem.file}: {problem.what}")
     intact = [each.step for each, problems in found if each.manifest is not None and not problems]
     if damaged:
         use = f"the job resumes from step {intact[0]}" if intact else "no snapshot is left to resume from"
-        typer.echo(f"  → {use}; remove {', '.join(str(each.path) for each in damaged)}", err=True)
+        print_text(f"  → {use}; remove {', '.join(str(each.path) for each in damaged)}", err=True)
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -117,7 +117,7 @@ def export(
     source = _source(where, step, runs_dir)
     found, damaged = disk.newest_intact(source.run_dir, source.step)
     for text in damaged:
-        typer.echo(f"warning: {text}", err=True)
+        print_text(f"warning: {text}", err=True)
     if found is None or found.manifest is None:
         if damaged:
             raise SnapshotError("no intact snapshot is left", where=str(disk.snapshots_folder(source.run_dir)))
@@ -146,9 +146,9 @@ def export(
         print_json({"step": found.step} | (rows[0] if len(chosen) == 1 else {"folder": str(out), "roles": rows}))
     else:
         for row in rows:
-            typer.echo(f"role {row['role']} after step {found.step}: {row['folder']}/ ({', '.join(row['files'])})")
+            print_text(f"role {row['role']} after step {found.step}: {row['folder']}/ ({', '.join(row['files'])})")
     for name, why in failed.items():
-        typer.echo(f"error: role {name} is not exported: {why}", err=True)
+        print_text(f"error: role {name} is not exported: {why}", err=True)
     if failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -200,7 +200,7 @@ def _workloads(run_dir: Path, manifest: disk.Manifest) -> tuple[dict[str, Resolv
             found[name] = resolver.find("workloads", Use.model_validate(use), f"roles.{name}")
             record, before = found[name].record, manifest.plugins.get(found[name].record.name, "")
             if before and not record.distribution and before != own_version(record):
-                typer.echo(f"warning: {record.name} has changed since the job ran; it is used as it is now", err=True)
+                print_text(f"warning: {record.name} has changed since the job ran; it is used as it is now", err=True)
         except RolemeshError as error:
             broken[name] = error
     return found, broken
@@ -230,7 +230,7 @@ def _choose(role: str | None, run_dir: Path, manifest: disk.Manifest) -> dict[st
         if name == role or (role is None and not able):
             raise error
         if role is None:
-            typer.echo(f"warning: role {name} cannot be exported: {error}", err=True)
+            print_text(f"warning: role {name} cannot be exported: {error}", err=True)
     if role is None and able:
         return able
     if role is None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from rolemesh.cli.arguments import RunsDir
-from rolemesh.cli.output import print_table
+from rolemesh.cli.output import print_table, print_text
 from rolemesh.errors import NameInUseError
 from rolemesh.runs.run import runs_folder
 from rolemesh_console.text import amount
@@ -43,16 +43,16 @@ def command(
     runs = runs_folder(runs_dir)
     found = earlier_runs(runs, job, keep)
     if not found:
-        typer.echo(f"no earlier runs to delete in {runs}/")
+        print_text(f"no earlier runs to delete in {runs}/")
         return
     total = amount(sum(each.bytes for each in found))
     if not yes:
         print_table(("EARLIER RUN", "SIZE"), [(str(each.path), amount(each.bytes)) for each in found])
-        typer.echo(f"{total} in all; to delete them: {clean_command(runs, job, keep)} --yes")
+        print_text(f"{total} in all; to delete them: {clean_command(runs, job, keep)} --yes")
         return
     if living := sorted(path.name for path in runs.iterdir() if path.is_dir() and is_held(path)):
         what = f"{' and '.join(living)} may go on from an earlier run, so none is deleted"
         raise NameInUseError(what, where=str(runs), remedy=f"wait for its end, or: rolemesh stop {living[0]}")
     for each in found:
         delete(each)
-    typer.echo(f"deleted {len(found)} earlier run{'s' * (len(found) > 1)}: {total}")
+    print_text(f"deleted {len(found)} earlier run{'s' * (len(found) > 1)}: {total}")

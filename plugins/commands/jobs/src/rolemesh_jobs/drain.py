@@ -8,6 +8,7 @@ import typer
 
 from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
+from rolemesh.cli.output import print_text
 from rolemesh.errors import EXIT_FAILED
 from rolemesh_console.sentences import sentence
 from rolemesh_durable.api.jobs import ControlClient, DrainNode, Request
@@ -82,4 +83,4 @@ class _Drain(Request):
 
     def progress(self, event: Event) -> None:
         if event.kind in ("drain_waiting", "stop_point"):
-            typer.echo(sentence(event), err=True)
+            print_text(sentence(event) or event.kind, err=True)

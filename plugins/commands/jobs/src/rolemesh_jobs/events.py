@@ -116,9 +116,9 @@ def _show(event: Event, as_json: bool) -> None:
     if as_json:
         typer.echo(msgspec.json.encode(event))
         return
-    from rich.console import Console
+    from rolemesh_console.terminal import Terminal
 
-    Console(highlight=False).print(line(event), soft_wrap=True)
+    Terminal(highlight=False).print(line(event), soft_wrap=True)
 
 
 def _style(kind: str) -> str:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +16,12 @@ import typer
 from rolemesh.api.rank_ref import RankRef
 from rolemesh.cli.arguments import JobName, RunsDir
 from rolemesh.errors import EXIT_NOT_STARTED, RolemeshError, nearest
-from rolemesh.runs.jsonl import open_regular
 from rolemesh.runs.run import LOGS_DIR
 from rolemesh_durable.api.jobs import LivingRun
 from rolemesh_jobs.interleaving import Interleaving, Piece
 from rolemesh_jobs.runs import find
+from rolemesh_runtime.run_files import names_in, open_in
+from rolemesh_runtime.unreadable import unreadable
 
 __all__ = ["Tail", "command", "log_files"]
 
@@ -80,9 +82,16 @@ def command(
 def log_files(run: LivingRun, who: str | None) -> dict[str, Path]:
     """Return the log files by ``role/rank``, in order. `who` is a role, a ``role/rank``, or None for all."""
     found: dict[RankRef, Path] = {}
-    for path in (run.path / LOGS_DIR).glob("*-*.log"):
+    names: list[str] = []
+    try:
+        names = names_in(run.path, LOGS_DIR)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise unreadable(run.path / LOGS_DIR, error) from error
+    for path in (run.path / LOGS_DIR / name for name in names if name.endswith(".log")):
         role, _, rank = path.stem.rpartition("-")
-        if rank.isdigit() and who in (None, role, str(ref := RankRef(role, int(rank)))):
+        if rank.isdecimal() and who in (None, role, str(ref := RankRef(role, int(rank)))):
             found[ref] = path
     return {str(ref): found[ref] for ref in sorted(found)}
 
@@ -91,9 +100,11 @@ class Tail:
     """Reads the lines that were added to a file since the last call. As ``tail -F`` it begins again after a truncation
     (logrotate's ``copytruncate``), and goes on in a new file of the name once it has read the old one."""
 
-    def __init__(self, path: Path, last: int | None = None) -> None:
+    def __init__(self, path: Path, last: int | None = None, *, run_dir: Path | None = None) -> None:
+        """`run_dir`: the run's folder, below which the file is; None if the file is directly in it."""
         self._path = path
-        self._file = open_regular(path)
+        self._within = run_dir or path.parent
+        self._file = self._open()
         self._at = 0
         self._seen = b""
         """The last bytes before `_at`. After a truncation the file has others there."""
@@ -138,13 +149,16 @@ class Tail:
         elif self._rest and now >= self._since + PATIENCE_S and (text := self._partial()):
             yield Piece(text, False)
 
+    def _open(self) -> BufferedReader:
+        return open_in(self._within, *self._path.relative_to(self._within).parts)
+
     def _read(self) -> bytes:
         """Return the next bytes, at most a block. A file that begins again also begins a line."""
         again = self._bytes(self._at - len(self._seen), len(self._seen)) != self._seen
         data = b"" if again else self._bytes(self._at, BLOCK)
         if not again and not data and self._is_replaced():
             with suppress(OSError):
-                file = open_regular(self._path)
+                file = self._open()
                 self._file.close()
                 self._file, again = file, True
         if again:
@@ -201,13 +215,15 @@ class _Printer:
     """Prints the lines of some ranks. Their files may appear later."""
 
     def __init__(self, run: LivingRun, who: str | None, last: int | None) -> None:
-        from rich.console import Console
+        from rolemesh_console.terminal import Terminal, coloured
 
         self._run = run
         self._who = who
         self._last = last
         self._tails: dict[str, Tail] = {}
-        self._console = Console(highlight=False)
+        self._console = Terminal(highlight=False)
+        # A file gets the bytes as they are.
+        self._clean = coloured if self._console.is_terminal else str
         self._shown = Interleaving()
 
     def expect(self) -> None:
@@ -234,7 +250,7 @@ class _Printer:
 
     def _opened(self, name: str, path: Path) -> Tail:
         try:
-            return Tail(path, self._last)
+            return Tail(path, self._last, run_dir=self._run.path)
         except OSError as error:
             what = f"this log cannot be read: {error.strerror}"
             remedy = f"make it readable or remove it, or name another rank than {name}"
@@ -254,8 +270,7 @@ class _Printer:
                 if len(names) > 1:
                     self._console.print(Text(f"{name:<{width}} │ ", style=COLOURS[i % len(COLOURS)]), end="")
             for piece in tail.pieces(rest=rest):
-                # The text itself is the rank's, colours and all.
-                self._console.file.write(self._shown.add(name, prefix.get(), piece))
+                self._console.file.write(self._clean(self._shown.add(name, prefix.get(), piece)))
         if rest:
             self._console.file.write(self._shown.close())
         self._console.file.flush()

@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from rolemesh.cli.arguments import JsonFlag, RunsDir
+from rolemesh.cli.output import print_text
 from rolemesh.runs.run import runs_folder
 from rolemesh_console.kept import kept_lines
 from rolemesh_jobs.picture import job_status, job_statuses
@@ -42,20 +43,20 @@ def command(
     """
     pictures = [job_status(job, runs_dir)] if job is not None else job_statuses(runs_dir)
     if as_json:
-        typer.echo(json.dumps(pictures if job is None else pictures[0], indent=2))
+        print_text(json.dumps(pictures if job is None else pictures[0], indent=2))
     elif job is not None:
         _print_one(pictures[0])
     elif pictures:
         _print_all(pictures)
     else:
-        typer.echo(f"no runs in {runs_folder(runs_dir)}/")
+        print_text(f"no runs in {runs_folder(runs_dir)}/")
 
 
 def _print_all(pictures: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from rolemesh_console.terminal import Terminal
     from rolemesh_console.text import duration, state_style
 
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
@@ -66,18 +67,18 @@ def _print_all(pictures: list[dict[str, Any]]) -> None:
         state = Text(str(p["state"]), style=state_style(str(p["state"])))
         message = Text("; ".join([*p["warnings"], str(p["message"] or "").partition("\n")[0]]).strip("; "), style="dim")
         table.add_row(Text(p["name"], style="bold"), state, _steps(p), wall, message)
-    Console(highlight=False).print(table)
+    Terminal(highlight=False).print(table)
 
 
 def _print_one(p: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from rolemesh.api.observer import RankStatus
+    from rolemesh_console.terminal import Terminal
     from rolemesh_console.text import activity, duration, state_style
 
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     head = Text.assemble((p["name"], "bold"), "  ", (str(p["state"]), state_style(str(p["state"]))))
     head.append(f"  {_steps(p)} steps" + (f"  {duration(p['wall_s'])}" if p["wall_s"] is not None else ""))
     head.append(f"  {p['run_dir']}", style="dim")

@@ -10,6 +10,7 @@ import typer
 
 from rolemesh.api.observer import Event
 from rolemesh.cli.arguments import JobName, RunsDir
+from rolemesh.cli.output import print_text
 from rolemesh.errors import EXIT_FAILED
 from rolemesh_durable.api.jobs import ANSWER_S, ControlClient, LivingRun, MasterGoneError, Request
 from rolemesh_jobs.asking import request, say
@@ -53,7 +54,7 @@ def command(
     """
     run = find(job, runs_dir)
     if (result := run.result()) is not None:
-        typer.echo(f"{run.name} has ended already: {result.get('status')}")
+        print_text(f"{run.name} has ended already: {result.get('status')}")
         return
     try:
         request(run, _Stop(reason(f"stop{' --drain' * drain}"), drain=drain), wait=False)
@@ -61,14 +62,14 @@ def command(
         remedy = "its agents end by themselves when their lease runs out; 'rolemesh status' shows what is known"
         raise MasterGoneError(error.what, where=error.where, remedy=remedy) from error
     if not wait:
-        typer.echo(f"{run.name} is stopping; 'rolemesh status {run.name}' shows when it has ended")
+        print_text(f"{run.name} is stopping; 'rolemesh status {run.name}' shows when it has ended")
         return
     result = _await_end(run)
     if result is None:
-        typer.echo(f"{run.name}: its master fell silent before it left a result", err=True)
+        print_text(f"{run.name}: its master fell silent before it left a result", err=True)
         raise typer.Exit(EXIT_FAILED)
     of = f" of {result['steps']}" if result.get("steps") else ""
-    typer.echo(f"{run.name} {result.get('status')} · {result.get('committed_steps')}{of} steps")
+    print_text(f"{run.name} {result.get('status')} · {result.get('committed_steps')}{of} steps")
 
 
 def _await_end(run: LivingRun) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ import typer
 
 from rolemesh.api.observer import RankStatus
 from rolemesh.cli.arguments import JobName, JsonFlag, RunsDir
-from rolemesh.cli.output import print_json
+from rolemesh.cli.output import print_json, print_text
 from rolemesh.runs.run import runs_folder
 from rolemesh_debug.living_ranks import find_rank, process_of
 from rolemesh_debug.process_facts import ProcessFacts
@@ -59,7 +59,7 @@ def command(
         if as_json:
             print_json({"job": run.name, "rank": str(found.ref), "profile": str(file)})
         else:
-            typer.echo(f"{file}; open it in https://ui.perfetto.dev")
+            print_text(f"{file}; open it in https://ui.perfetto.dev")
         return
     facts = process_of(status, found)
     stacks = take_stacks(found.pid)
@@ -67,7 +67,7 @@ def command(
         told = {"memory": msgspec.to_builtins(facts), "stacks": stacks}
         print_json({"job": run.name, **msgspec.to_builtins(found), **told})
     else:
-        typer.echo("\n".join([*_lines(found, facts), "", stacks]))
+        print_text("\n".join([*_lines(found, facts), "", stacks]))
 
 
 def _lines(rank: RankStatus, facts: ProcessFacts) -> list[str]:

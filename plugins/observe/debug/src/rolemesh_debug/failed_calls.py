@@ -7,7 +7,6 @@ this form cannot express are pickled, and the file says so.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import pickle
@@ -106,9 +105,7 @@ def write(path: Path, about: About, arguments: Mapping[str, Any], max_bytes: int
 def read(path: Path) -> FailedCall:
     """Return a saved call. Nothing is unpickled. Raises `ReplayError`."""
     try:
-        if not path.is_file():
-            raise FileNotFoundError(errno.ENOENT, "there is no such file")
-        state = StateFile(map_file(path), str(path)).state()
+        state = StateFile(map_file(path.absolute().parent, path.name), str(path)).state()
         about = msgspec.convert(state["about"], About)
         values, pickles = dict(state["values"]), dict(state["pickles"])
         for name in state["shards"]:

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from rolemesh.api.observer import JobStatus
 from rolemesh.api.rank_ref import RankRef
+from rolemesh.cli.output import print_text
 from rolemesh.errors import EXIT_FAILED, RolemeshError
 from rolemesh_debug.living_ranks import asked_by
 from rolemesh_debug.requests import ProfileRank
@@ -34,7 +33,7 @@ def profiled(run: LivingRun, status: JobStatus, ref: RankRef, steps: int) -> Pat
     reason, after = asked_by(f"rolemesh debug --profile {steps}"), newest_event(run)
     with ControlClient(run.path) as client:
         client.ask(ProfileRank(ref.role, ref.rank, steps, reason))
-    typer.echo(f"{ref} profiles its next {steps} steps; Ctrl-C ends only this wait", err=True)
+    print_text(f"{ref} profiles its next {steps} steps; Ctrl-C ends only this wait", err=True)
     while (told := _written(run, after, reason)) is None:
         now = run.status()
         if now is not None and now.master_pid != status.master_pid:

@@ -25,6 +25,7 @@ from rolemesh_debug.failed_calls import About, FailedCall, ReplayError
 from rolemesh_debug.spikes import wrong
 from rolemesh_debug.watch import Judged, WatchError, decisions, decisions_file
 from rolemesh_runtime.items import Items, apart
+from rolemesh_runtime.run_files import content_in
 
 __all__ = ["Replay", "inputs_of", "prepare"]
 
@@ -137,7 +138,7 @@ def _job(about: About, run_dir: Path) -> JobFile:
     path = run_dir / JOB_FILE
     try:
         require_own(path)
-        text = path.read_text(encoding="utf-8")
+        text = content_in(run_dir, JOB_FILE).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ReplayError(
             f"the run's job file cannot be read: {error}", where=str(path), remedy="give a file within a run's folder"

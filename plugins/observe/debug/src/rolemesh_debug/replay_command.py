@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from rolemesh.cli.output import print_text
 from rolemesh.errors import EXIT_FAILED
 from rolemesh_debug.describing import described
 from rolemesh_debug.failed_calls import About, FailedCall, read
@@ -49,7 +50,7 @@ def command(
     inputs = inputs_of(call, file, trusted=trust_pickles)
     with tempfile.TemporaryDirectory(prefix="rolemesh-replay-") as scratch:
         replay = prepare(call.about, inputs, file.resolve().parent.parent, Path(scratch), restore=not fresh)
-        typer.echo(f"  its state: {replay.state}\n")
+        print_text(f"  its state: {replay.state}\n")
         try:
             failed = _run(replay, call.about, debugger=debugger)
         finally:
@@ -60,10 +61,10 @@ def command(
 
 def _introduce(call: FailedCall) -> None:
     about = call.about
-    typer.echo(f"{about.role}.{about.operator}, rank {about.rank}, step {about.step} of {about.job}")
-    typer.echo(f"  failed with: {about.error}")
+    print_text(f"{about.role}.{about.operator}, rank {about.rank}, step {about.step} of {about.job}")
+    print_text(f"  failed with: {about.error}")
     for name, text in about.inputs.items():
-        typer.echo(f"  {name}: {text}" + (" (pickled)" if name in call.pickles else ""))
+        print_text(f"  {name}: {text}" + (" (pickled)" if name in call.pickles else ""))
 
 
 def _run(replay: Replay, about: About, *, debugger: bool) -> bool:
@@ -71,11 +72,11 @@ def _run(replay: Replay, about: About, *, debugger: bool) -> bool:
     try:
         result = replay.run()
     except Exception as error:
-        typer.echo(user_traceback(error, OURS) or "".join(traceback.format_exception(error)), err=True)
+        print_text(user_traceback(error, OURS) or "".join(traceback.format_exception(error)), err=True)
         again = summarize(error).splitlines()[:1] == about.error.splitlines()[:1]
-        typer.echo("It fails again." if again else "It fails, in another way than in the job.")
+        print_text("It fails again." if again else "It fails, in another way than in the job.")
         if debugger:
             pdb.post_mortem(error.__traceback__)
         return True
-    typer.echo(f"It succeeds: it returns {described(result)}.")
+    print_text(f"It succeeds: it returns {described(result)}.")
     return False

@@ -19,6 +19,7 @@ from rolemesh.runs.run import write_json
 from rolemesh_debug.failed_calls import FAILURES_DIR
 from rolemesh_debug.spikes import Usual, usual, wrong
 from rolemesh_durable.api.extensions import Extension, Rank, RankExtension
+from rolemesh_runtime.run_files import content_in
 
 __all__ = ["Judged", "Rule", "Watch", "WatchError", "WatchOptions", "decisions", "decisions_file"]
 
@@ -128,6 +129,6 @@ def decisions_file(run_dir: Path, role: str, rank: int) -> Path:
 def decisions(path: Path) -> dict[str, Judged]:
     """Return the decisions in the file; none if there is no such file or it is damaged."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Judged])
+        return msgspec.json.decode(content_in(path.parents[1], FAILURES_DIR, path.name), type=dict[str, Judged])
     except (OSError, *UNDECODABLE):
         return {}

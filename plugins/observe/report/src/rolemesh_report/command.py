@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from rolemesh.api.command import Command, RunOption
 from rolemesh.cli.arguments import RunsDir
+from rolemesh.cli.output import print_text
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import JOB_FILE, runs_folder
 
@@ -66,7 +67,7 @@ def report(
         raise RolemeshError(
             f"the report cannot be written: {error.strerror or error}", where=str(path), remedy=remedy
         ) from error
-    typer.echo(str(path))
+    print_text(str(path))
 
 
 class ReportOptions(BaseModel, extra="forbid"):

@@ -11,6 +11,7 @@ import typer
 
 from rolemesh.api.command import Command
 from rolemesh.cli.arguments import JsonFlag, RunsDir
+from rolemesh.cli.output import print_text
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import runs_folder
 
@@ -68,7 +69,7 @@ def top(
     if as_json:
         import msgspec
 
-        typer.echo(
+        print_text(
             msgspec.json.format(msgspec.json.encode(answered(path, lambda: source.frame(window))), indent=2).decode()
         )
     elif once or not sys.stdout.isatty():

@@ -18,6 +18,7 @@ import typer
 import uvicorn
 
 from rolemesh.cli.arguments import RunsDir
+from rolemesh.cli.output import print_text
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import runs_folder
 from rolemesh_facts.finding import readable_run
@@ -82,7 +83,7 @@ def command(
     path = f"/run/{quote(_name(chosen), safe='')}/flow" if chosen else "/"
     access, address = Access(), f"http://{shown}:{bound}{path}"
     _print_address(access, address)
-    typer.echo("Ctrl-C ends the viewer, not the job")
+    print_text("Ctrl-C ends the viewer, not the job")
     leading = _open_browser(access, address) if open_ else None
     live, hosts, runs = Live(), [host, socket.gethostname(), *(allow_host or ())], Runs(folder, chosen)
     threading.Thread(target=compile_templates, daemon=True, name="templates").start()
@@ -104,7 +105,7 @@ def command(
 
 def _print_address(access: Access, address: str) -> None:
     """Print an address that opens one browser, and another one when that is done."""
-    typer.echo(f"{address}?token={access.link(lambda: _print_address(access, address))}")
+    print_text(f"{address}?token={access.link(lambda: _print_address(access, address))}")
 
 
 def _open_browser(access: Access, address: str) -> Path:

@@ -8,8 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from rolemesh.errors import RolemeshError
+from rolemesh.job_file.places import parse_yaml
+from rolemesh.runs.run import JOB_FILE
 from rolemesh_facts import RunFacts
 
 __all__ = ["vocabulary"]
@@ -30,8 +31,8 @@ def vocabulary(facts: RunFacts) -> Callable[[int], str] | None:
     try:
         if facts.path.stat().st_uid != os.geteuid():
             return None
-        job = yaml.safe_load(facts.job_file())
-    except (OSError, yaml.YAMLError):
+        job, _ = parse_yaml(facts.job_file(), JOB_FILE)
+    except (OSError, RolemeshError, RecursionError):
         return None
     for model in _models(job):
         path = Path(info.base, model, FILE)

@@ -19,6 +19,7 @@ from rolemesh_console.live_view import live_view, starting_line
 from rolemesh_console.sentences import sentence
 from rolemesh_console.statistics import Statistics
 from rolemesh_console.summary import kept, summary
+from rolemesh_console.terminal import Terminal
 from rolemesh_console.text import clock, duration, number, percent
 
 __all__ = ["ConsoleObserver", "ConsoleOptions"]
@@ -189,6 +190,6 @@ class ConsoleObserver(Observer):
 
 
 def _console() -> Console:
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     # A pipe has no width; rich would take 80 columns, too few for the summary's tables.
-    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+    return console if console.is_terminal else Terminal(highlight=False, width=PLAIN_WIDTH)

@@ -122,6 +122,11 @@ def _node_checked(data: _Data) -> str | None:
     return f"{_nodes([data['node']])} is left out: {data['unfit']}" if data.get("unfit") else None
 
 
+def _nodes_banned(data: _Data) -> str | None:
+    bans = ", ".join(f"{_nodes([node])} for {seconds:g} s" for node, seconds in data["nodes"].items())
+    return f"level {data['level']} bans {bans}" if bans else None
+
+
 def _job_stopping(data: _Data) -> str | None:
     return f"stopping: {data.get('message', '')}" if data.get("status") == "interrupted" else None
 
@@ -139,6 +144,7 @@ _SLOW_OPERATOR = (
     "through; it is allowed {allowed_s:g} s from now on: set hang.after_s above that"
 )
 _SENTENCES: dict[str, str | Callable[[_Data], str | None]] = {
+    "ban_lifted": "node {node:.12} may have ranks again: {why}",
     "agent_died": "agent {agent} on node {node} is gone ({why}); the next one adopts its ranks",
     "connections_refused": "warning: node {node} has refused {count} connections that had not the job's key",
     "drain_asked": _drain_asked,
@@ -155,6 +161,7 @@ _SENTENCES: dict[str, str | Callable[[_Data], str | None]] = {
     "master_recovered": "the master was started again (epoch {epoch})",
     "lines_cut": "from step {step} on, a line of metrics covers {every} steps",
     "node_checked": _node_checked,
+    "nodes_banned": _nodes_banned,
     "recovered": _recovered,
     "recovery_failed": "recovery {number} by level {level} failed: {why}",
     "recovery_planned": _recovery_planned,
