@@ -1,7 +1,8 @@
-"""A locked job runs with the plugins that were locked, byte for byte, or not at all."""
+"""A locked job runs with the plugins that were locked, or not at all."""
 
 from __future__ import annotations
 
+import py_compile
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,22 @@ def test_the_hash_is_of_names_and_contents_and_imports_nothing(package: Path) ->
     (package / "data.bin").unlink()
     (package / "deep.py").write_text("class Mine: ....\n")
     assert content_hash(RECORD) != before
+
+
+def test_a_link_in_the_package_counts_and_code_that_nobody_compares_with_its_source_is_refused(
+    package: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "linked.py").write_text("a = 1\n")
+    (package / "linked").symlink_to(tmp_path / "elsewhere")
+    (package / "again").symlink_to(package)
+    before = content_hash(RECORD)
+    (tmp_path / "elsewhere" / "linked.py").write_text("a = 2\n")
+    assert content_hash(RECORD) != before
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(package / "deep.py"), invalidation_mode=unchecked)
+    with pytest.raises(PluginError, match="does not compare with its source"):
+        content_hash(RECORD)
 
 
 def test_a_locked_job_passes_and_carries_its_hash_to_other_processes(package: Path, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from rolemesh.errors import PluginError
@@ -11,6 +13,9 @@ from rolemesh.kinds.installed import how_to_install
 from rolemesh.plugins.discovery import PluginRecord
 
 _AGAIN = "look at what has changed, then run `rolemesh plugins lock` again"
+
+_UNCHECKED = b"\x01\0\0\0"
+"""Flags of a hash-based .pyc file that Python does not check (PEP 552)."""
 
 
 def check_content(record: PluginRecord, where: str | None = None) -> None:
@@ -32,7 +37,7 @@ def content_hash(record: PluginRecord) -> str:
     single = Path((spec.origin or "") if spec is not None else file)
     files: list[tuple[Path, Path]] = []
     for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
-        found = (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
+        found = sorted(path for path in files_below(folder) if _is_source(path, record))
         files += [(path.relative_to(folder), path) for path in found]
     if not files and single.is_file():
         files = [(Path(single.name), single)]
@@ -45,6 +50,31 @@ def content_hash(record: PluginRecord) -> str:
         digest.update(f"{len(name)} {name} {len(content)} ".encode())
         digest.update(content)
     return digest.hexdigest()
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files below `folder`, also behind links: an import follows them. Each folder counts once."""
+    seen = set[str]()
+    for at, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(at)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        yield from (path for name in names if (path := Path(at, name)).is_file())
+
+
+def _is_source(path: Path, record: PluginRecord) -> bool:
+    """Whether the hash covers a file. Raises `PluginError` for compiled code that Python runs without its source."""
+    if path.parent.name != "__pycache__":
+        return True
+    with path.open("rb") as file:
+        if file.read(8)[4:] == _UNCHECKED:
+            what = f"{record.what} has compiled code that Python does not compare with its source"
+            raise PluginError(
+                what, kind="refused", where=str(path), remedy=f"remove this file, or {_reinstall(record)}"
+            )
+    return False
 
 
 def own_version(record: PluginRecord) -> str:
