@@ -31,6 +31,8 @@ __all__ = ["RayConnection"]
 
 PROBE_TIMEOUT_S = 5.0
 COME_UP_S = 60.0
+UV = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
+"""Variable by which a user decides whether Ray starts its workers by uv, if it is started by ``uv run``."""
 PENDING_CALLS = 1000
 """Maximum number of messages that wait between an agent and its master; further ones are dropped."""
 
@@ -39,7 +41,7 @@ def _probe(address: str) -> None:
     """Raise `OSError` at once if nothing listens at ``host:port``; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=PROBE_TIMEOUT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_TIMEOUT_S).close()
 
 
 @contextmanager
@@ -47,12 +49,18 @@ def _as_it_was() -> Iterator[None]:
     """Restore signal handlers and variables that `ray.init` changes. Ray's SIGTERM handler would exit at once; here
     SIGTERM ends the job in good order, as Ctrl-C does.
 
-    Ray also sets a debugger of its own, which processes started from here would inherit.
+    Ray also sets a debugger of its own, which processes started from here would inherit. Under ``uv run`` it would
+    start master and agents by uv again, in a copy of the working directory; they have the command's interpreter.
     """
+    from ray._private import ray_constants
+
     ours, debugger = signal.getsignal(signal.SIGTERM), os.environ.get(DEBUGGER)
+    by_uv, asked = ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV, UV in os.environ
     try:
+        ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = by_uv and asked
         yield
     finally:
+        ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = by_uv
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ours)
         os.environ.pop(DEBUGGER, None)

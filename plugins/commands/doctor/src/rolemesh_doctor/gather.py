@@ -119,7 +119,7 @@ def _wanted_ray() -> str | None:
 def _unreachable(address: str) -> str:
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=2.0).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
     except (OSError, ValueError) as error:
         return _why(error)
     return ""
@@ -238,7 +238,9 @@ def host() -> facts.Host:
     """Check whether this machine's name resolves to one of its addresses. A name server may not answer."""
     name = socket.gethostname()
     try:
-        socket.create_server((socket.gethostbyname(name), 0)).close()
+        family, kind, _, _, address = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as own:
+            own.bind(address)
     except OSError as error:
         return facts.Host(name, _why(error))
     return facts.Host(name)

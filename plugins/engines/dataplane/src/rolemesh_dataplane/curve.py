@@ -9,7 +9,7 @@ from zmq.utils import z85
 
 from rolemesh_dataplane.transports import TransportKeys
 
-__all__ = ["ZAP_DOMAIN", "Gate", "connects_with", "listens_with", "new_keys"]
+__all__ = ["ZAP_DOMAIN", "Gate", "connect", "listen", "new_keys"]
 
 ZAP_DOMAIN = "rolemesh"
 _ZAP = "inproc://zeromq.zap.01"
@@ -21,19 +21,25 @@ def new_keys() -> TransportKeys:
     return TransportKeys(*(key.decode() for key in pairs))
 
 
-def listens_with(socket: zmq.Socket[bytes], keys: TransportKeys) -> None:
-    """Call before the socket is bound: the context's authenticator then requires the client's key from each peer."""
+def listen(socket: zmq.Socket[bytes], host: str, keys: TransportKeys) -> str:
+    """Bind the socket to a free TCP port of `host`, a name or an address, and return the address for `connect`. The
+    context's authenticator requires the client's key from each peer."""
     socket.curve_server = True
     socket.curve_secretkey = keys.server_secret.encode()
     socket.curve_publickey = keys.server_public.encode()
     socket.zap_domain = ZAP_DOMAIN.encode()
+    socket.ipv6 = ":" in host
+    address = f"tcp://[{host}]" if socket.ipv6 else f"tcp://{host}"
+    return f"{address}:{socket.bind_to_random_port(address)}"
 
 
-def connects_with(socket: zmq.Socket[bytes], keys: TransportKeys) -> None:
-    """Call before the socket is connected."""
+def connect(socket: zmq.Socket[bytes], address: str, keys: TransportKeys) -> None:
+    """Connect the socket to an address that `listen` returned."""
     socket.curve_serverkey = keys.server_public.encode()
     socket.curve_publickey = keys.client_public.encode()
     socket.curve_secretkey = keys.client_secret.encode()
+    socket.ipv6 = "[" in address
+    socket.connect(address)
 
 
 class Gate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zmq
 
 from rolemesh_dataplane.auth_monitor import Handshakes
-from rolemesh_dataplane.curve import Gate, connects_with, listens_with
+from rolemesh_dataplane.curve import Gate, connect, listen
 from rolemesh_dataplane.transports import Inbox, Payload, Sender, Site, Stamp, Transport, TransportError, TransportKeys
 
 __all__ = ["TcpTransport"]
@@ -20,11 +20,8 @@ class TcpTransport(Transport):
             raise TransportError("tcp edges need the job's keys", where=site.ref.in_words)
         self._context, self._keys = inbox.context, site.keys
         self._gate = Gate(inbox.context, site.keys.client_public)
-        socket = inbox.socket
-        self._handshakes = Handshakes(socket)
-        listens_with(socket, site.keys)
-        port = socket.bind_to_random_port(f"tcp://{site.host}")
-        return f"tcp://{site.host}:{port}"
+        self._handshakes = Handshakes(inbox.socket)
+        return listen(inbox.socket, site.host, site.keys)
 
     def connect(self, address: str) -> Sender:
         """Return a PUSH socket with the job's client key."""
@@ -44,8 +41,7 @@ class _TcpSender(Sender):
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, keys: TransportKeys) -> None:
         self._socket: zmq.Socket[bytes] = context.socket(zmq.PUSH)
         self._socket.set_hwm(0)
-        connects_with(self._socket, keys)
-        self._socket.connect(address)
+        connect(self._socket, address, keys)
 
     def send(self, frame: bytes) -> None:
         self._socket.send(frame)

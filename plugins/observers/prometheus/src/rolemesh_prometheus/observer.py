@@ -45,7 +45,8 @@ class PrometheusObserver(Tracker):
         from rolemesh_prometheus.server import Server
 
         self._server = Server(self.options.host, self.options.port, self.name(run), run.roles)
-        address = f"{self.options.host}:{self._server.port}"
+        host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
+        address = f"{host}:{self._server.port}"
         write_json(Path(run.run_dir, TARGETS_FILE), [{"targets": [address], "labels": {"rolemesh_job": run.name}}])
         return f"http://{address}/metrics", -1
 

@@ -54,8 +54,9 @@ class LeaseOffice:
         self._socket = self._context.socket(zmq.REP)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.MAXMSGSIZE, QUESTION_BYTES)
-        port = self._socket.bind_to_random_port(f"tcp://{host}")
-        self.address = f"tcp://{host}:{port}"
+        self._socket.ipv6 = ":" in host
+        address = f"tcp://[{host}]" if self._socket.ipv6 else f"tcp://{host}"
+        self.address = f"{address}:{self._socket.bind_to_random_port(address)}"
         self._thread = threading.Thread(target=self._serve, name="leases", daemon=True)
         self._thread.start()
 
@@ -115,6 +116,7 @@ def _ask(office: str, engine: str, requests: list[str]) -> Sequence[bool]:
     with zmq.Context() as context, context.socket(zmq.REQ) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVTIMEO, int(ANSWER_S * 1000))
+        socket.ipv6 = "[" in office
         socket.connect(office)
         try:
             socket.send(msgspec.msgpack.encode((engine, requests)))

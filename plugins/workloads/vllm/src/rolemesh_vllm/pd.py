@@ -6,6 +6,7 @@ import importlib.util
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +15,7 @@ import numpy as np
 from rolemesh.api.batch import Batch, Ragged
 from rolemesh.api.partition import Split
 from rolemesh.api.workload import operator
-from rolemesh.errors import OptionsError, raise_all
+from rolemesh.errors import OptionsError, RolemeshError, raise_all
 from rolemesh_vllm.checkpoint import check_same_model
 from rolemesh_vllm.engine_args import DERIVED, SINGLE, TENSOR_PARALLEL, is_cpu_build
 from rolemesh_vllm.leases import claim
@@ -140,6 +141,11 @@ def check_halves(options: VLLMOptions, role: str, prefill: PrefillOptions) -> li
 
 def _own_address() -> str:
     """Return the address of this machine's default route. Nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # TEST-NET-1, RFC 5737
-        return str(probe.getsockname()[0])
+    routes = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}  # for documentation: RFC 5737, RFC 3849
+    for family, address in routes.items():
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0])
+    raise RolemeshError(
+        "this machine has no default route", remedy="set `host` to the address of each prefill rank's node"
+    )

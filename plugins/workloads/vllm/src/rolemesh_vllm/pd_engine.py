@@ -163,7 +163,7 @@ def _side_channel(host: str) -> Iterator[None]:
 
     vLLM announces the given number, so the port must be known before; and if the port is taken, vLLM waits forever.
     """
-    with socket.socket() as reserved:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as reserved:
         # Both this socket and vLLM's (zmq) reuse addresses, so vLLM's may listen on what this one only holds.
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind((host, 0))

@@ -20,7 +20,7 @@ import zmq
 from rolemesh.api.observer import Event, JobStatus, StepMetrics
 from rolemesh.errors import RolemeshError
 from rolemesh.runs.run import CONTROL_FILE
-from rolemesh_dataplane.curve import connects_with
+from rolemesh_dataplane.curve import connect
 from rolemesh_durable.runs import ControlFile, Run
 from rolemesh_processes.boot import boot_id
 from rolemesh_runtime.unreadable import DAMAGED
@@ -223,8 +223,7 @@ def _connect(socket: zmq.Socket[bytes], master: ControlFile) -> None:
     if here or master.keys is None:
         socket.connect(master.endpoint)
     else:
-        connects_with(socket, master.keys)
-        socket.connect(master.remote)
+        connect(socket, master.remote, master.keys)
 
 
 def _update(master: ControlFile, data: bytes) -> Update:

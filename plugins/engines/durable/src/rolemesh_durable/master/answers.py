@@ -16,7 +16,7 @@ import msgspec
 import zmq
 
 from rolemesh.api.observer import Event, JobStatus, StepMetrics
-from rolemesh_dataplane.curve import Gate, listens_with, new_keys
+from rolemesh_dataplane.curve import Gate, listen, new_keys
 from rolemesh_dataplane.transports import TransportKeys
 from rolemesh_durable.control import client as client
 from rolemesh_durable.malformed import UNREADABLE, Dropped
@@ -87,8 +87,7 @@ class Answers:
             self.keys = new_keys()
             self._gate = Gate(context, self.keys.client_public)
             far = _router(context)
-            listens_with(far, self.keys)
-            self.remote = f"tcp://{host}:{far.bind_to_random_port(f'tcp://{host}')}"
+            self.remote = listen(far, host, self.keys)
             self.sockets.append(far)
 
     def serve(self, at_once: int = AT_ONCE) -> None:

@@ -189,7 +189,8 @@ class _Rank:
         return 0
 
     def _listen(self) -> socket.socket:
-        listener = socket.create_server((self.start.host, 0), backlog=1024)
+        family = socket.AF_INET6 if ":" in self.start.host else socket.AF_INET
+        listener = socket.create_server((self.start.host, 0), family=family, backlog=1024)
         os.set_inheritable(listener.fileno(), False)
         return listener
 

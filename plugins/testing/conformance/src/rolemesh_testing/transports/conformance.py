@@ -27,7 +27,7 @@ __all__ = ["TransportConformance"]
 MIB = 1 << 20
 _abandoned: list[Party] = []
 """Parties that could not be closed. The garbage collector would wait for their sockets for ever."""
-_TCP = re.compile(r"tcp://(?P<host>[^:/]+):(?P<port>\d+)$")
+_TCP = re.compile(r"tcp://\[?(?P<host>[^/\]]+)\]?:(?P<port>\d+)$")
 
 
 class TransportConformance(PluginConformance):

@@ -18,7 +18,7 @@ from zmq.auth.thread import ThreadAuthenticator
 
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_dataplane.auth_monitor import Handshakes
-from rolemesh_dataplane.curve import connects_with, listens_with
+from rolemesh_dataplane.curve import connect, listen
 from rolemesh_durable.extensions.replicas.frames import PAUSE_S
 from rolemesh_durable.extensions.replicas.replication import Replication
 from rolemesh_durable.protocol.messages import Stored
@@ -51,11 +51,10 @@ class Replicas:
         self._gate.configure_curve_callback("rolemesh", self)
         self._server: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._server.linger = 0
-        listens_with(self._server, self._keys)
         self._handshakes = Handshakes(self._server)
         self.refused = 0
         """Number of connections from peers without the job's key."""
-        self.address = f"tcp://{config.host}:{self._server.bind_to_random_port(f'tcp://{config.host}')}"
+        self.address = listen(self._server, config.host, self._keys)
         """The address at which other agents reach this one."""
         self._logic = Replication(shm, self.address, self._send, timeline)
         self._timeline = timeline
@@ -209,7 +208,6 @@ class Replicas:
         if socket is None:
             socket = self._sockets[address] = self._context.socket(zmq.DEALER)
             socket.linger = 0
-            connects_with(socket, self._keys)
-            socket.connect(address)
+            connect(socket, address, self._keys)
         with contextlib.suppress(zmq.Again):
             socket.send_multipart([kind, msgspec.msgpack.encode(body)], zmq.NOBLOCK)
