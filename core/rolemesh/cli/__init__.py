@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import rolemesh
-from rolemesh.cli.output import print_error
+from rolemesh.cli.output import escape_what_streams_lack, print_error
 from rolemesh.cli.verbs import verbs
 from rolemesh.errors import EXIT_INTERRUPTED, EXIT_NOT_STARTED, RolemeshError
 from rolemesh.kinds.installed import leftovers
@@ -25,6 +25,7 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code: 0 done, 1 failed, 2 not started, 130
     interrupted."""
+    escape_what_streams_lack()
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         if sys.stdout is not None:

@@ -16,25 +16,14 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="Command")
 JobArgument = Annotated[Path, typer.Argument(help="The job file.", show_default=False)]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(help="Values to set: KEY=TEXT (steps=5), or KEY:=YAML.", show_default=False),
-]
-JobName = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB", help="Name of the job (a folder in the runs folder).", show_default=False
-    ),
-]
-JsonFlag = Annotated[
-    bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")
-]
-RunsDir = Annotated[
-    Path | None,
-    typer.Option(
-        help="Where the runs' folders are.", envvar="ROLEMESH_RUNS", show_default="./runs"
-    ),
-]
+_SET = "Values to set: KEY=TEXT (steps=5), or KEY:=YAML."
+Overrides = Annotated[list[str] | None, typer.Argument(help=_SET, show_default=False)]
+_JOB = "Name of the job (a folder in the runs folder)."
+JobName = Annotated[str, typer.Argument(metavar="JOB", help=_JOB, show_default=False)]
+_JSON = "Print JSON for programs instead of a table for people."
+JsonFlag = Annotated[bool, typer.Option("--json", help=_JSON)]
+_RUNS = {"help": "Where the runs' folders are.", "envvar": "ROLEMESH_RUNS"}
+RunsDir = Annotated[Path | None, typer.Option(**_RUNS, show_default="./runs")]
 
 
 def with_options(

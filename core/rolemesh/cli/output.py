@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from io import TextIOWrapper
 from typing import Any
 
 from rolemesh.errors import Problems, RolemeshError
@@ -25,6 +27,21 @@ CONTROLS = {
 def printable(text: str) -> str:
     """Return a text of a job. What would steer a terminal becomes an escape such as ``\\x1b``."""
     return text.translate(CONTROLS)
+
+
+def escape_what_streams_lack() -> None:
+    """Let stdout and stderr print ``\\u2713`` for a character that their encoding lacks, in JSON,
+    too. An error handler that the user has chosen stays."""
+    codecs.register_error("rolemesh", _escaped)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="rolemesh")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "\\u" + lacking.hex(" ", 2).replace(" ", "\\u"), error.end
 
 
 def print_text(text: str, *, err: bool = False) -> None:

@@ -30,9 +30,8 @@ def runs_folder(path: str | Path | None = None) -> Path:
 def write_job_file(run_dir: Path, text: str) -> None:
     """Write ``job.yaml`` so that, whatever the umask, nobody else can change the database that its
     variables are sent to."""
-    with open(
-        run_dir / JOB_FILE, "w", opener=lambda name, flags: os.open(name, flags, 0o644)
-    ) as file:
+    fd = os.open(run_dir / JOB_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    with open(fd, "w", encoding="utf-8") as file:
         file.write(text)
 
 

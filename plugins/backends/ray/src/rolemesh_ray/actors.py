@@ -124,7 +124,7 @@ class MasterActor:
         from rolemesh_durable.stores import JournalDamagedError
 
         log = Path(self._job.job.run_dir, LOGS_DIR, "master.log")
-        with suppress(OSError), log.open("a") as out:  # its disk may be full
+        with suppress(OSError), log.open("a", encoding="utf-8", errors="replace") as out:  # its disk may be full
             out.write("".join(traceback.format_exception(error)))
         in_control = self._launcher.turns > 0
         why = str(error)

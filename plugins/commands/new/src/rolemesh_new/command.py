@@ -150,7 +150,7 @@ def _from_git(answer: str) -> str:
     """Return the value for `answer` from git's configuration; "" if it has none or git is missing."""
     with suppress(OSError, KeyError):
         asked = ["git", "config", "--get", GIT_KEYS[answer]]
-        return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(asked, capture_output=True, errors="replace", check=False).stdout.strip()
     return ""
 
 

@@ -176,7 +176,9 @@ def keep_files(writable: Sequence[str]) -> list[str]:
 
 def limit_memory(more: int) -> None:
     """Let this process take at most `more` bytes of memory beyond what it has. Each child may take as much, too."""
-    used = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData"))
+    used = next(
+        line for line in Path("/proc/self/status").read_text(errors="replace").splitlines() if line.startswith("VmData")
+    )
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     most = int(used.split()[1]) * 1024 + more
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)

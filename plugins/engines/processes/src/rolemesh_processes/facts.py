@@ -68,4 +68,4 @@ def activity(pid: int) -> tuple[float, bool]:
 
 def _fields(pid: int) -> list[str]:
     """Return the fields after the name, which may contain spaces and brackets. The first one is the state."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()

@@ -72,7 +72,11 @@ def _settings(python: str) -> dict[str, str]:
     the index, proxies and certificates of the machine hold, a target or a user's folder does not."""
     environ = {name: value for name, value in os.environ.items() if name not in OTHERS - {"PIP_CONFIG_FILE"}}
     listed = subprocess.run(
-        [python, "-P", "-m", "pip", "config", "list"], env=environ, stdout=subprocess.PIPE, text=True, check=False
+        [python, "-P", "-m", "pip", "config", "list"],
+        env=environ,
+        stdout=subprocess.PIPE,
+        errors="replace",
+        check=False,
     )
     if listed.returncode:  # pip itself will say what is wrong with its files
         return environ

@@ -91,7 +91,7 @@ def environment(pid: int, deadline: float = 0.0) -> list[bytes]:
 
 def begins(pid: int) -> bool:
     """Return whether the process is in the middle of exec: it has memory, but no place of its environment."""
-    with open(f"/proc/{pid}/stat") as f:
+    with open(f"/proc/{pid}/stat", errors="replace") as f:
         fields = f.read().rpartition(")")[2].split()
     return fields[0] not in "ZX" and int(fields[20]) > 0 and int(fields[48]) == 0
 
@@ -235,7 +235,7 @@ def empty(doomed: str) -> None:
 def lives(pid: int, start: int) -> bool:
     """Return whether the process `pid` that began at `start` (clock ticks since boot) exists."""
     try:
-        with open(f"/proc/{pid}/stat") as f:
+        with open(f"/proc/{pid}/stat", errors="replace") as f:
             fields = f.read().rpartition(")")[2].split()
     except OSError:
         return False

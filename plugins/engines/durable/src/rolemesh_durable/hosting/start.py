@@ -29,6 +29,6 @@ def await_master(run_dir: Path, dead: Callable[[], bool], log: Path, timeout_s: 
             if (free := shutil.disk_usage(run_dir).free) < LEAST_ROOM:
                 what = f"the disk with the run's folder is full ({free} bytes are free), so the master cannot start"
                 raise BackendError(what, where=str(run_dir), remedy="make room there, or choose another --runs-dir")
-            tail = "\n".join(log.read_text().splitlines()[-15:]) if log.exists() else ""
+            tail = "\n".join(log.read_text("utf-8", "replace").splitlines()[-15:]) if log.exists() else ""
             raise BackendError(f"the master did not come up\n{tail}", remedy=f"see {log}")
         time.sleep(0.01)

@@ -67,7 +67,7 @@ class AgentInjector(AgentPart):
             if found:
                 pid, name = random.choice(found), ""
                 with suppress(OSError):
-                    name = Path(f"/proc/{pid}/comm").read_text().strip()
+                    name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
                     os.kill(pid, signal.SIGKILL)
                     self._waiting.discard(start)
                     self._process.send(ChildKilled(start.role, start.rank, pid, name))
