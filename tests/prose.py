@@ -32,8 +32,8 @@ class Text(NamedTuple):
 
 
 def documents() -> list[Path]:
-    """Return the hand-written documents: README, CONTRIBUTING and ``docs/``."""
-    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """Return the hand-written documents: README, CONTRIBUTING, SECURITY and ``docs/``."""
+    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [path for path in found if not path.relative_to(ROOT).as_posix().startswith(GENERATED)]
 
 

@@ -21,7 +21,14 @@ sys.path.insert(0, str(ROOT))
 from docs.generator.drawing import drawn  # noqa: E402 - mkdocs loads this file without its package
 from docs.generator.navigation import completed  # noqa: E402
 
-OUTSIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md", "examples/*/README.md")
+OUTSIDE = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "benchmarks/README.md",
+    "examples/*/README.md",
+)
 PLUGINS = "plugins/*/*/README.md"
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"<code>([^\s<]+)</code>")
@@ -38,7 +45,7 @@ def site_path(path: str) -> str:
         return "/".join(parts[1:])
     if path == "README.md":
         return "index.md"
-    if path in ("CHANGELOG.md", "CONTRIBUTING.md"):
+    if path in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"):
         return path.lower()
     if path == "benchmarks/README.md":
         return "benchmarks.md"
