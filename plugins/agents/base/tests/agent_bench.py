@@ -197,7 +197,7 @@ class SumEpisode(ToolEpisode):
         self.steps += 1
         self.note("add", *self.numbers, a, b)
         if self.options.broken == "add" and self.steps == 2 and self.first():
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getppid(), signal.SIGKILL)  # the rank
         time.sleep(self.options.sleep)
         if self.sandbox is not None:
             if self.options.broken == "sandbox" and self.steps == 2 and self.first():

@@ -60,11 +60,16 @@ class Episode(ABC):
 
     The episode is deterministic: the same task, seed and actions have the same answers. rolemesh calls `reset` once,
     and then `hear`, `call` and `reply` in the order of the conversation. It calls no two methods of an episode at the
-    same time. All ``def`` methods run in one thread of the episode, and coroutines in the event loop of the rank.
+    same time.
 
-    **Limits.** A coroutine that is late is cancelled. A ``def`` method cannot be ended: the model gets told that the
-    tool is late, and the conversation fails if the method still runs at the limit of the next action. Then `close` is
-    called beside it.
+    **Process.** A model's text may do anything to code that evaluates it. So each episode has a process of its own, a
+    fork of the rank from `reset` on: one that hangs, dies or takes too much memory fails its conversation, and no other
+    one. ``def`` methods run in the main thread of that process, and coroutines in an event loop there. What the episode
+    changes outside of itself, such as a counter of its environment, no other episode sees. Connections, threads and
+    devices that the environment has opened do not survive the fork: open them in `reset`, or see `own_process`.
+
+    **Limits.** A coroutine that is late is cancelled. If a ``def`` method is late, the model gets told so, and the
+    conversation fails if the method still runs at the limit of the next action. Then rolemesh kills the process.
 
     **Restoring.** rolemesh logs each answer before the model sees it. If the process of the episode dies, rolemesh
     makes a new episode. It calls `restore` with the last value of `snapshot`. If `snapshot` returns None, it calls
@@ -74,6 +79,11 @@ class Episode(ABC):
     **Errors.** An exception fails the conversation, because the model is not to blame for it. To tell the model of a
     mistake of its own, return it as the content of an `Observation`.
     """
+
+    own_process: bool = True
+    """False: the episode runs in the rank, in a thread of its own (its coroutines in the rank's event loop), because it
+    shares live objects with others: a server, a connection, a GPU. It must then keep a model's text from harming the
+    rank, for instance with `rolemesh_processes.judging`. A late ``def`` method cannot be ended there: it runs on."""
 
     sandbox: Sandbox | None = None
     """An open sandbox for this episode, if the role `environment` has the option `sandbox`; its folder is empty at

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from rolemesh.errors import OptionsError
 from rolemesh_agents import (
@@ -24,6 +27,7 @@ from rolemesh_agents import (
 )
 from rolemesh_mcp.options import McpOptions
 from rolemesh_mcp.server import Loop, Server, ServerClosed, as_text, described
+from rolemesh_processes.judging import Failed, JudgeLimits, Judges
 
 __all__ = ["McpEnvironment", "McpOptions"]
 
@@ -47,6 +51,7 @@ class McpEnvironment(Environment):
         self._lock = threading.Lock()
         self._loop: Loop | None = None
         self._shared: Server | None = None
+        self._judges: Judges | None = None
 
     def size(self, split: Literal["train", "eval"]) -> int | None:
         """See `Environment.size`: the lines of the file."""
@@ -74,6 +79,22 @@ class McpEnvironment(Environment):
                 before.close()
         return shared
 
+    def judged(self, task: Mapping[str, Any], messages: Sequence[Message], *, here: bool) -> Reward:
+        """Return what the function `reward` of the options says. `here`: this process is that of the episode alone.
+
+        Otherwise a worker calls it, in at most 60 s. Raises `AgentError` if it cannot.
+        """
+        if here:
+            return _reward(self.reward, task, messages)
+        with self._lock:
+            if self._judges is None:
+                self._judges = Judges(partial(_plain_reward, self.reward), JudgeLimits(60.0, 4000.0), sealed=False)
+        (found,) = self._judges.judge([(task, messages)])
+        if isinstance(found, Failed):
+            remedy = "mend the function; a model's text may have misled it"
+            raise AgentError(f"the function `reward` has failed: {found.reason}", where="reward", remedy=remedy)
+        return msgspec.convert(found, Reward)
+
     def _start(self, own: Mapping[str, str]) -> Server:
         with self._lock:
             self._loop = self._loop or Loop()
@@ -83,6 +104,8 @@ class McpEnvironment(Environment):
 
     def close(self) -> None:
         """See `Environment.close`: end the shared server."""
+        if self._judges is not None:
+            self._judges.close()
         if self._shared is not None:
             self._shared.close()
         if self._loop is not None:
@@ -94,6 +117,7 @@ class McpEpisode(Episode):
 
     def __init__(self, environment: McpEnvironment) -> None:
         self._environment = environment
+        self.own_process = environment.options.server_per == "episode"
         self._server: Server | None = None
         self._tools: dict[str, Tool] = {}
         self._task: dict[str, Any] = {}
@@ -159,8 +183,7 @@ class McpEpisode(Episode):
         """See `Episode.reward`."""
         environment = self._environment
         if environment.reward is not None:
-            found = environment.reward(self._task, self._messages)
-            return found if isinstance(found, Reward) else Reward(float(found))
+            return environment.judged(self._task, self._messages, here=self.own_process)
         if (judge := environment.options.judge) is not None:
             told = self._called(judge, self._task.get("judge", {}))
             try:
@@ -176,6 +199,15 @@ class McpEpisode(Episode):
         if self._server is not None and self._environment.options.server_per == "episode":
             self._server.close()
         self._server = None
+
+
+def _reward(function: Any, task: Mapping[str, Any], messages: Sequence[Message]) -> Reward:
+    found = function(task, messages)
+    return found if isinstance(found, Reward) else Reward(float(found))
+
+
+def _plain_reward(function: Any, task: Mapping[str, Any], messages: Sequence[Message]) -> Any:
+    return msgspec.to_builtins(_reward(function, task, messages))
 
 
 def _rows(option: str, path: str) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ class OpenEnvEpisode(Episode):
     def __init__(self, options: Any, make: Callable[[], Caller | Remote], action: Callable[[], Any]) -> None:
         """`make` returns the environment, and `action` the class of its actions; None: it has tools of its own."""
         self._options, self._make, self._find_action = options, make, action
+        self.own_process = options.url is None
         self._environment: Caller | Remote | None = None
         self._action: Any = None
         self._tools: dict[str, Tool] = {}

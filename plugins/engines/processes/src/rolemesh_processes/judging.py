@@ -12,19 +12,32 @@ import signal
 import socket
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from rolemesh_processes.facts import activity
 from rolemesh_processes.forking import Frames, fork_serving, how_ended, send
-from rolemesh_processes.judging_worker import DONE, FORK, RAISED, RAN_CODE, REAP, Judge, decode, own_code, serve_zygote
+from rolemesh_processes.judging_worker import (
+    DONE,
+    FORK,
+    RAISED,
+    RAN_CODE,
+    REAP,
+    Judge,
+    Work,
+    decode,
+    own_code,
+    serve_zygote,
+)
 
 __all__ = ["Failed", "JudgeLimits", "Judges", "own_code"]
 
 _CHUNK: Final = 32
 """Number of rows that a worker gets at once."""
+_TRIES: Final = 3
+"""Number of times that the worker of one row may be killed from outside."""
 _USES: Final = 10_000
 """Number of judgements after which a worker is replaced."""
 _LONGEST: Final = 1 << 20
@@ -57,11 +70,15 @@ class Failed(NamedTuple):
 class Judges:
     """Calls one function in worker processes. It may be used by several threads at once."""
 
-    def __init__(self, judge: Judge, limits: JudgeLimits = _DEFAULT) -> None:
+    def __init__(self, judge: Judge, limits: JudgeLimits = _DEFAULT, *, sealed: bool = True) -> None:
         """`judge` returns what JSON can express. Workers get it, and all that it refers to, from this process as it is
         at the first judgement, or when `start` is called.
+
+        `sealed`: workers can only compute and read files, and have no environment variables. Otherwise they also have a
+        network, programs, variables, and a temporary folder, which is the only one that they can write to. Without
+        Landlock and seccomp the kernel enforces less; see `confinement`.
         """
-        self._judge, self._limits = judge, limits
+        self._work, self._limits = Work(judge, int(limits.memory_mb * 1e6), sealed), limits
         self._zygote: _Zygote | None = None
         self._idle: list[_Worker] = []
         self._lock = threading.Lock()
@@ -90,13 +107,13 @@ class Judges:
     def _take(self) -> _Worker:
         with self._lock:
             if self._zygote is None or not self._zygote.lives:
-                self._idle, self._zygote = [], _Zygote(self._judge, self._limits)
+                self._idle, self._zygote = [], _Zygote(self._work)
             if self._idle:
                 return self._idle.pop()
             try:
                 return self._zygote.fork()
             except OSError:  # it was killed
-                self._idle, self._zygote = [], _Zygote(self._judge, self._limits)
+                self._idle, self._zygote = [], _Zygote(self._work)
                 return self._zygote.fork()
 
     def _give_back(self, worker: _Worker) -> None:
@@ -110,13 +127,10 @@ class Judges:
 class _Zygote:
     """The owner's side of the zygote."""
 
-    def __init__(self, judge: Judge, limits: JudgeLimits) -> None:
-        owner, memory = os.getpid(), int(limits.memory_mb * 1e6)
-        self._owner = owner
+    def __init__(self, work: Work) -> None:
+        self._owner = owner = os.getpid()
         self._asking = threading.Lock()
-        self.pid, self._socket = fork_serving(
-            lambda own: serve_zygote(own, owner, judge, memory), quiet=True, dies=False
-        )
+        self.pid, self._socket = fork_serving(lambda own: serve_zygote(own, owner, work), quiet=True, dies=False)
 
     @property
     def lives(self) -> bool:
@@ -219,13 +233,13 @@ class _Worker:
         """Whether its present row takes long."""
         return time.monotonic() - self._since > _SLOW_S
 
-    def end(self) -> int:
-        """Kill it, and return its status as of `os.waitpid`."""
+    def end(self) -> int | None:
+        """Kill it, and return its status as of `os.waitpid`. None: the zygote is gone, and all workers with it."""
         self.socket.close()
         try:
             return self.zygote.reap(self.pid)
-        except OSError:  # the zygote is gone, and all workers with it
-            return signal.SIGKILL
+        except OSError:
+            return None
 
     def _begin(self) -> None:
         self._since = self._looked = time.monotonic()
@@ -249,8 +263,8 @@ class _Round:
         self._results: list[Any] = [None] * len(rows)
         self._most = min(limits.workers, len(os.sched_getaffinity(0)))
         self._wanted = 1
-        self._killed: set[int] = set()
-        """Rows whose worker was killed from outside once. They are tried again, alone."""
+        self._killed: Counter[int] = Counter()
+        """How often the worker of a row was killed from outside. The row is tried again, alone."""
 
     def results(self) -> list[Any]:
         """Judge all rows, and return their results in order."""
@@ -312,18 +326,19 @@ class _Round:
         status = self._dismiss(worker)
         if row is None:
             return
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and not (over or worker.garbled):
-            if row not in self._killed:
-                self._killed.add(row)
+        killed = status is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
+        if killed and not (over or worker.garbled):
+            self._killed[row] += 1
+            if self._killed[row] < (_TRIES if status is not None else 2 * _TRIES):
                 self._todo.appendleft(row)
                 return
-            over = "its process was killed twice, perhaps because the machine had no memory left"
+            over = "its process was killed several times, perhaps because the machine had no memory left"
         if worker.garbled:
             over = "its result cannot be read"
-        self._results[row] = Failed(over or f"it has ended its process with {how_ended(status)}")
+        self._results[row] = Failed(over or f"it has ended its process with {how_ended(status or 0)}")
 
-    def _dismiss(self, worker: _Worker) -> int:
-        """End a worker, and put its rows back. Return its status."""
+    def _dismiss(self, worker: _Worker) -> int | None:
+        """End a worker, and put its rows back. Return its status; None: it ended with its zygote."""
         self._selector.unregister(worker.socket)
         self._todo.extendleft(reversed(worker.rows))
         return worker.end()

@@ -9,17 +9,30 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from rolemesh_processes.beginning import die_with_parent
-from rolemesh_processes.confinement import limit_memory, seal
+from rolemesh_processes.confinement import keep_files, limit_memory, seal
 from rolemesh_processes.forking import Frames, alone, send
 
-__all__ = ["DONE", "FORK", "RAISED", "RAN_CODE", "REAP", "Judge", "decode", "own_code", "serve_zygote", "told"]
+__all__ = [
+    "DONE",
+    "FORK",
+    "RAISED",
+    "RAN_CODE",
+    "REAP",
+    "Judge",
+    "Work",
+    "decode",
+    "judge_rows",
+    "own_code",
+    "serve_zygote",
+]
 
 Judge: TypeAlias = Callable[..., Any]
 FORK, REAP = b"F", b"R"
@@ -66,9 +79,26 @@ def own_code() -> Iterator[None]:
         _LEARNS.pop()
 
 
-def serve_zygote(own: socket.socket, owner: int, judge: Judge, memory: int) -> None:
+class Work(NamedTuple):
+    """What workers do. `memory`: bytes that each may take beyond those of the zygote. `sealed`: see `Judges`."""
+
+    judge: Judge
+    memory: int
+    sealed: bool
+
+
+def serve_zygote(own: socket.socket, owner: int, work: Work) -> None:
     """Fork workers, and kill them, until the owner ends or closes the socket."""
-    os.environ.clear()
+    if work.sealed:
+        os.environ.clear()
+        _serve_zygote(own, owner, work)
+        return
+    with tempfile.TemporaryDirectory(prefix="rolemesh-judges-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        _serve_zygote(own, owner, work)
+
+
+def _serve_zygote(own: socket.socket, owner: int, work: Work) -> None:
     gc.collect()
     gc.freeze()
     poll = select.poll()
@@ -82,7 +112,7 @@ def serve_zygote(own: socket.socket, owner: int, judge: Judge, memory: int) -> N
             break
         answer = 0
         if request[:1] == FORK:
-            answer = _forked(files[0], own, judge, memory)
+            answer = _forked(files[0], work)
             workers.add(answer)
         else:
             workers.discard(pid := int.from_bytes(request[1:], "little"))
@@ -93,7 +123,7 @@ def serve_zygote(own: socket.socket, owner: int, judge: Judge, memory: int) -> N
         _reaped(pid)
 
 
-def _forked(opened: int, control: socket.socket, judge: Judge, memory: int) -> int:
+def _forked(opened: int, work: Work) -> int:
     zygote = os.getpid()
     pid = os.fork()
     if pid:
@@ -102,24 +132,28 @@ def _forked(opened: int, control: socket.socket, judge: Judge, memory: int) -> i
     try:
         die_with_parent(zygote)
         os.setsid()
-        work(alone(socket.socket(fileno=opened), True), judge, memory)
+        judge_rows(alone(socket.socket(fileno=opened), True), work)
     finally:
         os._exit(0)
 
 
 def _reaped(pid: int) -> int:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    for kill in (os.killpg, os.kill):
+        with suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
     try:
         return os.waitpid(pid, 0)[1]
     except ChildProcessError:
         return signal.SIGKILL
 
 
-def work(own: socket.socket, judge: Judge, memory: int) -> None:
+def judge_rows(own: socket.socket, work: Work) -> None:
     """Judge the rows that come over the socket, until its end. The process cannot do anything else from now on."""
-    limit_memory(memory)
-    seal()
+    limit_memory(work.memory)
+    if work.sealed:
+        seal()
+    else:
+        keep_files((os.environ["TMPDIR"], os.devnull))
     number, armed = own.fileno(), False
 
     def watch(event: str, about: tuple[Any, ...]) -> None:
@@ -140,7 +174,7 @@ def work(own: socket.socket, judge: Judge, memory: int) -> None:
             for harmless, arguments in pickle.loads(body):
                 armed = not harmless
                 try:
-                    kind, found = DONE, msgspec.msgpack.encode(judge(*arguments))
+                    kind, found = DONE, msgspec.msgpack.encode(work.judge(*arguments))
                 except BaseException as error:
                     kind, found = RAISED, msgspec.msgpack.encode(told(error))
                 armed = False

@@ -13,7 +13,7 @@ from typing import Any
 
 from rolemesh_agents.episodes.standing import stands_in
 
-__all__ = ["LateError", "Worker"]
+__all__ = ["LateError", "Worker", "name_of"]
 
 
 class LateError(Exception):
@@ -48,7 +48,7 @@ class Worker:
         until = loop.time() + limit
         if self._running is not None and self.busy and not await _returned(self._running, limit):
             raise self._late(limit)
-        self._name = _name(function)
+        self._name = name_of(function)
         if inspect.iscoroutinefunction(function):
             found = function(*args)
         else:
@@ -113,7 +113,7 @@ class Worker:
             job()
 
 
-def _name(function: Callable[..., Any]) -> str:
+def name_of(function: Callable[..., Any]) -> str:
     """Return the name of a function; that of a method begins with the class of its object."""
     if inspect.ismethod(function):
         return f"{type(function.__self__).__name__}.{function.__name__}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from rolemesh_agents.contract import breach, is_breach, raised_at
 from rolemesh_agents.conversations.action_log import LoggedAction
 from rolemesh_agents.environment import Environment, Episode, Task
 from rolemesh_agents.episodes.open_episode import OpenEpisode, SandboxPlace
+from rolemesh_agents.episodes.plain_errors import SHORTAGES, EpisodeRaisedError
 from rolemesh_agents.episodes.worker import LateError
 from rolemesh_agents.errors import SandboxLostError
 from rolemesh_agents.sandbox import Limits
@@ -31,10 +31,8 @@ EPISODES = 1024
 """Maximum number of calls that run at once in a rank."""
 
 
-SHORTAGES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
-"""Numbers of the errors with which a machine refuses what an episode needs. They may pass."""
 PAUSE_S = 3.0
-"""Seconds after such an error until the agent hears of it, and begins the episode again."""
+"""Seconds after an error of `SHORTAGES` until the agent hears of it, and begins the episode again."""
 
 
 class EnvironmentOptions(BaseModel, extra="forbid"):
@@ -51,6 +49,12 @@ class EnvironmentOptions(BaseModel, extra="forbid"):
         ge=0,
         description="largest snapshot of an episode in 10^3 bytes that the agent keeps after each action. An episode "
         "with a larger one is restored by repeating its actions",
+    )
+    memory_mb: float | None = Field(
+        4000.0,
+        gt=0,
+        description="memory in 10^6 bytes that the process of an episode may take beyond what it has at its start; "
+        "null: no limit",
     )
 
 
@@ -168,8 +172,13 @@ class EnvironmentWorkload(Workload):
         if options.sandbox is not None:
             below = Path(self._ctx.tmp_dir)
             place = SandboxPlace(self._ctx.plugins["sandboxes", options.sandbox](), options.limits, below)
-        bounds = {"content_bytes": options.content_kb * 1000, "state_bytes": options.state_kb * 1000}
-        episode = OpenEpisode(self._unused(self._environment.episode()), place, **bounds)
+        episode = OpenEpisode(
+            self._unused(self._environment.episode()),
+            place,
+            content_bytes=options.content_kb * 1000,
+            state_bytes=options.state_kb * 1000,
+            memory_mb=options.memory_mb,
+        )
         by = self._ctx.called_by
         self._episodes[self._session] = (by.step if by is not None else 0), episode
         return episode
@@ -206,7 +215,11 @@ class EnvironmentWorkload(Workload):
             remedy = "mend what it waits for; a slow tool may need a larger limits.call_s of the agent"
             reason = f"the episode hangs: {error}\n  → {remedy}"
         except Exception as error:
-            self._ctx.log.warning("an episode failed", exc_info=error)
+            told = error if isinstance(error, EpisodeRaisedError) else None
+            if told is None:
+                self._ctx.log.warning("an episode failed", exc_info=error)
+            else:
+                self._ctx.log.warning("an episode failed: %s\n%s", told, told.story)
             if isinstance(error, OSError) and error.errno in SHORTAGES:
                 await self._close(self._session)
                 await asyncio.sleep(PAUSE_S)
@@ -214,10 +227,11 @@ class EnvironmentWorkload(Workload):
                 return {"lost": f"{where}: the machine refuses what an episode needs ({error})", "short": True}
             if is_breach(error):
                 return {"failed": error.what, "breach": True, "remedy": error.remedy}
-            reason = f"the episode raised {type(error).__name__}: {error}"
-            if not isinstance(error, RolemeshError):
+            reason = f"the episode raised {type(error).__name__}: {error}" if told is None else str(told)
+            at = told.at if told is not None else "" if isinstance(error, RolemeshError) else raised_at(error)
+            if at:
                 log = f"the log of role {self._ctx.role}, rank {self._ctx.rank}"
-                reason += f" {raised_at(error)}\n  → mend the environment; {log} has the traceback"
+                reason += f" {at}\n  → mend the environment; {log} has the traceback"
         return {"failed": reason}
 
     async def _close(self, session: str) -> None:
