@@ -10,6 +10,7 @@ from rolemesh.api.failures import Failure, JobView, RecoveryPlan
 from rolemesh_durable.extensions.relayout.records import DrainWanted
 from rolemesh_durable.protocol import messages as m
 from rolemesh_durable.protocol.master import events as me
+from rolemesh_durable.protocol.master.coordinator import LINES_S
 from rolemesh_durable.protocol.master.ladder import LadderLevel
 from rolemesh_durable.protocol.master.machine import MasterMachine
 from rolemesh_durable.protocol.snapshot_plan import SnapshotPlan
@@ -64,3 +65,18 @@ def test_a_plan_changes_if_the_node_of_a_lost_agent_turns_out_to_be_gone_too() -
     assert (plan(machine).avoid, plan(machine).wait_s) == ((), 0.0)
     assert set(lose(machine, "a0")) >= {"node_lost", "failure", "recovery_planned"}
     assert (plan(machine).avoid, plan(machine).wait_s) == (("n0",), WAIT_S)
+
+
+def test_a_job_fails_if_the_last_level_finds_no_snapshot() -> None:
+    level = LadderLevel("process", "process", 5, 600.0, lambda failure, view: RecoveryPlan("", (failure.ref,)))
+    machine = job(ladder=(level,), snapshots=SnapshotPlan(enabled=True))
+    running(machine)
+    tell(machine, "a0", 1.5, m.RankReport("work", 0, 0, "ready", 100, finished=3, durable=3))
+    machine.handle(me.Tick(), 1.6)
+    assert machine.state.committed == 3
+    found = {}
+    for now in (2.0, 3.0, 4.0, 4.0 + LINES_S):
+        found |= records(tell(machine, "a0", now, m.RankReport("work", 0, 0, "gone", 100)))
+        found |= records(machine.handle(me.Tick(), now + 0.5))
+    assert "no snapshot of work/0 at or after step 3" in found["recovery_failed"]["why"]
+    assert found["job_stopping"]["status"] == "failed"

@@ -84,7 +84,7 @@ class Coordinator:
             if not all(map(is_echo, state.open)) or context.now >= self._open_since + ECHO_S:
                 self._plan(list(state.open))
         self._regained()
-        while (recovery := state.recovery) is not None:
+        while self._given_up is None and (recovery := state.recovery) is not None:
             went_on, why = self._carrying_out.step(recovery)
             if why:
                 self._escalate(why)
