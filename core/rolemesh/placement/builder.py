@@ -240,12 +240,12 @@ class PlanBuilder:
         violated: list[frozenset[str]] = []
         for node in self.nodes:
             forbidden, foreign = self._judged(ranks, node)
-            violated.append(
-                frozenset(
-                    {*self._capacity.short(node, needs, foreign), *(by.told() for by in forbidden)}
-                )
-            )
-        if not all(violated):
+            told = (by.told() for by in forbidden)
+            violated.append(frozenset({*self._capacity.short(node, needs, foreign), *told}))
+        fit = [node for node, found in zip(self.nodes, violated, strict=True) if not found]
+        if unused := [node for node in fit if self._capacity.room(node, needs, 1)]:
+            return {"unused": f"the strategy leaves out {unused[0]}, which has room"}
+        if fit:
             return {"pieces": "every node that has enough in sum has it in pieces that do not fit"}
         return {
             demand: self._shortage(demand, needs[demand]) if demand in needs else demand
@@ -267,9 +267,7 @@ class PlanBuilder:
             reason = f"{refusal.rule}, but {reason}"
         for name in refusal.conflict.keys() & refusal.needs.keys():
             free = sum(self._capacity.free(node).get(name, 0.0) for node in self.nodes)
-            wanted = sum(
-                other.needs.get(name, 0.0) * other.slots for other in self._refused.values()
-            )
+            wanted = sum(each.needs.get(name, 0.0) * each.slots for each in self._refused.values())
             missing = round(wanted - free, 6)
             if missing > 0:
                 reason += f"; the cluster is short of {missing:g} {name}"

@@ -78,6 +78,13 @@ def test_the_error_for_an_impossible_rank_has_the_smallest_set_of_reasons() -> N
     assert "s allows" not in unplaced.reason
 
 
+def test_the_error_names_a_node_with_room_that_the_strategy_leaves_out() -> None:
+    made = builder("(cpu=1),(cpu=9)")
+    made.refuse([("a", 0)], {"cpu": 4.0}, "on nodes with a price")
+    (unplaced,) = made.build().unplaced
+    assert unplaced.reason == "on nodes with a price, but the strategy leaves out node-1, which has room"
+
+
 def test_the_remedy_of_a_strategy_is_printed_or_else_the_usual_one() -> None:
     made = builder("(cpu=1)")
     made.refuse([("a", 0)], {}, why="its partner is elsewhere", remedy="name the partner in options.pairs")
