@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -163,3 +165,42 @@ def test_an_fsdp_group_is_formed_again_while_it_trains(make_job: Callable[..., J
         for line in map(json.loads, lines):
             assert found[line["step"]] == pytest.approx(line["loss"], abs=1e-5)
         assert len(lines) == ends - begins
+
+
+BANS = '''
+from rolemesh import FailoverLevel, RecoveryPlan, hookimpl
+
+
+class Bans(FailoverLevel):
+    """Bans the node of a rank that fails."""
+
+    scope = "node"
+
+    @hookimpl
+    def recover(self, failure, view):
+        here = [ref for rank in view.ranks if rank.node == failure.node for ref in view.group(*rank.ref)]
+        return RecoveryPlan("bans", tuple(here), wait_s=5, reason="it failed", ban={failure.node: 600.0})
+'''
+
+
+@pytest.mark.soak
+def test_ranks_that_a_role_gets_later_do_not_come_to_a_banned_node(make_job: Callable[..., Job]) -> None:
+    job = make_job(backend=("--backend", "local", "--nodes", "3x(cpu=2)"), extra=LADDER)
+    (job.folder / "bans.py").write_text(BANS)
+    own = '{use: "bans.py:Bans"}, {use: process}'
+    copies = "engine.options.snapshots.replicas=1"
+    process = job.start(*SLOW, f"failover=[{own}]", copies, "roles.work.resources.cpu=1")
+    ranks = {f"{rank.role}/{rank.rank}": rank for rank in job.running(3).ranks}
+    banned = ranks["work/0"].node
+    os.kill(ranks["work/0"].pid, signal.SIGKILL)
+    until(lambda: of_kind(job, "recovered"), 30, "its ranks are elsewhere")
+    scaled(job, work=3)
+    status = job.running()
+    assert banned not in {rank.node for rank in status.ranks}
+    assert any(f"no rank is placed on node {banned} for another" in text for text in status.warnings)
+    with ControlClient(job.run_dir) as client:
+        client.ask(ResizeJob({"work": 5}, "the test"))
+    until(lambda: of_kind(job, "resize_refused"), 30, "there is room on the banned node only")
+    drained(job)
+    out, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, out

@@ -69,6 +69,7 @@ INVARIANTS = (
     "no deadlock",
     "a node's ranks fit its resources",
     "no rank is on a drained node",
+    "no rank is placed on a banned node",
     "no report is lost",
     "no row comes twice",
     "ranks make no row twice without need",
@@ -111,6 +112,7 @@ class Checks:
         self.committed = -1
         self.timeline = 0
         self.epoch = 0
+        self.banned: set[str] = set()
         self.lines: list[int] = []
         self._rests = -1, 0.0
         """The master that has ended the latest resize, and the time until which it asks no scaler."""
@@ -200,9 +202,14 @@ class Checks:
                 self._known_up[data["role"], data["rank"]] = data["generation"]
             case "node_checked":
                 self.fit |= {data["node"]} if not data.get("unfit") else set()
+            case "nodes_banned":
+                self.banned |= set(data["nodes"])
+            case "ban_lifted":
+                self.banned.discard(data["node"])
             case "replanned":
                 self._moved()
                 self._gives()
+                self._shuns()
             case "stop_point":
                 if data["then"] == "end":
                     self._ends_with(data["step"])
@@ -213,6 +220,7 @@ class Checks:
                 world.scenario.drained(world, data["node"])
             case "layout_changed":
                 self._relaid(data)
+                self._shuns()
             case "resized" | "resize_refused":
                 self._rests = event.epoch, world.now + REST_S
             case "resize_asked" if data["reason"].startswith("scaler"):
@@ -252,6 +260,13 @@ class Checks:
         homes = {rank.agent: state.agents[rank.agent] for rank in state.ranks.values()}
         if wrong := [name for name, agent in homes.items() if agent.place.node in avoid or agent.node_lost]:
             self.world.fail("ranks move to nodes of their plan", f"ranks are on {wrong}, to avoid are {avoid}")
+
+    def _shuns(self) -> None:
+        """Ranks have new places, for whatever reason."""
+        state = self.world.journal.state
+        nodes = {state.agents[rank.agent].place.node for rank in state.ranks.values()}
+        if wrong := nodes & self.banned:
+            self.world.fail("no rank is placed on a banned node", f"ranks are on {wrong}")
 
     def _gives(self) -> None:
         """Ranks have new places, and maybe more memory."""

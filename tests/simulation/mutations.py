@@ -21,6 +21,7 @@ from tests.simulation.patches import all_of, method
 from tests.simulation.run import run_seed
 
 from rolemesh.api.failures import Failure
+from rolemesh_durable.extensions.bans.master import NodesBanned
 from rolemesh_durable.extensions.calls.history import CallHistory
 from rolemesh_durable.extensions.calls.states import CalleeState, CallerState
 from rolemesh_durable.extensions.checks.master import Checked, Checks
@@ -376,6 +377,14 @@ def _fails_of_fit_nodes(original: Any) -> Any:
             self._context.failed(Failure("check", node=next(iter(checked)), message="fit"))
 
     return turn
+
+
+def _bans_for_one_plan(original: Any) -> Any:
+    def apply(self: NodesBanned, state: JobState) -> None:
+        original(self, state)
+        state.barred -= {(node, "banned") for node in self.nodes}
+
+    return apply
 
 
 def _forgets_who_is_unfit(original: Any) -> Any:
@@ -1194,6 +1203,8 @@ MUTATIONS: tuple[Mutation, ...] = (
              lambda: patch.object(LineAssembler, "moved", lambda self, agents: None)),
     Mutation("a waiting rank still owes its snapshot", "no deadlock", "room",
              method(SnapshotTaker, "settle", lambda original: lambda self: None)),
+    Mutation("a ban ends with its plan", "no rank is placed on a banned node", "resize",
+             method(NodesBanned, "apply", _bans_for_one_plan)),
     Mutation("a rank owes its snapshot after an operator", "the state is the undisturbed run's", "room calm",
              method(SnapshotTaker, "calls", lambda original: lambda self: None)),
     Mutation("a rank takes a snapshot without its group", "no deadlock", "room group",

@@ -25,6 +25,8 @@ from tests.simulation.model import GROUPS, RESIZABLE
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.witness import FirstWitness, LastWitness
 
+from rolemesh.api.failover import Budget, FailoverLevel
+from rolemesh.api.failures import Failure, JobView, RecoveryPlan
 from rolemesh.api.rank_ref import RankRef
 from rolemesh_durable.extensions.masters import MASTER_EXTENSIONS
 from rolemesh_durable.extensions.rehearsal.master import Released
@@ -135,6 +137,21 @@ TURNS = (
     "versions", "versions group", "versions shared",
     "apart", "apart calm",
 )  # fmt: skip
+
+
+class BansNode(FailoverLevel):
+    """Moves all ranks away from the node of a rank that has failed, and bans the node."""
+
+    scope = "node"
+
+    def recover(self, failure: Failure, view: JobView) -> RecoveryPlan | None:
+        """See the hook."""
+        if failure.rank < 0 or not failure.node or len(view.ranks) > 6:
+            return None
+        here = [ref for rank in view.ranks if rank.node == failure.node for ref in view.group(*rank.ref)]
+        lost = [*view.lost_with(failure), *here]
+        ban = {failure.node: 4.0 if failure.rank else 1000.0}
+        return RecoveryPlan("bans", tuple(dict.fromkeys(lost)), wait_s=20.0, reason="it is to blame", ban=ban)
 
 
 class Net(NamedTuple):
@@ -310,6 +327,7 @@ class Scenario:
         if self.family == "memory":
             self._grows(random.Random(seed * 433494437 + 17))
         self.max_recoveries = 60
+        self.bans = resizes and seed % 3 == 1 and len(self._nodes) > 1
         self.ladder = self._ladder()
         self.diagnosers: tuple[Any, ...] = (StandardDiagnoser(StandardOptions()).diagnose,)
         self.users = ("trainer",) if self.is_grpo else ()
@@ -454,6 +472,8 @@ class Scenario:
             levels.insert(2, ("shrink", ShrinkLevel(ShrinkLevel.Options(max_attempts=30))))
         if len(self._nodes) == 1 or self.family == "passing":
             del levels[1]
+        if self.bans:
+            levels.insert(0, ("bans", BansNode(Budget(max_attempts=2))))
         if self.family == "memory":
             levels.insert(0, ("more-memory", MoreMemoryLevel(MoreMemoryLevel.Options())))
         return tuple(

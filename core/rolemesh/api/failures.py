@@ -130,7 +130,7 @@ class JobView(msgspec.Struct, frozen=True):
     - `failures`, `failed_at`: all earlier failures, and their times.
     - `attempts`: all recoveries so far, the latest last.
     - `now`: the time in seconds of a monotonic clock.
-    - `spares`: known nodes that are alive and hold no rank of the job.
+    - `spares`: known nodes that are alive, hold no rank of the job, and are not banned.
     - `verdict`: the diagnosis of the present failure.
     - `ranges`: minimum and maximum number of ranks of elastic roles (``world_size: {min, max}``).
     - `resources`: the resources that a rank of each role has now, by name.
@@ -184,6 +184,9 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     `source`: "memory", the newest snapshot in a node's memory (its own or a replica), or "disk",
     the newest persisted checkpoint, which restarts every rank.
     `avoid`: nodes whose ranks get new places. `wait_s`: seconds that the job may wait for a place.
+    `ban`: nodes that the plan avoids, with the seconds from now for which no rank is placed there:
+    no later recovery, resize or move uses them. A ban ends early if the last level of the ladder
+    finds no other place.
     `delay_s`: minimum seconds before the ranks start; repeated failures add a delay of their own.
     `resize`: new numbers of ranks by role; every rank then restarts from disk.
     `resources`: new resources per rank by role, up to `JobView.most`; the ranks of these roles
@@ -199,6 +202,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
     delay_s: float = 0.0
     resize: dict[str, int] = {}
     resources: dict[str, dict[str, float]] = {}
+    ban: dict[str, float] = {}
 
 
 class Pass(msgspec.Struct, frozen=True):
@@ -223,10 +227,9 @@ def job_failed(result: Mapping[str, Any]) -> JobFailedError:
     failure = msgspec.convert(result["failure"], Failure) if result.get("failure") else None
     told = str(result.get("message"))  # also what failover levels have said
     said = describe(failure) if failure else told
-    last = (failure.traceback or failure.log_tail) if failure is not None else ""
-    what = (told if told.startswith(said) else said) + (
-        f"\n\n{textwrap.indent(last.rstrip(), '  ')}\n" if last else ""
-    )
+    what = told if told.startswith(said) else said
+    if failure is not None and (last := failure.traceback or failure.log_tail):
+        what += f"\n\n{textwrap.indent(last.rstrip(), '  ')}\n"
     for other in [text for text in result.get("failures", ()) if text != said][:MAX_OTHERS]:
         what += f"\n  also: {other}"
     log = Path(os.path.relpath(str(result.get("run_dir", "."))), "logs")

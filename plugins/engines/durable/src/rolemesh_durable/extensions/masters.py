@@ -5,6 +5,7 @@ An extension comes after those that it calls. `shells` has the parts that do I/O
 
 from __future__ import annotations
 
+from rolemesh_durable.extensions.bans.master import Bans
 from rolemesh_durable.extensions.checks.master import Checks
 from rolemesh_durable.extensions.hangs.master import HangWatch
 from rolemesh_durable.extensions.rehearsal.master import Rehearsal
@@ -29,6 +30,7 @@ MASTER_EXTENSIONS: tuple[type[MasterExtension], ...] = (
     Rehearsal,
     Ring,
     Signals,
+    Bans,
 )
 
 _RECORDS = [record for each in MASTER_EXTENSIONS for record in each.records]

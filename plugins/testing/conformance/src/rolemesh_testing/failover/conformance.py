@@ -180,7 +180,9 @@ class FailoverConformance(PluginConformance):
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             known = {node.node for node in at.view.nodes} | {r.node for r in at.view.ranks}
-            yield from (f"avoids {node!r}, which the job does not know" for node in plan.avoid if node not in known)
+            away = (*plan.avoid, *plan.ban)
+            yield from (f"avoids {node!r}, which the job does not know" for node in away if node not in known)
+            yield from (f"bans {node!r} for {s} s" for node, s in plan.ban.items() if not s > 0)
 
         self._find(level, problems)
 
@@ -189,7 +191,7 @@ class FailoverConformance(PluginConformance):
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
             for r in at.view.ranks:
-                if r.node in plan.avoid and r.ref not in plan.restart:
+                if r.node in (*plan.avoid, *plan.ban) and r.ref not in plan.restart:
                     yield f"avoids {r.node}, and does not restart {r.ref}, which is there"
 
         self._find(level, problems)
@@ -201,8 +203,8 @@ class FailoverConformance(PluginConformance):
         scope = level.instance.scope
 
         def problems(at: Trouble, plan: RecoveryPlan) -> Iterable[str]:
-            if scope == "process" and plan.avoid:
-                yield f"has scope process, and moves ranks away from {', '.join(plan.avoid)}"
+            if scope == "process" and (away := (*plan.avoid, *plan.ban)):
+                yield f"has scope process, and moves ranks away from {', '.join(away)}"
             if scope != "job" and plan.source == "disk":
                 yield f"has scope {scope}, and restarts from disk, which means every rank of the job"
 

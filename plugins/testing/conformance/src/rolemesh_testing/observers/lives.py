@@ -78,6 +78,8 @@ EVENTS: dict[str, dict[str, Any]] = {
         "node": "n",
         "measured": [{"check": "matmul", "values": {"x": 1.0}}],
     },
+    "nodes_banned": {"nodes": {"n": 60.0}, "recovery": 2, "level": "chances", "at": 3.7},
+    "ban_lifted": {"node": "n", "why": "its time is over", "at": 63.7},
     "job_detached": {},
     "ladder_exhausted": {"trail": ["actor/1: boom", "  process: tried 5 times"]},
     "rank_done": {"role": "actor", "rank": 0, "generation": 0, "finished": 5, "sha256": "ab"},

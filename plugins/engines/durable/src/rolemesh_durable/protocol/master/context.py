@@ -145,7 +145,7 @@ class MasterContext:
             NodeState(agent.place.node, name, agent.state in ("starting", "up") or not agent.node_lost)
             for name, agent in state.agents.items()
         )
-        used = {rank.node for rank in ranks} | {node.node for node in nodes if not node.alive}
+        used = {rank.node for rank in ranks}.union(state.away())
         return JobView(
             config.job.name, config.epoch, state.committed, ranks, tuple(self.groups), config.job.stateful, nodes,
             state.persisted, tuple(state.failures), tuple(state.attempts), self.now,

@@ -309,12 +309,13 @@ def _merged(plans: Sequence[RecoveryPlan], view: JobView, ladder: Ladder) -> Rec
         level=max((plan.level for plan in plans), key=order.index),
         restart=tuple(r.ref for r in view.ranks if r.ref in wanted),
         source="disk" if disk else "memory",
-        avoid=tuple(dict.fromkeys(node for plan in plans for node in plan.avoid)),
+        avoid=tuple(dict.fromkeys(node for plan in plans for node in (*plan.avoid, *plan.ban))),
         wait_s=max(plan.wait_s for plan in plans),
         delay_s=max(plan.delay_s for plan in plans),
         reason="; ".join(dict.fromkeys(plan.reason for plan in plans if plan.reason)),
         resize={role: min(p.resize.get(role, n) for p in plans) for plan in plans for role, n in plan.resize.items()},
         resources=_most(plan.resources for plan in plans),
+        ban={node: max(p.ban.get(node, 0.0) for p in plans) for plan in plans for node in plan.ban},
     )
 
 
