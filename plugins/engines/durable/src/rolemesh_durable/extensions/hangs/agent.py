@@ -45,7 +45,7 @@ def take_stacks(pid: int, timeout_s: float = TIMEOUT_S, environ: Mapping[str, st
                 [spy, "dump", "--pid", str(pid), *flags],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                errors="replace",
+                text=True,
                 errors="replace",
                 timeout=left,
                 env=None if environ is None else {**os.environ, **environ},
