@@ -23,9 +23,6 @@ log = logging.getLogger("rolemesh.runs.jsonl")
 
 RESERVED = ("step", "steps", "time", "values", "operators", "roles", "staleness", "records")
 
-LINK = "it is a link, and a run's links are not followed"
-"""The error of a link among the files of a run."""
-
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Errors of `msgspec` for damaged bytes: no JSON or another type, no UTF-8, brackets too deep."""
 
@@ -86,18 +83,22 @@ def read_metrics(path: Path, after: int = -1, start: int = 0) -> Iterator[StepMe
                 yield line
 
 
+def links(folder: str | int) -> int:
+    """Return the flag with which a file in `folder` is opened. It refuses links, unless the folder
+    is this user's and others may not write there."""
+    at = os.stat(folder)
+    own = at.st_uid == os.geteuid() and not at.st_mode & stat.S_IWOTH
+    return 0 if own else os.O_NOFOLLOW
+
+
 def open_regular(path: str | Path, folder: int | None = None) -> BufferedReader:
     """Open a file of a run for reading: a path, or a name in the folder of a descriptor.
 
-    Raises `OSError`, also for a link, which could lead out of the run, and for a pipe or a device,
-    which could block.
+    Raises `OSError`, also for a link of others, which could lead out of the run (see `links`), and
+    for a pipe or a device, which could block.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        fd = os.open(path, flags, dir_fd=folder)
-    except OSError as error:
-        what = LINK if error.errno == errno.ELOOP else error.strerror
-        raise OSError(error.errno, what, str(path)) from error
+    flags = links(os.path.dirname(path) or "." if folder is None else folder)
+    fd = os.open(path, flags | os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "it is no regular file", str(path))

@@ -39,8 +39,10 @@ def test_links_and_pipes_of_a_checkpoint_are_not_opened(tmp_path: Path) -> None:
     step = written(tmp_path / "run", {"trainer/link": told, "trainer/pipe": told, "linked/secret": told})
     (step / "trainer/link").symlink_to(tmp_path / "secret")
     (step / "linked").symlink_to(tmp_path)
+    for folder in (step, step / "trainer"):
+        folder.chmod(0o777)
     os.mkfifo(step / "trainer/pipe")
-    link = "it cannot be read: it is a link, and a run's links are not followed"
+    link = "it cannot be read: it is a link, and links in folders of others are not followed"
     told_of = {each.file: each.what for each in disk.verify(step)}
     assert told_of == {
         "trainer/link": link, "linked/secret": link, "trainer/pipe": "it cannot be read: it is no regular file"
@@ -52,6 +54,7 @@ def test_a_manifest_that_is_no_usual_file_is_damaged_at_once(tmp_path: Path, how
     step = written(tmp_path / "run", {})
     manifest = step / disk.MANIFEST
     manifest.replace(tmp_path / "elsewhere")
+    step.chmod(0o777)
     if how == "pipe":
         os.mkfifo(manifest)
     elif how == "link":
@@ -79,6 +82,7 @@ def test_linked_snapshots_are_not_followed(tmp_path: Path) -> None:
     written(tmp_path / "other", {})
     (tmp_path / "run").mkdir()
     (tmp_path / "run/snapshots").symlink_to("../other/snapshots")
+    (tmp_path / "run").chmod(0o777)
     with pytest.raises(SnapshotError, match="the snapshots cannot be read: it is a link"):
         disk.find_checkpoints(tmp_path / "run")
 

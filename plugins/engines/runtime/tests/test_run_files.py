@@ -25,11 +25,13 @@ def test_a_file_and_the_names_of_a_folder_are_read(run: Path) -> None:
     assert content_in(run.parent / "link", "logs", "reward-0.log") == b"a line"
 
 
-def test_links_below_the_folder_are_not_followed(run: Path) -> None:
+def test_links_that_another_user_may_have_made_are_not_followed(run: Path) -> None:
     (run / "file").symlink_to("../outside/secret")
     (run / "folder").symlink_to("../outside")
+    assert content_in(run, "folder", "secret") == content_in(run, "file") == b"secret"  # its user made them
+    run.chmod(0o777)
     for names in (("file",), ("folder", "secret")):
-        with pytest.raises(OSError, match="it is a link, and a run's links are not followed"):
+        with pytest.raises(OSError, match="it is a link, and links in folders of others are not followed"):
             content_in(run, *names)
     with pytest.raises(OSError, match="it is a link"):
         names_in(run, "folder")

@@ -1,9 +1,9 @@
 """Read the files of a run: the only way in which commands open them.
 
 Another user may have written the run. No file of it leads its reader out of the run's folder, stops it, or fills its
-memory: the functions follow no link below the folder, open no pipe and no device, and write nothing. The folder itself
-may be a link. Names are plain: no name has a slash. `rolemesh.runs.jsonl.open_regular` opens files that are directly in
-the folder.
+memory: the functions open no pipe and no device, and write nothing. They follow links in this user's own folders only,
+where git-annex and DVC put some. The run's folder itself may be a link. Names are plain: no name has a slash.
+`rolemesh.runs.jsonl.open_regular` opens files that are directly in the folder.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from errno import EFBIG, EINVAL, ELOOP
 from io import BufferedReader
 from pathlib import Path
 
-from rolemesh.runs.jsonl import LINK, open_regular
+from rolemesh.runs.jsonl import links, open_regular
 
-__all__ = ["MOST_BYTES", "content_in", "names_in", "open_in"]
+__all__ = ["LINK", "MOST_BYTES", "content_in", "names_in", "open_in"]
 
 MOST_BYTES = 1 << 28
 """Maximum size in bytes of a file that is read as a whole."""
+LINK = "it is a link, and links in folders of others are not followed"
+"""The error of a link among the files of a run."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -33,8 +35,8 @@ def open_in(run_dir: str | Path, *names: str) -> BufferedReader:
     try:
         return open_regular(_plain(name), at)
     except OSError as error:
-        error.filename = str(Path(run_dir, *names))
-        raise
+        what = LINK if error.errno == ELOOP else error.strerror
+        raise OSError(error.errno, what, str(Path(run_dir, *names))) from error
     finally:
         os.close(at)
 
@@ -62,7 +64,7 @@ def _opened(run_dir: str | Path, names: list[str] | tuple[str, ...]) -> int:
     for name in names:
         above = at
         try:
-            at = os.open(_plain(name), _FOLDER | os.O_NOFOLLOW, dir_fd=above)
+            at = os.open(_plain(name), _FOLDER | links(above), dir_fd=above)
         except NotADirectoryError as error:
             if stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
                 raise OSError(ELOOP, LINK, str(Path(run_dir, *names))) from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rolemesh.errors import RolemeshError
+from rolemesh_runtime.run_files import LINK
 
 __all__ = ["BROKEN", "DAMAGED", "UnreadableError", "unreadable", "when_readable"]
 
@@ -36,7 +37,7 @@ class UnreadableError(RolemeshError):
 
 def unreadable(path: Path, error: OSError) -> UnreadableError:
     """Return the error of a file of a run that cannot be read, with a remedy."""
-    what = f"the file cannot be read: {error.strerror or error}"
+    what = f"the file cannot be read: {LINK if error.errno == errno.ELOOP else error.strerror or error}"
     return UnreadableError(what, where=str(path), remedy=REMEDIES.get(error.errno or 0, BROKEN))
 
 

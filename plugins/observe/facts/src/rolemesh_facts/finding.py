@@ -10,11 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from rolemesh.errors import RolemeshError
+from rolemesh.runs.jsonl import links
 from rolemesh.runs.run import EVENTS_FILE, JOB_FILE, LOGS_DIR, METRICS_FILE
 from rolemesh_durable.api.jobs import find_run
 from rolemesh_facts.waiting import answered
 from rolemesh_recorder.lines import FLOW_FILE, RECORD_DIR
 from rolemesh_recorder.rows import ROWS_DIR
+from rolemesh_runtime.run_files import LINK
 
 __all__ = ["hindrance", "may_read", "readable_run"]
 
@@ -55,6 +57,9 @@ def _readable(job: str, folder: Path) -> Path:
         if os.path.lexists(each) and not os.path.isfile(each):
             what, remedy = "it is no regular file, so the run cannot be shown", "remove it, or copy the run without it"
             raise RolemeshError(what, where=str(each), remedy=remedy)
+    needed = (RECORD_DIR, LOGS_DIR, EVENTS_FILE, METRICS_FILE, JOB_FILE) if links(str(path)) else ()
+    if found := next((path / name for name in needed if os.path.islink(path / name)), None):
+        raise RolemeshError(LINK, where=str(found), remedy="remove it, or put the file itself in its place")
     return path
 
 
@@ -113,7 +118,7 @@ def _files(path: Path) -> Iterator[Path]:
             yield from (
                 folder / entry.name
                 for entry in entries  # their types are known without a look at each of a hundred thousand
-                if entry.name.endswith(".jsonl") and not entry.is_file()
+                if entry.name.endswith(".jsonl") and not entry.is_file(follow_symlinks=not links(str(folder)))
             )
 
 

@@ -49,12 +49,11 @@ class LivingRun(Run):
     def store(self) -> EventLog:
         """Return the journal, from ``engine.options.state`` in the run's ``job.yaml``.
 
-        Raises `ForeignRunError` for a database outside the folder of a run to which other users have access, because a
-        driver might log in there with data from this user's environment and home.
+        Raises `ForeignRunError` for a run to which other users have access: a driver might log in to their database
+        with data from this user's environment and home, and SQLite would write beside their file.
         """
+        self.require_own("its database is not opened")
         url = str(self.job_value("engine", "sqlite", "options", "state"))
-        if url != "sqlite":
-            self.require_own("a database that the job file names is not opened")
         return EventLog.open(url, self.path, self.job_id())
 
 

@@ -56,6 +56,12 @@ class SqliteStore(Store):
                 remedy="write `state: sqlite` for a file in the run's folder",
             )
         self.path = Path(run_dir, path.removeprefix("/") or SQLITE_FILE).absolute()
+        if not path and self.path.is_symlink():
+            what, remedy = (
+                "the journal is a link, which could lead to a database of others",
+                "put the file itself there",
+            )
+            raise StateError(what, where=str(self.path), remedy=f"{remedy}, or name it: state: sqlite:////FILE")
         self._kept: sqlite3.Connection | None = None
 
     @property
@@ -132,8 +138,9 @@ class SqliteStore(Store):
         if not self._exists():
             return None
         with self._connection() as connection:
-            tables = {name for (name,) in connection.cursor().execute("SELECT name FROM sqlite_master").fetchall()}
-            if "rolemesh_roots" not in tables:
+            found_in = connection.cursor().execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            tables = {name for (name,) in found_in}
+            if not tables >= {"rolemesh_roots", "rolemesh_records"}:  # a view of that name may have no end
                 if tables.intersection(OLDER):
                     raise StateError(
                         "there is no journal of this job in the present format, but there are journals of an older "
