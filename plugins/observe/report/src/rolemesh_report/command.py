@@ -60,6 +60,9 @@ def report(
 
     folder = readable_run(job, runs_folder(runs_dir))
     path = output or folder / REPORT_FILE
+    if output is None and folder.stat().st_uid != os.geteuid():
+        what, remedy = "the run is another user's, so nothing is written there", "name the file: -o FILE"
+        raise RolemeshError(what, where=str(folder), remedy=remedy)
     try:
         answered(folder, lambda: write_report(folder, path))
     except OSError as error:
