@@ -17,6 +17,7 @@ import pytest
 from rolemesh.errors import NameInUseError
 from rolemesh_durable.control.claim import claim
 from rolemesh_durable.control.living import LivingRun, answers
+from rolemesh_durable.journal.sqlite import SQLITE_FILE, SqliteStore
 from rolemesh_runtime.lock import RunLock, hold, is_held, lock_file
 
 
@@ -160,6 +161,33 @@ def test_claims_of_a_run_on_others_move_with_it(tmp_path: Path) -> None:
         assert earlier is not None
         assert (earlier / "last.pt").read_text() == "5"
         assert not (place / "last.pt").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_another_user_cannot_take_a_lock_of_a_run_but_sees_that_it_lives(tmp_path: Path) -> None:
+    run_dir = tmp_path / "runs" / "j"
+    for folder in [tmp_path, *tmp_path.parents]:
+        if folder.name.startswith(("pytest", "popen", "test_")):
+            folder.chmod(0o755)
+    with claim(run_dir):
+        pass
+    SqliteStore("sqlite", run_dir, "id").prepare()
+    files = lock_file(run_dir), run_dir / SQLITE_FILE
+    with RunLock(files[0]) as lock:
+        assert lock.share()
+        os.seteuid(65534)
+        try:
+            assert is_held(run_dir)
+            for path in files:
+                with pytest.raises(PermissionError):
+                    path.open("rb")
+        finally:
+            os.seteuid(0)
+    os.seteuid(65534)
+    try:
+        assert not is_held(run_dir)
+    finally:
+        os.seteuid(0)
 
 
 FOREIGN = """

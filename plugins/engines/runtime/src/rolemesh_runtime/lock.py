@@ -4,7 +4,8 @@ an answer.
 The processes that keep the job alive hold a shared lock on ``<runs>/.<name>.alive``: for the engine `inline` its
 process, for `durable` the supervisor of the local backend, or the processes of master and agents on Ray. The operating
 system releases it when they end in any way. A process that wants the folder must get the lock exclusively. Some shared
-file systems have no locks, or none between machines.
+file systems have no locks, or none between machines. Only the run's user may open the file: a lock that another user
+takes would keep jobs from starting.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import errno
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from rolemesh.errors import BackendError
@@ -87,10 +89,13 @@ def hold(run_dir: Path) -> RunLock | None:
 
 
 def is_held(run_dir: Path) -> bool:
-    """Return whether a process of the run's job is alive. False also if locks do not work, or the file cannot be
-    read."""
+    """Return whether a process of the run's job is alive. False also if locks do not work. For another user's run, the
+    kernel's list of locks says it, of this machine."""
+    path = lock_file(run_dir)
     try:
-        fd = os.open(lock_file(run_dir), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except PermissionError:
+        return _is_listed(path)
     except OSError:
         return False
     try:
@@ -99,6 +104,17 @@ def is_held(run_dir: Path) -> bool:
         return False
     finally:
         os.close(fd)
+
+
+def _is_listed(path: Path) -> bool:
+    """Return whether the kernel lists a lock on the file. Its list has inodes, and devices that `os.stat` may call
+    otherwise."""
+    try:
+        inode = str(path.stat(follow_symlinks=False).st_ino)
+        listed = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return False
+    return any("FLOCK" in fields and fields[-3].rpartition(":")[2] == inode for fields in map(str.split, listed))
 
 
 def unwritable(path: Path, error: OSError) -> BackendError:
@@ -113,7 +129,10 @@ def _open(path: Path) -> int:
     its folder cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with suppress(PermissionError):  # an older rolemesh let others read it; root may hold another user's
+            os.fchmod(fd, 0o600)
+        return fd
     except OSError as error:
         raise unwritable(path if os.path.lexists(path) else path.parent, error) from error
 

@@ -74,6 +74,8 @@ class SqliteStore(Store):
                 pass
 
     def prepare(self) -> None:
+        with suppress(OSError):  # a reader of the file could lock it, and stop the master
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         with self._connection() as connection:
             for statement in TABLES:
                 connection.cursor().execute(statement)
