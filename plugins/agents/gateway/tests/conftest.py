@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from rolemesh_gateway.server import Door, Server
 
 ADD = Tool("add", "Adds two numbers.", {"type": "object", "properties": {"a": {"type": "integer"}}})
 PROGRAMS = Path(__file__).parent / "programs"
+sys.path.insert(0, str(Path(__file__).parent))
 QUESTION = Start([{"role": "user", "content": "1 + 2 + 4?"}])
 Model = Callable[[Sequence[Message]], Turn]
 

@@ -43,6 +43,8 @@ class Attempts:
         self._ctx, self._options, self._template, self._harness = ctx, options, template, harness
         self._params = params
         self._told = False
+        self.left_out = 0
+        """The number of sampled tokens that are in no result: those of failed attempts and of cancelled turns."""
 
     async def conversation(self, task: Task, group_seed: int, number: int, seed: int) -> Held | Failed:
         """Hold conversation `number` of a group, and try again if it fails.
@@ -51,9 +53,11 @@ class Attempts:
         """
         for attempt in range(self._options.retries + 1):
             episode = RemoteEpisode(self._ctx, self._options.environment, task, group_seed, self._tell)
+            talks: list[Talk] = []
             try:
-                return await self._attempt(episode, number, seed)
+                return await self._attempt(episode, number, seed, talks)
             except ConversationFailedError as error:
+                self.left_out += sum(talk.sampled for talk in talks)
                 failed = Failed(error.what, attempt + 1, error.remedy, isinstance(error, BreachError))
                 self._ctx.count(attempts_failed=1)
                 self._ctx.log.warning("task %s, conversation %s: %s", task.number, number, error.what)
@@ -70,26 +74,35 @@ class Attempts:
             self._told = True
             self._ctx.warn(text)
 
-    async def _attempt(self, episode: RemoteEpisode, number: int, seed: int) -> Held:
+    async def _attempt(self, episode: RemoteEpisode, number: int, seed: int, talks: list[Talk]) -> Held:
+        """Hold a conversation, which is then the last one of `talks`."""
         options = self._options
         waited = {"engine": 0.0, "trainer": 0.0}
         began = time.monotonic()
 
-        async def part(prompt: np.ndarray[Any, np.dtype[Any]], params: Mapping[str, Any]) -> SampledTurn:
-            made = await sample_turn(self._ctx, options.rollout, prompt, params, options.limits.turn_s)
-            waited["trainer"] += made.waited
-            return made
-
         async def sampler(prompt: np.ndarray[Any, np.dtype[Any]], params: Mapping[str, Any]) -> SampledTurn:
             asked = time.monotonic()
+            tokens = 0
+
+            async def part(prompt: np.ndarray[Any, np.dtype[Any]], params: Mapping[str, Any]) -> SampledTurn:
+                nonlocal tokens
+                made = await sample_turn(self._ctx, options.rollout, prompt, params, options.limits.turn_s)
+                waited["trainer"] += made.waited
+                tokens += len(made.ids)
+                return made
+
             try:
                 return await in_parts(part, prompt, params, options.part)
+            except BaseException:
+                self.left_out += tokens
+                raise
             finally:
                 waited["engine"] += time.monotonic() - asked
 
         start = await episode.begin(BEGIN_S)
         try:
             talk = Talk(number, seed, start, episode, self._template, sampler, options.limits, self._params)
+            talks.append(talk)
             await self._harness.run(talk)
         except EndReached:
             pass

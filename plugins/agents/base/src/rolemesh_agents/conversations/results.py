@@ -29,6 +29,11 @@ class Held(msgspec.Struct, frozen=True):
     reason: str
     turns: int
 
+    @property
+    def sampled(self) -> int:
+        """The number of sampled tokens in all samples."""
+        return sum(each.sampled for each in self.transcripts)
+
 
 class Failed(msgspec.Struct, frozen=True):
     """A conversation that failed in all its attempts. `breach`: the last one because a contract was broken."""

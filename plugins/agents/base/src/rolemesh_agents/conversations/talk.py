@@ -225,6 +225,11 @@ class Talk:
             used.append(self._now)
         return [each.transcript for each in used]
 
+    @property
+    def sampled(self) -> int:
+        """The number of sampled tokens in all samples."""
+        return sum(each.transcript.sampled for each in self._samples)
+
     def _opening(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Sequence[int]:
         """Return the tokens of the prompt."""
         if self._hopeless(messages):

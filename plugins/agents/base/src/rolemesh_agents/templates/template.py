@@ -183,7 +183,8 @@ class Template:
         begun = text.lstrip()
         if not opening or not (self._opened or begun.startswith(opening.strip())):
             return "", text
-        found, _, rest = begun.removeprefix(opening.strip()).partition(closing)
+        inside = begun.removeprefix(opening if begun.startswith(opening) else opening.strip())
+        found, _, rest = inside.partition(closing)
         return found, rest
 
     def _guarded(self, guard: Guard, messages: Sequence[Message]) -> list[Message]:
@@ -195,7 +196,7 @@ class Template:
             if message.get("role") == "assistant" and isinstance(content, str) and "reasoning_content" not in message:
                 reasoning, rest = self._reasoning(content) if self.form.reasoning[1] in content else ("", content)
                 if reasoning and self._vocabulary.marks.search(self.form.reasoning[1]):
-                    message |= {"content": rest, "reasoning_content": reasoning}
+                    message |= {"content": rest.lstrip("\n"), "reasoning_content": reasoning.strip("\n")}
             found.append(message if message.get("role") in ("system", "developer") else guard.hide(message))
         return found
 

@@ -111,7 +111,11 @@ class AgentWorkload(Workload):
         self._harness.check_machine(ctx)
         self._ready: asyncio.Event | None = None
         self._warned: set[str] = set()
-        """The prefixes of metrics for which a failed conversation was a warning."""
+        """The prefixes of metrics for which a failed conversation was a warning, and other warnings that were given."""
+        self._unrolls = False
+        """Whether the flow has called `samples`."""
+        self._others: list[int] | None = None
+        """The first step with a conversation of several samples, and its sampled tokens: all, and those in `others`."""
 
     @operator(tasks=Balanced(), returns=Split())
     async def converse(self, tasks: Batch) -> Batch:
@@ -122,6 +126,7 @@ class AgentWorkload(Workload):
         and a `breach` if only broken contracts failed the last one's conversations.
         """
         options = self._ctx.options
+        self._tell_others()
         task = msgspec.convert(tasks["task"][0], Task)
         group = int(tasks["group"][0])
         if tasks.rows != options.samples or len({int(each) for each in tasks["group"]}) > 1:
@@ -132,13 +137,15 @@ class AgentWorkload(Workload):
             if refill:
                 self._ctx.count(groups_refilled=1)
                 task = await self._another(group, refill)
-            found = await self._group(task, group, refill, tasks.rows, {})
+            found = await self._group(task, group, refill, tasks.rows)
             held = [each for each in found if isinstance(each, Held)]
             if len(held) == tasks.rows:
                 self._report(held, "")
+                self._count_others(held)
                 rows = group_rows(held, task.number, group, options.advantages)
                 self._ctx.metric(informative_groups=float(bool(rows["advantage"].any())))
                 return rows
+            self._leave_out(sum(each.sampled for each in held))
             self._tell(found, task, f"{group}/{refill}")
         failed = [each for each in found if isinstance(each, Failed)]
         what = f"{options.refills + 1} tasks of group {group} have failed in a row; the last: {failed[0].reason}"
@@ -166,6 +173,7 @@ class AgentWorkload(Workload):
     @operator(conversations=Split(), returns=Split())
     def samples(self, conversations: Batch) -> Batch:
         """Return one row for each sample of each conversation: a harness may begin several in one conversation."""
+        self._unrolls = True
         return unrolled(conversations)
 
     async def _another(self, group: int, refill: int) -> Task:
@@ -179,18 +187,58 @@ class AgentWorkload(Workload):
         return msgspec.convert(found, Task)
 
     async def _group(
-        self, task: Task, group: int, refill: int, rows: int, params: Mapping[str, Any]
+        self, task: Task, group: int, refill: int, rows: int, params: Mapping[str, Any] | None = None
     ) -> list[Held | Failed]:
+        """Hold the conversations of a group. `params`: other sampling parameters, of an evaluation."""
         ctx, options = self._ctx, self._ctx.options
         # A task of its own in each group: calls are numbered by task, and the group that comes first differs by life.
         await asyncio.ensure_future(self._prepared())
         seed = ctx.seed_for("group", task.split, group, task.number, refill)
-        attempts = Attempts(ctx, options, self._template, self._harness, {**options.sampling, **params})
-        return list(
-            await asyncio.gather(
-                *(attempts.conversation(task, seed, number, stable_seed(seed, number)) for number in range(rows))
-            )
+        attempts = Attempts(ctx, options, self._template, self._harness, {**options.sampling, **(params or {})})
+        found = await asyncio.gather(
+            *(attempts.conversation(task, seed, number, stable_seed(seed, number)) for number in range(rows))
         )
+        if params is None:
+            self._leave_out(attempts.left_out)
+        return list(found)
+
+    def _leave_out(self, tokens: int) -> None:
+        """Count sampled tokens that no trainer gets, and warn once."""
+        if not tokens:
+            return
+        self._ctx.count(tokens_left_out=tokens)
+        if "left out" not in self._warned:
+            self._warned.add("left out")
+            self._ctx.warn(
+                f"{tokens} sampled tokens are not trained, because their attempt or their group failed, or because a "
+                "client left during its turn; the metric tokens_left_out counts all"
+            )
+
+    def _count_others(self, held: list[Held]) -> None:
+        """Count the sampled tokens that are trained only if the flow calls `samples`."""
+        others = sum(each.sampled - each.transcripts[-1].sampled for each in held)
+        if not others:
+            return
+        self._ctx.count(tokens_in_others=others)
+        if self._others is None:
+            self._others = [self._ctx.step, sum(each.sampled for each in held), others]
+        last = self._ctx.steps is not None and self._ctx.step + 1 >= self._ctx.steps
+        self._tell_others(last)
+
+    def _tell_others(self, now: bool = False) -> None:
+        """Warn once of conversations with several samples, unless the flow calls `samples`. The rank knows this after
+        the step, and after those that begin early. `now`: this is the last step."""
+        if self._others is None or self._unrolls or "others" in self._warned:
+            return
+        step, tokens, others = self._others
+        if now or self._ctx.step > step + self._ctx.options.ahead:
+            self._warned.add("others")
+            role = self._ctx.role
+            self._ctx.warn(
+                f"conversations have several samples: {others} of {tokens} sampled tokens of a group are in the column "
+                f"others, and only job.trainer.train(job.{role}.samples(rows)) in the flow trains these; the metric "
+                "tokens_in_others counts them"
+            )
 
     async def _prepared(self) -> None:
         """Set the harness up, before the first conversation of this rank."""
@@ -202,14 +250,13 @@ class AgentWorkload(Workload):
 
     def _report(self, held: list[Held], prefix: str) -> None:
         for each in held:
-            tokens = sum(transcript.sampled for transcript in each.transcripts)
             values = {"reward": each.reward.value, "turns": each.turns}
             values |= {"truncated": float(each.ended == "truncated")}
             if each.reward.success is not None:
                 values["success"] = float(each.reward.success)
             values |= {f"reward_{name}": value for name, value in each.reward.parts.items()}
             self._ctx.metric(**{f"{prefix}{name}": value for name, value in values.items()})
-            self._ctx.count(**{f"{prefix}conversations": 1, f"{prefix}sampled_tokens": tokens})
+            self._ctx.count(**{f"{prefix}conversations": 1, f"{prefix}sampled_tokens": each.sampled})
 
     def _tell(self, found: list[Held | Failed], task: Task, group: str, prefix: str = "") -> None:
         """Count the failed conversations of a group, and say why they failed."""
