@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from rolemesh.api.observer import Event, RunInfo, StepMetrics
 from rolemesh_otel import OtelObserver, OtelOptions
-from rolemesh_otel.variables import target
+from rolemesh_otel.variables import target, without_login
 
 
 class Collector(ThreadingHTTPServer):
@@ -147,3 +147,8 @@ def test_variables_for_one_signal_win_and_some_switch_it_off() -> None:
     assert [target("logs", each, "http://c") for each in off] == [None, None]
     with pytest.raises(ValueError, match="grpc, and this observer speaks http/protobuf only"):
         target("logs", {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "http://c")
+
+
+def test_the_login_of_a_url_is_a_header() -> None:
+    assert without_login("https://u:p%40%2F@c:4318/v1/logs") == ("https://c:4318/v1/logs", "Basic dTpwQC8=")
+    assert without_login("http://[::1]:4318/v1/logs") == ("http://[::1]:4318/v1/logs", "")

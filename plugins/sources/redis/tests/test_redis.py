@@ -48,7 +48,8 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        command = [str(SERVER), "--port", str(self.port), "--dir", str(self.folder), "--save", "", *self.args]
+        socket = ["--unixsocket", str(self.folder / "socket")]
+        command = [str(SERVER), *socket, "--port", str(self.port), "--dir", str(self.folder), "--save", "", *self.args]
         persists = ["--appendonly", "yes", "--appendfsync", "always"]
         with (self.folder / "redis.log").open("a") as log:
             self.process = subprocess.Popen([*command, *persists], stdout=log, stderr=log)
@@ -241,6 +242,28 @@ def test_no_password_is_in_any_message(server: Server, name: str, reading: Any) 
         error = caught.value
         assert "s3cret" not in f"{error.what} {error.where} {error.remedy} {error.__cause__}"
         assert "refuses us" in error.what
+
+
+@needs_server
+@pytest.mark.parametrize(
+    "query", ["", "?decode_responses=True", "?protocol=3&client_name=us", "?socket_timeout=5&db=0"]
+)
+@pytest.mark.parametrize("scheme", ["redis", "unix"])
+def test_each_url_that_redis_py_takes_is_read(server: Server, name: str, reading: Any, scheme: str, query: str) -> None:
+    client = server.client()
+    client.execute_command("ACL", "SETUSER", "speci@l", "on", ">a/b#c?d@e:f%", "~*", "+@all")
+    add(client, name, 1, 2)
+    place = f"127.0.0.1:{server.port}" if scheme == "redis" else server.folder / "socket"
+    now = reading(url=f"{scheme}://speci%40l:a%2Fb%23c%3Fd%40e%3Af%25@{place}{query}")
+    assert now.take(2) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:a/b@h:1", "redis://:a#b@h:1", "redis://:a?b@h:1", "redis://h:1#2", "redis://h:x"]
+)
+def test_a_url_that_ends_in_its_password_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"must be written as a code|could not be cast"):
+        RedisOptions(url=url, streams=["s"])
 
 
 @needs_server

@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 
 from google.protobuf.message import Message
 
-from rolemesh_otel.variables import Target
+from rolemesh_otel.variables import Target, without_login
 from rolemesh_tracking import Refused
 
 __all__ = ["post"]
@@ -24,6 +24,9 @@ def post(target: Target, message: Message) -> None:
     Raises OSError if it does not answer or is not ready, and `Refused` if it cannot read the message.
     """
     body, headers = message.SerializeToString(), {"Content-Type": "application/x-protobuf", **target.headers}
+    url, login = without_login(target.url)
+    if login:
+        headers.setdefault("Authorization", login)
     if target.gzip:
         body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
     context = None
@@ -32,11 +35,9 @@ def post(target: Target, message: Message) -> None:
         if target.client:
             context.load_cert_chain(target.client, target.key or None)
     try:
-        with urlopen(
-            Request(target.url, body, headers, method="POST"), timeout=target.timeout_s, context=context
-        ) as answer:
+        with urlopen(Request(url, body, headers, method="POST"), timeout=target.timeout_s, context=context) as answer:
             answer.read()
     except HTTPError as error:
         with error:
             what = Refused if error.code in REFUSES else OSError
-            raise what(f"{target.url} answers {error.code} {error.reason}") from None
+            raise what(f"{url} answers {error.code} {error.reason}") from None

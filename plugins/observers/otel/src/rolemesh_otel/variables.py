@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
-__all__ = ["Signal", "Target", "resource_attributes", "target"]
+__all__ = ["Signal", "Target", "resource_attributes", "target", "without_login"]
 
 Signal: TypeAlias = Literal["metrics", "logs"]
 TIMEOUT_S = 10.0
@@ -45,6 +46,15 @@ def target(signal: Signal, variables: Mapping[str, str], local: str) -> Target |
     timeout_s = float(told("TIMEOUT") or 1000 * TIMEOUT_S) / 1000
     files = (told(name) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"))
     return Target(url, _pairs(told("HEADERS")), timeout_s, told("COMPRESSION") == "gzip", *files)
+
+
+def without_login(url: str) -> tuple[str, str]:
+    """Return the URL without its ``user:password@``, and the header Authorization for these; "" if it has none."""
+    parts = urlsplit(url)
+    login, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, ""
+    return parts._replace(netloc=host).geturl(), f"Basic {b64encode(unquote(login).encode()).decode()}"
 
 
 def resource_attributes(variables: Mapping[str, str]) -> dict[str, str]:

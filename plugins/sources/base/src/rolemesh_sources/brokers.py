@@ -12,13 +12,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import BaseModel, Field, field_validator
 
 from rolemesh_sources import Offset, Reader, Records, Source, SourceError
 
-__all__ = ["BrokerAway", "BrokerClient", "BrokerOptions", "BrokerSource", "Fetched", "Look"]
+__all__ = ["BrokerAway", "BrokerClient", "BrokerOptions", "BrokerSource", "Fetched", "Look", "server_url"]
 
 _LOG = logging.getLogger(__name__)
 BUFFER_BYTES = 32 << 20
@@ -102,6 +103,16 @@ class _Ahead:
     def __init__(self, offset: Offset) -> None:
         self.at = self.end = offset
         self.records: deque[Fetched] = deque()
+
+
+def server_url(url: str) -> str:
+    """Return the URL of a server. Raises ValueError if a URL would end inside the password, at a ``/``, ``?`` or
+    ``#``: a client would then connect to another place."""
+    parts = urlsplit(url)
+    if "@" in f"{parts.path}{parts.query}{parts.fragment}" or parts.fragment:
+        raise ValueError("has a character that must be written as a code: / is %2F, ? is %3F, # is %23, @ is %40")
+    parts.port  # noqa: B018 - raises ValueError if it is no number
+    return url
 
 
 class BrokerOptions(BaseModel, extra="forbid"):

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 
 from rolemesh_nats.client import JetStreamClient, JetStreamOptions
 from rolemesh_sources import Reader
-from rolemesh_sources.brokers import BrokerOptions, BrokerSource
+from rolemesh_sources.brokers import BrokerOptions, BrokerSource, server_url
 
 __all__ = ["NatsOptions", "NatsSource"]
 
@@ -49,7 +49,7 @@ class NatsOptions(BrokerOptions):
     def _is_one(cls, url: str) -> str:
         if any(urlsplit(each).scheme not in ("nats", "tls", "ws", "wss") for each in url.split(",")):
             raise ValueError("must begin with nats://, tls://, ws:// or wss://, each of several")
-        return url
+        return ",".join(map(server_url, url.split(",")))
 
 
 class NatsSource(BrokerSource):

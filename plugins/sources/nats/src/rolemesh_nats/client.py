@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import nats
@@ -117,6 +117,7 @@ class JetStreamClient(BrokerClient):
                 error_cb=self._on_error,
                 user_credentials=self._options.credentials,
                 **({"tls": context} if secure else {}),
+                **_login(self._servers),
             )
         return self._connection.jetstream(timeout=ANSWER_S)
 
@@ -296,3 +297,12 @@ async def _info(streams: Any, name: str) -> Any:
         return await streams.stream_info(name)
     except js_errors.NotFoundError:
         return None
+
+
+def _login(servers: Sequence[str]) -> dict[str, str]:
+    """Return user and password, or a token, of URLs that agree on them; nats-py would not decode their ``%40``."""
+    found = {(parts.username, parts.password) for parts in map(urlsplit, servers)}
+    (user, password) = next(iter(found)) if len(found) == 1 else (None, None)
+    if user is None:
+        return {}
+    return {"token": unquote(user)} if password is None else {"user": unquote(user), "password": unquote(password)}

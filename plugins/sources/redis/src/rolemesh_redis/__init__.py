@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from rolemesh_redis.client import StreamsClient, StreamsOptions
 from rolemesh_sources import Reader
-from rolemesh_sources.brokers import BrokerOptions, BrokerSource
+from rolemesh_sources.brokers import BrokerOptions, BrokerSource, server_url
 
 __all__ = ["RedisOptions", "RedisSource"]
 
@@ -18,8 +18,8 @@ class RedisOptions(BrokerOptions):
     """The server, the streams, the form of a record, and the handling of missing data."""
 
     url: str = Field(
-        description="redis://[[user]:password@]host[:port][/database], rediss://… for TLS, unix:///path. Give a "
-        "password as a variable: ${REDIS_URL}."
+        description="redis://[[user]:password@]host[:port][/database], rediss://… for TLS, "
+        "unix://[[user]:password@]/path[?db=database]. Give a password as a variable: ${REDIS_URL}."
     )
     field: str | None = Field(
         default="data",
@@ -49,7 +49,7 @@ class RedisOptions(BrokerOptions):
     def _is_one(cls, url: str) -> str:
         if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
             raise ValueError("must begin with redis://, rediss:// or unix://")
-        return url
+        return url if url.startswith("unix") else server_url(url)
 
 
 class RedisSource(BrokerSource):

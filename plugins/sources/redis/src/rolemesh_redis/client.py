@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 import redis
@@ -34,6 +34,8 @@ ANSWER_BYTES = 4 << 20
 MOST = 1024
 EMPTY = "(0-0"
 """Offset of an empty stream: reading from it begins with whatever entry is the first."""
+FORMS = ("decode_responses", "protocol", "legacy_responses")
+"""Options that change the form of answers, which only this module reads."""
 NOT_YET = ("LOADING", "BUSY ", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS", "MISCONF", "OOM")
 """First words of the answers of a server that is running but temporarily unable to serve."""
 
@@ -63,15 +65,18 @@ class StreamsClient(BrokerClient):
         self._average = 4096.0
         self._skipped: set[tuple[str, str]] = set()
         tls = {"ssl_ca_certs": options.ca} if options.ca is not None else {}
+        tcp = {} if parts.scheme == "unix" else {"socket_keepalive": True}
         try:
-            self._redis = redis.Redis.from_url(
-                url,
+            pool = redis.ConnectionPool.from_url(  # the URL's options win over these
+                _without(url, FORMS),
                 socket_connect_timeout=CONNECT_S,
                 socket_timeout=ANSWER_S,
-                socket_keepalive=not url.startswith("unix"),
                 retry=Retry(NoBackoff(), 0),
+                **tcp,
                 **tls,
             )
+            pool.connection_class(**pool.connection_kwargs)  # raises for options that it lacks; connects later
+            self._redis = redis.Redis.from_pool(pool)
         except (ValueError, TypeError) as error:
             remedy = "see the option url of the source redis"
             raise SourceError(f"redis-py cannot read the URL: {error}", where=self._where, remedy=remedy) from error
@@ -240,3 +245,10 @@ def _numbers(offset: str | bytes) -> tuple[int, int]:
     text = offset.decode() if isinstance(offset, bytes) else offset
     first, _, second = text.removeprefix("(").partition("-")
     return int(first), int(second or 0)
+
+
+def _without(url: str, names: Sequence[str]) -> str:
+    """Return the URL without the options `names` of its query."""
+    base, _, query = url.partition("?")
+    left = [(name, value) for name, value in parse_qsl(query) if name not in names]
+    return f"{base}?{urlencode(left)}" if left else base
