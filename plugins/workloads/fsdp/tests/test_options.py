@@ -83,8 +83,8 @@ def test_wrong_options_are_refused_with_a_hint(given, message):
 @pytest.mark.parametrize(
     ("given", "temperature", "packed"),
     [
-        ({}, None, None),
-        ({"loss": "rolemesh_training.losses:distill", "loss_options": {"temperature": 2.0}}, None, None),
+        ({}, None, True),
+        ({"loss": "rolemesh_training.losses:distill", "loss_options": {"temperature": 2.0}}, None, True),
         ({"logprobs": {"temperature": 0.7, "pack": False}}, 0.7, False),
         ({"loss": GRPO, "loss_options": {"temperature": 1.3, "pack": False}}, 1.3, False),
         ({"loss": GRPO, "loss_options": {"temperature": 1.3}, "logprobs": {"pack": False}}, 1.3, False),

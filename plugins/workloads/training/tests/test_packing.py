@@ -9,7 +9,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
 
-from rolemesh.errors import RolemeshError
 from rolemesh_training import attention
 from rolemesh_training.packing import completion_logprobs, pack
 
@@ -182,8 +181,3 @@ def test_rows_longer_than_a_window_are_padded_and_shorter_ones_packed_into_a_lon
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
         calls = attention.packed_calls() - before - (end == 20)  # the first time measures, too
         assert calls == packed, "the packed row of short rows has more tokens than the window"
-
-
-def test_rows_longer_than_a_window_are_not_packed_even_if_asked():
-    with pytest.raises(RolemeshError, match=r"loss_options\.pack: .* row of 15 tokens is longer .* window of 14"):
-        completion_logprobs(windowed(14), *rows("one prompt"), CPU, packed=True)

@@ -17,7 +17,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from rolemesh.errors import RolemeshError
 from rolemesh_training import attention
 from rolemesh_training.inputs import packed_inputs, padded_inputs, takes, text_config
 from rolemesh_training.router import counts_tokens
@@ -34,9 +33,15 @@ _STATES: Final = re.compile(r"mamba|ssm|conv|linear|recurrent|rwkv|lstm|delta|hy
 """Kinds of layers that carry a state along the row."""
 _WINDOWS: Final = re.compile(r"sliding_window|attention_chunk|window_size")
 """Config values that say how far a token sees, and that a mask given to transformers' attention replaces."""
-_LIMITS: Final = re.compile(r"window|chunk|index_topk|floor_scale|local_attention|block_size")
+_PLACES: Final = re.compile(r"max_position_embeddings|n_positions|max_seq_len")
+"""Config values that limit places in a row only if the model makes its own mask."""
+_LIMITS: Final = re.compile(
+    r"window|chunk|compress|index_topk|floor_scale|local_attention|block_size|" + _PLACES.pattern
+)
 """Config values from which on a model may treat a place in a row in another way."""
-_NO_LIMITS: Final = re.compile(r"layers|pattern|feed_forward|mamba|expert")
+_NO_LIMITS: Final = re.compile(r"layers|pattern|feed_forward|mamba|expert|rope")
+_PLAIN: Final = {"full_attention", "sliding_attention", "chunked_attention"}
+"""Kinds of layers that use no limit but the one in their name."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +68,6 @@ class Fitness:
         if self.length is not None and length > self.length:
             return f"a packed row of {length} tokens is longer than {self.length}, a limit of the model"
         return ""
-
-    def refused(self, why: str) -> RolemeshError:
-        """Return the error for rows that the options want packed."""
-        return RolemeshError(
-            f"rows of a {self.kind} cannot be packed: {why}",
-            where="loss_options.pack",
-            remedy="leave pack out, so that rows are padded where packing is wrong, or set it to false",
-        )
 
 
 _KNOWN: WeakKeyDictionary[torch.nn.Module, Fitness] = WeakKeyDictionary()
@@ -177,19 +174,25 @@ def _limited(found: Fitness, model: torch.nn.Module, layout: Packed, *, ours: bo
     passed = int(layout.positions.max())
     limits = [(name, value) for name, value in _limits(text_config(model)) if value > passed]
     windows = [value for name, value in limits if ours and _WINDOWS.search(name)]
-    others = [value for name, value in limits if not (ours and _WINDOWS.search(name))]
+    masked = ours or bool(getattr(model, "_supports_sdpa", False))
+    others = [
+        value
+        for name, value in limits
+        if not (ours and _WINDOWS.search(name)) and not (masked and _PLACES.search(name))
+    ]
     return replace(found, longest=min(windows, default=None), length=min(others, default=None))
 
 
 def _limits(config: Any) -> Iterator[tuple[str, int]]:
     """Yield the config's values, by name, from which on a model may treat a place in another way."""
-    kinds = _layer_kinds(config)
-    for name, value in config.to_dict().items():
-        if not _LIMITS.search(name) or _NO_LIMITS.search(name) or type(value) is not int or value < 2:
+    kinds = {*_layer_kinds(config)}
+    unused = {"sliding_window": "sliding_attention", "attention_chunk_size": "chunked_attention"}
+    for name, found in config.to_dict().items():
+        values = [*found.values()] if isinstance(found, dict) else [found]
+        if not _LIMITS.search(name) or _NO_LIMITS.search(name):
             continue
-        unused = {"sliding_window": "sliding", "attention_chunk_size": "chunk"}.get(name)
-        if not (kinds and unused and not any(unused in kind for kind in kinds)):
-            yield name, value
+        if not kinds or not kinds <= _PLAIN or unused.get(name, name) in {*kinds, name}:
+            yield from ((name, value) for value in values if type(value) is int and value > 1)
 
 
 def _texts(model: torch.nn.Module) -> tuple[list[Ids], list[Ids]]:

@@ -38,9 +38,9 @@ _WSD: dict[str, Any] = {"needs": ["frozen = false", "schedule = wsd"]}
 
 
 _PACK: Any = Field(
-    None,
-    description="whether rows become one packed row with the common prefix computed once, or are padded; null: packed, "
-    "unless a measurement at the start shows that the model gives other results then",
+    True,
+    description="one packed row with the common prefix computed once, unless a measurement at the start shows that the "
+    "model gives other results then (the job warns, and rows are padded); false: padded rows",
 )
 
 
@@ -59,7 +59,7 @@ class _Completions(BaseModel, extra="forbid"):
         description="the temperature of the sampled completions; null: that in their column `sampling`, or 1 (for "
         "`dpo` always 1)",
     )
-    pack: bool | None = _PACK
+    pack: bool = _PACK
 
 
 class PolicyOptions(_Completions):
@@ -154,7 +154,7 @@ class ValueOptions(BaseModel, extra="forbid"):
     clip: float | None = Field(
         0.2, gt=0, description="a value may leave the old one (the column `values`) by this much; null: no clipping"
     )
-    pack: bool | None = _PACK
+    pack: bool = _PACK
 
 
 class ClassificationOptions(BaseModel, extra="forbid"):
@@ -177,7 +177,7 @@ class LogprobsOptions(BaseModel, extra="forbid"):
         description="the temperature of the sampled completions; null: the loss's, or that in the rows' column "
         "`sampling`, or 1",
     )
-    pack: bool | None = Field(None, description="as `pack` of the loss grpo; null: the loss's")
+    pack: bool | None = Field(None, description="as `pack` of the loss grpo; null: the loss's, or true")
 
 
 class LoRAOptions(BaseModel, extra="forbid"):
@@ -421,11 +421,10 @@ class HuggingFaceOptions(TrainerOptions):
         return self.logprobs.temperature or of_loss
 
     @property
-    def packed(self) -> bool | None:
-        """Return whether `logprobs` and `values` pack the rows of a micro-batch into one; None: if the model allows
-        it."""
+    def packed(self) -> bool:
+        """Return whether `logprobs` and `values` pack the rows of a micro-batch into one, if the model allows it."""
         own = self.logprobs.pack
-        return own if own is not None else self.loss_options.get("pack")
+        return bool(own if own is not None else self.loss_options.get("pack", True))
 
     @field_validator("model")
     @classmethod

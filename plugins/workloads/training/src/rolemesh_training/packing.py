@@ -35,14 +35,14 @@ def completion_logprobs(
     device: torch.device,
     *,
     temperature: float | NDArray[np.float32] = 1.0,
-    packed: bool | None = None,
+    packed: bool = True,
     counted: Counted | None = None,
 ) -> torch.Tensor:
     """Return the log-probability of each completion token given its prompt and the tokens before it: float32,
     (tokens,), row by row, differentiable. It takes one forward pass. `temperature` is one number, or one for each row.
 
-    `packed` None: pack the rows if `rolemesh_training.measured.fitness` allows it, else pad them. True raises
-    `RolemeshError` if they may not be packed. The trainer has measured the model at its start.
+    With `packed` the rows are packed, unless `rolemesh_training.measured.fitness` says that the model gives other
+    results then; else they are padded. The trainer has measured the model at its start.
 
     `counted` says for each row which tokens of its completion count; only these have a result. None: all tokens. A
     model with the attention `rolemesh_training.attention.NAME` needs no mask of the squared length of the packed row.
@@ -66,7 +66,7 @@ def completion_values(
     completions: Sequence[Any],
     device: torch.device,
     *,
-    packed: bool | None = None,
+    packed: bool = True,
     counted: Counted | None = None,
 ) -> torch.Tensor:
     """Return the result of a model with one number for each token (``task: value``) for the text before each completion
@@ -98,25 +98,20 @@ def _layout(
     prompts: Sequence[Any],
     completions: Sequence[Any],
     counted: Counted | None,
-    packed: bool | None,
+    packed: bool,
     device: torch.device,
 ) -> Packed | None:
-    """Return the rows packed, or None if they are to be padded. Raises `RolemeshError` if they must be packed and may
-    not be."""
-    if packed is False:
+    """Return the rows packed, or None if they are to be padded."""
+    if not packed:
         return None
     layout = pack(prompts, completions, counted)
     known = fitness(model, device)
     why = known.refuses(int(layout.positions.max(initial=-1)) + 1, len(layout.input_ids))
     if not why:
         return layout
-    if packed:
-        raise known.refused(why)
-    if why != known.why and known.kind not in _SAID:
+    if known.kind not in _SAID:
         _SAID.add(known.kind)
-        _LOG.warning(
-            "%s: %s, so this micro-batch is padded and not packed; further ones are not named", known.kind, why
-        )
+        _LOG.warning("rows of a %s are padded and not packed: %s; said once", known.kind, why)
     return None
 
 

@@ -30,7 +30,7 @@ from rolemesh_training.inputs import text_config
 from rolemesh_training.learning import OVERFLOW, WEIGHTLESS, ZERO, Learning, cause, facts, no_rate
 from rolemesh_training.lengths import TokenColumn, fitted, taken
 from rolemesh_training.measured import Fitness, fitness, remember, strictest
-from rolemesh_training.options import token_column
+from rolemesh_training.options import LOSS_OPTIONS, token_column
 from rolemesh_training.packing import completion_logprobs, completion_values, row_scores
 from rolemesh_training.parking import Parking
 from rolemesh_training.sampling import OLD, REFERENCE, row_name, row_temperatures
@@ -417,13 +417,12 @@ class Trainer(ABC):
             self.release()
         self._fit = strictest(self.group.gather(own))
         remember(self.model, self._fit)
-        why, asked = self._fit.why, (self.options.loss_options.get("pack"), self.options.packed)
-        if why and True in asked:
-            raise self._fit.refused(why)
-        if why and None in asked and self.ctx.rank == 0:
+        own_loss = str(self.options.loss) not in LOSS_OPTIONS  # which may pack nothing
+        asked = self.options.packed or (self.options.loss_options.get("pack", True) and not self.options.frozen)
+        if self._fit.why and asked and not own_loss and self.ctx.rank == 0:
             self.ctx.warn(
-                f"rows of a {self._fit.kind} are padded and not packed: {why}; set pack in loss_options to false if "
-                "you want that without this warning"
+                f"rows of a {self._fit.kind} are padded and not packed: {self._fit.why}; set pack to false in "
+                "loss_options (for a reference: in logprobs) to say that you want this"
             )
 
     def _micro_batches(self, batch: Batch) -> deque[Batch]:
