@@ -3,7 +3,8 @@
 ``Trainer(…, callbacks=[KeepState()])`` keeps the module, optimizers, schedulers, callbacks and loops after each step.
 From the state of its loops, Lightning continues in the middle of an epoch, but it draws the epoch's batches from the
 first one again, unless the loader can continue itself. So the callback restores the state from which the epoch's order
-was drawn, and skips the batches that were trained on.
+was drawn, and skips the batches that were trained on. If the Trainer also resumes from a checkpoint (`ckpt_path`), the
+newer of the two states counts.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from typing import Any
 
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
+from rolemesh_launch import tracking
 from rolemesh_launch.states import generators, set_generators
 from rolemesh_launch.tracking import Run, track
 
 __all__ = ["KeepState"]
+
+RESTORE = "_restore_modules_and_callbacks"
 
 
 class _State:
@@ -40,17 +45,19 @@ class KeepState(Callback):
         self._run: Run | None = None
         self._order: dict[str, Any] = {}
         self._random: dict[str, Any] = {}
-        self._kept = 0
+        self._kept = self._before = 0
         self._resumed = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The strategy has wrapped the module and created the optimizers."""
         self._order = _drawn_from()
+        self._choose(trainer)
         others = [found for found in trainer.callbacks if found is not self]  # type: ignore[attr-defined]
         objects: dict[str, Any] = {
             "module": pl_module,
             "loops": trainer.fit_loop,
             "order": _State(lambda: self._order, self._put_order),
+            "position": _State(lambda: {"step": trainer.global_step, "before": self._before}, self._put_before),
             "callbacks": _State(lambda: _states(others), lambda states: _put(others, states)),
             "precision": trainer.precision_plugin,
         }
@@ -62,7 +69,10 @@ class KeepState(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The loader exists: skip the batches of the current epoch that were trained on."""
+        vars(trainer._checkpoint_connector).pop(RESTORE, None)
         if not self._resumed:
+            # From a checkpoint of its own, Lightning takes the rest of an epoch from the first batch on.
+            self._kept, self._before = trainer.global_step, trainer.fit_loop.epoch_loop.batch_progress.current.ready
             return
         self._resumed = False
         loop = trainer.fit_loop
@@ -75,7 +85,7 @@ class KeepState(Callback):
             _set_sampler_epoch(found, trainer.current_epoch)
         set_generators(self._order, 0)
         iter(fetcher)
-        for _ in range(done):
+        for _ in range(done - self._before):
             next(fetcher)
         fetcher.fetched, fetcher.done = 0, False
         if done:
@@ -88,7 +98,7 @@ class KeepState(Callback):
             progress = (loop.batch_progress, loop.scheduler_progress, loop.automatic_optimization.optim_progress)
             for found in progress:
                 found.reset_on_run()
-            self._order = _drawn_from()
+            self._order, self._before = _drawn_from(), 0
             self._done(trainer)
 
     def on_train_batch_end(
@@ -107,6 +117,21 @@ class KeepState(Callback):
         assert self._run is not None
         self._kept = trainer.global_step
         self._run.done()
+
+    def _choose(self, trainer: Trainer) -> None:
+        """Let the Trainer restore nothing if the kept state counts."""
+        connector = trainer._checkpoint_connector
+        own = int(connector._loaded_checkpoint.get("global_step", 0))
+        if trainer.strategy.restore_checkpoint_after_setup:
+            own = 1  # it is not known yet, and the kept state has at least one step
+        if said := tracking.newer("position", lambda position: position["step"], own):
+            rank_zero_info(f"rolemesh: {said}")
+        if tracking.current is not None and tracking.current.kept("position") is not None:
+            connector._loaded_checkpoint = {}
+            setattr(connector, RESTORE, lambda *_: None)
+
+    def _put_before(self, position: dict[str, int]) -> None:
+        self._before = position["before"]
 
     def _put_order(self, order: dict[str, Any]) -> None:
         self._order = order

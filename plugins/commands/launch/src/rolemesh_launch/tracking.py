@@ -5,10 +5,10 @@ Outside a job, under plain python or torchrun, both do nothing, so the script ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-__all__ = ["Host", "Run", "Stateful", "current", "track"]
+__all__ = ["Host", "Run", "Stateful", "current", "newer", "track"]
 
 
 class Stateful(Protocol):
@@ -23,6 +23,12 @@ class Stateful(Protocol):
 
 class Host(Protocol):
     """The object that keeps the state of this process's script."""
+
+    def kept(self, name: str) -> Any:
+        """Return the state of this object that an earlier life kept; None if there is none, or `track` was called."""
+
+    def forget(self) -> None:
+        """Drop the state of an earlier life."""
 
     def begin(self, objects: Mapping[str, Stateful]) -> int:
         """Keep the state of these objects from now on, and load that of an earlier life. Return the number of steps
@@ -50,6 +56,23 @@ class Run:
         self.step += 1
         if self._host is not None:
             self._host.done(self.step, metrics)
+
+
+def newer(name: str, step_of: Callable[[Any], int], own: int) -> str:
+    """Choose between the state that an earlier life kept and another one, after `own` steps, from which a trainer
+    resumes itself; 0 if it does not. The kept state counts unless the other one is newer; then it is dropped.
+
+    `step_of` returns the number of steps of the kept state of the object `name`. Returns a sentence for the user, "" if
+    there is only one state.
+    """
+    left = current.kept(name) if current is not None else None
+    if current is None or left is None or not own:
+        return ""
+    step = step_of(left)
+    if step >= own:
+        return f"KeepState goes on after its step {step}, not from the trainer's own checkpoint of step {own}"
+    current.forget()
+    return f"the trainer goes on from its own checkpoint of step {own}, which is newer than KeepState's step {step}"
 
 
 def track(**objects: Stateful) -> Run:

@@ -1,7 +1,8 @@
 """`track` for the Trainer of Hugging Face's ``transformers``, as a callback.
 
 ``Trainer(…, callbacks=[KeepState()])`` keeps model, optimizer, schedule and position. A restarted Trainer continues in
-the middle by its own means: it skips finished epochs, and the batches of the current one that were trained on.
+the middle by its own means: it skips finished epochs, and the batches of the current one that were trained on. If it
+also resumes from a checkpoint of its own, the newer of the two states counts.
 
 The state is kept when the next step begins. By then everything after the previous step has happened: evaluation,
 logging, the end of an epoch and the start of the next one. Each of these may draw random numbers.
@@ -16,6 +17,7 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from rolemesh_launch import tracking
 from rolemesh_launch.states import generators, set_generators
 from rolemesh_launch.tracking import Run, track
 
@@ -44,23 +46,24 @@ class KeepState(TrainerCallback):
         self._run: Run | None = None
         self._trainer: Any = None
         self._kept = 0
-        self._epoch, self._steps = -1, 0
+        self._epoch, self._steps = 0, 0
         self._order: dict[str, Any] = {}
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **at: Any) -> None:
         """The model is wrapped, and the optimizer exists."""
         self._trainer = _trainer()
-        self._epoch, self._steps, self._order = -1, 0, _drawn_from()
+        said = tracking.newer("position", lambda position: position["state"]["global_step"], state.global_step)
+        if said and args.process_index == 0:
+            print(f"rolemesh: {said}", file=sys.stderr, flush=True)
+        self._order = _drawn_from()
         names = {"model": at["model"], "optimizer": at["optimizer"], "schedule": at["lr_scheduler"]}
         self._run = track(**names, position=_State(self._position, self._go_to))
         self._kept = state.global_step
-        if self._run.step:
-            self._go_on(self._epoch, self._steps, self._order)
-        self._epoch, self._steps = -1, 0
+        self._follow(self._run.step > 0)
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **at: Any) -> None:
         """The order of the epoch's batches is drawn next."""
-        self._epoch, self._steps, self._order = self._epoch + 1, 0, _drawn_from()
+        self._order = _drawn_from()
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **at: Any) -> None:
         """The previous step is done, with everything after it."""
@@ -103,27 +106,44 @@ class KeepState(TrainerCallback):
         """Return the callbacks that have a state, such as the one for early stopping."""
         return [found for found in self._trainer.callback_handler.callbacks if hasattr(found, "state")]
 
-    def _go_on(self, epoch: int, steps: int, order: dict[str, Any]) -> None:
-        """Let the Trainer continue `epoch` after `steps` steps, as it does from one of its own checkpoints."""
+    def _follow(self, continues: bool) -> None:
+        """Follow the position of the Trainer in its data. If it `continues`, let it begin at the kept position, as it
+        does from one of its own checkpoints."""
         trainer, random = self._trainer, _drawn_from()
+        epoch, steps, order = (self._epoch, self._steps, self._order) if continues else (-1, 0, {})
+        vars(trainer).pop("_run_epoch", None)
         run_epoch, load = trainer._run_epoch, trainer._load_rng_state
 
-        def under_way(**given: Any) -> None:
+        def followed(**given: Any) -> None:
+            done = given["steps_trained_in_current_epoch"]
             if given["epoch"] < epoch:
                 return
-            trainer._run_epoch = run_epoch
-            set_generators(order, 0)
-            self._order, self._steps = order, steps
-            done = steps * trainer.args.gradient_accumulation_steps
-            if done:  # at an epoch's beginning all that is random follows from what the order is drawn from
-                given |= {"resume_from_checkpoint": "", "epochs_trained": epoch, "steps_trained_in_current_epoch": done}
-            trainer._load_rng_state = lambda _: set_generators(random, 0)
+            if given["epoch"] == epoch:
+                set_generators(order, 0)
+                self._order, done = order, steps * trainer.args.gradient_accumulation_steps
+                # At an epoch's beginning all that is random follows from what the order is drawn from.
+                own = {"resume_from_checkpoint": "" if done else None, "epochs_trained": epoch}
+                given |= own | {"steps_trained_in_current_epoch": done}
+            elif given["resume_from_checkpoint"] is None or given["epoch"] > given["epochs_trained"]:
+                done = 0
+            self._epoch, self._steps = given["epoch"], done // trainer.args.gradient_accumulation_steps
+            ignores = trainer.args.ignore_data_skip
+            trainer.args.ignore_data_skip = ignores and not done
+            trainer._load_rng_state = kept if given["epoch"] == epoch else own_state
             try:
                 run_epoch(**given)
             finally:
-                trainer._load_rng_state = load
+                trainer._load_rng_state, trainer.args.ignore_data_skip = load, ignores
 
-        trainer._run_epoch = under_way
+        def kept(_: str | None) -> None:
+            set_generators(random, 0)
+
+        def own_state(checkpoint: str | None) -> None:
+            load(checkpoint)
+            if not self._steps:
+                self._order = _drawn_from()  # the epoch's order is drawn after this
+
+        trainer._run_epoch = followed
 
 
 def _drawn_from() -> dict[str, Any]:
