@@ -20,6 +20,7 @@ from rolemesh.runs.run import LOGS_DIR
 from rolemesh_durable.api.jobs import LivingRun
 from rolemesh_jobs.interleaving import Interleaving, Piece
 from rolemesh_jobs.runs import find
+from rolemesh_processes.output import ERRORS
 from rolemesh_runtime.run_files import names_in, open_in
 from rolemesh_runtime.unreadable import unreadable
 
@@ -49,7 +50,8 @@ def command(
 ) -> None:
     """Show the output of a job's ranks, rank by rank. With -f also show new output.
 
-    If several ranks are shown, each line begins with its rank. The files are runs/JOB/logs/ROLE-RANK.log.
+    If several ranks are shown, each line begins with its rank. The files are runs/JOB/logs/ROLE-RANK.log. Scripts
+    of rolemesh launch have their stderr in ROLE-RANK.err.log.
 
     Exit code: 0, or 2 if there is no such job, role or rank, or if a log cannot be read.
 
@@ -79,8 +81,11 @@ def command(
     printer.show()
 
 
-def log_files(run: LivingRun, who: str | None) -> dict[str, Path]:
-    """Return the log files by ``role/rank``, in order. `who` is a role, a ``role/rank``, or None for all."""
+def log_files(run: LivingRun, who: str | None, suffix: str = ".log") -> dict[str, Path]:
+    """Return the log files by ``role/rank``, in order. `who` is a role, a ``role/rank``, or None for all.
+
+    Ranks that keep their streams apart have a second file for stderr: `suffix` is `ERRORS`.
+    """
     found: dict[RankRef, Path] = {}
     names: list[str] = []
     try:
@@ -89,8 +94,8 @@ def log_files(run: LivingRun, who: str | None) -> dict[str, Path]:
         pass
     except OSError as error:
         raise unreadable(run.path / LOGS_DIR, error) from error
-    for path in (run.path / LOGS_DIR / name for name in names if name.endswith(".log")):
-        role, _, rank = path.stem.rpartition("-")
+    for path in (run.path / LOGS_DIR / name for name in names if name.endswith(suffix)):
+        role, _, rank = path.name.removesuffix(suffix).rpartition("-")
         if rank.isdecimal() and who in (None, role, str(ref := RankRef(role, int(rank)))):
             found[ref] = path
     return {str(ref): found[ref] for ref in sorted(found)}
@@ -100,8 +105,12 @@ class Tail:
     """Reads the lines that were added to a file since the last call. As ``tail -F`` it begins again after a truncation
     (logrotate's ``copytruncate``), and goes on in a new file of the name once it has read the old one."""
 
-    def __init__(self, path: Path, last: int | None = None, *, run_dir: Path | None = None) -> None:
-        """`run_dir`: the run's folder, below which the file is; None if the file is directly in it."""
+    def __init__(
+        self, path: Path, last: int | None = None, *, run_dir: Path | None = None, exact: bool = False
+    ) -> None:
+        """`run_dir`: the run's folder, below which the file is; None if the file is directly in it. `exact`: the text
+        keeps each byte, decoded with "surrogateescape", and no newline is added to a last line without one."""
+        self._exact = exact
         self._path = path
         self._within = run_dir or path.parent
         self._file = self._open()
@@ -121,12 +130,12 @@ class Tail:
         """
         while data := self._read():
             *whole, self._rest = (self._rest + data).split(b"\n")
-            yield from map(_text, whole)
+            yield from map(self._text, whole)
             if len(self._rest) > LONGEST:
-                yield _text(self._rest)
+                yield self._text(self._rest)
                 self._rest = b""
         if rest and self._rest:
-            yield _text(self._rest)
+            yield self._text(self._rest)
             self._rest = b""
 
     def pieces(self, *, rest: bool = False) -> Iterator[Piece]:
@@ -138,13 +147,13 @@ class Tail:
         while data := self._read():
             *whole, left = (self._rest + data).split(b"\n")
             for line in whole:
-                yield Piece(_text(line), True)
+                yield Piece(self._text(line), True)
             self._since = self._since if self._rest and not whole else now
             self._rest = left
             if len(left) > LONGEST:
                 yield Piece(self._partial(), False)
         if self._rest and rest:
-            yield Piece(_text(self._rest), True)
+            yield Piece(self._text(self._rest), not self._exact)
             self._rest = b""
         elif self._rest and now >= self._since + PATIENCE_S and (text := self._partial()):
             yield Piece(text, False)
@@ -182,10 +191,13 @@ class Tail:
 
     def _partial(self) -> str:
         """Take the incomplete line as far as it is valid, without an incomplete character at its end."""
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="surrogateescape" if self._exact else "replace")
         text = decoder.decode(self._rest)
         self._rest = decoder.getstate()[0]
         return text
+
+    def _text(self, line: bytes) -> str:
+        return line.decode(errors="surrogateescape") if self._exact else line.decode(errors="replace").rstrip("\r")
 
     def close(self) -> None:
         """Close the file."""
@@ -207,10 +219,6 @@ class Tail:
         self._at, self._seen = position + begin, data[max(0, begin - MARK) : begin]
 
 
-def _text(line: bytes) -> str:
-    return line.decode(errors="replace").rstrip("\r")
-
-
 class _Printer:
     """Prints the lines of some ranks. Their files may appear later."""
 
@@ -220,7 +228,7 @@ class _Printer:
         self._run = run
         self._who = who
         self._last = last
-        self._tails: dict[str, Tail] = {}
+        self._tails: dict[Path, tuple[str, Tail]] = {}
         self._console = Terminal(highlight=False)
         # A file gets the bytes as they are.
         self._clean = coloured if self._console.is_terminal else str
@@ -260,15 +268,17 @@ class _Printer:
         """Print the new output; with `rest` also last lines without a newline."""
         from rich.text import Text
 
-        for name, path in log_files(self._run, self._who).items():
-            if name not in self._tails:
-                self._tails[name] = self._opened(name, path)
-        names = list(self._tails)
+        for suffix in (".log", ERRORS):
+            for name, path in log_files(self._run, self._who, suffix).items():
+                if path not in self._tails:
+                    self._tails[path] = name, self._opened(name, path)
+        names = list(dict.fromkeys(name for name, _ in self._tails.values()))
         width = max(map(len, names), default=0)
-        for i, (name, tail) in enumerate(self._tails.items()):
+        for name, tail in self._tails.values():
             with self._console.capture() as prefix:
                 if len(names) > 1:
-                    self._console.print(Text(f"{name:<{width}} │ ", style=COLOURS[i % len(COLOURS)]), end="")
+                    colour = COLOURS[names.index(name) % len(COLOURS)]
+                    self._console.print(Text(f"{name:<{width}} │ ", style=colour), end="")
             for piece in tail.pieces(rest=rest):
                 self._console.file.write(self._clean(self._shown.add(name, prefix.get(), piece)))
         if rest:

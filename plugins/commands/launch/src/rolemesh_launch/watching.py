@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import msgspec
 
@@ -26,6 +27,7 @@ from rolemesh_jobs.logs import Tail, log_files
 from rolemesh_launch.flags import Std
 from rolemesh_launch.job import ROLE
 from rolemesh_launch.resuming import Note
+from rolemesh_processes.output import ERRORS
 
 __all__ = ["Printing", "finish", "say"]
 
@@ -34,7 +36,7 @@ POLL_S = 0.05
 
 class Printing(NamedTuple):
     """The part of the ranks' output that is shown: without the streams of `redirects`, prefixed for those of `tee`, of
-    these local ranks or of all."""
+    these local ranks or of all. Stream 1 is stdout, 2 is stderr."""
 
     tee: Std
     redirects: Std
@@ -42,29 +44,65 @@ class Printing(NamedTuple):
     per_node: int
     only: frozenset[int] | None
 
-    def prefix(self, rank: int) -> str | None:
-        """Return the prefix of this rank's lines; None: they are not shown."""
+    def prefix(self, rank: int, stream: int) -> str | None:
+        """Return the prefix of the lines of this rank's stream; None: they are not shown."""
         local = rank % self.per_node
         if self.only is not None and local not in self.only:
             return None
-        if self.tee.of(local):
+        if self.tee.of(local) & stream:
             return f"[{self.role}{local}]:"
-        return None if self.redirects.of(local) == 3 else ""
+        return None if self.redirects.of(local) & stream else ""
 
 
 TOLD = ("failure", "recovery_planned", "recovered", "hang", "resized", "drained", "ladder_exhausted")
 """Kinds of events that are shown to the user."""
 
 
+class _Stream:
+    """One of the ranks' output streams, on the same stream of this process, byte for byte."""
+
+    def __init__(self, number: int, suffix: str, file: TextIO) -> None:
+        """`suffix` is the end of the names of its logs."""
+        self._number, self._suffix, self._file = number, suffix, file
+        self._tails: dict[str, Tail] = {}
+        self._shown = Interleaving()
+        self._closed = False
+
+    def show(self, run: LivingRun, printing: Printing, *, rest: bool) -> None:
+        """Print what is new."""
+        for who, path in log_files(run, ROLE, self._suffix).items():
+            prefix = printing.prefix(int(who.rpartition("/")[2]), self._number)
+            if prefix is None:
+                continue
+            if who not in self._tails:
+                self._tails[who] = Tail(path, run_dir=run.path, exact=True)
+            for piece in self._tails[who].pieces(rest=rest):
+                self._put(self._shown.add(who, prefix, piece))
+
+    def end_line(self) -> None:
+        """End an unfinished line, because something else follows."""
+        self._put(self._shown.close())
+
+    def _put(self, text: str) -> None:
+        if self._closed or not text:
+            return
+        try:
+            self._file.buffer.write(text.encode(errors="surrogateescape"))
+            self._file.buffer.flush()
+        except BrokenPipeError:  # nobody reads it any more: the script goes on, and its logs are whole
+            self._closed = True
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), self._file.fileno())
+
+
 class _Console(threading.Thread):
-    """Prints new text of the ranks' log files, and events of the ranks."""
+    """Prints new output of the ranks, and their events."""
 
     def __init__(self, run: LivingRun, printing: Printing) -> None:
         super().__init__(name="console", daemon=True)
         self._run, self._printing, self._over = run, printing, threading.Event()
-        self._tails: dict[int, Tail] = {}
+        self._streams = _Stream(1, ".log", sys.stdout), _Stream(2, ERRORS, sys.stderr)
         self._events: Tail | None = None
-        self._shown = Interleaving()
 
     def run(self) -> None:
         while not self._over.wait(POLL_S):
@@ -77,25 +115,15 @@ class _Console(threading.Thread):
         self.join()
 
     def _show(self, *, rest: bool) -> None:
-        for who, path in log_files(self._run, ROLE).items():
-            rank = int(who.rpartition("/")[2])
-            prefix = self._printing.prefix(rank)
-            if prefix is None:
-                continue
-            if rank not in self._tails:
-                self._tails[rank] = Tail(path)
-            for piece in self._tails[rank].pieces(rest=rest):
-                print(self._shown.add(who, prefix, piece), end="")
-        if rest:
-            print(self._shown.close(), end="")
-        with suppress(OSError):
-            sys.stdout.flush()
+        for stream in self._streams:
+            stream.show(self._run, self._printing, rest=rest)
         with suppress(FileNotFoundError):
             self._events = self._events or Tail(self._run.path / EVENTS_FILE)
             for line in self._events.lines():
                 event = msgspec.json.decode(line, type=Event)
                 if event.kind in TOLD and (text := sentence(event)):
-                    print(self._shown.close(), end="", flush=True)
+                    for stream in self._streams if sys.stdout.isatty() else self._streams[1:]:
+                        stream.end_line()
                     say(text)
 
 

@@ -25,6 +25,7 @@ from rolemesh_launch.program import Program, trim
 from rolemesh_launch.rounds import LOOK_S, Rounds
 from rolemesh_launch.states import Blocks, generators, set_generators
 from rolemesh_processes.guard import MARKER
+from rolemesh_processes.output import part_errors
 
 __all__ = ["Script", "ScriptOptions"]
 
@@ -92,6 +93,9 @@ class Script(Workload):
     def setup(self, ctx: RankContext[ScriptOptions]) -> None:
         """See `Workload.setup`: the ranks meet, and the script gets torchrun's environment."""
         options, at = ctx.options, ctx.rendezvous
+        self._own_process = MARKER in os.environ
+        if self._own_process:
+            part_errors()
         as_python_starts(ctx.base)
         self._ctx, self._steps, self._counted = ctx, 0, 0
         self._objects: Mapping[str, tracking.Stateful] | None = None
@@ -121,7 +125,6 @@ class Script(Workload):
             if "torch" in sys.modules:
                 sys.modules["torch"].set_num_threads(max(1, len(os.sched_getaffinity(0))))
         self._program = Program(options.target, options.how, self._arguments(options.arguments))
-        self._own_process = MARKER in os.environ
         # Torch reads variables when it is imported, which the script may do after it has set them.
         after_import("torch.optim.optimizer", lambda module: module.register_optimizer_step_post_hook(self._stepped))
         if ctx.rank == 0 or "torch" in sys.modules:
@@ -197,6 +200,14 @@ class Script(Workload):
             return
         if over:
             self._ctx.finish("the script has ended")
+
+    def kept(self, name: str) -> Any:
+        """See `tracking.Host.kept`."""
+        return self._left["tracked"].get(name) if self._left else None
+
+    def forget(self) -> None:
+        """See `tracking.Host.forget`."""
+        self._left = {}
 
     def begin(self, objects: Mapping[str, tracking.Stateful]) -> int:
         """See `tracking.Host.begin`: from here on all ranks end their steps together."""

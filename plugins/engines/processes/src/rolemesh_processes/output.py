@@ -6,9 +6,14 @@ from __future__ import annotations
 import io
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TextIO
 
-__all__ = ["write_to"]
+__all__ = ["ERRORS", "part_errors", "write_to"]
+
+ERRORS = ".err.log"
+"""End of the name of a log that has only stderr."""
 
 
 def write_to(log: str | os.PathLike[str]) -> None:
@@ -23,9 +28,20 @@ def write_to(log: str | os.PathLike[str]) -> None:
     sys.stdout, sys.stderr = _stream(1, sys.stdout), _stream(2, sys.stderr)
 
 
+def part_errors() -> None:
+    """Write this process's stderr to a log of its own from now on: beside ``worker-0.log``, to ``worker-0.err.log``."""
+    log = Path(os.readlink("/proc/self/fd/2"))
+    if log.suffix == ".log":
+        with suppress(OSError):
+            fd = os.open(log.with_suffix(ERRORS), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            os.dup2(fd, 2)
+            os.close(fd)
+
+
 def _stream(fd: int, like: TextIO) -> TextIO:
     # Unbuffered, as with ``python -u``: a prompt, or a bar that grows, has no newline.
     raw: Any = _Lossy(fd)
+    raw.name = like.name
     return io.TextIOWrapper(raw, encoding=like.encoding, errors=like.errors, write_through=True)
 
 
