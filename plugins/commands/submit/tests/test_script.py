@@ -72,6 +72,30 @@ def test_a_variable_comes_from_where_sbatch_runs_and_its_value_is_nowhere(monkey
     assert "TOKEN: the job file uses it, so export it before sbatch" in done.stderr
 
 
+SETUPS = {
+    "an unset variable, as activate scripts of conda have it": '[ -n "$PROJ_LIB" ] || export ACTIVE=yes',
+    "a failed command": "false; export ACTIVE=yes",
+    "a failed part of a pipe": "false | true || exit 9; export ACTIVE=yes",
+    "options of its own": "set -eu; export ACTIVE=yes",
+}
+
+
+@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+def test_setup_runs_as_in_a_script_of_ones_own(tmp_path: Path, setup: str) -> None:
+    for tool in ("ray", "rolemesh", "srun"):
+        (tmp_path / tool).write_text(f'#!/bin/sh\necho "{tool}: ${{ACTIVE-no}}" >&2; exit 7\n')
+        (tmp_path / tool).chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "1", "SLURM_CPUS_PER_TASK": "1"}
+    run = {"capture_output": True, "text": True, "timeout": 60, "check": False, "env": variables}
+
+    done = subprocess.run(["bash", "-c", made(allocation=Allocation(setup=[setup]))], **run)
+    assert "ray: yes" in done.stderr
+
+    (tmp_path / "rolemesh").unlink()
+    done = subprocess.run(["bash", "-c", made(allocation=Allocation(setup=[setup]))], **run)
+    assert (done.returncode, "error: rolemesh is not on the path: give --setup" in done.stderr) == (2, True)
+
+
 def test_nodes_of_several_sizes_are_refused() -> None:
     with pytest.raises(PlacementError, match="nodes of one size"):
         made(asked=Asked("1x(cpu=2),1x(cpu=4)"))

@@ -13,13 +13,17 @@ from rolemesh_submit.submission import OBJECT_STORE_BYTES, Submission, comment, 
 
 JOIN_S = 300
 NOTICE_S = 60
+SETUP = "# As in a script of one's own: activate scripts and modules read unset variables, and fail in passing."
 TEMPLATE = r"""#!/usr/bin/env bash
-{head}set -euo pipefail
+{head}{setup}set -euo pipefail
 
 {environment}
 # Others on these nodes cannot join this Ray, nor give it work.
 RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 export RAY_AUTH_TOKEN RAY_AUTH_MODE=token RAY_worker_niceness=0 SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+for tool in rolemesh ray python3; do
+  hash "$tool" || {{ echo "error: $tool is not on the path: give --setup a line that puts it there" >&2; exit 2; }}
+done
 node=({node})
 folder=$(mktemp -d "/tmp/ray-$SLURM_JOB_ID.XXXXXX")
 children=()
@@ -91,7 +95,6 @@ def script(submission: Submission, allocation: Allocation) -> str:
     head = [*map(comment, (_made(submission), *notes(submission))), *_directives(submission, allocation)]
     required = [each.name for each in submission.variables if each.required]
     environment = [
-        *allocation.setup,
         *(f': "${{{name}:?the job file uses it, so export it before sbatch}}"' for name in required),
         *(f"export {name}={shlex.quote(value)}" for name, value in submission.settings.items()),
         f"export ROLEMESH_RUNS={shlex.quote(submission.runs)}",
@@ -99,6 +102,7 @@ def script(submission: Submission, allocation: Allocation) -> str:
     command = f'rolemesh run {shlex.quote(submission.job)} --address "$address"'
     return TEMPLATE.format(
         head="".join(head),
+        setup="".join(f"{line}\n" for line in (SETUP, *allocation.setup)) if allocation.setup else "",
         environment="\n".join(environment),
         node=shlex.join(_ray_node(submission)),
         join_s=JOIN_S,
