@@ -24,12 +24,14 @@ from rolemesh_dataplane.transports import TransportError
 __all__ = [
     "Buffer",
     "Received",
+    "below",
     "decode",
     "encode",
     "flat_buffers",
     "flatten",
     "register_codec",
     "unflatten",
+    "unpacked",
     "unpickles",
 ]
 
@@ -57,7 +59,7 @@ _SIZES = [struct.Struct(f"<{count}Q") for count in range(17)]
 _ALIGNMENT = 16
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder().decode
+_unpack = unpacked = msgspec.msgpack.Decoder().decode
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 _KINDS = frozenset("biufcmMSU")
 _DTYPES: dict[str, np.dtype[Any]] = {}
@@ -104,26 +106,30 @@ def _unpickles(tree: Tree) -> bool:
     """Search the tree in the same way as the decoders below."""
     if type(tree) is not list:
         return False
+    children = below(tree)
+    return True if children is None else any(map(_unpickles, children))
+
+
+def below(tree: list[Any]) -> Sequence[Tree] | None:
+    """Return the trees in a node; None for a pickled value, and for a node that this version does not know."""
     match tree[0]:
         case "b" | "n" | "s" | "T" | "l" | "t":
-            return False
+            return ()
         case "l*" | "t*":
-            below = tree[1]
+            return tree[1]  # type: ignore[no-any-return]
         case "d":
-            below = [*tree[1], *tree[2]]
+            return [*tree[1], *tree[2]]
         case "B":
-            below = tree[3]
+            return tree[3]  # type: ignore[no-any-return]
         case "R":
-            below = tree[1:3]
+            return tree[1:3]
         case "S":
-            below = tree[1:2]
+            return tree[1:2]
         case "Z":
-            below = tree[2]
+            return tree[2]  # type: ignore[no-any-return]
         case "x":
-            below = tree[2:3]
-        case _:
-            return True
-    return any(map(_unpickles, below))
+            return tree[2:3]
+    return None
 
 
 def flatten(header: bytes, sizes: Sequence[int], buffers: Sequence[Buffer]) -> bytes:

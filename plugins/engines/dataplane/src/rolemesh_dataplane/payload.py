@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from rolemesh_dataplane import transports
 from rolemesh_dataplane.codec import Buffer, encode, flatten
+from rolemesh_dataplane.dtypes import dtypes_of
 from rolemesh_dataplane.linking import put_in_slots
 from rolemesh_dataplane.places import renamed, runs_of
 from rolemesh_dataplane.shm import SlotPool, ValueSlot
@@ -91,6 +92,11 @@ class Payload(transports.Payload):
             at = len(frames) - 1
             frames += slots[name].views(self.sizes[at : at + count], offset)
         return frames
+
+    def dtypes(self) -> list[str]:
+        """Return the dtype of each buffer."""
+        start = 8 * len(self.sizes)
+        return dtypes_of(self.body[start : start + self.hlen], len(self.sizes))
 
     def rescue(self) -> None:
         """Copy the content of slots whose files somebody has removed into new ones. Raises `TransportError`."""

@@ -13,6 +13,7 @@ class ShmTransport(Transport):
     """Peers push into the rank's ipc inbox, which is in a folder of mode 0700."""
 
     reach = "node"
+    own_sockets = True
 
     def open(self, inbox: Inbox, site: Site) -> str:
         """Return the address of the inbox, which is an ipc socket already."""

@@ -29,7 +29,6 @@ KIND = Kind(
     "transport",
     "rolemesh_dataplane.transports:Transport",
     ("rank",),
-    listed=False,
     conformance="rolemesh_testing:TransportConformance",
 )
 
@@ -90,6 +89,13 @@ class Payload(ABC):
     def frames(self, stamp: Stamp) -> Sequence[Any]:
         """Return head and buffers as separate frames, for another node: bytes-like views that stay until released."""
 
+    def dtypes(self) -> Sequence[str]:
+        """Return the dtype of each buffer, in the order of `frames` after the head: "float32", "bfloat16".
+
+        A buffer with bytes, or of a pickled value, has "".
+        """
+        return ()
+
 
 class Inbox(ABC):
     """The one queue for everything that is sent to a rank."""
@@ -131,6 +137,9 @@ class Transport(Plugin, ABC):
 
     reach: ClassVar[Literal["node", "network"]] = "network"
     """node: it works between ranks of one node only, so it is refused as `edges.remote`."""
+    own_sockets: ClassVar[bool] = False
+    """True: it receives on sockets of its own and passes frames on through `Inbox.pusher`, and its sockets have a
+    `zmq.Context` of their own. So it can be the transport of single edges (``edges.each``) beside another one."""
 
     @abstractmethod
     def open(self, inbox: Inbox, site: Site) -> str:

@@ -22,6 +22,7 @@ from rolemesh.placement import PlacementPlan
 from rolemesh_checkpoint.export import can_export
 from rolemesh_durable.content import own_version
 from rolemesh_durable.environments import environment_of
+from rolemesh_durable.extensions.edges.transports import by_edge
 from rolemesh_durable.extensions.turns.slots import taking_turns
 from rolemesh_durable.journal.event_log import store_named
 from rolemesh_durable.options import Snapshots, options_in
@@ -153,6 +154,7 @@ def _job_config(
         retention_bytes=retention.max_bytes,
         local=plugin_use(selection.used_by_engine["edges.local"]),
         remote=plugin_use(selection.used_by_engine["edges.remote"]),
+        edges=by_edge(graph, options.edges.each),
         several_nodes=several_nodes,
         keys=new_keys(),
         snapshots=snapshot_plan(options.snapshots, bool(spec.failover), resumes=resumes, stateful=bool(stateful)),

@@ -21,6 +21,7 @@ from rolemesh.plugins.drivers import load
 from rolemesh_durable.backends import Backend
 from rolemesh_durable.effects import warnings
 from rolemesh_durable.environments import wrong_environments
+from rolemesh_durable.extensions.edges.transports import wrong_edges
 from rolemesh_durable.extensions.turns.slots import taking_turns
 from rolemesh_durable.options import DurableOptions, options_in
 
@@ -75,9 +76,8 @@ class DurableEngine(Engine):
 
     @classmethod
     def _check(cls, job: Prepared) -> None:
-        raise_all(
-            [*_switched_off(job), *_reaches_too_little(job), *wrong_environments(job.job), *_called_in_turns(job)]
-        )
+        wrong = *_switched_off(job), *_reaches_too_little(job), *wrong_edges(job), *wrong_environments(job.job)
+        raise_all([*wrong, *_called_in_turns(job)])
         if any(kind == "scalers" for kind, _ in job.selection.declared) and not job.elastic:
             raise JobFileError(
                 "there are scalers, and no role may have another number of ranks",

@@ -72,6 +72,9 @@ class Edges(_Strict):
     """Transport between ranks on the same node."""
     remote: Named = Field(default=Use(use="tcp"), json_schema_extra={"plugins": "transports"})
     """Transport between ranks on different nodes."""
+    each: dict[str, str] = {}
+    """Transports of single edges, such as ``"trainer.weights -> rollout.load": delta``. `plugins.transports` lists
+    them."""
     retention: Retention = Field(default_factory=Retention)
     """How long producers keep sent values."""
 

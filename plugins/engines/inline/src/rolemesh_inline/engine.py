@@ -58,7 +58,7 @@ class InlineEngine(Engine):
         where = job.job.where
         roles = job.elastic.items()
         paths: list[tuple[str, ...]] = [(key,) for key in JobSpec.model_fields if key in spec.model_fields_set - READ]
-        paths += [("plugins", kind) for kind, _ in job.selection.declared if kind == "scalers"]
+        paths += [("plugins", kind) for kind, _ in job.selection.declared if kind in ("scalers", "transports")]
         unread = [f"{where(path)}: it has no effect with the engine inline" for path in paths]
         fewest = [
             f"{where(('roles', n))}: it has {least} of {most} ranks with the engine inline"

@@ -59,6 +59,8 @@ class JobConfig(JobShape, frozen=True, kw_only=True):
     """The transport within a node."""
     remote: PluginUse
     """The transport between nodes."""
+    edges: dict[int, str] = msgspec.field(default_factory=dict)
+    """The transports of single edges, by the edge's number: names in `plugins`."""
     several_nodes: bool
     """True if some edges need the remote transport."""
     keys: TransportKeys

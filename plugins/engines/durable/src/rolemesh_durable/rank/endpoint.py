@@ -57,7 +57,7 @@ class Endpoint:
         peers: int = FEW_PEERS + 1,
         keep_slots: bool = False,
     ) -> None:
-        """`transports` are the transports by name.
+        """`transports` are the transports by name: all of them are opened.
 
         `local` connects ranks of one node, `remote` (if the job has several nodes) all others. `agent_address` is the
         zmq address to which `report` pushes. `peers` is the largest number of peers. Raises `TransportError`.
@@ -67,9 +67,8 @@ class Endpoint:
         if peers > FEW_PEERS:
             self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))  # takes a megabyte
         self._inbox = Inbox(self._context, site.ipc_path("inbox"))
-        self._local, self._remote = local, remote
-        names = [local] if remote is None or remote == local else [local, remote]
-        self._transports = {name: transports[name] for name in names}
+        self._local, self._remote, self._transports = local, remote, dict(transports)
+        self._edges: Mapping[int, str] = {}
         self.addresses = self._open()
         """The addresses at which peers and the agent (``control``) reach this rank, for `RankHello`."""
         self.pool = SlotPool(site.shm_dir, f"slot-{site.role}-{site.rank}-{site.generation}")
@@ -88,7 +87,7 @@ class Endpoint:
         self._refused = 0
         self._dropped = Dropped(str(site.ref))
         self._peers: dict[tuple[str, int], Peer] = {}
-        self._senders: dict[tuple[str, int], Sender] = {}
+        self._senders: dict[tuple[str, int, str], Sender] = {}
         self._consumers: dict[int, Consumer] = {}
         self._producers: dict[int, Producer] = {}
         self._takers: dict[int, Callable[[bytes], bool]] = {}
@@ -118,6 +117,10 @@ class Endpoint:
 
     # ------------------------------------------------------------------------------------------------- the ways out
 
+    def assign(self, edges: Mapping[int, str]) -> None:
+        """Send the data of each of these edges with the transport that is named for it, if that reaches the peer."""
+        self._edges = edges
+
     def connect(self, peers: Sequence[Peer]) -> None:
         """Set the addresses of these peers.
 
@@ -139,8 +142,8 @@ class Endpoint:
 
     def disconnect(self, role: str, rank: int, linger_ms: int = 0) -> None:
         """Close the connection to a peer, if there is one. Queued frames have `linger_ms` to leave."""
-        if (sender := self._senders.pop((role, rank), None)) is not None:
-            sender.close(linger_ms)
+        for key in [key for key in self._senders if key[:2] == (role, rank)]:
+            self._senders.pop(key).close(linger_ms)
 
     def generation(self, role: str, rank: int) -> int:
         """Return the newest generation of a peer that the rank knows; -1 if it knows none."""
@@ -149,24 +152,30 @@ class Endpoint:
         peer = self._peers.get((role, rank))
         return peer.generation if peer is not None else -1
 
-    def sender(self, role: str, rank: int) -> Sender:
-        """Return the connection to a peer. Raises `TransportError` if it is unknown or cannot be reached from here."""
-        if (sender := self._senders.get((role, rank))) is not None:
+    def sender(self, role: str, rank: int, edge: int = -1) -> Sender:
+        """Return the connection to a peer, for the data of `edge`.
+
+        Raises `TransportError` if the peer is unknown or cannot be reached from here.
+        """
+        key = role, rank, self._edges.get(edge, "")
+        if (sender := self._senders.get(key)) is not None:
             return sender
         where = self.site.ref.in_words
         if (role, rank) == self.site.ref:
-            return self._senders.setdefault((role, rank), Loopback(self.deliver))
+            return self._senders.setdefault(key, Loopback(self._handle))
         peer = self._peers.get((role, rank))
         if peer is None:
             raise TransportError(f"no address for role {role}, rank {rank}", where=where)
         name = self._local if peer.node == self.site.node else self._remote
+        if key[2] and (peer.node == self.site.node or self._transports[key[2]].reach == "network"):
+            name = key[2]
         if name is None or name not in peer.addresses:
             raise TransportError(
                 f"role {role}, rank {rank} on node {peer.node} offers {sorted(peer.addresses)}, not {name}",
                 where=where,
                 remedy="engine.options.edges of the job file must be the same for all ranks",
             )
-        return self._senders.setdefault((role, rank), self._transports[name].connect(peer.addresses[name]))
+        return self._senders.setdefault(key, self._transports[name].connect(peer.addresses[name]))
 
     def report(self, message: RankToAgent) -> None:
         """Send a message to the agent; returns at once."""
@@ -310,10 +319,6 @@ class Endpoint:
             dirty, self._dirty = self._dirty, []
             for consumer in dirty:
                 consumer.flush()
-
-    def deliver(self, frame: bytes) -> None:
-        """Handle a frame that this rank has sent to itself."""
-        self._handle(frame)
 
     def _handle(self, frame: bytes) -> None:
         tag = frame[0] if frame else 0

@@ -59,11 +59,11 @@ class EndpointMail:
         stamp = (last, edge, self._rank, self._generation, step, chunk)
         if item is not None and item.slots:
             for consumer in consumers:
-                self._sender(role, consumer).send_payload(item, stamp)
+                self._sender(role, consumer, edge).send_payload(item, stamp)
             return
         frame = HEAD.pack(DATA, END, *stamp, 0, 0) if item is None else item.frame(stamp)
         for consumer in consumers:
-            self._sender(role, consumer).send(frame)
+            self._sender(role, consumer, edge).send(frame)
 
     def ask(self, role: str, rank: int, edge: int, from_step: int, released: int) -> None:
         """Ask a producer for all values from `from_step` on; all up to `released` are released."""

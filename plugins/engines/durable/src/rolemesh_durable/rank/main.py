@@ -104,6 +104,7 @@ class _Rank:
         # One plugin for both ways is one transport: it opens its addresses once.
         apart = self.job.several_nodes and self.job.remote != self.job.local
         uses = {"local": self.job.local} | ({"remote": self.job.remote} if apart else {})
+        uses |= {f"edges.{name}": use for name, use in self.job.plugins.get("transports", {}).items()}
         transports: dict[str, Transport] = {side: _load(use, self.job.base) for side, use in uses.items()}
         place = launch.role, launch.rank, start.node, launch.generation
         site = Site(*place, start.host, start.socket_dir, start.shm_dir, self.job.keys)
@@ -117,6 +118,7 @@ class _Rank:
             peers=len(Neighbours(self.job.graph, self.job.world_sizes).of(launch.ref, launch.collective)),
             keep_slots=self.job.snapshots.enabled,
         )
+        self.endpoint.assign({edge: f"edges.{name}" for edge, name in self.job.edges.items()})
         self.endpoint.watch_refusals(lambda refused: self.status_page.fields.__setitem__(REFUSED, refused))
         group = launch.collective and launch.world_size > 1
         self.barrier = GroupBarrier(EndpointMail(self.endpoint), launch.world_size) if group else None

@@ -20,7 +20,7 @@ from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_dataplane.codec import encode
 from rolemesh_durable.api.testing import INLINE_BYTES
 from rolemesh_testing.conformance import PluginConformance, needed
-from rolemesh_testing.transports.party import PATIENCE_S, Distant, Meeting, Party
+from rolemesh_testing.transports.party import EDGE, PATIENCE_S, Distant, Meeting, Party
 
 __all__ = ["TransportConformance"]
 
@@ -236,6 +236,19 @@ class TransportConformance(PluginConformance):
         _nothing_more(second, 1)
 
     # ------------------------------------------------------------------------------------------------------- strangers
+
+    def test_it_works_for_single_edges_beside_another_transport(self, meeting: Meeting) -> None:
+        """A rank has several transports if a job names one for single edges: they share its inbox."""
+        if not meeting.transport().own_sockets:
+            pytest.skip("it does not declare own_sockets, so no job can name it for single edges")
+        with Party(meeting, 0, beside=True) as one, Party(meeting, 1, beside=True) as two:
+            for step, size in enumerate((10, 1_000_000)):
+                one.send(two.peer, _bytes(size))
+                two.send(one.peer, _bytes(size))
+                for party in (one, two):
+                    got = party.wait_for(step + 1)[step]
+                    assert np.array_equal(got.value, _bytes(size)), f"{size} bytes have not arrived as they were sent"
+            assert one.endpoint.sender(*two.peer.ref) is not one.endpoint.sender(*two.peer.ref, EDGE)
 
     def test_it_has_refused_no_peer_at_first(self, party: Callable[..., Party]) -> None:
         """Peers of the job are not counted as strangers."""

@@ -17,6 +17,7 @@ import msgspec
 
 from rolemesh_dataplane.curve import new_keys
 from rolemesh_dataplane.payload import Payload
+from rolemesh_dataplane.tcp_transport import TcpTransport
 from rolemesh_dataplane.transports import Site, Transport, TransportKeys
 from rolemesh_durable.api.testing import INLINE_BYTES, Arrived, Endpoint, Peer
 
@@ -72,10 +73,16 @@ class Meeting(msgspec.Struct, frozen=True):
 class Party:
     """A rank's endpoint with the transport under test as its only one. It keeps all arrived values."""
 
-    def __init__(self, meeting: Meeting, rank: int, generation: int = 0) -> None:
+    def __init__(self, meeting: Meeting, rank: int, generation: int = 0, *, beside: bool = False) -> None:
+        """`beside`: the rank also has the transport `tcp`, and the one under test is for one edge only."""
         self.transport = meeting.transport()
         self.site = meeting.site(rank, generation)
-        self.endpoint = Endpoint(self.site, transports={"it": self.transport}, local="it", remote="it")
+        if beside:
+            both = {"tcp": TcpTransport(None), "it": self.transport}
+            self.endpoint = Endpoint(self.site, transports=both, local="tcp", remote="tcp")
+            self.endpoint.assign({EDGE: "it"})
+        else:
+            self.endpoint = Endpoint(self.site, transports={"it": self.transport}, local="it", remote="it")
         self.got: list[Got] = []
         self.endpoint.register_consumer(EDGE, self)
         self._sent: dict[int, int] = {}
@@ -94,7 +101,7 @@ class Party:
         """Send a value. Its step is the number of earlier values for this peer."""
         payload = payload or self.payload(value)
         self.endpoint.connect([to])
-        sender = self.endpoint.sender(to.role, to.rank)
+        sender = self.endpoint.sender(to.role, to.rank, EDGE)
         step = self._sent.get(to.rank, 0)
         self._sent[to.rank] = step + 1
         stamp = (1, EDGE, self.site.rank, self.site.generation, step, 0)
