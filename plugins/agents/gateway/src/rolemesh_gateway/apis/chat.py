@@ -236,8 +236,9 @@ def _message(given: dict[str, Any], where: str) -> Message:
         reason = f"{where}.function_call: the gateway does not have it; send tool_calls"
         raise RefusedError(400, reason, param=f"{where}.function_call")
     message: Message = {"role": "assistant", "content": text or str(given.get("refusal") or "")}
-    if thought := next((text for name in REASONING if isinstance(text := given.get(name), str) and text), ""):
-        message["reasoning_content"] = thought
+    thoughts = [thought for name in REASONING if isinstance(thought := given.get(name), str) and thought]
+    if thoughts:
+        message["reasoning_content"] = thoughts[0]
     if calls := given.get("tool_calls"):
         if not isinstance(calls, list):
             raise RefusedError(400, f"{where}.tool_calls: a list is required", param=f"{where}.tool_calls")

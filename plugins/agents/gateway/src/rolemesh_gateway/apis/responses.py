@@ -191,7 +191,8 @@ def _events(ask: Ask, given: Answer) -> Iterator[tuple[str, dict[str, Any]]]:
 def _text_events(item: dict[str, Any], place: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     (part,) = item["content"]
     place = {**place, "content_index": 0}
-    kind, more = part["type"], {name: [] for name in ("logprobs",) if name in part}
+    kind = part["type"]
+    more: dict[str, Any] = {"logprobs": []} if "logprobs" in part else {}
     yield "response.content_part.added", {**place, "part": {**part, "text": ""}}
     for piece in pieces(part["text"]):
         yield f"response.{kind}.delta", {**place, "delta": piece, **more}
@@ -266,7 +267,7 @@ def _items(given: Answer) -> list[dict[str, Any]]:
 
 def _thought(name: str, text: str) -> dict[str, Any]:
     """Return reasoning as an item."""
-    told = {"id": name, "type": "reasoning", "summary": [], "encrypted_content": None}
+    told: dict[str, Any] = {"id": name, "type": "reasoning", "summary": [], "encrypted_content": None}
     return {**told, "content": [{"type": "reasoning_text", "text": text}], "status": "completed"}
 
 
