@@ -1,11 +1,17 @@
 """The transport `tcp` admits a peer that has the job's key, and refuses and counts all others."""
 
+from pathlib import Path
+
 import pytest
 import zmq
 
 from rolemesh_dataplane.inbox import Inbox
 from rolemesh_dataplane.tcp_transport import TcpTransport
 from rolemesh_dataplane.transports import Site, TransportError, TransportKeys
+
+
+NEEDS_IPV6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+HOSTS = ["127.0.0.1", "localhost", pytest.param("::1", marks=NEEDS_IPV6)]
 
 
 def make_keys():
@@ -25,6 +31,7 @@ def attempt(address, keys, wrong):
     """A handshake with `wrong` keys, until it has failed on the client's side."""
     with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
         socket.linger = 0
+        socket.ipv6 = "[" in address
         if wrong is not None:
             socket.curve_serverkey = (keys.server_public if wrong == "client" else wrong.server_public).encode()
             other = make_keys()
@@ -37,11 +44,12 @@ def attempt(address, keys, wrong):
         socket.disable_monitor()
 
 
+@pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("kind", ["unknown client key", "wrong server key", "no key at all"])
-def test_a_wrong_key_is_refused_and_counted(inbox, kind):
+def test_a_wrong_key_is_refused_and_counted(inbox, kind, host):
     keys = make_keys()
     transport = TcpTransport(None)
-    address = transport.open(inbox, Site("a", 0, "n0", 0, "127.0.0.1", "/", "/", keys))
+    address = transport.open(inbox, Site("a", 0, "n0", 0, host, "/", "/", keys))
     wrong = {"unknown client key": "client", "wrong server key": make_keys(), "no key at all": None}
     attempt(address, keys, wrong[kind])
     good = transport.connect(address)

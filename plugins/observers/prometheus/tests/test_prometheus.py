@@ -19,8 +19,8 @@ from rolemesh.api.observer import Event, JobStatus, RankStatus, RunInfo, StepMet
 from rolemesh_prometheus import PrometheusObserver, PrometheusOptions, server
 
 
-def started(folder: Path, port: int = 0) -> PrometheusObserver:
-    observer = PrometheusObserver(PrometheusOptions(interval_s=0, port=port))
+def started(folder: Path, port: int = 0, host: str = "127.0.0.1") -> PrometheusObserver:
+    observer = PrometheusObserver(PrometheusOptions(interval_s=0, port=port, host=host))
     observer.job_started(RunInfo("grpo", str(folder), 4, {"a": 2}, ()))
     return observer
 
@@ -92,6 +92,13 @@ def test_no_web_site_can_let_its_name_lead_here_and_scrapers_may_come_by_any_nam
     finally:
         served.close()
     assert found == status
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def test_an_address_of_ipv6_can_be_scraped_as_the_target_says(tmp_path: Path) -> None:
+    observer = started(tmp_path, host="::1")
+    assert scraped(tmp_path)["rolemesh_ranks_wanted", "a"] == 2
+    observer.job_ended({"status": "done"})
 
 
 def test_a_client_that_goes_or_is_silent_costs_no_thread_and_no_line(

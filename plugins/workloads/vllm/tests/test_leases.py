@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +11,12 @@ from rolemesh_vllm import leases
 from rolemesh_vllm.leases import LeaseOffice, Ticket, claim
 
 
-@pytest.fixture
-def office() -> Iterator[LeaseOffice]:
-    made = LeaseOffice("127.0.0.1", "engine-a", lease=30)
+NEEDS_IPV6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+
+
+@pytest.fixture(params=["127.0.0.1", pytest.param("::1", marks=NEEDS_IPV6)])
+def office(request: pytest.FixtureRequest) -> Iterator[LeaseOffice]:
+    made = LeaseOffice(request.param, "engine-a", lease=30)
     yield made
     made.close()
 
