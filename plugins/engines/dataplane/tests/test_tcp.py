@@ -9,7 +9,6 @@ from rolemesh_dataplane.inbox import Inbox
 from rolemesh_dataplane.tcp_transport import TcpTransport
 from rolemesh_dataplane.transports import Site, TransportError, TransportKeys
 
-
 NEEDS_IPV6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
 HOSTS = ["127.0.0.1", "localhost", pytest.param("::1", marks=NEEDS_IPV6)]
 

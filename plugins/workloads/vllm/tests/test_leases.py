@@ -10,7 +10,6 @@ import pytest
 from rolemesh_vllm import leases
 from rolemesh_vllm.leases import LeaseOffice, Ticket, claim
 
-
 NEEDS_IPV6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
 
 
