@@ -160,6 +160,12 @@ class ProcessHarness(Harness):
                 f"a request did not continue its conversation ({dialogue.breaks[0]}); the gateway began a new sample, "
                 "and counts such samples in gateway_samples",
             )
+        if counts.cancelled:
+            self._warn(
+                "cancelled",
+                f"a client has left during {counts.cancelled} turns of a conversation; tokens of a turn that has not "
+                "ended are not trained, and gateway_cancelled counts such turns",
+            )
         for name in sorted(dialogue.ignored):
             remedy = "; to force the form, add structured_outputs to the option takes" if name in FORMS else ""
             self._warn(f"ignored {name}", f"the gateway ignores the parameter {name} of requests{remedy}")

@@ -191,7 +191,8 @@ class McpEpisode(Episode):
             except ValueError:
                 what = f"the tool {judge} has returned no number: {told[:200]}"
                 raise AgentError(what, where="judge", remedy="let it return the reward as its text") from None
-        right = self._said.strip() == str(self._task.get("answer", "")).strip()
+        said = self._said.rpartition("</think>")[2]
+        right = said.strip() == str(self._task.get("answer", "")).strip()
         return Reward(float(right), success=right)
 
     def close(self) -> None:
