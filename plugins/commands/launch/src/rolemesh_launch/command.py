@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import resource
 import uuid
 from collections.abc import Callable
 from itertools import count
@@ -38,6 +39,7 @@ from rolemesh_launch.program import How
 from rolemesh_launch.remedies import with_own_remedies
 from rolemesh_launch.resuming import Note, decided, left_by
 from rolemesh_launch.signals import STOPPING, caught
+from rolemesh_launch.stdin import give
 from rolemesh_launch.watching import Printing, finish, say
 from rolemesh_launch.writes import Written, written
 from rolemesh_runtime.claim import is_run
@@ -85,6 +87,7 @@ def with_free_name(command: Callable[..., None]) -> Callable[..., None]:
 @with_own_remedies
 @with_free_name
 def launch(
+    context: typer.Context,
     script: Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGUMENTS]...", help="The script and its arguments.")],
     nproc_per_node: Annotated[
         str, _flag("nproc-per-node", "Processes on each node: a number, cpu, gpu or auto.")
@@ -213,6 +216,7 @@ def launch(
     signals = signal_numbers(signals_to_handle) if signals_to_handle else STOPPING
     told = {"TORCHELASTIC_SIGNALS_TO_HANDLE": signals_to_handle} if signals_to_handle else {}
     target, *arguments = script
+    here = not print_job and (backend or ("ray" if address else "local")) == "local"
     cluster = this_machine()
     machine = cluster.nodes[0]
     per_node = processes(nproc_per_node, max(1, os.cpu_count() or 1), int(machine.gpu))
@@ -248,6 +252,8 @@ def launch(
         early=early.variables,
         preload=early.known,
         grace_s=shutdown_timeout,
+        stdin=context.with_resource(give()) if here and not detach else "",
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0] if here else None,
         name=job_called,
     )
     job = job_of(asked, Path.cwd())

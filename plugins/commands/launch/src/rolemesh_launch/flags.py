@@ -62,6 +62,8 @@ class Asked:
 
     - `nodes`: minimum and maximum number of nodes.
     - `early`: variables that the script sets before it imports torch.
+    - `stdin`: folder in which the command gives its standard input.
+    - `open_files`: the command's soft limit of open files.
     - `preload`: torch is imported before the script begins; without it the script imports torch itself.
     """
 
@@ -81,6 +83,8 @@ class Asked:
     early: Mapping[str, str] = field(default_factory=dict)
     preload: bool = True
     grace_s: float = 30.0
+    stdin: str = ""
+    open_files: int | None = None
     name: str = "script"
     overrides: tuple[str, ...] = field(default=())
 

@@ -28,6 +28,8 @@ def job_of(asked: Asked, folder: Path) -> Job:
         "role_name": asked.role_name, "threads": asked.threads,
         "environment": dict(asked.environment),
         **({} if asked.preload else {"preload": False}),
+        **({"stdin": asked.stdin} if asked.stdin else {}),
+        **({} if asked.open_files is None else {"open_files": asked.open_files}),
     }  # fmt: skip
     elastic = least != most
     rooms = [{"use": "room", "options": {"per_node": asked.per_node}}]

@@ -46,7 +46,7 @@ class KeepState(Callback):
         self._order: dict[str, Any] = {}
         self._random: dict[str, Any] = {}
         self._kept = self._before = 0
-        self._resumed = False
+        self._resumed = self._begins = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The strategy has wrapped the module and created the optimizers."""
@@ -71,8 +71,7 @@ class KeepState(Callback):
         """The loader exists: skip the batches of the current epoch that were trained on."""
         vars(trainer._checkpoint_connector).pop(RESTORE, None)
         if not self._resumed:
-            # From a checkpoint of its own, Lightning takes the rest of an epoch from the first batch on.
-            self._kept, self._before = trainer.global_step, trainer.fit_loop.epoch_loop.batch_progress.current.ready
+            self._kept, self._begins = trainer.global_step, True
             return
         self._resumed = False
         loop = trainer.fit_loop
@@ -100,6 +99,12 @@ class KeepState(Callback):
                 found.reset_on_run()
             self._order, self._before = _drawn_from(), 0
             self._done(trainer)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """From a checkpoint of its own, Lightning takes the rest of an epoch from the first batch on."""
+        if self._begins:
+            self._begins = False
+            self._before = trainer.fit_loop.epoch_loop.batch_progress.current.ready - 1
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

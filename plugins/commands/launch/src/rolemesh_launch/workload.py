@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from rolemesh_launch.process import after_import, as_python_starts
 from rolemesh_launch.program import Program, trim
 from rolemesh_launch.rounds import LOOK_S, Rounds
 from rolemesh_launch.states import Blocks, generators, set_generators
+from rolemesh_launch.stdin import take
 from rolemesh_processes.guard import MARKER
 from rolemesh_processes.output import part_errors
 
@@ -52,6 +54,10 @@ class ScriptOptions(BaseModel, extra="forbid"):
         default=True,
         description="Import torch once for all workers. If false, each worker imports it with its script, which takes "
         "seconds; scripts that set variables for torch before they import it need that.",
+    )
+    stdin: str = Field(default="", description="Folder in which the command gives its standard input; none by default.")
+    open_files: int | None = Field(
+        default=None, ge=0, description="Soft limit of open files. Default: that of rolemesh's processes, the hard one."
     )
     environment: dict[str, str | None] = Field(
         default={}, description="Variables to add to its environment, or to remove (null)."
@@ -96,6 +102,12 @@ class Script(Workload):
         self._own_process = MARKER in os.environ
         if self._own_process:
             part_errors()
+            if options.stdin:
+                take(options.stdin)
+            if options.open_files is not None:
+                resource.setrlimit(
+                    resource.RLIMIT_NOFILE, (options.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+                )
         as_python_starts(ctx.base)
         self._ctx, self._steps, self._counted = ctx, 0, 0
         self._objects: Mapping[str, tracking.Stateful] | None = None
