@@ -96,11 +96,11 @@ def memory_limit() -> float:
 
 
 def cpu_limit() -> float:
-    """Return the cores that this process may use: the least of those that it may run on and the
-    quotas of its control groups."""
+    """Return the cores that this process may use, at least 1: the least of those that it may run on
+    and the quotas of its control groups."""
     quotas = [*group_limits("cpu.max"), *group_limits("cpu.cfs_quota_us", "cpu.cfs_period_us")]
     cores = [quota / period for quota, period in quotas if quota > 0]
-    return min([float(len(os.sched_getaffinity(0))), *cores])
+    return max(1.0, min([float(len(os.sched_getaffinity(0))), *cores]))
 
 
 def group_limits(*names: str) -> Iterator[list[float]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -15,9 +17,11 @@ from typing import Any
 
 import msgspec
 import ray
+from ray._common.utils import get_default_ray_temp_dir
 
 from rolemesh.api.cluster import ClusterView
 from rolemesh.errors import BackendError, NameInUseError
+from rolemesh.placement.nodes import cpu_limit, memory_limit
 from rolemesh.runs.run import CONTROL_FILE, RESULT_FILE
 from rolemesh_durable.api.hosting import MasterConfig, await_master
 from rolemesh_durable.api.jobs import ControlClient, MasterGoneError
@@ -33,6 +37,10 @@ PROBE_TIMEOUT_S = 5.0
 COME_UP_S = 60.0
 UV = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
 """Variable by which a user decides whether Ray starts its workers by uv, if it is started by ``uv run``."""
+MEMORY_SHARE = 0.7
+"""Share of the memory that Ray offers to actors; the rest is for its object store."""
+LONGEST_TEMP_DIR = 40
+"""Characters of a folder below which Ray's sockets have paths of at most 107 bytes, which is the system's limit."""
 PENDING_CALLS = 1000
 """Maximum number of messages that wait between an agent and its master; further ones are dropped."""
 
@@ -97,6 +105,8 @@ class RayConnection:
         self._master: Any = None
         """The id of the master's actor."""
         self._line: QueueEntry | None = None
+        self._folder = ""
+        """Folder of a Ray that was started here, if the usual one has too long a path for sockets."""
         self._ours = not ray.is_initialized()
         if self._ours:
             self._connect()
@@ -121,9 +131,9 @@ class RayConnection:
                 ray.init(
                     address=self._address or "local",
                     namespace=NAMESPACE,
-                    include_dashboard=None if self._address else False,
                     log_to_driver=False,
                     logging_level="ERROR",
+                    **({} if self._address else self._of_its_own()),
                 )
         except Exception as error:  # Ray raises all sorts, an `Exception` as such where its start takes too long
             what = f"Ray is not reachable at {self._address}" if self._address else "Ray could not be started here"
@@ -136,6 +146,15 @@ class RayConnection:
             raise BackendError(
                 f"{what}: {error}", where="--address" if self._address else None, remedy=remedy
             ) from error
+
+    def _of_its_own(self) -> dict[str, Any]:
+        """Return the arguments for a Ray that is started here. Ray itself looks only at the outermost control group."""
+        given: dict[str, Any] = {"include_dashboard": False, "num_cpus": int(cpu_limit())}
+        if (memory := memory_limit()) < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+            given["_memory"] = int(MEMORY_SHARE * memory)
+        if len(get_default_ray_temp_dir()) > LONGEST_TEMP_DIR and "RAY_TMPDIR" not in os.environ:
+            self._folder = given["_temp_dir"] = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+        return given
 
     @property
     def gcs_address(self) -> str:
@@ -253,6 +272,8 @@ class RayConnection:
             self._remove_leftovers()
         if self._ours:
             ray.shutdown()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _remove_leftovers(self) -> None:
         master = master_actor(self._name)
