@@ -139,7 +139,7 @@ def _path(found: Distribution) -> Path:
 def _best(found: list[Distribution]) -> tuple[_Found | None, list[_Found]]:
     """Return the best usable metadata, and all judged ones. The most complete win, then those first
     on the path, then the newest in a folder."""
-    judged = [_judged(each, thorough=len(found) > 1) for each in found]
+    judged = [_judged(each, len(found) > 1 and _path(each).exists()) for each in found]
 
     def rank(each: _Found) -> tuple[int, int, list[int]]:
         numbers = [-int(digits) for digits in re.findall(r"\d+", each.version)]

@@ -26,6 +26,7 @@ from rolemesh.api.import_ref import find_module
 from rolemesh.errors import PluginError
 from rolemesh.kinds.installed import distribution, entry_points, how_to_install, leftovers, version
 from rolemesh.kinds.offered import OFFERED
+from rolemesh.placement.nodes import group_limits, memory_limit
 from rolemesh.plugins.defaults import DEFAULTS
 from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.static import looked_at
@@ -133,7 +134,8 @@ def shm(folder: str = "/dev/shm") -> facts.SharedMemory:
             os.posix_fallocate(file.fileno(), 0, 4096)
     except OSError as error:
         return facts.SharedMemory(error=_why(error))
-    return facts.SharedMemory(at.f_blocks * at.f_frsize, at.f_bavail * at.f_frsize)
+    most = int(memory_limit())  # what is in shared memory counts for it
+    return facts.SharedMemory(min(at.f_blocks * at.f_frsize, most), min(at.f_bavail * at.f_frsize, most))
 
 
 def limits() -> facts.Limits:
@@ -166,13 +168,7 @@ def _threads_of_user() -> int:
 
 def _pids_left() -> int | None:
     """Return the number of further processes that the control group, and each of its parents, allows."""
-    group = next(
-        (line[3:].strip() for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), "/"
-    )
-    left = []
-    for folder in (Path("/sys/fs/cgroup" + group), *Path("/sys/fs/cgroup" + group).parents):
-        with suppress(OSError, ValueError):
-            left.append(int((folder / "pids.max").read_text()) - int((folder / "pids.current").read_text()))
+    left = [int(most - used) for most, used in group_limits("pids.max", "pids.current")]
     return min(left, default=None)
 
 

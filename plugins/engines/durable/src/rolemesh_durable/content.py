@@ -27,14 +27,15 @@ def check_content(record: PluginRecord, where: str | None = None) -> None:
 
 def content_hash(record: PluginRecord) -> str:
     """Return the sha256 over the names and contents of all files of the plugin's top-level package (or module); for a
-    class of the job's own, of its file.
+    class of the job's own, of its file; for a package in a zip, of the zip.
 
     Nothing is imported. Raises `PluginError` if there is no such package.
     """
     file, _, _ = record.target.rpartition(":")
     name = file.partition(".")[0]
     spec = None if file.endswith(".py") else importlib.util.find_spec(name)
-    single = Path((spec.origin or "") if spec is not None else file)
+    packed = getattr(spec and spec.loader, "archive", None)  # of a module in a zip
+    single = Path(packed or (spec.origin or "") if spec is not None else file)
     files: list[tuple[Path, Path]] = []
     for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
         found = sorted(path for path in files_below(folder) if _is_source(path, record))
