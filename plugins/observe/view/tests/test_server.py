@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urljoin, urlsplit
 
 import msgspec
 import pytest
@@ -105,7 +105,12 @@ def test_a_page_shows_texts_of_a_run_as_text_and_names_no_other_machine(client: 
     assert page.status_code == 200, page.text[-500:]
     assert "<script>alert" not in page.text
     assert not re.search("[\x00\x1b\u202e]", page.text)
-    assert not re.search(r"""(?:src|href|action|hx-\w+)=["'](?:\w+:|//)""", page.text)
+    addresses = re.findall(r"""(?:src|href|action|data-source|data-stream)=["']([^"'#]*)""", page.text)
+    assert not [each for each in addresses if re.match(r"\w+:|/", each)], "a proxy may show the viewer below a prefix"
+    found = [urlsplit(urljoin(f"/prefix{path}", html.unescape(each))).path for each in addresses]
+    assert not [each for each in found if not each.startswith("/prefix/")]
+    for each in {each.removeprefix("/prefix") for each in found if not each.endswith("live")}:
+        assert client.get(each).status_code in (200, 404 if "/act" in each else 200), each
     assert page.headers["content-security-policy"].startswith("default-src 'self'")
 
 
@@ -151,7 +156,10 @@ def test_the_link_with_the_token_leads_to_the_page_without_it(runs: Runs) -> Non
     client = TestClient(application(runs, Access(TOKEN)), ADDRESS)
     page = client.get(f"/run/ended/rows?token={TOKEN}&step=3")
     assert (page.status_code, page.url.path, page.url.query) == (200, "/run/ended/rows", b"step=3")
+    assert page.history[0].headers["location"] == "./rows?step=3", "a proxy may show the viewer below a prefix"
     assert client.get("/").status_code == 200
+    first = client.get("/run/ended")
+    assert (first.status_code, first.history[0].headers["location"]) == (200, "./ended/flow")
 
 
 def test_a_link_opens_one_browser_and_no_page_shows_its_secrets(runs: Runs) -> None:
@@ -240,7 +248,7 @@ def test_lists_of_a_living_run_are_made_again_only_when_there_is_something_new(t
     assert run is not None
     for page, query in (("events", {"kind": "failure"}), ("placement", {}), ("failures", {}), ("rows", {"step": "3"})):
         [stream] = re.findall('data-stream="(.*?)"', client.get(f"/run/run/{page}", params=query).text)
-        assert html.unescape(stream) == f"/run/run/live?{urlencode({'page': page, **query})}"
+        assert html.unescape(stream) == f"../../run/run/live?{urlencode({'page': page, **query})}"
         version, found = changing(run, page, query)
         assert found["live"]
         assert changing(run, page, query, version) == (version, {})
@@ -249,9 +257,9 @@ def test_lists_of_a_living_run_are_made_again_only_when_there_is_something_new(t
             file.write(news.read_text(errors="ignore").partition("\n")[0] + "\n")
         assert changing(run, page, query, version)[1]["live"]
     for page in ("rows?row=0&step=3", "rows?find=x", "job"):
-        assert 'data-stream="/run/run/live?page="' in client.get(f"/run/run/{page}").text
+        assert 'data-stream="../../run/run/live?page="' in client.get(f"/run/run/{page}").text
     lock.close()
-    assert 'data-stream="/run/run/live?page="' in client.get("/run/run/events").text
+    assert 'data-stream="../../run/run/live?page="' in client.get("/run/run/events").text
 
 
 def test_the_page_of_a_recovery_has_its_events_also_if_the_clock_has_stepped_meanwhile(tmp_path: Path) -> None:

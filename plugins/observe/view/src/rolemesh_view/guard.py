@@ -99,15 +99,18 @@ class Guard:
             )
         own = origin is None or origin.partition("://")[2] == host or self._is_named(_name(origin))
         if scope["method"] not in ("GET", "HEAD") and not own:
-            return PlainTextResponse("403: the form is not one of the viewer's own pages\n", 403)
+            told = f"comes from {shown(origin or '', 100)!r}, and is not one of the viewer's own pages"
+            remedy = "If a proxy leads here, start the viewer with --allow-host and the proxy's name"
+            return PlainTextResponse(f"403: the form {told}. {remedy}\n", 403)
         inside = same(cookie_parser(headers.get("cookie", "")).get(self._cookie, ""), self._access.cookie)
         given = query.get("token", "")
         if given and (inside or (scope["method"] == "GET" and self._access.use(given))):
             rest = "&".join(
                 part for part in scope["query_string"].decode("latin-1").split("&") if not part.startswith("token=")
             )
-            path = scope.get("raw_path", b"/").decode("latin-1").partition("?")[0]
-            response = RedirectResponse(f"/{path.lstrip('/')}{'?' + rest if rest else ''}", 303)
+            # The same page. The address is relative, since a proxy may show the viewer below a prefix.
+            last = scope.get("raw_path", b"/").decode("latin-1").partition("?")[0].rpartition("/")[2]
+            response = RedirectResponse(f"./{last}{'?' + rest if rest else ''}", 303)
             # "lax": a browser that comes from the private file of `rolemesh view` sends a strict cookie to no redirect.
             response.set_cookie(self._cookie, self._access.cookie, httponly=True, samesite="lax")
             return response

@@ -57,9 +57,9 @@ def frame(run: Viewed, page: str, query: Query) -> dict[str, Any]:
 
 
 def stream(run: Viewed, page: str, query: Query) -> str:
-    """Return the address of what changes on a page of a run."""
+    """Return the address of what changes on a page of a run, below the viewer's root."""
     chosen = {name: query[name] for name in STREAMED.get(page, ()) if query.get(name)}
-    return f"/run/{quote(run.name, safe='')}/live?" + urlencode({"page": page, **chosen}, errors="replace")
+    return f"run/{quote(run.name, safe='')}/live?" + urlencode({"page": page, **chosen}, errors="replace")
 
 
 def changing(run: Viewed, page: str, query: Query, known: object = None) -> tuple[object, dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -83,10 +84,10 @@ class _Show:
         self._stuck: Stuck = {}
 
     async def jobs(self, request: Request) -> Response:
-        return await self._within("", lambda: self._html("jobs", title="Jobs", stream="/live", **self._jobs()))
+        return await self._within("", lambda: self._html("jobs", title="Jobs", stream="live", **self._jobs()))
 
     async def first(self, request: Request) -> Response:
-        return RedirectResponse(f"{request.url.path}/flow", 303)
+        return RedirectResponse(f"./{quote(request.path_params['name'], safe='')}/flow", 303)
 
     async def page(self, request: Request) -> Response:
         return await self._within(request.path_params["name"], lambda: self._page(request))
@@ -221,7 +222,10 @@ class _Show:
         return HTMLResponse(self._text(template, **context).encode(errors="replace"))
 
     def _text(self, template: str, **context: Any) -> str:
-        return self._templates.get_template(f"{template}.html").render(context)
+        """Return a template as text. Addresses are relative, since a proxy may show the viewer below a prefix: the
+        pages of a run are two folders deep."""
+        root = "../../" if "run" in context else "./"
+        return self._templates.get_template(f"{template}.html").render(context, root=root)
 
 
 async def _palette(request: Request) -> Response:

@@ -80,7 +80,7 @@
         close();
         timer = setTimeout(open, Math.min(8000, 1000 * 2 ** ++tries));
       }
-      const answer = await fetch("/static/icon.svg").catch(() => null);
+      const answer = await fetch(document.querySelector("link[rel=icon]").href).catch(() => null);
       if (source?.readyState !== EventSource.OPEN) tell(answer?.status === 401 ? "refused" : answer ? "" : "silent");
     };
   }
