@@ -174,7 +174,7 @@ def test_a_failed_group_is_replaced_by_another_task(agent_job: Callable[..., Any
     ("rule", "broken", "reason"),
     [
         ("add", "reward", "Reward.value is nan, not a finite number"),
-        ("hang", "", "the episode hangs: SumEpisode.call has not returned within 0.5 s; it is in SumEpisode.hang ("),
+        ("hang", "", "the episode hangs: SumEpisode.call has not returned within 0.5 s; it is in hang ("),
         ("bug", "", "the episode raised KeyError: 'no such thing'"),
         ("exit", "", "the episode raised RuntimeError: it raised SystemExit(3)"),
     ],

@@ -64,8 +64,8 @@ class Episode(ABC):
 
     **Process.** A model's text may do anything to code that evaluates it. So each episode has a process of its own, a
     fork of the rank from `reset` on: one that hangs, dies or takes too much memory fails its conversation, and no other
-    one. ``def`` methods run in the main thread of that process, and coroutines in an event loop there. What the episode
-    changes outside of itself, such as a counter of its environment, no other episode sees. Connections, threads and
+    one. ``def`` methods run in the main thread of that process, and coroutines in an event loop there. No other episode
+    sees what this one changes outside of itself, such as a counter of its environment. Connections, threads and
     devices that the environment has opened do not survive the fork: open them in `reset`, or see `own_process`.
 
     **Limits.** A coroutine that is late is cancelled. If a ``def`` method is late, the model gets told so, and the

@@ -80,7 +80,7 @@ def own_code() -> Iterator[None]:
 
 
 class Work(NamedTuple):
-    """What workers do. `memory`: bytes that each may take beyond those of the zygote. `sealed`: see `Judges`."""
+    """The work of workers. `memory`: bytes that each may take beyond those of the zygote. `sealed`: see `Judges`."""
 
     judge: Judge
     memory: int

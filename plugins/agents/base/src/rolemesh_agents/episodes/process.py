@@ -17,7 +17,8 @@ import msgspec
 
 from rolemesh_agents.episodes.body import CLOSE_S
 from rolemesh_agents.episodes.plain_errors import EpisodeRaisedError, PlainError, as_error
-from rolemesh_agents.episodes.serving import ANSWER, AWAITS, STEP
+from rolemesh_agents.episodes.serving import ANSWER, AWAITS, STACK_SIGNAL, STACKS, STEP
+from rolemesh_agents.episodes.standing import innermost
 from rolemesh_agents.episodes.worker import LateError
 from rolemesh_agents.errors import SandboxLostError
 from rolemesh_processes.forking import Frames, fork_serving, how_ended
@@ -26,6 +27,8 @@ __all__ = ["EpisodeProcess"]
 
 _LONGEST: Final = 1 << 28
 """Largest answer of an episode in bytes."""
+_LOOKS: Final = 50
+"""Number of looks for the place of a late episode, in one second."""
 _CANCEL_S: Final = 5.0
 """Seconds that a coroutine that is late has to end."""
 _KEYS: Final[Mapping[str, frozenset[str]]] = {
@@ -60,7 +63,7 @@ _step = msgspec.msgpack.Decoder(tuple[str, float])
 
 
 class EpisodeProcess:
-    """Asks the process of an episode. What it says is checked, because a model's text may have changed it."""
+    """Asks the process of an episode, and checks its answers, because a model's text may have changed it."""
 
     def __init__(self, serve: Callable[[socket.socket], None]) -> None:
         self.pid, self._socket = fork_serving(serve, quiet=False)
@@ -70,6 +73,7 @@ class EpisodeProcess:
         self._owed = 0
         """Number of answers that have not come."""
         self._step = ("the episode", 0.0)
+        self._stacks = os.devnull
         self._ended: int | None = None
 
     @property
@@ -154,8 +158,10 @@ class EpisodeProcess:
                     deadline, more = loop.time() + limit, 0.0
                 elif kind == AWAITS:
                     more = _CANCEL_S
+                elif kind == STACKS:
+                    self._stacks = f"/proc/{self.pid}/fd/{int.from_bytes(body, 'little')}"
             if not await _readable(self._socket.fileno(), deadline + more - loop.time()):
-                raise self._late(limit)
+                raise self._late(limit, await self._place())
             self._take()
 
     def _take(self) -> None:
@@ -172,8 +178,19 @@ class EpisodeProcess:
         if not data:
             raise self._dead()
 
-    def _late(self, limit: float) -> LateError:
-        return LateError(f"{self._step[0]} has not returned within {limit:g} s")
+    async def _place(self) -> str:
+        """Return the line in which the episode is, as its process writes it when it gets a signal."""
+        with suppress(OSError):
+            os.kill(self.pid, STACK_SIGNAL)
+            for _ in range(_LOOKS):
+                with open(self._stacks, "rb") as file:
+                    if found := innermost(file.read(1 << 16).decode(errors="replace")):
+                        return f"; it is in {found}"
+                await asyncio.sleep(1 / _LOOKS)
+        return ""
+
+    def _late(self, limit: float, place: str = "") -> LateError:
+        return LateError(f"{self._step[0]} has not returned within {limit:g} s{place}")
 
     def _dead(self) -> Exception:
         """Return the error for a process that has ended by itself."""

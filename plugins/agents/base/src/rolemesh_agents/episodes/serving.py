@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import inspect
 import os
 import pickle
+import signal
 import socket
 from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
@@ -20,10 +22,13 @@ from rolemesh_agents.episodes.worker import LateError, name_of
 from rolemesh_processes.confinement import limit_memory
 from rolemesh_processes.forking import Frames, send
 
-__all__ = ["ANSWER", "AWAITS", "STEP", "Direct", "serve_episode"]
+__all__ = ["ANSWER", "AWAITS", "STACKS", "STACK_SIGNAL", "STEP", "Direct", "serve_episode"]
 
 ANSWER, STEP, AWAITS = b"A", b"S", b"W"
 """Messages to the rank: the end of a request; the name and limit of a method that begins; that it is a coroutine."""
+STACKS: Final = b"T"
+"""The first message: the descriptor in this process of the file to which `STACK_SIGNAL` writes its stack."""
+STACK_SIGNAL: Final = signal.SIGUSR2
 _LONGEST: Final = 1 << 31
 
 
@@ -49,6 +54,9 @@ def serve_episode(own: socket.socket, *, body: EpisodeBody, memory_mb: float | N
     gc.freeze()
     if memory_mb is not None:
         limit_memory(int(memory_mb * 1e6))
+    stacks = os.memfd_create("stacks")
+    faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
+    send(own, STACKS, stacks.to_bytes(4, "little"))
     loop, frames = asyncio.new_event_loop(), Frames(_LONGEST)
     asyncio.set_event_loop(loop)
     while data := _received(own, loop):

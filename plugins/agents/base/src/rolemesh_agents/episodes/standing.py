@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["stands_in", "waiting_for"]
+__all__ = ["innermost", "stands_in", "waiting_for"]
 
 _LIBRARY = str(Path(threading.__file__).parent)
 _WAITS: dict[int, int] = {}
@@ -37,3 +38,12 @@ def stands_in(thread: int | None) -> str:
             return f"{code.co_qualname} ({code.co_filename}:{frame.f_lineno})"
         frame = frame.f_back
     return "its code"
+
+
+def innermost(stack: str) -> str:
+    """Return the innermost function that is not of Python itself, with file and line, of a stack that faulthandler has
+    written; "" if there is none."""
+    for path, line, name in re.findall(r'File "([^"\n]{1,300})", line (\d+) in (\w{1,100})$', stack, re.MULTILINE):
+        if "site-packages" in path or not path.startswith((_LIBRARY, "<")):
+            return f"{name} ({path}:{line})"
+    return ""
