@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rolemesh_launch.flags import (
     keeps_state,
     node_range,
     processes,
+    signal_numbers,
     std,
     without_effect,
 )
@@ -70,6 +72,13 @@ def test_the_job_of_a_script_is_one_that_a_file_may_say(tmp_path: Path) -> None:
     assert spec.steps is None
     assert spec.roles["worker"].options["arguments"] == ["--lr", "1"]
     assert [use.use for use in spec.failover] == ["process", "node", "shrink", "job"]
+
+
+def test_signals_to_handle_are_names_of_signals_that_a_process_can_handle() -> None:
+    assert signal_numbers("SIGTERM, SIGUSR1") == [signal.SIGTERM, signal.SIGUSR1]
+    for text in ("TERM", "SIGKILL", "SIG_DFL", ""):
+        with pytest.raises(JobFileError, match="is no signal to handle"):
+            signal_numbers(text)
 
 
 @pytest.mark.parametrize("nodes", [(1, 1), (1, 2), (2, 2)])

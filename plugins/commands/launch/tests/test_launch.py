@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from tests.torchrun import judged
 BIN = Path(sys.executable).parent
 ARGUMENTS = ("a", "--b", "d=${now:%Y}", "u=${NOT_SET}", "h=${HOME}", "r=${local_rank}", "p=$$x", "$", " # ", "")
 TELL = """
-import json, logging, os, sys, tempfile
+import inspect, json, logging, os, resource, signal, sys, tempfile
 from pathlib import Path
 os.environ["TORCH_COMPILE_DISABLE"] = "1"
 import torch
@@ -30,6 +31,21 @@ told = {
 }
 import torch._dynamo
 told["eager"] = torch._dynamo.config.disable
+
+
+class Options:
+    steps: int = 3
+
+
+os.chdir("/")
+told |= {
+    "annotations": str(Options.__annotations__), "source": inspect.getsource(Options), "command": sys.orig_argv,
+    "files": resource.getrlimit(resource.RLIMIT_NOFILE), "main": sorted(name for name in globals() if name[0] == "_"),
+    "signals": [str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)],
+    "streams": [str(each.name) for each in (sys.stdin, sys.stdout, sys.stderr)], "builtins": str(__builtins__),
+    "debugger": sys.breakpointhook is sys.__breakpointhook__, "loader": __loader__.path,
+}
+os.chdir(told["cwd"])
 Path(f"told-{os.environ['RANK']}.json").write_text(json.dumps(told))
 """
 TRAIN = """
@@ -166,9 +182,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def as_in_a_terminal() -> None:
-    """Resets the signals that the test run ignores, for example because `nohup` started it."""
+    """Resets the signals that the test run ignores, for example because `nohup` started it. Lowers a soft limit."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (900, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def run(folder: Path, *command: str, timeout: float = 100) -> subprocess.CompletedProcess[str]:
@@ -306,6 +323,22 @@ def test_a_worker_that_ends_past_python_with_exit_code_0_is_done_as_under_torchr
     ours = lived("rolemesh", "launch")
     assert ours == lived("torchrun")
     assert ours == (0, ["xx", "xx"], ["became another program as rank 1", "the child ended with 7"])
+
+
+def test_the_streams_of_a_script_are_those_of_the_command_byte_for_byte(folder: Path) -> None:
+    text = b"\xff\xfe\x80 \x00 \xc3\xa9\n50 %\r100 %\nno newline at the end"
+    code = "import sys\nsys.stdout.buffer.write(sys.stdin.buffer.read())\nsys.stderr.write('careful')\n"
+    (folder / "copies.py").write_text(code)
+    done = subprocess.run(
+        [str(BIN / "rolemesh"), "launch", "copies.py"],
+        cwd=folder, env=plain(), input=text, capture_output=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == text
+    assert done.stderr.startswith(b"careful")
+    shown = run(folder, "rolemesh", "logs", "copies").stdout
+    assert "no newline at the end\n" in shown
+    assert "careful" in shown
 
 
 def test_a_sigterm_reaches_the_scripts_own_handler(folder: Path) -> None:

@@ -1,0 +1,168 @@
+"""The signals of the command reach the script as under torchrun, in every phase."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import cycle, product
+from pathlib import Path
+
+import pytest
+
+from rolemesh_launch.signals import Held
+
+BIN = Path(sys.executable).parent
+SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1")
+TRAIN = """
+import os, signal, sys, time
+
+phase, handler, number = sys.argv[1], sys.argv[2], signal.Signals[sys.argv[3]]
+rank, asked = os.environ["RANK"], False
+
+
+def put(name, text=""):
+    with open(f"{name}-{rank}", "a") as file:
+        file.write(text)
+
+
+def save():
+    time.sleep(1)
+    put("saved")
+
+
+def ask(*_):
+    global asked
+    asked = True
+
+
+def end(*_):
+    save()
+    sys.exit(0)
+
+
+def wait():
+    put("ready")
+    for _ in range(600):
+        time.sleep(0.1)
+        if asked:
+            end()
+
+
+if handler != "none":
+    signal.signal(number, {"flag": ask, "exits": end}.get(handler, signal.default_int_handler))
+try:
+    if phase == "import":
+        wait()
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    if phase == "setup":
+        wait()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(300):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 5 and phase == "checkpoint":
+            put("ready")
+            put("checkpoint", "first half, ")
+            time.sleep(2)
+            put("checkpoint", "second half")
+        if step == 5 and phase in ("long", "end"):
+            if phase == "end":
+                break
+            wait()
+        if step == 5 and phase == "steps":
+            put("ready")
+        time.sleep(0.2)
+        if asked:  # all ranks have been asked in the same step
+            dist.barrier()
+            end()
+    wait()
+except KeyboardInterrupt:
+    if handler != "interrupt":
+        raise
+    save()
+"""
+
+
+def cells() -> list[tuple[str, str, int, str]]:
+    """Each phase with each handler and number of workers; the signals take turns."""
+    phases = ("import", "setup", "steps", "long", "checkpoint", "end")
+    numbers = cycle(SIGNALS)
+    return [
+        (*cell, next(numbers)) for cell in product(phases, ("none", "flag", "exits", "interrupt"), (1, 2))
+    ]  # fmt: skip
+
+
+def as_in_a_terminal() -> None:
+    for name in SIGNALS:
+        signal.signal(signal.Signals[name], signal.SIG_DFL)
+
+
+def signalled(folder: Path, workers: int, *arguments: str, command: tuple[str, ...], times: int = 1) -> dict[str, str]:
+    """Run the script, send the command the signal in its phase, and return the files that the workers leave."""
+    folder.mkdir()
+    (folder / "train.py").write_text(TRAIN)
+    plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    handled = ("--signals-to-handle", ",".join(SIGNALS)) if arguments[-1] == "SIGUSR1" else ()
+    process = subprocess.Popen(
+        [str(BIN / command[0]), *command[1:], *handled, "--nproc-per-node", str(workers), "train.py", *arguments],
+        cwd=folder, env=plain | {"OMP_NUM_THREADS": "1"}, preexec_fn=as_in_a_terminal, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + 120
+        while len(list(folder.glob("ready-*"))) < workers:
+            assert time.monotonic() < until, "the workers are ready"
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.02)
+        for _ in range(times):
+            process.send_signal(signal.Signals[arguments[-1]])
+            time.sleep(0.3 if times > 1 else 0.0)
+        said = process.communicate(timeout=90)[0]
+    finally:
+        process.kill()
+    assert process.returncode == {"torchrun": 1, "rolemesh": 130}[command[0]], said
+    return {path.name: path.read_text() for path in folder.iterdir() if path.suffix != ".py" and path.is_file()}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("phase", "handler", "workers", "name"), cells())
+def test_a_signal_in_any_phase_leaves_what_it_leaves_under_torchrun(
+    tmp_path: Path, phase: str, handler: str, workers: int, name: str
+) -> None:
+    theirs, ours = (
+        signalled(tmp_path / command[0], workers, phase, handler, name, command=command)
+        for command in (("torchrun",), ("rolemesh", "launch"))
+    )
+    assert ours == theirs
+
+
+@pytest.mark.soak
+def test_after_a_second_signal_the_workers_still_save(tmp_path: Path) -> None:
+    signalled(tmp_path / "twice", 2, "long", "exits", "SIGTERM", command=("rolemesh", "launch"), times=2)
+    until = time.monotonic() + 60
+    while len(list((tmp_path / "twice").glob("saved-*"))) < 2 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert len(list((tmp_path / "twice").glob("saved-*"))) == 2
+
+
+def test_a_signal_that_comes_while_the_script_pauses_waits_for_it() -> None:
+    came: list[str] = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: came.append("handled"))
+    try:
+        held = Held()
+        held.hold()
+        signal.raise_signal(signal.SIGUSR1)
+        came.append("continues")
+        held.release()
+        signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert came == ["continues", "handled", "handled"]
