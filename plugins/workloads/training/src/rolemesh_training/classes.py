@@ -60,7 +60,11 @@ def _labels(batch: Batch) -> tuple[NDArray[Any], str]:
         )
     every_finite(batch, names[0])
     column = batch[names[0]]
-    return np.asarray([*column] if isinstance(column, Ragged) else column), names[0]
+    if not isinstance(column, Ragged):
+        return np.asarray(column), names[0]
+    if len({*np.diff(column.offsets)}) > 1:
+        raise _misfit(column.values, batch, names[0], "every row has the same number of labels")
+    return column.values.reshape(batch.rows, -1), names[0]
 
 
 def _problem(labels: NDArray[Any], number: int) -> str:
@@ -89,6 +93,6 @@ def _single(scores: torch.Tensor, labels: NDArray[Any], batch: Batch, name: str)
 
 def _misfit(labels: NDArray[Any], batch: Batch, name: str, wanted: str) -> RolemeshError:
     return RolemeshError(
-        f"the column {name!r} has labels of {labels.dtype} in the shape {labels.shape}; {wanted}",
+        f"the column {name!r} has labels for classification of {labels.dtype} in the shape {labels.shape}; {wanted}",
         remedy="give such labels, or set problem_type in the model's config.json",
     )

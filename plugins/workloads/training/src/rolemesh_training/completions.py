@@ -86,7 +86,7 @@ class Completions:
         for row, value, ids in zip(self.rows, values, self.ids, strict=True):
             if value.shape not in ((len(ids),), (len(ids), 1)):
                 raise RolemeshError(
-                    f"{name!r} has {value.size} entries for {len(ids)} completion tokens, in the shape {value.shape}",
+                    f"{name!r} has {value.size} entries for {len(ids)} completion tokens",
                     where=row_name(self.batch, int(row)),
                     remedy=f"give one number of {name!r} for each token of 'completion_ids'",
                 )

@@ -11,7 +11,7 @@ __all__ = ["READS", "REMEDIES"]
 
 _ANSWERS: Final = ("label", "labels", "label_ids")
 _SAMPLED: Final = frozenset(("completion_mask", *_ANSWERS))
-_SCORED: Final = frozenset(("attention_mask", "completion_mask", *_ANSWERS))
+_SCORED: Final = frozenset(("attention_mask", "loss_mask", "completion_mask", "assistant_masks", *_ANSWERS))
 READS: Final[dict[str, frozenset[str]]] = {
     "causal_lm": frozenset({"attention_mask", "labels", "loss_mask", "completion_mask", "assistant_masks"}),
     "distill": frozenset({"loss_mask", "completion_mask", "assistant_masks"}),
@@ -44,7 +44,7 @@ _NAMES: Final = {
     "leave the column out; importance_sampling computes it from logprobs": "importance_sampling_ratio",
     "leave the column out; no loss of this package has a margin": "margin",
     "write a loss of your own: this package has none for such rows": "KL_input_ids KL_attention_mask "
-    "KL_completion_mask KL_completion_ids ref_KL_logps ref_logps reference_ids",
+    "KL_completion_mask KL_completion_ids KL_token_type_ids KL_mm_token_type_ids ref_KL_logps ref_logps reference_ids",
     "call the column completion_mask": "tool_mask",
     "call the column assistant_masks": "assistant_mask",
     "call the column logprobs": "old_per_token_logps old_log_probs sampling_per_token_logps rollout_logprobs",

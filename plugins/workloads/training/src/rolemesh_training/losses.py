@@ -80,7 +80,10 @@ def distill(model: torch.nn.Module, batch: Batch, ctx: LossContext) -> LossOutpu
         logits = model(**padded_inputs(model, rows, ctx.device)).logits[counted].float()
     lengths = [len(row) for row in rows]
     own = torch.cat([row[:length] for row, length in zip(counted, lengths, strict=True)]) if lengths else counted[:, 0]
-    names, scores = (torch.from_numpy(np.array(batch[name].values)) for name in ("teacher_ids", "teacher_logits"))
+    names, scores = (
+        torch.from_numpy(np.concatenate([np.asarray(row) for row in batch[name]]))
+        for name in ("teacher_ids", "teacher_logits")
+    )
     if names.dim() != 2 or names.shape != scores.shape or len(names) != len(own):
         raise RolemeshError(
             f"'teacher_ids' and 'teacher_logits' have the shapes {(*names.shape,)} and {(*scores.shape,)} for "
