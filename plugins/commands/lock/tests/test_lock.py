@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import py_compile
+import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +41,18 @@ def test_the_hash_is_of_names_and_contents_and_imports_nothing(package: Path) ->
     assert content_hash(RECORD) != before
     (package / "data.bin").unlink()
     (package / "deep.py").write_text("class Mine: ....\n")
+    assert content_hash(RECORD) != before
+
+
+def test_the_hash_of_a_package_in_a_zip_is_that_of_the_zip(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = shutil.make_archive(str(tmp_path / "packed"), "zip", package.parent)
+    shutil.rmtree(package)
+    monkeypatch.syspath_prepend(packed)
+    before = content_hash(RECORD)
+    with zipfile.ZipFile(packed, "a") as more:
+        more.writestr("minepkg/more.py", "a = 1\n")
     assert content_hash(RECORD) != before
 
 
