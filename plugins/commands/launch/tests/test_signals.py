@@ -89,6 +89,24 @@ except KeyboardInterrupt:
         raise
     save()
 """
+FAILS = """
+import os, signal, sys, time
+
+
+def save(*_):
+    time.sleep(1)
+    open("saved-" + os.environ["RANK"], "w").close()
+    sys.exit(0)
+
+
+signal.signal(signal.SIGTERM, save)
+open("ready-" + os.environ["RANK"], "w").close()
+while not (os.path.exists("ready-0") and os.path.exists("ready-1")):
+    time.sleep(0.01)
+if os.environ["RANK"] == "1":
+    raise ValueError("no such column")
+time.sleep(60)
+"""
 
 
 def cells() -> list[tuple[str, str, int, str]]:
@@ -151,6 +169,17 @@ def test_after_a_second_signal_the_workers_still_save(tmp_path: Path) -> None:
     while len(list((tmp_path / "twice").glob("saved-*"))) < 2 and time.monotonic() < until:
         time.sleep(0.1)
     assert len(list((tmp_path / "twice").glob("saved-*"))) == 2
+
+
+@pytest.mark.soak
+def test_when_a_worker_fails_the_others_have_time_to_save(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text(FAILS)
+    plain = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    command = [str(BIN / "rolemesh"), "launch", "--nproc-per-node", "2", "fails.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=plain, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert "no such column" in done.stderr
+    assert (tmp_path / "saved-0").exists(), "as under torchrun"
 
 
 def test_a_signal_that_comes_while_the_script_pauses_waits_for_it() -> None:

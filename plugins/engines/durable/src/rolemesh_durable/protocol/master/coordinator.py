@@ -139,7 +139,7 @@ class Coordinator:
         goes_on = state.phase == "running" and any(agent.state == "up" for agent in state.agents.values())
         if not goes_on or context.now >= since + (SETTLE_S if written else LINES_S):
             self._given_up = None
-            context.stop("failed", what, 0.0)
+            context.stop("failed", what, context.config.stop_grace_s if context.config.job.own_signals else 0.0)
         else:
             self._given_up = what, since
 
