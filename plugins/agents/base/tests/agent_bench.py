@@ -165,6 +165,8 @@ RULES = {
 class SumEpisode(ToolEpisode):
     """Numbers to add, with tools that work and tools that do not."""
 
+    writes = True
+
     def __init__(self, options):
         self.options = options
 

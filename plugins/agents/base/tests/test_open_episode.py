@@ -6,9 +6,13 @@ import asyncio
 import ctypes
 import os
 import signal
+import subprocess  # noqa: F401 (for a text)
+import sys
+import tempfile  # noqa: F401 (for a text)
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -211,3 +215,43 @@ def test_an_error_of_the_plugin_keeps_its_remedy() -> None:
         await played.close()
 
     asyncio.run(begins())
+
+
+def test_a_model_s_text_changes_no_files_but_temporary_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        EpisodeRaisedError, match=r"PermissionError: .*'pwned' \(an episode that has begun changes files"
+    ):
+        judged("open('pwned', 'w').write('x')")
+    with pytest.raises(EpisodeRaisedError, match="PermissionError"):
+        judged(f"os.unlink({__file__!r})")
+    assert judged("open(tempfile.mkstemp()[1], 'w').write('xy')") == 2
+    assert judged("subprocess.run(['sh', '-c', 'echo > pwned']).returncode != 0") == 1
+    assert not list(tmp_path.iterdir())
+
+    class Writing(Trusting):
+        writes = True
+
+    assert judged("open('written', 'w').write('x')", Writing) == 1
+    assert [each.name for each in tmp_path.iterdir()] == ["written"]
+
+
+def test_modules_that_an_episode_imports_at_its_begin_are_imported_once(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "slow_to_import.py").write_text("import os; WHO = os.getpid()")
+
+    class Importing(Trusting):
+        def reset(self, task: Task, seed: int) -> Start:
+            import slow_to_import
+
+            return Start([{"role": "user", "content": str(slow_to_import.WHO)}])
+
+    async def begun() -> str:
+        played = opened(Importing())
+        start = await played.begin(Task(0, None), 0, 60.0)
+        await played.close()
+        return str(start["messages"][0]["content"])
+
+    assert asyncio.run(begun()) != str(os.getpid())
+    assert asyncio.run(begun()) == str(os.getpid())
+    del sys.modules["slow_to_import"]

@@ -85,6 +85,12 @@ class Episode(ABC):
     shares live objects with others: a server, a connection, a GPU. It must then keep a model's text from harming the
     rank, for instance with `rolemesh_processes.judging`. A late ``def`` method cannot be ended there: it runs on."""
 
+    writes: bool = False
+    """True: the process of the episode may change all files of its user. Otherwise it changes only those below its
+    temporary folder (`tempfile.gettempdir`) after `reset` or `restore`, once it gets the model's texts. Files that are
+    open, and threads and processes that run by then, are not affected. An episode with a sandbox may change all files:
+    the model's code is in the sandbox."""
+
     sandbox: Sandbox | None = None
     """An open sandbox for this episode, if the role `environment` has the option `sandbox`; its folder is empty at
     `reset`. rolemesh closes it."""

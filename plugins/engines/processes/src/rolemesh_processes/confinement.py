@@ -131,7 +131,7 @@ def seal() -> list[str]:
     """
     for name in ("CORE", "FSIZE"):
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (0, 0))
-    gaps = keep_files(())
+    gaps = keep_files((), scoped=True)
     # Of root's rights, only that of reading files: others would let it read the memory of processes.
     _libc.capset(struct.pack("Ii", 0x20080522, 0), struct.pack("6I", *(_READ_FILES,) * 2, 0, 0, 0, 0))
     machine = os.uname().machine
@@ -145,9 +145,10 @@ def seal() -> list[str]:
     return gaps
 
 
-def keep_files(writable: Sequence[str]) -> list[str]:
-    """Let this process and its children change no files but those in `writable`, and gain no privileges. `writable`:
-    existing folders or files; devices such as /dev/null, too.
+def keep_files(writable: Sequence[str], *, scoped: bool = False) -> list[str]:
+    """Let this thread, and what it starts from now on, change no files but those in `writable`, and gain no privileges.
+    `writable`: existing folders or files; devices such as /dev/null, too. `scoped`: they also signal no
+    other process, and connect to no abstract socket of one (Linux 6.12).
 
     Returns what the kernel does not enforce here. Without Landlock (Linux 5.13) that is all about files.
     """
@@ -156,7 +157,7 @@ def keep_files(writable: Sequence[str]) -> list[str]:
     if version < 1:
         return [f"the kernel has no Landlock: {os.strerror(ctypes.get_errno())}"]
     rights = _WRITES | sum(more for since, more in _LATER_WRITES.items() if version >= since)
-    asked = struct.pack("QQQ", rights, 0, _SCOPED if version >= 6 else 0)[: 24 if version >= 6 else 8]
+    asked = struct.pack("QQQ", rights, 0, _SCOPED if scoped else 0)[: 24 if version >= 6 else 8]
     rules = _libc.syscall(ctypes.c_long(_CREATE_RULESET), asked, ctypes.c_size_t(len(asked)), ctypes.c_uint(0))
     if rules < 0:
         return [f"Landlock makes no rules: {os.strerror(ctypes.get_errno())}"]

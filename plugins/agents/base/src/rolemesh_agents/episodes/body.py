@@ -25,11 +25,10 @@ CLOSE_S: Final = 10.0
 
 
 class SandboxPlace(msgspec.Struct, frozen=True):
-    """A new sandbox for an episode, its limits, and a place for its folder."""
+    """A new sandbox for an episode, and its limits."""
 
     sandbox: Sandbox
     limits: Limits
-    below: Path
 
 
 class Runner(Protocol):
@@ -56,7 +55,12 @@ class EpisodeBody:
         self._episode, self._place, self._runner = episode, place, runner
         self._content_bytes, self._state_bytes = content_bytes, state_bytes
         self.folder: Path | None = None
-        """The folder of its sandbox."""
+        """The folder of its sandbox, or its folder for temporary files."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether it may change all files."""
+        return self._episode.writes or self._place is not None
 
     async def begin(self, task: Task, seed: int, limit: float) -> dict[str, Any]:
         """Reset the episode."""

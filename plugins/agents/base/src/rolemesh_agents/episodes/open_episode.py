@@ -35,10 +35,11 @@ class OpenEpisode:
         content_bytes: int,
         state_bytes: int,
         memory_mb: float | None = None,
+        below: Path | None = None,
     ) -> None:
         """`content_bytes`: longest answer of a tool. `state_bytes`: largest snapshot that is kept. `memory_mb`: memory
-        that the process may take beyond what it has at its start; None: no limit."""
-        self._episode, self._place, self._memory_mb = episode, place, memory_mb
+        that the process may take beyond what it has at its start; None: no limit. `below`: a place for its folder."""
+        self._episode, self._place, self._memory_mb, self._below = episode, place, memory_mb, below
         self._worker = None if episode.own_process else Worker()
         self._body = EpisodeBody(
             episode, place, self._worker or Direct(), content_bytes=content_bytes, state_bytes=state_bytes
@@ -109,7 +110,9 @@ class OpenEpisode:
         return await self._process.ask(limit, method, *args)
 
     def _made_folder(self) -> Path | None:
-        return None if self._place is None else Path(tempfile.mkdtemp(prefix="episode-", dir=self._place.below))
+        if self._place is None and self._worker is not None:
+            return None
+        return Path(tempfile.mkdtemp(prefix="episode-", dir=self._below))
 
     def _remove_folder(self) -> None:
         if self._body.folder is not None:

@@ -17,6 +17,9 @@ __all__ = ["SHORTAGES", "EpisodeRaisedError", "PlainError", "as_error", "as_plai
 
 SHORTAGES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 """Numbers of the errors with which a machine refuses what an episode needs. They may pass."""
+_CLOSED: Final = (
+    " (an episode that has begun changes files below tempfile.gettempdir() only, unless its class has writes = True)"
+)
 _LONGEST: Final = 20_000
 """Number of characters of a text of an error that are kept."""
 
@@ -50,6 +53,8 @@ def as_plain(error: BaseException) -> PlainError:
     if isinstance(error, Exception) and is_breach(error):
         return PlainError("breach", error.what, error.remedy)
     text = f"{type(error).__name__}: {_text(error)}"[:_LONGEST]
+    if isinstance(error, PermissionError):
+        text += _CLOSED
     story = "".join(traceback.format_exception(error))[-_LONGEST:]
     at = "" if isinstance(error, RolemeshError) else raised_at(error)
     if isinstance(error, OSError) and error.errno in SHORTAGES:

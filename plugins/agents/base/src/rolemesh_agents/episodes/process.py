@@ -8,16 +8,18 @@ import os
 import pickle
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, Final, TypedDict
 
 import msgspec
 
 from rolemesh_agents.episodes.body import CLOSE_S
 from rolemesh_agents.episodes.plain_errors import EpisodeRaisedError, PlainError, as_error
-from rolemesh_agents.episodes.serving import ANSWER, AWAITS, STACK_SIGNAL, STACKS, STEP
+from rolemesh_agents.episodes.serving import ANSWER, AWAITS, IMPORTED, STACK_SIGNAL, STACKS, STEP
 from rolemesh_agents.episodes.standing import innermost
 from rolemesh_agents.episodes.worker import LateError
 from rolemesh_agents.errors import SandboxLostError
@@ -74,6 +76,7 @@ class EpisodeProcess:
         """Number of answers that have not come."""
         self._step = ("the episode", 0.0)
         self._stacks = os.devnull
+        self._begins = True
         self._ended: int | None = None
 
     @property
@@ -88,6 +91,7 @@ class EpisodeProcess:
         `LateError`, and `SandboxLostError` if the process was killed.
         """
         deadline = asyncio.get_running_loop().time() + limit
+        self._begins = method in ("begin", "restore")
         while self._owed:
             await self._answer(limit, deadline)
         await self._sent(pickle.dumps((method, args)), limit)
@@ -158,6 +162,8 @@ class EpisodeProcess:
                     deadline, more = loop.time() + limit, 0.0
                 elif kind == AWAITS:
                     more = _CANCEL_S
+                elif kind == IMPORTED and self._begins:
+                    _import_too(body)
                 elif kind == STACKS:
                     self._stacks = f"/proc/{self.pid}/fd/{int.from_bytes(body, 'little')}"
             if not await _readable(self._socket.fileno(), deadline + more - loop.time()):
@@ -206,6 +212,15 @@ class EpisodeProcess:
     def _nonsense(self, why: str) -> EpisodeRaisedError:
         self.end()
         return EpisodeRaisedError(f"the episode's process has sent what no episode sends: {why}", "", "")
+
+
+def _import_too(names: bytes) -> None:
+    """Import modules that an episode has imported, so that the processes of the next ones have them."""
+    with suppress(msgspec.DecodeError):
+        for name in msgspec.msgpack.decode(names, type=list[str]):
+            if name not in sys.modules:
+                with suppress(Exception):
+                    import_module(name)
 
 
 async def _readable(own: int, seconds: float) -> bool:

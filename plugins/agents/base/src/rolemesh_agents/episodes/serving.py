@@ -10,6 +10,8 @@ import os
 import pickle
 import signal
 import socket
+import sys
+import tempfile
 from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any, Final
@@ -19,15 +21,17 @@ import msgspec
 from rolemesh_agents.episodes.body import EpisodeBody
 from rolemesh_agents.episodes.plain_errors import as_plain
 from rolemesh_agents.episodes.worker import LateError, name_of
-from rolemesh_processes.confinement import limit_memory
+from rolemesh_processes.confinement import keep_files, limit_memory
 from rolemesh_processes.forking import Frames, send
 
-__all__ = ["ANSWER", "AWAITS", "STACKS", "STACK_SIGNAL", "STEP", "Direct", "serve_episode"]
+__all__ = ["ANSWER", "AWAITS", "IMPORTED", "STACKS", "STACK_SIGNAL", "STEP", "Direct", "serve_episode"]
 
 ANSWER, STEP, AWAITS = b"A", b"S", b"W"
 """Messages to the rank: the end of a request; the name and limit of a method that begins; that it is a coroutine."""
 STACKS: Final = b"T"
 """The first message: the descriptor in this process of the file to which `STACK_SIGNAL` writes its stack."""
+IMPORTED: Final = b"I"
+"""Before the answer to the begin of an episode: the modules that it has imported, before it had any text of a model."""
 STACK_SIGNAL: Final = signal.SIGUSR2
 _LONGEST: Final = 1 << 31
 
@@ -54,6 +58,9 @@ def serve_episode(own: socket.socket, *, body: EpisodeBody, memory_mb: float | N
     gc.freeze()
     if memory_mb is not None:
         limit_memory(int(memory_mb * 1e6))
+    before = frozenset(sys.modules)
+    if not body.writes:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(body.folder)
     stacks = os.memfd_create("stacks")
     faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=False)
     send(own, STACKS, stacks.to_bytes(4, "little"))
@@ -64,6 +71,10 @@ def serve_episode(own: socket.socket, *, body: EpisodeBody, memory_mb: float | N
             method, args = pickle.loads(request)
             try:
                 found = msgspec.msgpack.encode({"answer": _driven(getattr(body, method)(*args), own, loop)})
+                if method in ("begin", "restore"):
+                    send(own, IMPORTED, msgspec.msgpack.encode([name for name in sys.modules if name not in before]))
+                    if not body.writes:
+                        keep_files((str(body.folder), os.devnull))
             except Exception as error:
                 found = msgspec.msgpack.encode({"error": as_plain(error)})
             send(own, ANSWER, found)

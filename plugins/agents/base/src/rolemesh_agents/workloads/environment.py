@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,6 +32,8 @@ EPISODES = 1024
 """Maximum number of calls that run at once in a rank."""
 
 
+FIRST_S = 30.0
+"""Maximum number of seconds that other episodes wait for the begin of the first one."""
 PAUSE_S = 3.0
 """Seconds after an error of `SHORTAGES` until the agent hears of it, and begins the episode again."""
 
@@ -82,6 +85,7 @@ class EnvironmentWorkload(Workload):
         self._environment: Environment = ctx.plugins["environments", ctx.options.environment]()
         self._deck = Deck(self._environment, ctx.options.environment, ctx.seed)
         self._episodes: dict[str, tuple[int, OpenEpisode]] = {}
+        self._first: asyncio.Event | None = None
         """The open episodes and the steps in which they began, by session."""
         self._said = False
         if ctx.options.sandbox is not None:
@@ -92,7 +96,12 @@ class EnvironmentWorkload(Workload):
     @service(concurrency=EPISODES, recorded=True)
     async def begin(self, task: Mapping[str, Any], seed: int, limit: float) -> dict[str, Any]:
         """Begin an episode in this session. Returns `messages`, `tools`, `state`, `seconds`; or `failed`, a reason."""
-        return await self._answered(lambda: self._new().begin(msgspec.convert(task, Task), seed, limit))
+
+        async def begun() -> dict[str, Any]:
+            async with self._after_the_first():
+                return await self._new().begin(msgspec.convert(task, Task), seed, limit)
+
+        return await self._answered(begun)
 
     @service(concurrency=EPISODES, recorded=True)
     async def call(self, given: Mapping[str, Any], limit: float) -> dict[str, Any]:
@@ -170,18 +179,33 @@ class EnvironmentWorkload(Workload):
         options = self._ctx.options
         place = None
         if options.sandbox is not None:
-            below = Path(self._ctx.tmp_dir)
-            place = SandboxPlace(self._ctx.plugins["sandboxes", options.sandbox](), options.limits, below)
+            place = SandboxPlace(self._ctx.plugins["sandboxes", options.sandbox](), options.limits)
         episode = OpenEpisode(
             self._unused(self._environment.episode()),
             place,
             content_bytes=options.content_kb * 1000,
             state_bytes=options.state_kb * 1000,
             memory_mb=options.memory_mb,
+            below=Path(self._ctx.tmp_dir),
         )
         by = self._ctx.called_by
         self._episodes[self._session] = (by.step if by is not None else 0), episode
         return episode
+
+    @asynccontextmanager
+    async def _after_the_first(self) -> AsyncIterator[None]:
+        """Wait until the first episode has begun: the rank has then imported what all of them need."""
+        if self._first is None:
+            self._first = asyncio.Event()
+            try:
+                yield
+            finally:
+                self._first.set()
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_S):
+                await self._first.wait()
+        yield
 
     def _unused(self, found: Any) -> Episode:
         """Return `found`. Raises a `breach` unless it is an episode, and no open one."""
