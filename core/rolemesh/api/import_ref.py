@@ -17,7 +17,7 @@ from rolemesh.api import files
 from rolemesh.errors import nearest
 
 if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+    from pydantic import GetCoreSchemaHandler, ValidationInfo
     from pydantic_core import CoreSchema
 
 
@@ -171,16 +171,7 @@ class ImportRef(str):
 
         from pydantic_core import core_schema  # slow to import, and the list of verbs lacks options
 
-        text = core_schema.str_schema()
+        shown = {"pattern": "^[^:]+:[^:]+$", "description": "module:name or file.py:name"}
+        text = core_schema.str_schema(metadata={"pydantic_js_updates": shown})
         plain = core_schema.to_string_ser_schema()
         return core_schema.with_info_after_validator_function(build, text, serialization=plain)
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {
-            "type": "string",
-            "pattern": r"^[^:]+:[^:]+$",
-            "description": "module:name or file.py:name",
-        }
