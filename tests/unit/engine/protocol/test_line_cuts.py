@@ -81,3 +81,12 @@ def test_lines_become_shorter_again_where_steps_become_much_slower() -> None:
     pace = LinePace()
     pace.wanted(0, 512, 0.0)
     assert pace.wanted(10, 512, 1.0) == 1
+
+
+def test_lines_stay_as_long_while_a_job_stands_still_for_a_moment() -> None:
+    pace, every, found, finished = LinePace(), 1, [], 0
+    for tick in range(400):
+        finished += 0 if tick % 30 > 20 else 20  # 100 steps per second, with pauses of two seconds
+        every = pace.wanted(finished, every, tick * 0.2)
+        found.append(every)
+    assert set(found[1:]) == {8}

@@ -8,6 +8,7 @@ an earlier step cuts the same lines again.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final, TypeAlias
 
 __all__ = ["MOST_CUTS", "STEPWISE", "Cuts", "LinePace", "last_end", "line_end", "united", "with_cut", "with_end"]
@@ -22,6 +23,9 @@ FASTER: Final = 1.25
 """Lines become longer if there are this many times too many per second."""
 SLOWER: Final = 4
 """Lines become shorter if a fourth of their steps is enough. Smaller variations of the speed change nothing."""
+CALM: Final = 10
+"""Lines become shorter if that was enough in this many looks in a row: a job that stands still for a moment goes on as
+before."""
 LONGEST: Final = 1 << 20
 """The most steps that one line covers."""
 MOST_CUTS: Final = 64
@@ -94,6 +98,7 @@ class LinePace:
         self._since = -1.0
         self._from = -1
         self._look_s = FIRST_LOOK_S
+        self._latest = deque[float](maxlen=CALM)
 
     def wanted(self, finished: int, every: int, now: float) -> int:
         """Return the number of steps for new lines, where lines have `every` steps now.
@@ -107,10 +112,9 @@ class LinePace:
         if elapsed < self._look_s:
             return every
         lines = (finished - self._from) / elapsed / PER_S
-        self._since = now
-        self._from = finished
-        self._look_s = LOOK_S
-        found = 1
-        while found < lines and found < LONGEST:
+        self._since, self._from, self._look_s = now, finished, LOOK_S
+        self._latest.append(lines)
+        longer, found = lines > every * FASTER, 1
+        while found < (lines if longer else max(self._latest)) and found < LONGEST:
             found *= 2
-        return found if lines > every * FASTER or found * SLOWER <= every else every
+        return found if longer or found * SLOWER <= every else every
