@@ -46,7 +46,7 @@ class Event(msgspec.Struct, frozen=True):
 
 class RoleTimes(msgspec.Struct):
     """Seconds that a role's ranks spent in the steps of one line of metrics, averaged over the
-    ranks."""
+    ranks. Computing is in operators, and in services that ran while no operator did."""
 
     computing_s: float = 0.0
     waiting_s: float = 0.0
@@ -59,7 +59,8 @@ class StepMetrics(msgspec.Struct, gc=False):
 
     - `values`: metrics by name, over all calls of an operator in the step. If several operators
       report the same name, the value of the first one in the flow.
-    - `operators`: metrics by operator label, one entry per call.
+    - `operators`: metrics by operator label, one entry per call; those of services by
+      ``role.service``, and those that a role without operators reports elsewhere by ``role``.
     - `roles`: where each role spent its time.
     - `staleness`: the lag of each edge that has one, and what workloads report under that name.
     - `records`: JSON values that workloads attached.

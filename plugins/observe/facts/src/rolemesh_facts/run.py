@@ -70,7 +70,11 @@ class Arrow(NamedTuple):
 
 
 class RunFacts:
-    """The facts of the run in `path`. Missing, damaged and foreign files are empty facts, not errors."""
+    """The facts of the run in `path`. Missing, damaged and foreign files are empty facts, not errors.
+
+    Arguments `since` and `until` are µs since 1970, and durations in results are µs. Times of events and of lines of
+    metrics are seconds since 1970, as in the files.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
