@@ -4,6 +4,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from rolemesh import Broadcast, Ragged, Workload, operator
+from rolemesh.api.batch import concat
 from rolemesh_training.advantages import gae
 
 
@@ -29,8 +30,10 @@ class Advantages(Workload):
         """Add `advantages` (standardised over all tokens) and `returns` (ragged float32).
 
         Needs `logprobs`, `ref_logprobs`, `values` (ragged float32, a number for each completion token) and `reward`
-        (float32, (rows,)), which is the last token's.
+        (float32, (rows,)), which is the last token's. Rows without a reward (NaN) are left out.
         """
+        judged = [batch[row : row + 1] for row in np.flatnonzero(np.isfinite(batch["reward"]))]
+        batch = batch if len(judged) == batch.rows else concat([batch[:0], *judged])
         options, advantages, returns = self.ctx.options, [], []
         for row in range(batch.rows):
             kl = np.asarray(batch["logprobs"][row]) - np.asarray(batch["ref_logprobs"][row])

@@ -10,15 +10,18 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial, wraps
 from types import SimpleNamespace
 from typing import Any, Literal
 from uuid import uuid4
 
+import msgspec
+
 from rolemesh.errors import OptionsError
 from rolemesh_agents import AgentError, Message, Reward
+from rolemesh_verifiers.apart import apart
 from rolemesh_verifiers.desk import SESSION, Desk
-from rolemesh_verifiers.judging import culprit, judged_state, told
+from rolemesh_verifiers.judging import culprit, hook_failed, judged_state, told
 from rolemesh_verifiers.loading import within
 from rolemesh_verifiers.messages import asked
 from rolemesh_verifiers.options import VerifiersOptions
@@ -107,7 +110,7 @@ class ClassicPlay(Play):
         self._environment = environment
         self._asked = 0
 
-    async def _run(self, task: Any) -> tuple[Any, list[AgentError]]:
+    async def _run(self, task: Any) -> Any:
         from openai import AsyncOpenAI
 
         name, failed, environment = uuid4().hex, list[AgentError](), self._environment
@@ -122,10 +125,10 @@ class ClassicPlay(Play):
         async with client:
             state = await environment.rollout(row, _wrapped(client), "policy", sampling)
             self._ended()
-            await _score(environment.rubric, state)
+            found = await apart(partial(_judgement, environment.rubric, state, failed))
             if hasattr(environment.rubric, "cleanup"):
                 await environment.rubric.cleanup(state)
-        return state, failed
+        return found
 
     async def ask(self, body: Any) -> Message | None:
         """See `Play.ask`. verifiers takes an empty answer for a broken server, so the model says a space."""
@@ -140,7 +143,20 @@ class ClassicPlay(Play):
         return {"role": "assistant", "content": " "} if self._asked == 1 else None
 
     def _judged(self, result: Any, success: float | None) -> Reward:
-        return judged_state(*result, success)
+        reward = msgspec.convert(result, Reward)
+        solved = None if success is None else reward.value >= success
+        return msgspec.structs.replace(reward, success=solved)
+
+
+async def _judgement(rubric: Any, state: Any, failed: Sequence[AgentError]) -> Any:
+    """Return the reward of a rollout as a plain value. Raises `AgentError` if the rollout or a function has failed."""
+    try:
+        await _score(rubric, state)
+    except AgentError:
+        raise
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        raise hook_failed(error) from error
+    return msgspec.to_builtins(judged_state(state, failed, None))
 
 
 def _loaded(name: str, arguments: Mapping[str, Any]) -> Any:

@@ -24,7 +24,10 @@ class VerifiersEpisode(Episode):
     """One episode. It is restored by repeating its actions.
 
     The environment gets a whole turn of the model, with its text, at the first of its calls. It runs all calls then.
+    All episodes of a rank share a thread, servers and a desk. Their rewards are judged in processes; see `apart`.
     """
+
+    own_process = False
 
     def __init__(self, serving: Serving, options: VerifiersOptions) -> None:
         self._serving, self._options = serving, options

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from rolemesh_agents import Reward
+from rolemesh_verifiers.apart import score_tasks_apart
 from rolemesh_verifiers.configs import configured
 from rolemesh_verifiers.desk import Desk
 from rolemesh_verifiers.judging import judged
@@ -28,6 +29,7 @@ class Taskset:
     def __init__(self, options: VerifiersOptions, split: Literal["train", "eval"]) -> None:
         config, self.agent = configured(options, split)
         _notice_dead_servers()
+        score_tasks_apart()
         from verifiers.v1.utils.loaders import load_environment
 
         self.environment: Any = load_environment(config)
