@@ -41,6 +41,8 @@ __all__ = [
 
 REQUEST_BYTES = 1 << 16
 """Maximum size of a request in bytes. The connection of a larger one is closed."""
+ANSWER_BYTES = 1 << 27
+"""Maximum size of an answer in bytes. The connection that brings a larger one is closed."""
 BEYOND = 1 << 62
 """A number after every event and step. A request with it gets no history."""
 UNSENT = 4
@@ -199,9 +201,8 @@ class ControlClient:
             self._master = master
         if self._socket is None:
             socket = self._context.socket(zmq.DEALER)
-            socket.setsockopt(zmq.LINGER, 0)
             # Questions that nobody reads are not piled up for the one who reads next.
-            socket.setsockopt(zmq.SNDHWM, UNSENT)
+            socket.linger, socket.sndhwm, socket.maxmsgsize = 0, UNSENT, ANSWER_BYTES
             try:
                 _connect(socket, master)
             except zmq.ZMQError as error:

@@ -29,6 +29,8 @@ __all__ = ["Replicas"]
 log = logging.getLogger("rolemesh_durable.agent")
 
 _POLL_MS = 200
+REQUEST_BYTES = 1 << 24
+"""Maximum size of another agent's request in bytes. A peer without the key cannot make this one hold more."""
 
 
 class Replicas:
@@ -50,7 +52,7 @@ class Replicas:
         self._gate.start()
         self._gate.configure_curve_callback("rolemesh", self)
         self._server: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        self._server.linger = 0
+        self._server.linger, self._server.maxmsgsize = 0, REQUEST_BYTES
         self._handshakes = Handshakes(self._server)
         self.refused = 0
         """Number of connections from peers without the job's key."""
