@@ -31,6 +31,8 @@ from rolemesh_durable.protocol.launcher import AgentPlace
 from rolemesh_durable.protocol.master_config import MasterConfig
 from rolemesh_durable.protocol.messages import RankLaunch
 from rolemesh_durable.protocol.snapshot_plan import ENDLESS, SnapshotPlan
+from rolemesh_processes.openmp import BASE_ENV
+from rolemesh_runtime.variables import role_variables
 
 if TYPE_CHECKING:
     from rolemesh.job.prepared import Prepared
@@ -181,10 +183,9 @@ def _is_cold(selection: Selection) -> bool:
 
 
 def _environment(job: JobFile, name: str, selection: Selection) -> Environment:
-    preload, env = selection.roles[name].cls.process(selection.roles[name].options)
+    preload, env = role_variables(selection.roles[name], job.spec.roles[name].runtime_env.env_vars, BASE_ENV)
     ours = [module for (kind, _), s in selection.declared.items() if kind == "extensions" for module in s.cls.preload]
-    variables = {**env, **job.spec.roles[name].runtime_env.env_vars}
-    return msgspec.structs.replace(environment_of(job, name), preload=(*preload, *ours), env=variables)
+    return msgspec.structs.replace(environment_of(job, name), preload=(*preload, *ours), env=env)
 
 
 def _drops(op: OpCall) -> bool:

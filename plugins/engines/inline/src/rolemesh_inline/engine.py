@@ -41,6 +41,7 @@ from rolemesh_runtime.metrics import LineBuilder, Metrics
 from rolemesh_runtime.operator_failure import OperatorFailed, cause_of, summarize, user_traceback
 from rolemesh_runtime.served import ServingPort
 from rolemesh_runtime.steady import steady_time
+from rolemesh_runtime.variables import role_variables
 
 READ = {"name", "flow", "steps", "until", "seed", "params", "roles", "metrics", "observers", "plugins", "engine"}
 """Keys of the job file that this engine reads."""
@@ -209,7 +210,7 @@ class InlineRun(RunHandle):
             sizes["memory_gb"] = role.resources.memory_gb
             for rank in range(size):
                 self._where = (name, rank, "setup")
-                os.environ.update({**selected.cls.process(selected.options)[1], **role.runtime_env.env_vars})
+                os.environ.update(role_variables(selected, role.runtime_env.env_vars)[1])
                 me: dict[str, Any] = {"role": name, "rank": rank, "local_rank": rank, **sizes}
                 port = ServingPort()
                 ctx = RankContext[Any](options=selected.options, port=port, **job, **me)

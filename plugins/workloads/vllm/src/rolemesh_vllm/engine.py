@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import tempfile
 import time
 import warnings
@@ -67,6 +68,7 @@ class Engine:
         dtype = options.dtype or ("float32" if cpu else "auto")
         scratch = Path(tempfile.gettempdir())
         before = set(scratch.glob("vllm_dist_*"))
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # whatever the user has set: the rank itself is the engine
         self.llm = LLM(model=str(model), dtype=dtype, seed=seed, **args)
         without_reload_warnings()
         self._rendezvous_files = set(scratch.glob("vllm_dist_*")) - before
