@@ -15,6 +15,7 @@ import numpy as np
 from rolemesh.api.batch import Batch, Ragged, Shard
 from rolemesh.api.workload import State
 from rolemesh_checkpoint.layout import NUMPY_DTYPES, TORCH_DTYPES, SnapshotError, Tree
+from rolemesh_dataplane.codec import MALFORMED
 from rolemesh_runtime.run_files import open_in
 
 __all__ = ["StateFile", "map_file"]
@@ -64,7 +65,7 @@ class StateFile:
             if not isinstance(state, dict):
                 raise ValueError("the tree is no mapping")
             return state
-        except (LookupError, TypeError, ValueError, RecursionError) as error:
+        except MALFORMED as error:
             raise self._damaged(error) from error
 
     def _damaged(self, error: Exception) -> SnapshotError:

@@ -62,6 +62,10 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = unpacked = msgspec.msgpack.Decoder().decode
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 _KINDS = frozenset("biufcmMSU")
+_ODD = (AttributeError, SyntaxError)
+"""Errors of a `Shard` of no array, and of numpy for a dtype with a comma."""
+MALFORMED = (msgspec.DecodeError, RecursionError, LookupError, TypeError, ValueError, ArithmeticError, *_ODD)
+"""Errors of a tree that no encoder made."""
 _DTYPES: dict[str, np.dtype[Any]] = {}
 
 
@@ -90,7 +94,7 @@ def decode(header: Buffer, buffers: Sequence[Buffer]) -> Any:
         return _value(_unpack(header), buffers)
     except TransportError:
         raise
-    except (msgspec.DecodeError, RecursionError, LookupError, TypeError, ValueError, OverflowError) as error:
+    except MALFORMED as error:
         raise TransportError(f"malformed value: {error}", remedy="all ranks must run the same rolemesh") from error
 
 

@@ -63,7 +63,7 @@ def owner_of(folder: Path) -> Owner | None:
         if at.st_uid != os.geteuid() or not stat.S_ISDIR(at.st_mode):
             return None
         return msgspec.convert(janitor.owner_of(str(folder)), Owner)
-    except (OSError, msgspec.ValidationError):
+    except (OSError, ValueError, msgspec.ValidationError):  # JSON may have half a character, which is no text
         return None
 
 
