@@ -64,8 +64,8 @@ class Resolver:
             remedy = _as_before(base) if not record.distribution else error.remedy
             kind = error.kind if isinstance(error, PluginError) else "broken"
             raise PluginError(error.what, kind=kind, where=error.where or where, remedy=remedy) from error
-        for code in import_refs(options):
-            self._require_own(code)
+        for code in set(_texts(options, ImportRef)) & set(_texts(use.options, str)):
+            self._require_own(code)  # the defaults of an installed plugin are its own
         return Resolved(record, cls, options)
 
     def _require_own(self, code: str) -> None:
@@ -81,16 +81,16 @@ class Resolver:
         return next(has_it, folders[0])
 
 
-def import_refs(value: Any) -> Iterator[ImportRef]:
-    """Yield the names of code in options."""
-    if isinstance(value, ImportRef):
-        yield value
+def _texts(value: Any, kind: type[str]) -> Iterator[str]:
+    """Yield the texts of this type in options."""
+    if isinstance(value, kind):
+        yield str(value)
     elif isinstance(value, BaseModel):
-        yield from import_refs(dict(value))
+        yield from _texts(dict(value), kind)
     elif isinstance(value, Mapping):
-        yield from (ref for each in value.items() for part in each for ref in import_refs(part))
+        yield from (text for each in value.items() for part in each for text in _texts(part, kind))
     elif isinstance(value, list | tuple | set | frozenset):
-        yield from (ref for each in value for ref in import_refs(each))
+        yield from (text for each in value for text in _texts(each, kind))
 
 
 def _as_before(base: Path) -> str:
