@@ -86,6 +86,7 @@ class LineBuilder:
         """The calls of each operator, in the order of the flow, then the services, then the roles that only serve."""
         for op in graph.ops:
             self._calls.setdefault((op.role, op.operator), []).append(op.label)
+        self._serves = bool(graph.services)
         services = [(role, name) for role, found in graph.services.items() for name in found]
         self._calls |= {(role, name): [f"{role}.{name}"] for role, name in services}
         self._calls |= {(role, ""): [role] for role in graph.services if not graph.of_role(role)}
@@ -104,17 +105,10 @@ class LineBuilder:
             scale = self._scales[role]
             roles[role] = RoleTimes(int(a * scale + 0.5) / 1e6, int(b * scale + 0.5) / 1e6, int(c * scale + 0.5) / 1e6)
             said += [part] if part.means or part.sums or part.records else []
-        means: dict[str, dict[str, list[float]]] = {}
-        sums: dict[str, dict[str, float]] = {}
-        for one in said:
-            for label, pairs in one.means.items():
-                for name, pair in pairs.items():
-                    at, own = split_name(name, label)
-                    _add_means(means.setdefault(at, {}), {own: pair})
-            for label, amounts in one.sums.items():
-                for name, amount in amounts.items():
-                    at, own = split_name(name, label)
-                    _add_sums(sums.setdefault(at, {}), {own: amount})
+        means = {label: numbers for one in said for label, numbers in one.means.items()}
+        sums = {label: numbers for one in said for label, numbers in one.sums.items()}
+        if self._serves:
+            means, sums = _with_services(said)
         records = {name: record for one in said for name, record in one.records.items()}
         operators = dict[str, dict[str, float]]()
         values = dict[str, float]()
@@ -125,6 +119,22 @@ class LineBuilder:
                 values = _numbers(labels, means, sums) | values
             staleness |= {label: one["staleness"] for label, one in operators.items() if "staleness" in one}
         return StepMetrics(part.step, part.steps, wall, values, operators, roles, staleness, records)
+
+
+def _with_services(parts: Iterable[Metrics]) -> tuple[dict[str, dict[str, list[float]]], dict[str, dict[str, float]]]:
+    """Return the means and sums of all roles by label. Several roles may have called one service."""
+    means: dict[str, dict[str, list[float]]] = {}
+    sums: dict[str, dict[str, float]] = {}
+    for part in parts:
+        for label, pairs in part.means.items():
+            for name, pair in pairs.items():
+                at, own = split_name(name, label)
+                _add_means(means.setdefault(at, {}), {own: pair})
+        for label, amounts in part.sums.items():
+            for name, amount in amounts.items():
+                at, own = split_name(name, label)
+                _add_sums(sums.setdefault(at, {}), {own: amount})
+    return means, sums
 
 
 def _numbers(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, TypeAlias
@@ -54,11 +54,16 @@ _SERVED: ContextVar[Served | None] = ContextVar("served", default=None)
 class ServingPort(LocalPort):
     """A port that keeps the reports of a running service apart from those of the rank."""
 
+    measured: Sequence[Callable[[Mapping[str, float], int | None], None]] = ()
+    """The functions that get the quantities and the item of each `metric`, too."""
+
     def metric(self, values: Mapping[str, float], item: int | None) -> None:
         """See `RankPort`."""
         call = _SERVED.get()
         if call is None or not call.add("metric", {name: float(value) for name, value in values.items()}):
-            super().metric(values, item)
+            LocalPort.metric(self, values, item)  # without super(): operators may report each row
+        for measured in self.measured:
+            measured(values, item)
 
     def count(self, values: Mapping[str, float], item: int | None) -> None:
         """See `RankPort`."""

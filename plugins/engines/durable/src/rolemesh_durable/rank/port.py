@@ -17,7 +17,6 @@ class EnginePort(ServingPort):
     """The port of a rank. The parts of the rank that serve a workload register here."""
 
     _wait: Callable[[], None] | None = None
-    _measured: Sequence[Callable[[Mapping[str, float], int | None], None]] = ()
 
     def __init__(self) -> None:
         self._by_step: dict[int, dict[int, Report]] = {}
@@ -30,13 +29,7 @@ class EnginePort(ServingPort):
 
     def attend_metrics(self, measured: Sequence[Callable[[Mapping[str, float], int | None], None]]) -> None:
         """Call each of `measured` with the quantities and the item of `RankContext.metric` from now on."""
-        self._measured = measured
-
-    def metric(self, values: Mapping[str, float], item: int | None) -> None:
-        """See `RankPort`."""
-        super().metric(values, item)
-        for measured in self._measured:
-            measured(values, item)
+        self.measured = measured
 
     def attend_callers(self, wait: Callable[[], None]) -> None:
         """Let `wait()` wait for callers (`RankContext.wait_for_callers`) from now on."""
