@@ -27,6 +27,14 @@ os.environ.pop("COLUMNS", None)
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's own spelling
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Shorten the kit's long runs of our own workloads: with `-m soak` they are as long as those of other authors."""
+    from rolemesh_testing import WorkloadConformance
+
+    if "soak" not in config.getoption("markexpr"):
+        WorkloadConformance.long_steps, WorkloadConformance.long_kills = 24, 2
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that fork this process come first: later it has Ray's threads, and a child would inherit their locks."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/unit/engine/rank/"))

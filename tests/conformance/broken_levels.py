@@ -171,6 +171,14 @@ class LeavesOthers(Tampered):
         return leaving(plan, view, all_of_it=False)
 
 
+class BansOthers(Tampered):
+    """Bans a node and forgets who else is there."""
+
+    def spoilt(self, plan: RecoveryPlan, failure: Failure, view: JobView) -> Any:
+        gone = leaving(plan, view, all_of_it=False)
+        return replaced(gone, avoid=(), ban=dict.fromkeys(gone.avoid, 60.0))
+
+
 class MovesProcesses(Tampered):
     """Says that it leaves ranks where they are, and moves them."""
 
@@ -279,6 +287,7 @@ BROKEN: dict[type[FailoverLevel], set[str]] = {
     Splits: {"test_it_restarts_whole_groups"},
     Misspells: {"test_it_avoids_nodes_that_the_job_knows"},
     LeavesOthers: {"test_ranks_on_an_avoided_node_restart"},
+    BansOthers: {"test_ranks_on_an_avoided_node_restart"},
     MovesProcesses: {"test_its_plans_are_within_its_scope"},
     RestartsAll: {"test_its_plans_are_within_its_scope"},
     HalfFromDisk: {"test_after_a_restart_from_disk_every_rank_restarts"},

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -274,3 +276,100 @@ class Dropping(Counter):
 
     def offload(self) -> None:
         self.total = np.zeros(2)
+
+
+class Clocked(Counter):
+    """Looks at the clock in each tenth step."""
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        """Add the numbers."""
+        super().add(rows)
+        if self.ctx.step % 10 == 9:
+            self.total = self.total + time.time() % 1
+
+
+class Warming(Counter):
+    """Has a momentum that counts from the sixth call on, and that the snapshot lacks."""
+
+    momentum, calls = 0.0, 0
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        """Add the numbers, and later their momentum."""
+        super().add(rows)
+        self.calls += 1
+        self.momentum = 0.9 * self.momentum + float(np.sum(rows["number"]))
+        if self.calls > 5:
+            self.total = self.total + self.momentum
+
+
+class Racing(Counter):
+    """Adds in the order in which threads come, which is another one now and then."""
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        """Add the numbers."""
+        super().add(rows)
+        if os.urandom(1)[0] < 16:
+            self.total = np.nextafter(self.total, np.inf)
+
+
+class Aliased(Counter):
+    """Returns the object that it goes on to change, and counts from it."""
+
+    history: ClassVar[list[float]] = []
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        """Add the numbers, and all that this process has added before."""
+        self.history.append(float(np.sum(rows["number"])))
+        self.total = self.total + sum(self.history[-20:])
+
+
+class Global(Counter):
+    """Draws from the process's global random numbers in each sixteenth step."""
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        """Add the numbers."""
+        super().add(rows)
+        if self.ctx.step % 16 == 15:
+            self.total = self.total + random.random()
+
+
+class Numbered(Counter):
+    """Depends on the number of its process in each twentieth step."""
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        """Add the numbers."""
+        super().add(rows)
+        if self.ctx.step % 20 == 19:
+            self.total = self.total + os.getpid()
+
+
+class Detaching(Counter):
+    """Starts a process in a session of its own at its third call."""
+
+    calls = 0
+
+    @operator(rows=Split())
+    def add(self, rows: Batch) -> None:
+        """Add the numbers."""
+        super().add(rows)
+        self.calls += 1
+        if self.calls == 3:
+            subprocess.run(["sh", "-c", "setsid sleep 60 > /dev/null 2>&1 &"], check=True)
+
+
+class Helped(Counter):
+    """Ends its helper in teardown only."""
+
+    def setup(self, ctx: RankContext[Any]) -> None:
+        super().setup(ctx)
+        self.helper = subprocess.Popen(["sleep", "60"], start_new_session=True)
+
+    def teardown(self) -> None:
+        self.helper.kill()
+        self.helper.wait()

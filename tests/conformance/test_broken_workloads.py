@@ -78,6 +78,8 @@ BROKEN: dict[str, type[Any] | str | dict[str, Any]] = {
     "test_it_continues_from_a_snapshot_without_a_difference": broken.Forgetful,
     "test_a_state_that_was_restored_is_the_state": broken.Rounding,
     "test_a_kill_at_every_operator_boundary_changes_nothing": broken.LeavesOrphans,
+    "test_kills_at_drawn_places_of_a_long_run_change_nothing": broken.Clocked,
+    "test_a_killed_rank_leaves_no_process": broken.Helped,
     "test_any_rank_answers_a_service_alike": {"plugin": Forgetting, "step": Asking.step},
     "test_giving_memory_back_changes_nothing": broken.Dropping,
 }
@@ -109,6 +111,22 @@ def test_the_kit_finds_each_mistake_of_a_workload() -> None:
     found = outcomes(classes, chosen={f"Test{index:02}": {test} for index, test in enumerate(BROKEN)})
     missed = [test for index, test in enumerate(BROKEN) if test not in found.failed.get(f"Test{index:02}", {})]
     assert not missed, found.output
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        broken.Warming,
+        *(
+            pytest.param(each, marks=pytest.mark.soak)
+            for each in (broken.Racing, broken.Aliased, broken.Global, broken.Numbered, broken.Detaching)
+        ),
+    ],
+)
+def test_a_fault_that_shows_late_or_now_and_then_gets_no_certificate(wrong: type[Any]) -> None:
+    long = {"test_kills_at_drawn_places_of_a_long_run_change_nothing", "test_a_killed_rank_leaves_no_process"}
+    cls = type("Late", (conformance(wrong),), {"long_steps": 100})
+    assert outcomes({"TestIt": cls}, chosen={"TestIt": long}).failed
 
 
 @pytest.mark.soak  # so do the workloads of test_function.py and test_services.py

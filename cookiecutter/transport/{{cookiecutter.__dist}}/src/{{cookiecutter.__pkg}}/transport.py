@@ -23,7 +23,7 @@ CREDENTIALS = struct.Struct("3i")
 class {{ cookiecutter.__class }}(Transport):
     """Each rank listens on a socket in the job's private folder; a thread puts what comes into the rank's inbox.
 
-    Only processes of the same user are let in. It takes no options: `engine.options.edges` names transports only.
+    Only processes of the same user are let in. It has no options; a class `Options` would give it some.
     """
 
     def open(self, inbox: Inbox, site: Site) -> str:

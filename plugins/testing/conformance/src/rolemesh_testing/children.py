@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -16,14 +14,13 @@ import psutil
 import pytest
 
 from rolemesh_testing.hanging import Hung, Limit
+from rolemesh_testing.leftovers import killed
 from rolemesh_testing.raising import Raised
 from rolemesh_testing.workloads.ranks import Stage
 
-__all__ = ["GONE_S", "Child", "PluginDied", "PluginRaised", "stage_of"]
+__all__ = ["Child", "PluginDied", "PluginRaised", "stage_of"]
 
 R = TypeVar("R", bound=msgspec.Struct)
-GONE_S = 5.0
-"""Seconds in which the processes that a plugin has started must end after the plugin's process was killed."""
 _STAGES = pytest.StashKey[dict[tuple[str, ...], Stage]]()
 """The processes from which others are forked, by the modules that they have imported."""
 
@@ -118,24 +115,8 @@ class Child:
 
         The method then kills these, too.
         """
-        if self._process is None:
-            return []
-        below: list[psutil.Process] = []
-        with suppress(psutil.NoSuchProcess):
-            below = self._process.children(recursive=True)
-            self._process.kill()
-        with suppress(psutil.Error):
-            self._process.wait(10.0)
-        self._process = None
-        until = time.monotonic() + GONE_S
-        while (alive := [each for each in below if _runs(each)]) and time.monotonic() < until:
-            time.sleep(0.02)
-        names = []
-        for each in alive:
-            with suppress(psutil.Error):
-                names.append(" ".join(each.cmdline()) or each.name())
-                each.kill()
-        return names
+        process, self._process = self._process, None
+        return [] if process is None else killed([process])
 
     def close(self) -> None:
         """End the process and its descendants, and remove its files."""
@@ -148,10 +129,3 @@ class Child:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False

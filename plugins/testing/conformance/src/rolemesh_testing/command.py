@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -28,6 +29,8 @@ __all__ = ["Check", "check"]
 OUTCOMES = ("passed", "failed", "overridden", "skipped")
 MOST_NAMES = 6
 """Maximum number of tests that the certificate lists for one reason. For more tests it prints their number."""
+QUIET_S = 10.0
+"""Seconds between two lines of progress where stderr is not a terminal."""
 GIVEN = "the test class"
 """Beginning of the reason of a skipped test that runs once the test class sets an attribute."""
 
@@ -60,14 +63,14 @@ def check(
     file.py:Class, or module:Class, is a class of a job's own. It is tested with the class of its kind, which is that of
     its base class unless --kind says another.
     """
-    path = Path(plugin)
-    if path.exists() and (os.sep in plugin or path.suffix == ".py" or (path / "pyproject.toml").exists()):
-        certificates = check_folder(path, discover(), _print_progress)
+    path, progress = Path(plugin), _Progress()
+    if path.exists() and (os.sep in plugin or path.suffix == ".py" or not _is_installed(plugin)):
+        certificates = check_folder(path, discover(), progress)
     elif _is_class(plugin):
-        certificates = check_class(plugin, kind, _print_progress)
+        certificates = check_class(plugin, kind, progress)
     else:
-        certificates = [one for record in _named(plugin, kind) for one in check_plugin(record, _print_progress)]
-    _print_progress("")
+        certificates = [one for record in _named(plugin, kind) for one in check_plugin(record, progress)]
+    progress.end()
     if as_json:
         print_json([msgspec.to_builtins(one) | {"passed": one.passed} for one in certificates])
     else:
@@ -115,16 +118,37 @@ def _certificate(one: Certificate) -> str:
 def _is_class(plugin: str) -> bool:
     """True if the text is ``file.py:Class`` or ``module:Class``, and not an installed ``distribution:name``."""
     module, _, name = plugin.rpartition(":")
-    if not module or not name or any(record.is_called(plugin) for record in (*discover(), *declared())):
+    if not module or not name or _is_installed(plugin):
         return False
     return module.endswith(".py") or find_module(module) is not None
+
+
+def _is_installed(name: str) -> bool:
+    return any(record.is_called(name) for record in (*discover(), *declared()))
 
 
 def _tests(count: int) -> str:
     return "1 test needs" if count == 1 else f"{count} tests need"
 
 
-def _print_progress(text: str) -> None:
-    """Show a line on stderr that the next one replaces; "" removes it. Does nothing if stderr is not a terminal."""
-    if sys.stderr.isatty():
+class _Progress:
+    """Shows the test that has ended on stderr: on a line of a terminal, else in a line every `QUIET_S` seconds."""
+
+    def __init__(self) -> None:
+        self._tests, self._told = 0, time.monotonic()
+
+    def __call__(self, test: str) -> None:
+        self._tests += 1
+        if sys.stderr.isatty():
+            self._print(test)
+        elif time.monotonic() > self._told + QUIET_S:
+            self._told = time.monotonic()
+            print(f"{self._tests} tests have ended, the last one is {test}", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Remove the line from a terminal."""
+        if sys.stderr.isatty():
+            self._print("")
+
+    def _print(self, text: str) -> None:
         print(f"\r\033[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)

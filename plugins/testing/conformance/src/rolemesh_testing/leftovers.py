@@ -1,22 +1,70 @@
-"""The leftovers of a plugin in its process: threads, child processes and files."""
+"""The leftovers of a plugin in its process: threads, processes and files; also those that outlive its process."""
 
 from __future__ import annotations
 
+import ctypes
 import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-__all__ = ["files_below", "still_running"]
+__all__ = ["GONE_S", "adopt_orphans", "files_below", "killed", "still_running"]
+
+GONE_S = 5.0
+"""Seconds in which the processes that a plugin has started must end after the plugin's process was killed."""
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Make detached processes children of this one, so that `still_running` and `killed` see them."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def still_running() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return threads that would keep this process from ending, and its child processes with their threads."""
     threads = tuple(t.name for t in threading.enumerate() if not t.daemon and t is not threading.main_thread())
-    children = psutil.Process().children(recursive=True)
-    return threads, tuple(" ".join(child.cmdline()) or child.name() for child in children)
+    return threads, tuple(_named(each for each in psutil.Process().children(recursive=True) if _runs(each)))
+
+
+def killed(processes: Sequence[psutil.Process], patience_s: float = GONE_S) -> list[str]:
+    """Send SIGKILL to `processes` alone, and return their former descendants that run on after `patience_s` seconds.
+
+    Kills these, too.
+    """
+    below: list[psutil.Process] = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            below += process.children(recursive=True)
+            process.kill()
+    for process in processes:
+        with suppress(psutil.Error):
+            process.wait(10.0)
+    until = time.monotonic() + patience_s
+    while (alive := [each for each in below if _runs(each)]) and time.monotonic() < until:
+        time.sleep(0.02)
+    names = list(_named(alive))
+    for each in alive:
+        with suppress(psutil.Error):
+            each.kill()
+    return names
 
 
 def files_below(folder: str | Path) -> tuple[str, ...]:
     """Return the files and folders below `folder`, relative to it."""
     return tuple(sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*")))
+
+
+def _named(processes: Iterable[psutil.Process]) -> Iterable[str]:
+    for each in processes:
+        with suppress(psutil.Error):  # it has ended meanwhile
+            yield " ".join(each.cmdline()) or each.name()
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False

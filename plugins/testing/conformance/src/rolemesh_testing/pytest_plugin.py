@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Conformance"]
 
+_SETUP_S = pytest.StashKey[float]()
+"""Seconds of a test's fixtures, in which ranks may start."""
 _ASSERTING = (
     "checks", "commands", "conformance", "diagnosers", "environments", "examinations", "extensions", "failover",
     "harnesses", "kinds", "observers", "sandboxes", "scalers", "schedulers", "sources", "stores", "transports",
@@ -96,9 +98,12 @@ class Conformance:
         cls = _class(item)
         if cls is not None and call.excinfo is not None and has_hung(call.excinfo.value):
             self._hung.setdefault(cls, []).append(item.name)
+        if report.when == "setup":
+            item.stash[_SETUP_S] = report.duration
         if cls is not None and (report.when == "call" or not report.passed):
             function = getattr(item, "function", None)
             reason = getattr(function, "__rolemesh_override__", None)
+            before = item.stash.get(_SETUP_S, 0.0) if report.when == "call" else 0.0
             report.rolemesh_conformance = {  # type: ignore[attr-defined]
                 "class": cls.__name__,
                 "kind": cls.kind,
@@ -107,7 +112,7 @@ class Conformance:
                 "outcome": "overridden" if reason and report.passed else report.outcome,
                 "reason": reason or "",
                 "message": _message(report),
-                "seconds": round(report.duration, 3),
+                "seconds": round(before + report.duration, 3),
             }
         return report
 

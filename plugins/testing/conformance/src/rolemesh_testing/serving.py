@@ -11,11 +11,17 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
+from rolemesh_testing.leftovers import adopt_orphans
+
 __all__ = ["prepare_process", "serve_requests"]
 
 
 def prepare_process(folder: str) -> None:
-    """Log to stdout, and let temporary files go to `folder`, which the kit removes also after a kill."""
+    """Log to stdout, and let temporary files go to `folder`, which the kit removes also after a kill.
+
+    Processes that the plugin detaches stay below this one.
+    """
+    adopt_orphans()
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(name)s: %(message)s")
     os.environ["TMPDIR"] = tempfile.tempdir = folder
 

@@ -14,6 +14,7 @@ import msgspec
 
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_testing.hanging import Hung, communicated
+from rolemesh_testing.leftovers import adopt_orphans
 
 __all__ = ["Subject", "ask_elsewhere"]
 
@@ -81,6 +82,7 @@ def _tail(said: bytes) -> str:
 
 def _answer(module: str, name: str) -> None:
     """Run as the other process. The plugin's output goes to stderr, since stdout carries the answer."""
+    adopt_orphans()
     answers = os.dup(1)
     os.dup2(2, 1)
     question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Question)

@@ -15,6 +15,7 @@ from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh.plugins.manager import JobPlugins
 from rolemesh_durable.api.testing import asked
+from rolemesh_testing.clock import OFFSETS, shifted
 from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.failover.troubles import NOW, ROLES, Trouble, each_kind, trouble
 from rolemesh_testing.pools import Pool, pooled
@@ -30,6 +31,11 @@ class _Asked:
         self._made_of, self._name = (record, cls, options), record.name
         self._plugins = JobPlugins()
         self._plugins.create(record.name, record, cls, options)
+
+    @property
+    def module(self) -> str:
+        """Module of the plugin's class."""
+        return str(self._made_of[1].__module__)
 
     def renewed(self) -> _Asked:
         return _Asked(*self._made_of)
@@ -104,6 +110,11 @@ class DiagnoserConformance(PluginConformance):
         for at, verdict in zip(reversed(troubles), reversed(first), strict=True):
             what = f"{describe(at.failure)}: the verdict depends on what it has been asked before, or on chance"
             assert fresh.diagnose(at.failure, at.view) == verdict == used.diagnose(at.failure, at.view), what
+        for seconds in OFFSETS:
+            with shifted(seconds, diagnoser.module):
+                for at, verdict in zip(troubles[:20], first, strict=False):
+                    what = f"{describe(at.failure)}: {seconds} s later the verdict is another one; use view.now"
+                    assert fresh.diagnose(at.failure, at.view) == verdict, what
 
     def test_another_process_has_the_same_verdict(self, record: PluginRecord, diagnoser: _Asked) -> None:
         """The other process has another hash seed: the answer must not depend on the order of a set."""

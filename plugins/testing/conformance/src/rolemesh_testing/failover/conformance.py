@@ -17,6 +17,7 @@ from rolemesh.errors import PluginError, RolemeshError
 from rolemesh.plugins.contract import hooks_of
 from rolemesh.plugins.discovery import PluginRecord
 from rolemesh_durable.api.testing import propose
+from rolemesh_testing.clock import OFFSETS, shifted
 from rolemesh_testing.conformance import PluginConformance, needed
 from rolemesh_testing.failover.level import Level, recover_there
 from rolemesh_testing.failover.troubles import NOW, ROLES, Trouble, each_kind, trouble
@@ -283,6 +284,13 @@ class FailoverConformance(PluginConformance):
             assert same, f"{describe(at.failure)}: two instances answer differently; no randomness, no clock: view.now"
 
         self._for_all(check)
+        few = list(self.pool())[:20]
+        first = [one.answers(at.failure, at.view) for at in few]
+        for seconds in OFFSETS:
+            with shifted(seconds, type(level.instance).__module__):
+                for at, answer in zip(few, first, strict=True):
+                    same = other.answers(at.failure, at.view) == answer
+                    assert same, f"{describe(at.failure)}: {seconds} s later it answers differently; use view.now"
 
     def test_it_keeps_nothing_from_failure_to_failure(self, level: Level) -> None:
         """The history is in `JobView.failures` and `JobView.attempts`, also after the master's restart."""

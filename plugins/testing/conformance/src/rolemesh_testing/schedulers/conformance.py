@@ -12,6 +12,7 @@ from rolemesh.placement import Constraint, PlacementPlan, PlacementRequest
 from rolemesh.placement.validation import forbidden, misplaced, overcommitted, revive, undone
 from rolemesh.plugins.contract import hooks_of
 from rolemesh_durable.api.testing import stranded_in
+from rolemesh_testing.clock import OFFSETS, shifted
 from rolemesh_testing.schedulers.losses import LossConformance
 from rolemesh_testing.schedulers.planner import Case, Planner, Refused, plan_there
 from rolemesh_testing.schedulers.situations import Situation, answered, multiplied, planned
@@ -252,6 +253,13 @@ class SchedulerConformance(LossConformance):
             assert same, f"for {_told(at.request)}, two instances answer differently; no randomness, no clock"
 
         self.for_all(check)
+        few = list(self.pool())[:3]
+        first = [one.answer(at.case) for at in few]
+        for seconds in OFFSETS:
+            with shifted(seconds, planner.module):
+                for at, answer in zip(few, first, strict=True):
+                    same = other.answer(at.case) == answer
+                    assert same, f"for {_told(at.request)}, the answer is another one {seconds} s later; no clock"
 
     def test_it_keeps_nothing_from_call_to_call(self, planner: Planner) -> None:
         """The kernel asks one instance for many plans, since it tries elastic jobs in many sizes. Only the request may

@@ -53,6 +53,11 @@ class Planner:
         """The strategy as a job asks it among others."""
         return Strategy(self.name, self.place, self.replace if self.replaces else None)
 
+    @property
+    def module(self) -> str:
+        """Module of the plugin's class."""
+        return str(self._made_of[1].__module__)
+
     def renewed(self) -> Planner:
         """Return a new instance."""
         return Planner(*self._made_of)

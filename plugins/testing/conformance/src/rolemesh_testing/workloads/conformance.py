@@ -38,6 +38,12 @@ class WorkloadConformance(PluginConformance):
     steps: ClassVar[int] = 3
     world_sizes: ClassVar[tuple[int, ...]] = (1, 2, 3, 5)
     """World sizes to test if `Workload.check` accepts them. Tests that need only one use the first."""
+    long_steps: ClassVar[int] = 100
+    """Steps of the long run, in which those of `step` come again and again; `RankContext.step` counts on."""
+    long_s: ClassVar[float] = 10.0
+    """Seconds after which the long run ends earlier."""
+    long_kills: ClassVar[int] = 4
+    """Kills of a rank in the long run, at drawn places."""
     seed: ClassVar[int] = 7
     plugins: ClassVar[Mapping[str, Sequence[Mapping[str, Any]]]] = {}
     """The job's ``plugins``, as in a job file: ``{"sources": [{"use": "files", "options": {...}}]}``."""
@@ -336,10 +342,27 @@ class WorkloadConformance(PluginConformance):
             undisturbed = travelled(size, every=2)
             for call in boundaries(undisturbed.calls):
                 kill = Kill(call, call % size)
-                disturbed = travelled.again(size, every=2, kill=kill)
+                disturbed = travelled.again(size, every=2, kills=[kill])
                 if travelled.cls.deterministic:
                     found = differences(undisturbed, disturbed)
                     assert not found, f"{size} ranks, rank {kill.rank} killed before call {call}: {found[0]}"
+
+    def test_kills_at_drawn_places_of_a_long_run_change_nothing(
+        self, travelled: Travelled, sizes: tuple[int, ...]
+    ) -> None:
+        """A fault that shows only now and then, or late, does not show in `steps` steps."""
+        run = travelled.long(sizes[0])
+        if travelled.cls.deterministic:
+            found = differences(run.whole, run.disturbed)
+            assert not found, f"in a long run with {self.long_kills} kills: {found[0]}"
+
+    def test_a_killed_rank_leaves_no_process(self, travelled: Travelled, sizes: tuple[int, ...]) -> None:
+        """SIGKILL gives no time for `teardown`. Processes that the rank has started must see its end themselves."""
+        left = travelled.long(sizes[0]).left
+        assert not left, (
+            f"a rank was killed, and {left[0]!r} ran on; let the process end with the rank, by prctl(PR_SET_PDEATHSIG) "
+            "or at the end of a pipe"
+        )
 
     # ------------------------------------------------------------------------------------------------------- services
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from random import Random
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from rolemesh_testing.workloads.ranks import Ranks
 from rolemesh_testing.workloads.role import Called, Role
 from rolemesh_testing.workloads.wire import Taken, unpacked
 
-__all__ = ["Journey", "Kill", "boundaries", "differences", "loads", "travel"]
+__all__ = ["Journey", "Kill", "boundaries", "differences", "drawn", "loads", "travel"]
 
 Step = Callable[[Role, int], None]
 
@@ -36,9 +37,9 @@ class _Traveller:
     """Plays the part of a job's kernel: keeps snapshots and inputs, and restarts killed ranks."""
 
     def __init__(
-        self, ranks: Ranks, operators: Mapping[str, OperatorSpec], stateful: bool, repeats: bool, kill: Kill | None
+        self, ranks: Ranks, operators: Mapping[str, OperatorSpec], stateful: bool, repeats: bool, kills: Sequence[Kill]
     ) -> None:
-        self._ranks, self._operators, self._stateful, self._kill = ranks, operators, stateful, kill
+        self._ranks, self._operators, self._stateful, self._kills = ranks, operators, stateful, kills
         self._repeats = repeats
         self._states: dict[int, Taken] = {}
         self._since = 0
@@ -53,9 +54,10 @@ class _Traveller:
 
     def before_call(self, number: int) -> None:
         """Kill the rank if it is time, and restart it."""
-        if self._kill is None or number != self._kill.call:
+        kill = next((each for each in self._kills if each.call == number), None)
+        if kill is None:
             return
-        victims = self._ranks.kill(self._kill.rank)
+        victims = self._ranks.kill(kill.rank)
         states = {v: taken.state for v in victims if (taken := self._states.get(v)) and taken.state is not None}
         self._ranks.restore(states)
         for called in self._lost():
@@ -88,6 +90,14 @@ def loads(calls: Sequence[Called], operators: Mapping[str, OperatorSpec]) -> lis
     return [called for called in calls if silent.get(called.operator) is called]
 
 
+def drawn(calls: Sequence[Called], number: int, world_size: int, random: Random) -> list[Kill]:
+    """Return `number` kills at drawn places, spread over all calls; fewer if there are fewer places."""
+    places = boundaries(calls)[1:]
+    number = min(number, len(places))
+    parts = [places[len(places) * at // number : len(places) * (at + 1) // number] for at in range(number)]
+    return [Kill(random.choice(part), random.randrange(world_size)) for part in parts]
+
+
 def boundaries(calls: Sequence[Called]) -> list[int]:
     """Return the numbers of the calls before which a kill is possible, and the number of all calls. A session excludes
     kills.
@@ -100,11 +110,11 @@ def travel(
     ranks: Ranks,
     operators: Mapping[str, OperatorSpec],
     step: Step,
-    steps: range,
+    steps: Iterable[int],
     *,
     stateful: bool,
     repeats: bool = False,
-    kill: Kill | None = None,
+    kills: Sequence[Kill] = (),
     every: int = 1,
     chunk_rows: int = 0,
     between: Callable[[], None] | None = None,
@@ -115,7 +125,7 @@ def travel(
     The function calls `between` between two steps. Raises `RankRaised` or `RankDied` if a rank failed, and
     `AssertionError` if a restarted rank has another identity.
     """
-    traveller = _Traveller(ranks, operators, stateful, repeats, kill)
+    traveller = _Traveller(ranks, operators, stateful, repeats, kills)
     before = traveller.before_call
     role = traveller.role = Role(ranks, operators, chunk_rows=chunk_rows, before=before, services=services)
     for number in steps:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
@@ -20,6 +19,7 @@ import psutil
 from rolemesh.api.workload import Workload
 from rolemesh_processes.openmp import BASE_ENV
 from rolemesh_testing.hanging import Hung, Limit
+from rolemesh_testing.leftovers import GONE_S, killed
 from rolemesh_testing.raising import Raised
 from rolemesh_testing.workloads.listed import Listed
 from rolemesh_testing.workloads.stage import Started
@@ -195,20 +195,24 @@ class _Process:
         raise Hung(f"{self._name} did not come back from {_doing(self._asked)} within {self._timeout_s:g} s")
 
     def kill(self) -> None:
-        """Send SIGKILL to the process and its children."""
-        if (own := self._process) is not None:
-            for process in [own, *_children(own)]:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            own.wait(10.0)
+        """Send SIGKILL to the process and its descendants."""
+        _killed([self], 0.0)
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """The process, unless it has not begun."""
+        return [] if self._process is None else [self._process]
+
+    def close(self) -> None:
+        """Close the connection. A process that lives sees this, and ends in good order."""
         self._connection.close()
 
 
-def _children(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        found: list[psutil.Process] = process.children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
+def _killed(ranks: Sequence[_Process], patience_s: float = GONE_S) -> list[str]:
+    """Do as `killed` does for the processes of ranks, and close their connections afterwards."""
+    found = killed([process for each in ranks for process in each.processes], patience_s)
+    for each in ranks:
+        each.close()
     return found
 
 
@@ -249,6 +253,8 @@ class Ranks:
         self._stage, self._subject, self.world_size = stage, subject, world_size
         self._seed, self._steps, self._turns = seed, steps, turns
         self.generations = [generation] * world_size
+        self.left: list[str] = []
+        """Processes that ran on after the kill of the rank that had started them."""
         self.tmp_dir = Path(tempfile.mkdtemp(prefix="rolemesh-conformance-"))
         self._meeting: socket.socket | None = None
         self._processes: dict[int, _Process] = {}
@@ -338,16 +344,15 @@ class Ranks:
     def kill(self, rank: int) -> tuple[int, ...]:
         """Kill a rank, and the others of a collective group. Return the restarted ranks, which are set up."""
         victims = tuple(range(self.world_size)) if self.collective else (rank,)
+        self.left += _killed([self._processes.pop(victim) for victim in victims])
         for victim in victims:
-            self._processes.pop(victim).kill()
             self.generations[victim] += 1
         self.start(victims)
         return victims
 
     def close(self) -> None:
         """End all processes, and remove their files in the folder."""
-        for process in self._processes.values():
-            process.kill()
+        _killed(list(self._processes.values()), 0.0)
         self._processes.clear()
         if self._meeting is not None:
             self._meeting.close()

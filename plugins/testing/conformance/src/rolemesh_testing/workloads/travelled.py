@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from random import Random
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from rolemesh.api.service import ServiceSpec
 from rolemesh.api.workload import OperatorSpec
 from rolemesh_testing.conformance import needed
-from rolemesh_testing.workloads.journey import Journey, Kill, loads, travel
+from rolemesh_testing.workloads.journey import Journey, Kill, drawn, loads, travel
 from rolemesh_testing.workloads.ranks import Ranks, Stage, Stages, Subject
+from rolemesh_testing.workloads.role import Role
 
 if TYPE_CHECKING:
     from rolemesh_testing.workloads.conformance import WorkloadConformance
 
-__all__ = ["Travelled", "cannot_be_set_up"]
+__all__ = ["LongRun", "Travelled", "cannot_be_set_up"]
 
 
 def cannot_be_set_up(size: int) -> str:
     """Reason for skipping the other tests if `size` ranks cannot be set up."""
     return f"its ranks cannot be set up (world size {size})"
+
+
+EVERY = 7
+"""Steps between two snapshots of a long run."""
+
+
+class LongRun(NamedTuple):
+    """A long journey, the same one with kills at drawn places, and the processes that a killed rank has left."""
+
+    whole: Journey
+    disturbed: Journey
+    left: Sequence[str]
 
 
 class Travelled:
@@ -44,17 +59,28 @@ class Travelled:
         self.cls, self.operators, self.stateful = subject.cls, operators, stateful
         self._repeats = stateful and repeats
 
-    def ranks(self, size: int, *, generation: int = 0, turns: bool = False, stage: Stage | None = None) -> Ranks:
-        """Start fresh ranks."""
+    def ranks(
+        self, size: int, *, generation: int = 0, turns: bool = False, stage: Stage | None = None, steps: int = 0
+    ) -> Ranks:
+        """Start fresh ranks of a job of `steps` steps; 0: those of the test class."""
         test, forked = self._test, stage or self._stages.get(self.cls)
-        how: dict[str, Any] = {"seed": test.seed, "steps": test.steps, "generation": generation, "turns": turns}
+        how: dict[str, Any] = {
+            "seed": test.seed,
+            "steps": steps or test.steps,
+            "generation": generation,
+            "turns": turns,
+        }
         start = partial(Ranks, forked, self._subject, size, answers=test.answer, **how)
         return needed(self._request, cannot_be_set_up(size), start)
 
-    def go(self, ranks: Ranks, steps: range, *, stateful: bool | None = None, **how: Any) -> Journey:
+    def go(self, ranks: Ranks, steps: Iterable[int], *, stateful: bool | None = None, **how: Any) -> Journey:
         """Run the `steps` on these `ranks`; `how` as for `travel`."""
         state = self.stateful if stateful is None else stateful
-        return travel(ranks, self.operators, self._test.step, steps, stateful=state, services=self.services, **how)
+        return travel(ranks, self.operators, self._step, steps, stateful=state, services=self.services, **how)
+
+    def _step(self, role: Role, step: int) -> None:
+        """Call the role as the test class does. In a long run, its steps come again and again."""
+        self._test.step(role, step % self._test.steps)
 
     def __call__(self, size: int, *, every: int = 1, chunk_rows: int = 0, steps: range | None = None) -> Journey:
         """Return an undisturbed journey on `size` ranks, of all steps or of `steps`. It is made once for all tests."""
@@ -71,7 +97,7 @@ class Travelled:
         *,
         steps: range | None = None,
         begun: Journey | None = None,
-        kill: Kill | None = None,
+        kills: Sequence[Kill] = (),
         every: int = 1,
         chunk_rows: int = 0,
         generation: int = 0,
@@ -84,4 +110,35 @@ class Travelled:
                 for called in loads(begun.calls, self.operators) if self._repeats else ():
                     called.again(ranks, range(size))
             chosen = steps if steps is not None else range(self._test.steps)
-            return self.go(ranks, chosen, repeats=self._repeats, kill=kill, every=every, chunk_rows=chunk_rows)
+            return self.go(ranks, chosen, repeats=self._repeats, kills=kills, every=every, chunk_rows=chunk_rows)
+
+    def long(self, size: int) -> LongRun:
+        """Make a long run on `size` ranks. It is made once for all tests."""
+        key = (type(self._test), str(self._subject.base), size, "long")
+        if key not in self._stages.journeys:
+            make = partial(self._long, size)
+            self._stages.journeys[key] = needed(
+                self._request, f"its steps fail in a long run (world size {size})", make
+            )
+        found: LongRun = self._stages.journeys[key]
+        return found
+
+    def _long(self, size: int) -> LongRun:
+        test = self._test
+        with self.ranks(size, steps=test.long_steps) as ranks:
+            steps = within(range(test.long_steps), test.long_s)
+            whole = self.go(ranks, steps, repeats=self._repeats, every=EVERY)
+        made = range(whole.calls[-1].step + 1 if whole.calls else 0)
+        kills = drawn(whole.calls, test.long_kills, size, Random(f"{self._subject.target} {size}"))
+        with self.ranks(size, steps=test.long_steps) as ranks:
+            disturbed = self.go(ranks, made, repeats=self._repeats, every=EVERY, kills=kills)
+            return LongRun(whole, disturbed, tuple(ranks.left))
+
+
+def within(steps: range, seconds: float) -> Iterator[int]:
+    """Yield `steps`, until the time is over; at least two."""
+    end = monotonic() + seconds
+    for step in steps:
+        if step > 1 and monotonic() > end:
+            return
+        yield step
