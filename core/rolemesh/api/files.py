@@ -21,18 +21,24 @@ base = ""
 
 
 def name_of(path: Path, folder: Path) -> str:
-    """Return the module name of a file, for a job file in `folder`. A file beside it that an import
-    statement finds has the name of that statement."""
-    if path.parent == folder and _importable(path.stem, path):
-        return path.stem
-    inside = path.relative_to(folder) if path.is_relative_to(folder) else path
-    return f"{__name__}.{str(inside)[:-3].replace('%', '%25').replace('.', '%2E')}"
+    """Return the module name of a file, for a job file in `folder`: that of an import statement
+    which finds it there, else its place in the folder. If this process has another module of that
+    name, return the place on this machine."""
+    names = [path.stem] if path.parent == folder else []
+    if path.is_relative_to(folder):
+        names.append(_quoted(path.relative_to(folder)))
+    return next((name for name in names if _importable(name, path)), _quoted(path))
+
+
+def _quoted(path: Path) -> str:
+    return f"{__name__}.{str(path)[:-3].replace('%', '%25').replace('.', '%2E')}"
 
 
 def _importable(name: str, path: Path) -> bool:
-    """Return whether ``import name`` gives this file."""
+    """Return whether the import of this name gives this file."""
     try:
-        found = None if "." in name else importlib.util.find_spec(name)
+        plain = "." not in name.removeprefix(f"{__name__}.")
+        found = importlib.util.find_spec(name) if plain else None
     except ValueError:  # a module that was made by hand has no spec
         return False
     return found is not None and os.path.realpath(found.origin or "") == os.path.realpath(path)

@@ -72,6 +72,26 @@ def test_an_import_statement_and_a_path_give_one_module_whichever_comes_first(
     _python(SIBLINGS, base, *names)
 
 
+TWO_JOBS = """
+import sys
+from rolemesh.api.import_ref import ImportRef, import_paths
+for base in sys.argv[1:]:
+    import_paths(base)
+    for text in ("roles.py", "my-roles.py", "tools/roles.py"):
+        print(ImportRef(text + ":Item", base).resolve().where)
+"""
+
+
+def test_two_jobs_of_one_process_have_files_of_the_same_names(tmp_path: Path) -> None:
+    bases = tmp_path / "one", tmp_path / "two"
+    for base in bases:
+        for name in ("roles.py", "my-roles.py", "tools/roles.py"):
+            (base / "tools").mkdir(parents=True, exist_ok=True)
+            (base / name).write_text(f"class Item:\n    where = '{base / name}'\n")
+    wanted = [str(base / name) for base in bases for name in ("roles.py", "my-roles.py", "tools/roles.py")]
+    assert _python(TWO_JOBS, *bases).decode().splitlines() == wanted
+
+
 IN_A_ZIP = """
 from rolemesh.plugins.discovery import discover
 from rolemesh.plugins.static import attribute, looked_at
